@@ -3,7 +3,8 @@
 //! Invariant: it decides once about each batch. What it has heard of the homes' side of the seam it checks: one batch of a partition at a
 //! time, numbers that rise, and a batch that is appended again is the same.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use crore_broker::{Batch, PartitionId};
 
@@ -24,6 +25,8 @@ pub struct Manner {
 #[derive(Default)]
 struct Log {
     under_way: Option<Batch>,
+    /// All records that are kept: none has the address of another.
+    kept: Vec<Arc<[u8]>>,
     /// The last batch that was decided about, and how.
     decided: Option<(Batch, bool)>,
     answers: VecDeque<(u64, bool)>,
@@ -38,6 +41,12 @@ pub struct Engine {
     logs: BTreeMap<PartitionId, Log>,
     /// Neither fails nor forgets.
     pub is_calm: bool,
+    /// The addresses of the records that are kept.
+    records: BTreeSet<(PartitionId, usize)>,
+    /// The numbers of the messages in them.
+    messages: BTreeSet<u32>,
+    /// A record that was kept twice.
+    twice: Option<PartitionId>,
     /// Batches that were kept.
     pub kept: u64,
     /// Batches that were not.
@@ -107,11 +116,19 @@ impl Engine {
                 if answers {
                     log.answers.push_back((batch.number, keeps));
                 }
-                *(if keeps {
-                    &mut self.kept
+                if keeps {
+                    self.kept += 1;
+                    for record in &batch.records {
+                        let place = (partition, record.as_ptr() as usize);
+                        if !self.records.insert(place) {
+                            self.twice = Some(partition);
+                        }
+                        self.messages.extend(numbers_in(record));
+                        log.kept.push(record.clone());
+                    }
                 } else {
-                    &mut self.failed
-                }) += 1;
+                    self.failed += 1;
+                }
                 log.decided = Some((batch, keeps));
             }
             if whole || rng.chance(manner.decides) {
@@ -122,9 +139,20 @@ impl Engine {
         told
     }
 
+    /// Whether a message is kept.
+    pub fn has(&self, message: u32) -> bool {
+        self.messages.contains(&message)
+    }
+
+    /// A partition in which a record was kept twice.
+    pub fn twice(&self) -> Option<PartitionId> {
+        self.twice
+    }
+
     /// The homes begin anew, with numbers of their own.
     pub fn restart(&mut self) {
         self.logs.clear();
+        self.records.clear();
         self.is_calm = false;
     }
 
@@ -135,4 +163,13 @@ impl Engine {
             log.is_some_and(|log| log.under_way.is_some() || !log.answers.is_empty())
         })
     }
+}
+
+/// The numbers of the messages whose data are in a record: each begins with `m`, its number and `;`.
+fn numbers_in(record: &[u8]) -> impl Iterator<Item = u32> {
+    let begins = record.split(|byte| *byte == b'm').skip(1);
+    begins.filter_map(|rest| {
+        let len = rest.iter().position(|byte| *byte == b';')?;
+        std::str::from_utf8(&rest[..len]).ok()?.parse().ok()
+    })
 }

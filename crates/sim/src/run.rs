@@ -7,7 +7,7 @@ use crore_broker::Reason;
 use crate::met::Met;
 use crate::plan::{Plan, Step};
 use crate::rng::Rng;
-use crate::truth::{Like, Wrong};
+use crate::truth::{Like, Message, Wrong};
 use crate::world::{World, limits};
 
 /// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
@@ -110,6 +110,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     let mut rng = Rng::new(seed ^ 0xCA1A);
     calm(world, &mut rng)?;
     world.truth.check_order()?;
+    check_kept(world)?;
     let unplaced = world.truth.unplaced();
     for subscriber in &world.subscribers {
         subscriber.check(&world.truth, &unplaced)?;
@@ -118,6 +119,25 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
         client.check(&world.truth)?;
     }
     end(world, &mut rng)
+}
+
+/// What was answered or delivered is kept, and once.
+fn check_kept(world: &World) -> Result<(), Wrong> {
+    let Some((engine, _)) = &world.net.engine else {
+        return Ok(());
+    };
+    if let Some(partition) = engine.twice() {
+        return Err(format!("a record of partition {partition} is kept twice"));
+    }
+    let known = |message: &Message| message.acked.is_some() || message.offset.is_some();
+    let messages = (0..).zip(&world.truth.messages);
+    match messages
+        .filter(|(_, message)| known(message))
+        .find(|(number, _)| !engine.has(*number))
+    {
+        Some((number, _)) => Err(format!("message {number} is known and not kept")),
+        None => Ok(()),
+    }
 }
 
 /// No more faults: every client reads and resumes, and every subscriber reaches the newest message. The clock stands still,

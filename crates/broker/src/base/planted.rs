@@ -49,6 +49,16 @@ pub enum Fault {
     StaleVector,
     /// A message whose partition moves to another home at a restart is left behind.
     LeftBehind,
+    /// A record is applied before the engine has kept it.
+    AppliedEarly,
+    /// A record that must not be lost is not appended again when the engine has failed.
+    NotAgain,
+    /// A batch that is appended again has a new number.
+    NewNumber,
+    /// A fence does not wait for what is under way to the engine.
+    EarlyFence,
+    /// Two publishes with one idempotency key that are under way together are both applied.
+    KeyTwice,
 }
 
 #[cfg(feature = "planted")]
@@ -59,7 +69,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 22] = [
+        pub const ALL: [super::Fault; 27] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -82,6 +92,11 @@ mod switch {
             Self::LostSeam,
             Self::StaleVector,
             Self::LeftBehind,
+            Self::AppliedEarly,
+            Self::NotAgain,
+            Self::NewNumber,
+            Self::EarlyFence,
+            Self::KeyTwice,
         ];
     }
 

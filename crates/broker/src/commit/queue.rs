@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use super::Batch;
 use crate::base::ids::PartitionId;
 use crate::base::placement::Placement;
+use crate::base::planted::{self, Fault};
 
 /// Records of a batch at most.
 const BATCH_RECORDS: usize = 4096;
@@ -32,7 +33,7 @@ enum State {
     Sent,
     /// Its record is kept.
     Committed,
-    /// Its record is not kept.
+    /// Its record is not kept, and it has been taken out.
     Failed,
 }
 
@@ -70,15 +71,13 @@ struct Queue<T> {
     batches: u64,
 }
 
-/// An entry whose turn has come.
+/// An entry that is done with.
 #[derive(Debug)]
-pub(crate) struct Due<T> {
-    /// Its record, if it is a write.
-    pub record: Option<Arc<[u8]>>,
-    /// Whether the record is kept, or there is none to be kept.
-    pub is_kept: bool,
-    /// What it is.
-    pub what: T,
+pub(crate) enum Due<T> {
+    /// Its turn has come; its record, if it has one, is kept.
+    Turn(T, Option<Arc<[u8]>>),
+    /// Its record is not kept.
+    Failed(T),
 }
 
 /// Whom an entry concerns.
@@ -94,6 +93,8 @@ pub(crate) enum Place {
 pub(crate) struct Commits<T> {
     queues: Vec<Queue<T>>,
     wide: VecDeque<Wide<T>>,
+    /// What the engine has not kept.
+    failed: VecDeque<T>,
     tickets: u64,
     /// The queue that is looked at first.
     next: usize,
@@ -149,8 +150,9 @@ impl<T> Queue<T> {
         Some(batch)
     }
 
-    /// The engine has decided about a batch; says whether it was the one under way.
-    fn decided(&mut self, number: u64, kept: bool) -> bool {
+    /// The engine has decided about a batch; says whether it was the one under way. What has failed does not wait for its turn: it is handed
+    /// to `failed`.
+    fn decided(&mut self, number: u64, kept: bool, mut failed: impl FnMut(Entry<T>)) -> bool {
         let Some((batch, entries, _)) = &self.sent else {
             return false;
         };
@@ -158,14 +160,21 @@ impl<T> Queue<T> {
             return false;
         }
         let (begin, end) = (entries.start.max(self.gone), entries.end);
-        let range = (begin - self.gone) as usize..(end - self.gone) as usize;
+        let range = (begin - self.gone) as usize..(end.max(begin) - self.gone) as usize;
         let sent = |entry: &&mut Entry<T>| entry.state == State::Sent;
         for entry in self.waiting.range_mut(range).filter(sent) {
             entry.state = match (kept, entry.insists) {
                 (true, _) => State::Committed,
-                (false, true) => State::New,
-                (false, false) => State::Failed,
+                (false, true) if !planted::is(Fault::NotAgain) => State::New,
+                (false, _) => State::Failed,
             };
+            if entry.state == State::Failed {
+                failed(Entry {
+                    record: entry.record.take(),
+                    what: entry.what.take(),
+                    ..*entry
+                });
+            }
         }
         self.sent = None;
         if !kept {
@@ -176,7 +185,12 @@ impl<T> Queue<T> {
     }
 
     fn is_due(&self) -> bool {
-        let is = |entry: &Entry<T>| !matches!(entry.state, State::New | State::Sent);
+        let waits = |state| match state {
+            State::New => true,
+            State::Sent => !planted::is(Fault::AppliedEarly),
+            State::Ready | State::Committed | State::Failed => false,
+        };
+        let is = |entry: &Entry<T>| !waits(entry.state);
         self.waiting.front().is_some_and(is)
     }
 }
@@ -188,6 +202,7 @@ impl<T> Commits<T> {
         Commits {
             queues: all.into_iter().flatten().map(Queue::new).collect(),
             wide: VecDeque::new(),
+            failed: VecDeque::new(),
             tickets: 0,
             next: 0,
             stirred: false,
@@ -248,8 +263,11 @@ impl<T> Commits<T> {
         }
     }
 
-    /// The next entry whose turn has come.
+    /// The next entry that is done with.
     pub fn next(&mut self) -> Option<Due<T>> {
+        if let Some(what) = self.failed.pop_front() {
+            return Some(Due::Failed(what));
+        }
         if !self.stirred {
             return None;
         }
@@ -272,6 +290,9 @@ impl<T> Commits<T> {
         let queue = &mut self.queues[at];
         let entry = queue.waiting.pop_front()?;
         queue.gone += 1;
+        if entry.state == State::Failed {
+            return None;
+        }
         let Some(what) = entry.what else {
             let found = self
                 .wide
@@ -280,11 +301,7 @@ impl<T> Commits<T> {
             return None;
         };
         self.forget(entry.record.as_ref());
-        Some(Due {
-            is_kept: entry.state != State::Failed,
-            record: entry.record,
-            what,
-        })
+        Some(Due::Turn(what, entry.record))
     }
 
     fn pop_wide(&mut self) -> Option<Due<T>> {
@@ -298,11 +315,7 @@ impl<T> Commits<T> {
         }
         let Wide { record, what, .. } = self.wide.pop_front()?;
         self.forget(record.as_ref());
-        Some(Due {
-            is_kept: true,
-            record,
-            what,
-        })
+        Some(Due::Turn(what, record))
     }
 
     fn forget(&mut self, record: Option<&Arc<[u8]>>) {
@@ -312,12 +325,12 @@ impl<T> Commits<T> {
 
     /// Whether an entry may be due.
     pub fn is_stirred(&self) -> bool {
-        self.stirred
+        self.stirred || !self.failed.is_empty()
     }
 
     /// Entries that wait.
     pub fn len(&self) -> usize {
-        self.entries
+        self.entries + self.failed.len()
     }
 
     /// Bytes of heap that they occupy.
@@ -340,6 +353,10 @@ impl<T> Commits<T> {
                 && now_s.saturating_sub(*since_s) >= AGAIN_S
             {
                 *since_s = now_s;
+                if planted::is(Fault::NewNumber) {
+                    queue.batches += 1;
+                    batch.number = queue.batches;
+                }
                 append(batch.clone());
             }
         }
@@ -347,8 +364,18 @@ impl<T> Commits<T> {
 
     /// The engine of the partition at this place has decided about a batch.
     pub fn decided(&mut self, at: usize, number: u64, kept: bool) {
-        let found = self.queues.get_mut(at);
-        self.stirred |= found.is_some_and(|queue| queue.decided(number, kept));
+        let Some(queue) = self.queues.get_mut(at) else {
+            return;
+        };
+        let (mut entries, mut bytes) = (0, 0);
+        let failed = |entry: Entry<T>| {
+            entries += 1;
+            bytes += entry.record.map_or(0, |record| record.len());
+            self.failed.extend(entry.what);
+        };
+        self.stirred |= queue.decided(number, kept, failed);
+        self.entries -= entries;
+        self.bytes -= bytes;
     }
 }
 

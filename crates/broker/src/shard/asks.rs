@@ -1,5 +1,7 @@
 //! The home side of the shard: the asks of carriers, and the short way when the home is here.
 
+use alloc::vec::Vec;
+
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::home::sessions::{Claim, Room};
@@ -90,6 +92,17 @@ impl Shard {
                 0
             }
         }
+    }
+
+    /// Asks the home that is here, behind what clients of this shard have asked it.
+    pub(super) fn ask_here(&mut self, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
+        let me = self.front.lanes.me;
+        if self.front.world.appends {
+            return self.front.ask(me, ask);
+        }
+        let mut bytes = Vec::new();
+        let ask = ask(&mut bytes);
+        self.carry_out(me, ask, &bytes);
     }
 
     /// Carries out an ask of a shard.

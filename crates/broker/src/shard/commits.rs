@@ -9,6 +9,7 @@ use crore_wire::mqtt::ReasonCode;
 use crore_wire::topic;
 
 use crate::base::ids::{PartitionId, ShardId};
+use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::stats::Reason;
@@ -105,6 +106,10 @@ impl Shard {
             Ask::KeepLog { name, on, .. } => {
                 let name = name.in_bytes(bytes);
                 let place = self.place_of_filter(name);
+                if place == Place::All && on {
+                    // Now, since its partitions commit one by one: what is published meanwhile in one of them is kept.
+                    self.keep_log(name, on);
+                }
                 self.append(from, place, &Write::KeepLog(name, on), For::Nobody);
             }
             Ask::SessionOpen {
@@ -189,7 +194,9 @@ impl Shard {
                 let filter = filter.in_bytes(bytes);
                 self.wait(from, Place::All, filter, Ask::LeaveFilter);
             }
-            Ask::Fence(to) => self.wait(from, Place::All, b"", |_| Ask::Fence(to)),
+            Ask::Fence(to) if !planted::is(Fault::EarlyFence) => {
+                self.wait(from, Place::All, b"", |_| Ask::Fence(to))
+            }
             // They are about subscriptions that have begun, or about nothing that is written.
             ask => self.carry_out(from, ask, bytes),
         }
@@ -318,6 +325,12 @@ impl Shard {
         self.append(from, place, &write, For::Leaver(leave.to, leave.group));
     }
 
+    fn keep_log(&mut self, name: &[u8], on: bool) {
+        let home = self.front.home.as_mut().expect("only homes are asked");
+        let hash = home.hash_of(name);
+        home.keep_log(hash, name, on, self.front.now);
+    }
+
     /// Something is due of the sessions of the partition at this place.
     pub(super) fn end_session_later(&mut self, at: usize) {
         self.sessions.ends_later(at, true);
@@ -360,15 +373,18 @@ impl Shard {
     }
 
     fn take_effect(&mut self, due: Due<Waiting>) {
-        let Waiting { from, weight, what } = due.what;
+        let (Waiting { from, weight, what }, record) = match due {
+            Due::Turn(waiting, record) => (waiting, record),
+            Due::Failed(waiting) => (waiting, None),
+        };
         self.front.lanes.to[usize::from(from)].credit_bytes += weight;
-        match (what, due.record) {
+        match (what, record) {
             (What::Ask(ask), _) => {
                 let (ask, bytes) = *ask;
                 self.carry_out(from, ask, &bytes);
             }
-            (What::Write(who), Some(record)) if due.is_kept => self.committed(from, who, &record),
-            (What::Write(who), _) => self.unkept(from, who),
+            (What::Write(who), Some(record)) => self.committed(from, who, &record),
+            (What::Write(who), None) => self.unkept(from, who),
         }
     }
 
@@ -467,10 +483,8 @@ impl Shard {
                 lanes.reports.push((ticket, Report::Purged(purged)));
             }
             (Write::ForgetLatest(name), _) => home.forget_latest(name, now),
-            (Write::KeepLog(name, on), _) => {
-                let hash = home.hash_of(name);
-                home.keep_log(hash, name, on, now);
-            }
+            (Write::KeepLog(name, true), _) if topic::has_wildcard(name) => {}
+            (Write::KeepLog(name, on), _) => self.keep_log(name, on),
             (Write::JoinGroup(share, counts), For::Member(to, credit)) => {
                 let of = (share.filter, share.name);
                 home.group_join(from, to, of, credit, counts, lanes);

@@ -5,7 +5,6 @@
 //! rules say ([`Rules`](crate::base::rules::Rules)).
 
 use alloc::string::String;
-use alloc::vec::Vec;
 
 use crore_wire::topic;
 
@@ -60,9 +59,7 @@ impl Shard {
             let text = self.sys.text(says, totals, self.front.now.s);
             self.publish_sys(hash, name, &text);
         } else if was_watched && !is_watched {
-            let mut bytes = Vec::new();
-            let name = Span::of(&mut bytes, name.as_bytes());
-            self.asked(home, Ask::ForgetLatest(name), &bytes);
+            self.ask_here(|bytes| Ask::ForgetLatest(Span::of(bytes, name.as_bytes())));
         }
     }
 

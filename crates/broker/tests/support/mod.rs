@@ -10,8 +10,8 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
-    Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, PartitionId, Shard, ShardId, Slice,
-    World,
+    Batch, Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, PartitionId, Report, Shard,
+    ShardId, Slice, Ticket, World,
 };
 
 /// When the shards begin.
@@ -50,6 +50,9 @@ pub struct Sockets {
     pub written: Vec<(u64, u64)>,
     pub asked: Vec<(ConnId, Question)>,
     pub mail: VecDeque<(ShardId, Mail)>,
+    /// Records for the engine.
+    pub batches: VecDeque<Batch>,
+    pub reports: Vec<(Ticket, Report)>,
 }
 
 impl Sockets {
@@ -119,6 +122,12 @@ impl Io for Sockets {
     }
     fn post(&mut self, to: ShardId, mail: Mail) {
         self.mail.push_back((to, mail));
+    }
+    fn append(&mut self, batch: Batch) {
+        self.batches.push_back(batch);
+    }
+    fn report(&mut self, ticket: Ticket, report: Report) {
+        self.reports.push((ticket, report));
     }
     fn written(&mut self, stamp: u64, deliveries: u64) {
         if !self.forget {
@@ -314,6 +323,22 @@ impl Town {
                 return;
             }
         }
+    }
+
+    /// The engine decides about all batches that it was given; says whether there were any.
+    pub fn decide(&mut self, mut keeps: impl FnMut() -> bool) -> bool {
+        let mut any = false;
+        for at in 0..self.shards.len() {
+            while let Some(batch) = self.io[at].batches.pop_front() {
+                let (partition, number) = (batch.partition, batch.number);
+                any = true;
+                match keeps() {
+                    true => self.handle(at, Input::Committed(partition, number)),
+                    false => self.handle(at, Input::Failed(partition, number)),
+                }
+            }
+        }
+        any
     }
 
     /// Time passes, and no shard is told.

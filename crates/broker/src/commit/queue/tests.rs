@@ -18,8 +18,16 @@ fn sent(commits: &mut Commits<u32>) -> Vec<(PartitionId, u64, usize)> {
 
 fn due(commits: &mut Commits<u32>) -> Vec<(u32, bool)> {
     core::iter::from_fn(|| commits.next())
-        .map(|due| (due.what, due.is_kept))
+        .map(decided)
         .collect()
+}
+
+/// What is done with, and whether it took effect.
+fn decided(due: Due<u32>) -> (u32, bool) {
+    match due {
+        Due::Turn(what, _) => (what, true),
+        Due::Failed(what) => (what, false),
+    }
 }
 
 #[test]
@@ -55,10 +63,11 @@ fn what_insists_is_appended_again_before_all_that_is_newer() {
     commits.push(Place::One(0), None, false, 5);
     commits.push(Place::One(0), record("y"), false, 6);
     commits.decided(0, 1, false);
-    assert_eq!(due(&mut commits), [(1, false)]);
+    // What failed does not wait for what insists.
+    assert_eq!(due(&mut commits), [(1, false), (3, false)]);
     assert_eq!(sent(&mut commits), [(0, 2, 3)]);
     commits.decided(0, 2, true);
-    let expected = [(2, true), (3, false), (4, true), (5, true), (6, true)];
+    let expected = [(2, true), (4, true), (5, true), (6, true)];
     assert_eq!(due(&mut commits), expected);
 }
 
@@ -189,7 +198,7 @@ proptest! {
                 }
                 Step::Take(most) => {
                     let taken = core::iter::from_fn(|| commits.next()).take(most);
-                    done.extend(taken.map(|due| (due.what, due.is_kept)));
+                    done.extend(taken.map(decided));
                 }
             }
         }
@@ -199,8 +208,8 @@ proptest! {
             one == other
         };
         for (place, (what, kept)) in done.iter().enumerate() {
-            for (earlier, _) in &done[..place] {
-                prop_assert!(earlier < what || !shares(*earlier, *what));
+            for (earlier, _) in done[..place].iter().filter(|(_, kept)| *kept) {
+                prop_assert!(earlier < what || !*kept || !shares(*earlier, *what));
             }
             let (at, writes, insists) = asked[*what as usize];
             prop_assert!(*kept || writes && !insists && at.is_some());

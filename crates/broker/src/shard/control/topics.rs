@@ -1,7 +1,5 @@
 //! Topics, for the operator: pages of them, their logs, and orders that change them. Only a topic's home is asked.
 
-use alloc::vec::Vec;
-
 use crate::budget::admission::Client;
 use crate::home::Publish;
 use crate::mail::orders::{LogPage, Messages, Publishing, Ticket, Topic, Topics, TopicsPage};
@@ -28,27 +26,23 @@ impl Shard {
     }
 
     pub(super) fn purge_some(&mut self, name: &[u8], until: u64, ticket: Ticket) {
-        let mut bytes = Vec::new();
-        let ask = Ask::Purge {
-            name: Span::of(&mut bytes, name),
+        self.ask_here(|bytes| Ask::Purge {
+            name: Span::of(bytes, name),
             until,
             most: PURGED_PER_TURN,
             ticket,
-        };
-        self.asked(self.front.lanes.me, ask, &bytes);
+        });
     }
 
     pub(super) fn delete_topic(&mut self, name: &[u8], ticket: Ticket) {
-        let mut bytes = Vec::new();
-        let (hash, home) = self.front.place_of(name);
-        let ask = Ask::Topic {
+        let (hash, _) = self.front.place_of(name);
+        self.ask_here(|bytes| Ask::Topic {
             verb: Verb::Delete,
             hash,
-            name: Span::of(&mut bytes, name),
+            name: Span::of(bytes, name),
             answer: Answer::Order(ticket),
             client: Client::NOBODY,
-        };
-        self.asked(home, ask, &bytes);
+        });
     }
 
     pub(super) fn publish_ordered(&mut self, message: &Publishing, ticket: Ticket) {

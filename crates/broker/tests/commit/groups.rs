@@ -1,0 +1,95 @@
+//! Shared subscriptions over an engine that takes time and fails.
+
+use proptest::prelude::*;
+
+use super::{Town, message, subscribe};
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A member joins.
+    Join(usize),
+    /// A member's connection is cut, with what it has not acknowledged.
+    Cut(usize),
+    Publish,
+    /// The engine decides about what it has, or keeps nothing of it.
+    Engine(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (0usize..3).prop_map(Step::Join),
+        2 => (0usize..3).prop_map(Step::Cut),
+        5 => Just(Step::Publish),
+        5 => any::<bool>().prop_map(Step::Engine),
+    ]
+}
+
+/// What members were given: the data of messages.
+fn take(town: &mut Town, conn: usize, given: &mut Vec<String>) {
+    let told = town.told(conn).into_iter();
+    let messages = told.filter_map(|packet| Some(packet.split_once("t/")?.1.to_string()));
+    given.extend(messages.filter_map(|rest| Some(rest.rsplit_once(' ')?.1.to_string())));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    /// A member that never leaves has joined first, so that the group lives: it or another member gets each message that was acknowledged, at
+    /// least once, and those whose member did not leave get it once.
+    #[test]
+    fn each_message_is_given_to_a_member(steps in prop::collection::vec(step(), 1..40)) {
+        let mut town = Town::new(2, |_| {});
+        let mut members: [Option<usize>; 3] = [None; 3];
+        let stays = town.mqtt("stays", 0);
+        town.0.say(stays, subscribe("$share/g/t/+"));
+        town.commit();
+        let publisher = town.mqtt("publisher", 0);
+        let (mut given, mut cut, mut sent) = (Vec::new(), false, 0);
+        let (mut next, mut refused) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Join(n) if members[n].is_none() => {
+                    let conn = town.mqtt(&format!("member{n}"), 0);
+                    town.0.say(conn, subscribe("$share/g/t/+"));
+                    members[n] = Some(conn);
+                }
+                Step::Cut(n) => {
+                    if let Some(conn) = members[n].take() {
+                        take(&mut town, conn, &mut given);
+                        town.0.cut(conn);
+                        cut = true;
+                    }
+                }
+                Step::Join(_) => {}
+                Step::Publish if sent < 12 => {
+                    sent += 1;
+                    next += 1;
+                    let topic = format!("t/{}", next % 4);
+                    town.0.say(publisher, message(&topic, &format!("m{next}"), next, false));
+                }
+                Step::Publish => {}
+                Step::Engine(true) => town.commit(),
+                Step::Engine(false) => town.fail(),
+            }
+            let told = town.told(publisher);
+            refused += told.iter().filter(|packet| packet.contains("Unspecified")).count();
+        }
+        town.commit();
+        let told = town.told(publisher);
+        refused += told.iter().filter(|packet| packet.contains("Unspecified")).count();
+        for conn in members.into_iter().flatten().chain([stays]) {
+            take(&mut town, conn, &mut given);
+        }
+        let all = given.len();
+        given.sort();
+        given.dedup();
+        prop_assert_eq!(given.len(), usize::from(next) - refused);
+        prop_assert!(cut || all == given.len());
+        for conn in members.into_iter().flatten().chain([stays]) {
+            town.0.cut(conn);
+        }
+        town.fail();
+        town.commit();
+        let groups: u32 = town.0.shards.iter().map(|shard| shard.accounts().groups).sum();
+        prop_assert_eq!(groups, 0);
+    }
+}

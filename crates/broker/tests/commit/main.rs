@@ -1,0 +1,440 @@
+//! Homes whose engine takes time, or fails: nothing is answered or seen before it is kept, and what was refused has changed nothing.
+
+mod groups;
+mod sessions;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+
+use crore_broker::orders::Publishing;
+use crore_broker::settings::{Rule, Settings};
+use crore_broker::{Control, Input, Pace, Report, Ticket, World};
+use crore_wire::mqtt::{
+    self, Connect, Packet, PacketId, PropertyBuf, Publish, Qos, SubscribeOptions, Version, encode,
+};
+use crore_wire::topic;
+use support::NOW;
+
+/// Shards over an engine, each a home of two partitions; all clients are at the first.
+struct Town(support::Town);
+
+impl Town {
+    fn new(shards: u16, change: impl FnOnce(&mut Settings)) -> Town {
+        let mut settings = Settings {
+            rules: vec![Rule {
+                log_messages: 100,
+                ..Rule::default()
+            }],
+            ..Settings::default()
+        };
+        change(&mut settings);
+        let world = support::partitioned(settings, shards, shards, 2 * shards);
+        let world = Arc::into_inner(world).expect("nobody else has it");
+        let world = Arc::new(World {
+            appends: true,
+            ..world
+        });
+        Town(support::Town::new(&world, Pace::default(), NOW))
+    }
+
+    /// All that can happen before the engine answers.
+    fn settle(&mut self) {
+        self.0.settle();
+    }
+
+    /// The same, with an engine that keeps everything, as often as there is something.
+    fn commit(&mut self) {
+        self.decide(|| true);
+    }
+
+    fn decide(&mut self, mut keeps: impl FnMut() -> bool) {
+        self.settle();
+        while self.0.decide(&mut keeps) {
+            self.settle();
+        }
+    }
+
+    /// The engine keeps nothing of what it has now.
+    fn fail(&mut self) {
+        self.settle();
+        self.0.decide(|| false);
+        self.settle();
+    }
+
+    fn open(&mut self) -> usize {
+        self.0.open(0)
+    }
+
+    /// A client that sends a request.
+    fn ask(&mut self, line: &str, fields: &str, body: &str) -> usize {
+        let conn = self.open();
+        self.ask_on(conn, line, fields, body);
+        conn
+    }
+
+    fn ask_on(&mut self, conn: usize, line: &str, fields: &str, body: &str) {
+        let len = body.len();
+        self.0.say(
+            conn,
+            format!(
+                "{line} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n{fields}Content-Length: {len}\r\n\r\n{body}"
+            ),
+        );
+    }
+
+    fn post(&mut self, topic: &str, data: &str) -> usize {
+        self.ask(&format!("POST /pub/{topic}"), "", data)
+    }
+
+    /// A WebSocket that gets each message as a frame.
+    fn subscribe(&mut self, topic: &str) -> usize {
+        let fields = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                      Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+        let conn = self.ask(&format!("GET /sub/{topic}"), fields, "");
+        self.commit();
+        self.0.socket(conn).received.clear();
+        conn
+    }
+
+    fn text(&self, conn: usize) -> String {
+        String::from_utf8_lossy(self.0.received(conn)).into_owned()
+    }
+
+    /// The statuses of the answers so far.
+    fn statuses(&self, conn: usize) -> Vec<u16> {
+        let text = self.text(conn);
+        let lines = text.lines().filter_map(|line| {
+            let at = line.find("HTTP/1.1 ")?;
+            line.get(at + 9..at + 12)?.parse().ok()
+        });
+        lines.collect()
+    }
+
+    fn order(&mut self, at: usize, ticket: u64, control: Control) {
+        self.0.handle(at, Input::Control(Ticket(ticket), control));
+    }
+
+    /// The reports of orders so far.
+    fn reports(&mut self) -> Vec<String> {
+        let reports = self.0.io.iter_mut().flat_map(|io| io.reports.drain(..));
+        let told = reports.map(|(Ticket(ticket), report)| match report {
+            Report::Outcome(outcome) => {
+                let outcome = format!("{outcome:?}");
+                let end = outcome.find('(').unwrap_or(outcome.len());
+                format!("{ticket} {}", &outcome[..end])
+            }
+            other => format!("{ticket} {other:?}"),
+        });
+        told.collect()
+    }
+
+    /// The MQTT packets that a client was sent since it was asked last.
+    fn told(&mut self, conn: usize) -> Vec<String> {
+        let received = std::mem::take(&mut self.0.socket(conn).received);
+        let mut bytes = &received[..];
+        let mut told = Vec::new();
+        while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
+            let end = len + header.body_bytes();
+            let packet = mqtt::decode(Version::V5, header, &bytes[len..end]).expect("a packet");
+            told.push(match packet {
+                Packet::ConnAck(ack) => format!("connack {} {}", ack.reason, ack.session_present),
+                Packet::PubAck(ack) => format!("puback {}", ack.reason),
+                Packet::Publish(message) => format!(
+                    "{}{} {} {}",
+                    message.topic,
+                    if message.retain { " retained" } else { "" },
+                    message.packet_id.map_or(0, PacketId::get),
+                    String::from_utf8_lossy(message.payload)
+                ),
+                other => format!("{:?}", other.kind()),
+            });
+            bytes = &bytes[end..];
+        }
+        told
+    }
+
+    fn mqtt(&mut self, client: &str, expiry_s: u32) -> usize {
+        let conn = self.open();
+        self.0.say(conn, connect(client, expiry_s));
+        self.commit();
+        assert_eq!(self.told(conn).len(), 1);
+        conn
+    }
+}
+
+fn connect(client: &str, expiry_s: u32) -> Vec<u8> {
+    let mut set = PropertyBuf::new();
+    set.session_expiry_interval_s(expiry_s);
+    let mut out = Vec::new();
+    let connect = Connect {
+        version: Version::V5,
+        clean_start: false,
+        keep_alive_s: 0,
+        properties: set.properties(),
+        client_id: client,
+        will: None,
+        user_name: None,
+        password: None,
+    };
+    encode::connect(&mut out, &connect);
+    out
+}
+
+fn subscribe(filter: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let filters = [(filter, SubscribeOptions::of(Qos::AtLeastOnce))];
+    let id = PacketId::new(7).expect("not 0");
+    let none = mqtt::Properties::NONE;
+    encode::subscribe(&mut out, Version::V5, id, &none, filters.into_iter());
+    out
+}
+
+/// A message, to be answered unless its id is 0.
+fn message(topic: &str, data: &str, id: u16, retain: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    let packet_id = PacketId::new(id);
+    let publish = Publish {
+        dup: false,
+        qos: match packet_id {
+            Some(_) => Qos::AtLeastOnce,
+            None => Qos::AtMostOnce,
+        },
+        retain,
+        topic,
+        packet_id,
+        properties: mqtt::Properties::NONE,
+        payload: data.as_bytes(),
+    };
+    encode::publish(&mut out, Version::V5, &publish);
+    out
+}
+
+/// The `n`th topic whose home is this shard of two.
+fn topic_at(home: u16, n: usize) -> String {
+    let names = (0..).map(|n| format!("t{n}"));
+    let mut there = names.filter(|name| u16::from(topic::slot(name.as_bytes())) % 2 == home);
+    there.nth(n).expect("there are many")
+}
+
+/// Topics of a home here and of one elsewhere.
+fn near_and_far() -> [String; 2] {
+    [topic_at(0, 0), topic_at(1, 0)]
+}
+
+#[test]
+fn nobody_hears_of_a_message_before_it_is_kept() {
+    for topic in near_and_far() {
+        let mut town = Town::new(2, |_| {});
+        let subscriber = town.subscribe(&topic);
+        let publisher = town.post(&topic, "hello");
+        let asker = town.ask(&format!("GET /pub/{topic}"), "", "");
+        let late = town.ask(&format!("GET /sub/{topic}?since=oldest"), "", "");
+        town.settle();
+        for conn in [subscriber, publisher, asker, late] {
+            assert_eq!(town.text(conn), "");
+        }
+        town.commit();
+        assert_eq!(
+            town.text(subscriber),
+            "\u{81}\u{5}hello".replace('\u{81}', "\u{fffd}")
+        );
+        assert_eq!(town.statuses(publisher), [201]);
+        // What was asked behind the publish sees it.
+        assert!(town.text(asker).contains("\"messages\": 1"));
+        assert!(town.text(late).ends_with("hello"));
+    }
+}
+
+#[test]
+fn what_is_not_kept_is_refused_and_leaves_nothing() {
+    for topic in near_and_far() {
+        let mut town = Town::new(2, |_| {});
+        let subscriber = town.subscribe(&topic);
+        let publisher = town.post(&topic, "lost");
+        town.fail();
+        assert_eq!(town.statuses(publisher), [503]);
+        assert!(town.text(publisher).contains("could not be stored"));
+        let created = town.ask(&format!("PUT /pub/{topic}-new"), "", "");
+        town.fail();
+        assert_eq!(town.statuses(created), [503]);
+        let asker = town.ask(&format!("GET /pub/{topic}-new"), "", "");
+        town.ask_on(publisher, &format!("POST /pub/{topic}"), "", "hello");
+        town.commit();
+        assert_eq!(town.statuses(asker), [404]);
+        assert_eq!(town.statuses(publisher), [503, 201]);
+        // The offset that the lost message would have had.
+        assert!(
+            town.text(publisher).contains("-1\""),
+            "{}",
+            town.text(publisher)
+        );
+        assert!(town.text(subscriber).ends_with("hello"));
+        assert!(!town.text(subscriber).contains("lost"));
+    }
+}
+
+#[test]
+fn a_retry_of_what_is_under_way_is_answered_like_the_first() {
+    for topic in near_and_far() {
+        let mut town = Town::new(2, |_| {});
+        let line = format!("POST /pub/{topic}");
+        let key = "Idempotency-Key: \"k\"\r\n";
+        let first = town.ask(&line, key, "once");
+        let again = town.ask(&line, key, "once");
+        let other = town.ask(&line, key, "other");
+        town.commit();
+        assert_eq!(town.statuses(first), [202]);
+        assert_eq!(town.statuses(again), [202]);
+        assert!(
+            town.text(again)
+                .to_lowercase()
+                .contains("idempotency-replayed")
+        );
+        assert_eq!(town.statuses(other), [422]);
+        let asker = town.ask(&format!("GET /pub/{topic}"), "", "");
+        town.commit();
+        assert!(town.text(asker).contains("\"messages\": 1"));
+    }
+}
+
+#[test]
+fn a_retry_of_what_was_not_kept_is_published() {
+    let topic = topic_at(0, 0);
+    let mut town = Town::new(2, |_| {});
+    let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
+    let first = town.ask(&line, key, "once");
+    town.fail();
+    let again = town.ask(&line, key, "once");
+    town.commit();
+    assert_eq!(
+        (town.statuses(first), town.statuses(again)),
+        (vec![503], vec![202])
+    );
+    assert!(
+        !town
+            .text(again)
+            .to_lowercase()
+            .contains("idempotency-replayed")
+    );
+}
+
+#[test]
+fn a_batch_is_answered_when_all_its_lines_are_decided() {
+    let [near, far] = near_and_far();
+    let mut town = Town::new(2, |_| {});
+    let lines = format!(
+        "{{\"topic\":\"{near}\",\"data\":\"1\"}}\n{{\"topic\":\"{far}\",\"data\":\"2\"}}\n"
+    );
+    let fields = "Content-Type: application/x-ndjson\r\n";
+    let publisher = town.ask("POST /pub", fields, &lines);
+    town.settle();
+    assert_eq!(town.text(publisher), "");
+    let mut first = true;
+    town.decide(|| std::mem::take(&mut first));
+    let text = town.text(publisher);
+    assert!(text.contains("\"published\": 1,"), "{text}");
+    assert!(text.contains("could not be stored"), "{text}");
+}
+
+#[test]
+fn orders_of_the_operator_are_carried_out_in_order_once_they_are_kept() {
+    let topic = topic_at(0, 0);
+    let name: Box<[u8]> = topic.as_bytes().into();
+    let publishing = || {
+        Box::new(Publishing {
+            name: name.clone(),
+            data: b"ordered".to_vec(),
+            content_type: Vec::new(),
+            event: Vec::new(),
+            key: Vec::new(),
+            ttl_s: None,
+            retain: false,
+            binary: false,
+        })
+    };
+    let mut town = Town::new(1, |_| {});
+    for keeps in [false, true] {
+        town.order(0, 1, Control::Publish(publishing()));
+        town.order(0, 2, Control::Publish(publishing()));
+        town.order(0, 3, Control::Purge(name.clone(), 1));
+        town.order(0, 4, Control::Delete(name.clone()));
+        town.order(0, 5, Control::Delete(name.clone()));
+        town.settle();
+        assert_eq!(town.reports(), [""; 0]);
+        town.decide(|| keeps);
+        let expected = match keeps {
+            true => [
+                "1 Done",
+                "2 Done",
+                "3 Purged(Some(1))",
+                "4 Done",
+                "5 Missing",
+            ],
+            false => ["1 Unkept", "2 Unkept", "3 Unkept", "4 Unkept", "5 Unkept"],
+        };
+        assert_eq!(town.reports(), expected);
+    }
+}
+
+#[test]
+fn records_under_way_have_room_reserved() {
+    let [first, second] = [0, 1].map(|n| topic_at(0, n));
+    let mut town = Town::new(1, |settings| settings.limits.topics_per_shard = 1);
+    let one = town.post(&first, "x");
+    let two = town.post(&second, "x");
+    let again = town.post(&first, "y");
+    town.settle();
+    assert_eq!(town.statuses(two), [503]);
+    assert_eq!(
+        (town.text(one), town.text(again)),
+        (String::new(), String::new())
+    );
+    town.fail();
+    assert_eq!(
+        (town.statuses(one), town.statuses(again)),
+        (vec![503], vec![503])
+    );
+    let two = town.post(&second, "x");
+    town.commit();
+    assert_eq!(town.statuses(two), [202]);
+}
+
+#[test]
+fn a_batch_whose_answer_was_lost_is_appended_again() {
+    let topic = topic_at(0, 0);
+    let mut town = Town::new(1, |_| {});
+    let publisher = town.post(&topic, "x");
+    town.settle();
+    let lost = town.0.io[0].batches.pop_front().expect("a batch");
+    town.settle();
+    assert!(town.0.io[0].batches.is_empty());
+    town.0.tick_s(2);
+    town.settle();
+    let again = town.0.io[0].batches.front().expect("it was appended again");
+    assert_eq!((again.number, &again.records), (lost.number, &lost.records));
+    town.commit();
+    assert_eq!(town.statuses(publisher), [202]);
+}
+
+#[test]
+fn publishers_wait_for_credit_until_what_is_under_way_is_kept() {
+    for topic in near_and_far() {
+        let mut town = Town::new(2, |settings| settings.limits.publish_credit_bytes = 20_000);
+        let publisher = town.open();
+        let body = "x".repeat(9_000);
+        for _ in 0..8 {
+            town.ask_on(publisher, &format!("POST /pub/{topic}"), "", &body);
+        }
+        town.settle();
+        let under_way: usize = town.0.shards.iter().map(|it| it.accounts().asks).sum();
+        assert!((1..=4).contains(&under_way), "{under_way} publishes");
+        let stopped = !town.0.socket(publisher).is_read;
+        assert!(stopped, "it is not read");
+        town.commit();
+        assert_eq!(town.statuses(publisher), [202; 8]);
+        for shard in &town.0.shards {
+            assert_eq!(shard.accounts().under_way_bytes, 0);
+        }
+    }
+}
