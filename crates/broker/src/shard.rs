@@ -12,6 +12,7 @@ pub(crate) mod drain;
 mod draining;
 pub(crate) mod ending;
 mod gauges;
+mod lining;
 pub(crate) mod matched;
 pub(crate) mod restore;
 pub(crate) mod save;
@@ -21,6 +22,7 @@ mod sweep;
 pub(crate) mod sys;
 pub mod tables;
 mod tick;
+mod waiting;
 pub(crate) mod work;
 
 use crate::budget::world::World;
@@ -44,11 +46,11 @@ use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::mail::Mail;
 use crate::mail::lanes::Asked;
-use crate::shard::commits::Waiting;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
 use crate::shard::saving::Saving;
 use crate::shard::sweep::Sweep;
+use crate::shard::waiting::Waiting;
 
 /// A shard. Generic over [`Io`] in each call, never `dyn`.
 pub struct Shard {

@@ -89,17 +89,7 @@ impl World {
             said: Default::default(),
             trace: traced.then(Vec::new),
         };
-        let world = Arc::new(crore_broker::World {
-            settings: plan.settings.clone(),
-            rules,
-            shards: plan.shards as ShardId,
-            homes: plan.homes as ShardId,
-            partitions: plan.partitions as PartitionId,
-            epoch: LOG_EPOCH,
-            appends: plan.engine.is_some(),
-            seed: dice,
-            admission: Admission::new(&plan.settings, dice),
-        });
+        let world = Self::shared(plan, rules, dice);
         let now = now(1);
         let shard = |n: usize| {
             let mut shard = Shard::new(n as ShardId, world.clone(), now);
@@ -137,6 +127,21 @@ impl World {
             plan: plan.clone(),
             shared: world,
         }
+    }
+
+    /// The state that the shards share.
+    fn shared(plan: &Plan, rules: Rules, seed: u64) -> Arc<crore_broker::World> {
+        Arc::new(crore_broker::World {
+            settings: plan.settings.clone(),
+            rules,
+            shards: plan.shards as ShardId,
+            homes: plan.homes as ShardId,
+            partitions: plan.partitions as PartitionId,
+            epoch: LOG_EPOCH,
+            appends: plan.engine.is_some(),
+            seed,
+            admission: Admission::new(&plan.settings, seed),
+        })
     }
 
     /// Lets some subscribe by filter, with random numbers of their own, as with the followers.

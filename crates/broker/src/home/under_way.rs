@@ -4,6 +4,7 @@
 
 use super::Home;
 use super::Publish;
+use super::coming::Reserved;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
@@ -14,15 +15,6 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Outcome, Verb};
 use crate::store::index::Chained as _;
 use crate::store::slab::NONE;
-
-/// What is reserved for a record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reserved {
-    /// The topic with this hash stays, or has room.
-    topic: Option<u32>,
-    /// Bytes of kept messages of this client.
-    kept: (Client, usize),
-}
 
 impl Home {
     /// Admits a message, unless it was published before, and reserves room for it.

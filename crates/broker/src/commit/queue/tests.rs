@@ -1,3 +1,5 @@
+//! The queues: the order in which entries take effect, and what an engine is given.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Records: what is written is read again, and nothing else is.
+
 use proptest::prelude::*;
 
 use super::*;
