@@ -13,7 +13,6 @@ pub const FUNCTION_MAX: usize = 70;
 
 /// Functions that are a table, and the contents of their rows.
 const TABLES: &[(&str, &str)] = &[
-    ("one `match`: an ask and what the home does",),
     (
         "crates/broker/src/base/settings.rs: default",
         "a setting and its default",
