@@ -12,11 +12,10 @@ use crate::base::ids::ShardId;
 use crate::filters::matching::Filtered;
 use crate::mail::inbox::Inbox;
 use crate::mail::{Frames, Record};
-use crate::protocol::mqtt::state::{Mqtt, Shared};
+use crate::protocol::mqtt::state::{Mqtt, Subscribed};
 use crate::protocol::opening::Opening;
 use crate::protocol::progress::Progress;
 use crate::store::rope::Rope;
-use crate::store::slab::NONE;
 
 /// Partly received input.
 pub enum Spill {
@@ -132,28 +131,8 @@ pub struct Sub {
     pub offset: u64,
     /// The life of the log.
     pub epoch: u32,
-    /// Of an MQTT subscription: its options as on the wire, its identifier, the alias of its topic, and how many
-    /// subscriptions had its place in the list before.
-    pub options: u8,
-    /// See `options`.
-    pub identifier: u32,
-    /// See `options`.
-    pub alias: u16,
-    /// See `options`.
-    pub serial: u16,
-    /// Where its grant goes: the packet id of the SUBSCRIBE, and the place among its reason codes.
-    pub granted: (u16, u16),
-    /// It has wildcards: the serial of its group among the connection's filters, and 1.
-    pub filter: u32,
-    /// It is a part in a shared subscription, and of no topic.
-    pub group: Option<Box<Shared>>,
-}
-
-impl Sub {
-    /// Whether its place is free.
-    pub fn is_vacant(&self) -> bool {
-        self.topic == NONE && self.filter == 0 && self.group.is_none()
-    }
+    /// What the connection's protocol keeps of it besides; only that protocol looks at it.
+    pub own: Subscribed,
 }
 
 /// A request that waits for another shard's answer.

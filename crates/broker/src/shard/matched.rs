@@ -260,7 +260,7 @@ impl Shard {
         for (((extra, part), (_, mqtt)), due) in subs.into_iter().zip(sides).zip(due) {
             if extra != NONE {
                 let list = &conns.extra_of(due.slot).list;
-                read ^= list.get(part as usize).map_or(0, |sub| sub.identifier);
+                read ^= list.get(part as usize).map_or(0, |sub| sub.epoch);
             }
             if mqtt != NONE {
                 read ^= conns.mqtt_row(due.slot).packet_bytes_max;

@@ -133,7 +133,7 @@ impl Front {
         }
         let extra = (row.extra != NONE).then(|| self.conns.extra_of(slot));
         let list = extra.into_iter().flat_map(|extra| &extra.list);
-        let groups = list.filter_map(|sub| sub.group.as_deref());
+        let groups = list.filter_map(|sub| sub.own.group.as_deref());
         let mut judged = groups.map(|shared| split(&shared.text).1);
         let judged = judged.try_for_each(|filter| self.may(slot, Right::Subscribe, filter));
         let judged = judged.and_then(|()| self.may_will(slot));

@@ -94,9 +94,9 @@ impl Front {
             self.broken(slot);
             return records.first();
         };
-        let identifiers = [sub.identifier];
+        let identifiers = [sub.own.identifier];
         let wants = Wants {
-            options: sub.options,
+            options: sub.own.options,
             identifiers: &identifiers,
             alias: Some(part),
             ..Wants::default()
@@ -207,7 +207,7 @@ impl Front {
         let row = self.conns.get(slot);
         // The only subscription stands in the row, with nothing but its QoS.
         let options = match row.wants(MULTI) {
-            true => self.sub(slot, part).map_or(0, |sub| sub.options),
+            true => self.sub(slot, part).map_or(0, |sub| sub.own.options),
             false => (row.options >> QOS_SHIFT & 3) as u8,
         };
         let bound = row.state == State::Mqtt && row.own != NONE && qos(options) > 0;

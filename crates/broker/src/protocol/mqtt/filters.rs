@@ -9,6 +9,7 @@ use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
 
 use super::give::{Offered, Wants};
 use super::options::{qos, qos_of};
+use super::state::Subscribed;
 use super::subscribe::Wanted;
 use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
@@ -35,10 +36,13 @@ impl Front {
     ) -> Result<(), ReasonCode> {
         let sub = Sub {
             topic: NONE,
-            options: wanted.options.bits(),
-            identifier: wanted.identifier,
-            granted: wanted.granted,
-            filter: u32::MAX,
+            own: Subscribed {
+                options: wanted.options.bits(),
+                identifier: wanted.identifier,
+                granted: wanted.granted,
+                filter: u32::MAX,
+                ..Subscribed::default()
+            },
             ..Sub::default()
         };
         let part = self.add_sub(slot, sub);
@@ -57,7 +61,7 @@ impl Front {
         match self.join_filters(slot, &[(wanted.filter, part)], since, false) {
             Ok(serial) => {
                 if let Some(sub) = self.sub_mut(slot, part) {
-                    sub.filter = serial + 1;
+                    sub.own.filter = serial + 1;
                 }
                 if wanted.options.max_qos != Qos::AtMostOnce {
                     self.keep_log_of(0, wanted.filter, true);
@@ -67,7 +71,7 @@ impl Front {
             }
             Err(_) => {
                 if let Some(sub) = self.sub_mut(slot, part) {
-                    sub.filter = 0;
+                    sub.own.filter = 0;
                 }
                 Err(ReasonCode::QUOTA_EXCEEDED)
             }
@@ -83,7 +87,7 @@ impl Front {
 
     /// The serial of the group of a subscription with wildcards.
     fn serial_of(&self, slot: u32, part: u32) -> Option<u32> {
-        self.sub(slot, part)?.filter.checked_sub(1)
+        self.sub(slot, part)?.own.filter.checked_sub(1)
     }
 
     /// The place in the list of a subscription with wildcards.
@@ -144,9 +148,9 @@ impl Front {
             let Some(sub) = self.sub(slot, part) else {
                 return self.broken(slot);
             };
-            let identifiers = [sub.identifier];
+            let identifiers = [sub.own.identifier];
             let wants = Wants {
-                options: sub.options,
+                options: sub.own.options,
                 identifiers: &identifiers,
                 retained,
                 ..Wants::default()
@@ -176,7 +180,7 @@ impl Front {
         }
         let group = self.filtered(slot).and_then(|all| all.group(serial));
         if group.is_some_and(|group| group.positions().iter().all(|at| !at.asked)) {
-            let granted = qos_of(self.sub(slot, part).map_or(0, |sub| sub.options));
+            let granted = qos_of(self.sub(slot, part).map_or(0, |sub| sub.own.options));
             self.grant_pending(slot, part, ReasonCode::granted(granted));
             self.send_reply(slot, io);
         }
@@ -253,7 +257,7 @@ impl Front {
 
     fn grant_pending(&mut self, slot: u32, part: u32, reason: ReasonCode) {
         let sub = self.sub_mut(slot, part);
-        let granted = sub.map_or((0, 0), |sub| core::mem::take(&mut sub.granted));
+        let granted = sub.map_or((0, 0), |sub| core::mem::take(&mut sub.own.granted));
         if granted != (0, 0) {
             self.grant(slot, granted, reason);
         }
@@ -361,7 +365,7 @@ impl Front {
     /// A subscription that is live cannot take this message: it reads on from its log.
     fn fell_behind_with(&mut self, slot: u32, part: u32, message: &Matched) {
         let record = &message.record;
-        let filter = self.sub(slot, part).map_or(0, |sub| sub.filter);
+        let filter = self.sub(slot, part).map_or(0, |sub| sub.own.filter);
         match filter.checked_sub(1) {
             Some(serial) => {
                 self.stats.fallbacks += 1;
@@ -386,7 +390,7 @@ impl Front {
                 bound
                     && list
                         .get(part.id as usize)
-                        .is_some_and(|sub| qos(sub.options) > 0)
+                        .is_some_and(|sub| qos(sub.own.options) > 0)
             };
             if !parts.any(held) {
                 behind.push(group.serial);
@@ -410,8 +414,8 @@ impl Front {
         let Some(sub) = self.sub_mut(slot, part) else {
             return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
         };
-        let former = qos(sub.options);
-        (sub.options, sub.identifier) = (wanted.options.bits(), wanted.identifier);
+        let former = qos(sub.own.options);
+        (sub.own.options, sub.own.identifier) = (wanted.options.bits(), wanted.identifier);
         let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
         if (former > 0) != needs_log {
             self.keep_log_of(0, wanted.filter, needs_log);

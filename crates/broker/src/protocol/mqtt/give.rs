@@ -194,7 +194,7 @@ impl Front {
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
             let extra = self.conns.extra(slot);
             if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.mqtt) {
-                (sub.alias, mqtt.aliases_given) = (alias, alias);
+                (sub.own.alias, mqtt.aliases_given) = (alias, alias);
             }
         }
         fits
@@ -205,7 +205,7 @@ impl Front {
         let (Some(sub), Some(mqtt)) = (self.sub(slot, part), self.mqtt(slot)) else {
             return (false, 0);
         };
-        let alias = sub.alias;
+        let alias = sub.own.alias;
         match alias {
             0 if mqtt.aliases_given < mqtt.aliases_max => (false, mqtt.aliases_given + 1),
             _ => (alias != 0, alias),

@@ -13,6 +13,7 @@ use core::slice::Iter;
 use crore_wire::mqtt::{Qos, ReasonCode, Version};
 use crore_wire::topic;
 
+use super::list::is_vacant;
 use super::options::{is_shared, options_of, qos, split};
 use super::state::{Inflight, Mqtt, Step};
 use super::subscribe::Wanted;
@@ -147,8 +148,8 @@ impl Front {
         out.extend_from_slice(&self.world.epoch.to_le_bytes());
         let extra = self.conns.extra_of(slot);
         let granted = |sub: &Sub| {
-            let group = sub.group.as_ref();
-            !sub.is_vacant() && group.is_none_or(|group| group.restored || group.waiting == 0)
+            let group = sub.own.group.as_ref();
+            !is_vacant(sub) && group.is_none_or(|group| group.restored || group.waiting == 0)
         };
         let list = extra.list.iter().enumerate();
         let subs: Vec<_> = list.filter(|(_, sub)| granted(sub)).collect();
@@ -163,8 +164,8 @@ impl Front {
             let starts = self.starts_of(slot, part as u32, &seen);
             let flag = |is_there: bool, flag| if is_there { flag } else { 0 };
             let flags = flag(!seen.is_empty(), SEEN) | flag(!starts.is_empty(), STARTED);
-            out.push(sub.options & 0x3F | flags);
-            write_varint(&mut out, u64::from(sub.identifier));
+            out.push(sub.own.options & 0x3F | flags);
+            write_varint(&mut out, u64::from(sub.own.identifier));
             write_field(&mut out, &self.text_of(slot, part as u32));
             if !seen.is_empty() {
                 write_varint(&mut out, seen.len() as u64);
@@ -211,7 +212,7 @@ impl Front {
         let Some(sub) = self.sub(slot, part) else {
             return Vec::new();
         };
-        match &sub.group {
+        match &sub.own.group {
             Some(group) => group.text.to_vec(),
             None if sub.topic != NONE => self.topics.name(sub.topic).to_vec(),
             // It has wildcards.
@@ -221,10 +222,10 @@ impl Front {
 
     /// The position of a subscription that needs its log; empty when it has seen nothing yet.
     fn seen_of(&self, slot: u32, sub: &Sub) -> Vec<u64> {
-        if qos(sub.options) == 0 || sub.group.is_some() {
+        if qos(sub.own.options) == 0 || sub.own.group.is_some() {
             return Vec::new();
         }
-        if let Some(serial) = sub.filter.checked_sub(1) {
+        if let Some(serial) = sub.own.filter.checked_sub(1) {
             return self.wildcard_seen(slot, serial);
         }
         match sub.epoch == self.world.epoch {

@@ -7,6 +7,7 @@
 use crore_wire::topic;
 
 use super::options::is_shared;
+use super::state::Subscribed;
 use crate::conn::{COUNTED, LIVE, MULTI, QOS_SHIFT};
 use crate::protocol::front::Front;
 use crate::protocol::side::Sub;
@@ -16,6 +17,11 @@ use crate::store::slab::NONE;
 const SERIAL_SHIFT: u32 = 16;
 /// Retain Handling among the options: it matters only when the subscription is made.
 const RETAIN_HANDLING: u8 = 0b11_0000;
+
+/// Whether a place in the list is free.
+pub(super) fn is_vacant(sub: &Sub) -> bool {
+    sub.topic == NONE && sub.own.filter == 0 && sub.own.group.is_none()
+}
 
 impl Front {
     /// The connection's subscriptions, if they stand in a list.
@@ -37,7 +43,12 @@ impl Front {
     pub(super) fn part_of(&self, slot: u32, name: &[u8]) -> Option<u32> {
         let list = self.list_of(slot);
         let found = if is_shared(name) {
-            let is = |sub: &Sub| sub.group.as_ref().is_some_and(|group| *group.text == *name);
+            let is = |sub: &Sub| {
+                sub.own
+                    .group
+                    .as_ref()
+                    .is_some_and(|group| *group.text == *name)
+            };
             list.iter().position(is)
         } else if topic::has_wildcard(name) {
             return self.part_of_wildcard(slot, name);
@@ -52,10 +63,11 @@ impl Front {
     /// Puts a subscription into a free place of the list.
     pub(super) fn add_sub(&mut self, slot: u32, sub: Sub) -> u32 {
         let list = &mut self.conns.extra(slot).list;
-        let part = match list.iter().position(Sub::is_vacant) {
+        let part = match list.iter().position(is_vacant) {
             Some(part) => {
-                let serial = list[part].serial.wrapping_add(1);
-                list[part] = Sub { serial, ..sub };
+                let serial = list[part].own.serial.wrapping_add(1);
+                list[part] = sub;
+                list[part].own.serial = serial;
                 part
             }
             None => {
@@ -72,7 +84,7 @@ impl Front {
         if !row.wants(MULTI) {
             return part;
         }
-        let serial = self.sub(slot, part).map_or(0, |sub| sub.serial);
+        let serial = self.sub(slot, part).map_or(0, |sub| sub.own.serial);
         part | u32::from(serial) << SERIAL_SHIFT
     }
 
@@ -84,7 +96,7 @@ impl Front {
             return (name == 0).then_some(0);
         }
         let sub = self.sub(slot, part)?;
-        (u32::from(sub.serial) == name >> SERIAL_SHIFT).then_some(part)
+        (u32::from(sub.own.serial) == name >> SERIAL_SHIFT).then_some(part)
     }
 
     /// Moves the only subscription into the list.
@@ -108,13 +120,10 @@ impl Front {
                 flags,
                 offset: 0,
                 epoch,
-                options,
-                identifier: 0,
-                alias: 0,
-                serial: 0,
-                granted: (0, 0),
-                filter: 0,
-                group: None,
+                own: Subscribed {
+                    options,
+                    ..Subscribed::default()
+                },
             });
         }
     }
@@ -129,9 +138,9 @@ impl Front {
         let idle = extra.behind.is_empty() && extra.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle());
         let plain = |sub: &Sub| {
             sub.topic != NONE
-                && sub.identifier == 0
-                && sub.serial == 0
-                && sub.options & !(3 | RETAIN_HANDLING) == 0
+                && sub.own.identifier == 0
+                && sub.own.serial == 0
+                && sub.own.options & !(3 | RETAIN_HANDLING) == 0
                 && sub.flags == COUNTED | LIVE
         };
         let [sub] = &extra.list[..] else {
@@ -144,7 +153,7 @@ impl Front {
         if !idle || !plain(sub) {
             return;
         }
-        let (topic, place, options) = (sub.topic, sub.place, sub.options);
+        let (topic, place, options) = (sub.topic, sub.place, sub.own.options);
         let row = self.conns.get_mut(slot);
         (row.topic, row.place) = (topic, place);
         row.flags |= COUNTED | LIVE;

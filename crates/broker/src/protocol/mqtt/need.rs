@@ -1,5 +1,6 @@
 //! Subscriptions of QoS 1 and 2 make homes keep more messages than the rules say, until they end.
 
+use super::list::is_vacant;
 use super::options::qos;
 use alloc::vec::Vec;
 
@@ -49,7 +50,8 @@ impl Front {
             return;
         }
         let list = self.list_of(slot);
-        let needs = |sub: &Sub| !sub.is_vacant() && sub.group.is_none() && qos(sub.options) > 0;
+        let needs =
+            |sub: &Sub| !is_vacant(sub) && sub.own.group.is_none() && qos(sub.own.options) > 0;
         let parts = (0..list.len()).filter(|part| needs(&list[*part]));
         for part in parts.collect::<Vec<_>>() {
             self.release_log(slot, part as u32);

@@ -41,7 +41,7 @@ impl Front {
             return;
         };
         let partition = self.partition_of(filter);
-        let wildcard = self.sub(slot, part).is_some_and(|sub| sub.filter != 0);
+        let wildcard = self.sub(slot, part).is_some_and(|sub| sub.own.filter != 0);
         if wildcard && seen.len() != usize::from(self.world.partitions) {
             // With another number of partitions the positions were invalid.
             return;
@@ -64,7 +64,7 @@ impl Front {
         let Some(first) = own.first().filter(|_| !seen.is_empty()) else {
             return Vec::new();
         };
-        if self.sub(slot, part).is_none_or(|sub| sub.filter == 0) {
+        if self.sub(slot, part).is_none_or(|sub| sub.own.filter == 0) {
             return alloc::vec![first.offset];
         }
         let at = |(partition, seen): (PartitionId, &u64)| {
@@ -87,7 +87,7 @@ impl Front {
     /// The subscriptions that are live in a partition.
     fn live_in(&self, slot: u32, partition: PartitionId) -> Vec<u32> {
         let group = |serial| self.filtered(slot).and_then(|all| all.group(serial));
-        let live = |sub: &Sub| match sub.filter.checked_sub(1) {
+        let live = |sub: &Sub| match sub.own.filter.checked_sub(1) {
             Some(serial) => group(serial).is_some_and(|group| group.is_live(partition)),
             None => {
                 sub.topic != NONE && sub.flags & LIVE != 0 && self.topic_partition(sub) == partition
@@ -175,7 +175,7 @@ impl Front {
         let local = frames.origin(record) == self.conns.mqtt_row(slot).origin();
         let partition = self.partition_of(topic);
         let rows = self.matching.rows(topic);
-        let matches = |sub: &Sub| match sub.filter.checked_sub(1) {
+        let matches = |sub: &Sub| match sub.own.filter.checked_sub(1) {
             Some(serial) => self.filtered(slot).is_some_and(|all| {
                 let mut parts = all.parts_of(serial);
                 parts.any(|(_, part)| rows.contains(&part.row))
@@ -188,7 +188,7 @@ impl Front {
             let Some(sub) = list.get(start.part as usize) else {
                 continue;
             };
-            let wants = qos(sub.options) > 0 && !(local && sub.options & NO_LOCAL != 0);
+            let wants = qos(sub.own.options) > 0 && !(local && sub.own.options & NO_LOCAL != 0);
             if start.partition == partition && start.offset < record.offset && wants && matches(sub)
             {
                 parts.push(start.part);
@@ -203,7 +203,7 @@ impl Front {
 
     /// The offset up to which a subscription has seen this partition, or its topic there.
     fn stands(&self, slot: u32, sub: &Sub, partition: PartitionId) -> u64 {
-        let Some(serial) = sub.filter.checked_sub(1) else {
+        let Some(serial) = sub.own.filter.checked_sub(1) else {
             return sub.offset;
         };
         let seen = self.seen_by(slot, partition);
@@ -235,13 +235,13 @@ impl Front {
             let Some(sub) = list.get(*part as usize) else {
                 continue;
             };
-            if local && sub.options & NO_LOCAL != 0 {
+            if local && sub.own.options & NO_LOCAL != 0 {
                 continue;
             }
-            identifiers.push(sub.identifier);
+            identifiers.push(sub.own.identifier);
             let all: u8 = options.unwrap_or_default();
-            let highest = qos(all).max(qos(sub.options));
-            options = Some((all | sub.options) & !(3 | NO_LOCAL) | highest);
+            let highest = qos(all).max(qos(sub.own.options));
+            options = Some((all | sub.own.options) & !(3 | NO_LOCAL) | highest);
         }
         options
     }

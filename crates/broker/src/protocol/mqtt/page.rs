@@ -34,8 +34,8 @@ impl Front {
         let Some(sub) = self.sub_mut(slot, part) else {
             return self.broken(slot);
         };
-        let granted = core::mem::take(&mut sub.granted);
-        let (options, identifiers) = (sub.options, [sub.identifier]);
+        let granted = core::mem::take(&mut sub.own.granted);
+        let (options, identifiers) = (sub.own.options, [sub.own.identifier]);
         if granted != (0, 0) {
             let qos = qos_of(options);
             self.grant(slot, granted, ReasonCode::granted(qos));
@@ -124,7 +124,7 @@ impl Front {
         let Some(sub) = self.sub_mut(slot, part) else {
             return self.broken(slot);
         };
-        let granted = core::mem::take(&mut sub.granted);
+        let granted = core::mem::take(&mut sub.own.granted);
         if granted == (0, 0) {
             let text = self.text_of(slot, part);
             return self.end_unplaced(slot, &text, reason, io);

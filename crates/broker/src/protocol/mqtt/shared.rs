@@ -9,7 +9,7 @@ use crore_wire::topic;
 
 use super::give::Wants;
 use super::options::{qos_of, split};
-use super::state::{Inflight, Shared, Step};
+use super::state::{Inflight, Shared, Step, Subscribed};
 use super::subscribe::Wanted;
 use crate::base::ids::ShardId;
 use crate::conn::io::Io;
@@ -45,10 +45,13 @@ impl Front {
         self.conns.extra(slot).shared_bytes += shared.bytes();
         let sub = Sub {
             topic: NONE,
-            options: wanted.options.bits(),
-            identifier: wanted.identifier,
-            granted: wanted.granted,
-            group: Some(shared),
+            own: Subscribed {
+                options: wanted.options.bits(),
+                identifier: wanted.identifier,
+                granted: wanted.granted,
+                group: Some(shared),
+                ..Subscribed::default()
+            },
             ..Sub::default()
         };
         let part = self.add_sub(slot, sub);
@@ -100,9 +103,9 @@ impl Front {
         let Some(sub) = self.sub_mut(to.slot, part) else {
             return self.broken(to.slot);
         };
-        let granted = core::mem::take(&mut sub.granted);
+        let granted = core::mem::take(&mut sub.own.granted);
         if granted != (0, 0) {
-            let options = qos_of(sub.options);
+            let options = qos_of(sub.own.options);
             self.grant(to.slot, granted, ReasonCode::granted(options));
             self.send_reply(to.slot, io);
         }
@@ -111,7 +114,7 @@ impl Front {
     fn shared_mut(&mut self, slot: u32, part: u32) -> Option<&mut Shared> {
         let extra = self.conns.find_extra_mut(slot)?;
         let sub = extra.list.get_mut(part as usize)?;
-        sub.group.as_deref_mut()
+        sub.own.group.as_deref_mut()
     }
 
     fn quit_group(
@@ -159,9 +162,9 @@ impl Front {
         let Some(sub) = self.sub(to.slot, part) else {
             return self.broken(to.slot);
         };
-        let identifiers = [sub.identifier];
+        let identifiers = [sub.own.identifier];
         let wants = Wants {
-            options: sub.options,
+            options: sub.own.options,
             identifiers: &identifiers,
             group: Some((part as u16, home)),
             unbound: true,

@@ -281,6 +281,25 @@ pub struct Start {
     pub offset: u64,
 }
 
+/// What MQTT knows of a subscription.
+#[derive(Default)]
+pub struct Subscribed {
+    /// Its options as on the wire.
+    pub options: u8,
+    /// Its identifier; 0 without one.
+    pub identifier: u32,
+    /// The alias of its topic.
+    pub alias: u16,
+    /// How many subscriptions had its place in the list before.
+    pub serial: u16,
+    /// Where its grant goes: the packet id of the SUBSCRIBE, and the place among its reason codes.
+    pub granted: (u16, u16),
+    /// It has wildcards: the serial of its group among the connection's filters, and 1.
+    pub filter: u32,
+    /// It is a part in a shared subscription, and of no topic.
+    pub group: Option<Box<Shared>>,
+}
+
 /// A client's subscription to a group.
 pub struct Shared {
     /// The name and the filter as the client gave them.

@@ -7,8 +7,9 @@ use crore_wire::mqtt::{
 };
 use crore_wire::topic;
 
+use super::list::is_vacant;
 use super::options::qos;
-use super::state::Suback;
+use super::state::{Suback, Subscribed};
 use crate::base::access::Right;
 use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;
@@ -134,7 +135,7 @@ impl Front {
         }
         let list = &self.conns.extra_of(slot).list;
         self.work.steps.add(1 + list.len() / 8);
-        if list.iter().filter(|sub| !sub.is_vacant()).count() >= most {
+        if list.iter().filter(|sub| !is_vacant(sub)).count() >= most {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         if wildcard {
@@ -159,19 +160,19 @@ impl Front {
         let Some(sub) = self.sub_mut(slot, part) else {
             return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
         };
-        let waits = sub.granted != (0, 0);
+        let waits = sub.own.granted != (0, 0);
         if waits {
             // The home has not answered the former SUBSCRIBE yet: its grant is given now, since `granted` is replaced.
-            let former = core::mem::replace(&mut sub.granted, granted);
+            let former = core::mem::replace(&mut sub.own.granted, granted);
             let reason = ReasonCode::granted(options.max_qos);
             self.grant(slot, former, reason);
         }
         let Some(sub) = self.sub_mut(slot, part) else {
             return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
         };
-        let (topic, former) = (sub.topic, qos(sub.options));
-        (sub.options, sub.identifier) = (options.bits(), identifier);
-        if sub.group.is_some() {
+        let (topic, former) = (sub.topic, qos(sub.own.options));
+        (sub.own.options, sub.own.identifier) = (options.bits(), identifier);
+        if sub.own.group.is_some() {
             if !waits {
                 self.grant(slot, granted, ReasonCode::granted(options.max_qos));
             }
@@ -189,7 +190,7 @@ impl Front {
         let waits = waits || topic != NONE && sub.flags & COUNTED == 0;
         let shows = options.retain_handling == RetainHandling::Send;
         if shows || waits {
-            sub.granted = granted;
+            sub.own.granted = granted;
         } else {
             self.grant(slot, granted, ReasonCode::granted(options.max_qos));
         }
@@ -218,13 +219,12 @@ impl Front {
             flags: 0,
             offset,
             epoch,
-            options: wanted.options.bits(),
-            identifier: wanted.identifier,
-            alias: 0,
-            serial: 0,
-            granted: wanted.granted,
-            filter: 0,
-            group: None,
+            own: Subscribed {
+                options: wanted.options.bits(),
+                identifier: wanted.identifier,
+                granted: wanted.granted,
+                ..Subscribed::default()
+            },
         };
         let part = self.add_sub(slot, sub);
         self.topics.get_mut(topic).waiting += 1;

@@ -47,7 +47,7 @@ impl Front {
         let Some(sub) = self.sub(slot, part) else {
             return self.broken(slot);
         };
-        if sub.group.is_none() && qos(sub.options) > 0 {
+        if sub.own.group.is_none() && qos(sub.own.options) > 0 {
             self.release_log(slot, part);
         }
         let extra = self.conns.extra(slot);
@@ -58,12 +58,12 @@ impl Front {
         let Some(sub) = extra.list.get_mut(part as usize) else {
             return;
         };
-        let shared_bytes = sub.group.take().map(|shared| shared.bytes());
+        let shared_bytes = sub.own.group.take().map(|shared| shared.bytes());
         let grouped = shared_bytes.is_some();
         extra.shared_bytes -= shared_bytes.unwrap_or(0);
         let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
-        let (granted, filter) = (sub.granted, core::mem::take(&mut sub.filter));
-        (sub.topic, sub.granted, sub.flags) = (NONE, (0, 0), 0);
+        let (granted, filter) = (sub.own.granted, core::mem::take(&mut sub.own.filter));
+        (sub.topic, sub.own.granted, sub.flags) = (NONE, (0, 0), 0);
         if filter != 0 {
             self.leave_wildcard(slot, part, filter - 1);
         }
@@ -88,14 +88,14 @@ impl Front {
             sub.topic != NONE
                 && sub.epoch == new
                 && sub.flags & COUNTED == 0
-                && qos(sub.options) > 0
+                && qos(sub.own.options) > 0
         };
         let list = self.list_of(slot);
         let parts = (0..list.len()).filter(|part| waits(&list[*part]));
         for part in parts.collect::<Vec<_>>() {
             // There is no client to tell.
             if let Some(sub) = self.sub_mut(slot, part as u32) {
-                sub.granted = (0, 0);
+                sub.own.granted = (0, 0);
             }
             self.leave_part(slot, part as u32);
         }
