@@ -74,7 +74,7 @@ use crate::home::readings::Readings;
 use crate::home::registered::Registered;
 pub use crate::home::registered::SEPARATOR;
 use crate::home::row::HomeTopic;
-use crate::log::Log;
+use crate::log::{self, Log};
 use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
 use crate::store::slab::{NONE, Slab, Vacant as _};
@@ -251,7 +251,7 @@ impl Home {
         rows as usize + here.len() >= self.pace.cold_rows
     }
 
-    /// Touches the rows that these topics probably have, and what the search for their subscribers by filter reads,
+    /// Touches the rows that these topics probably have, the ends of their logs, and what the search for their subscribers by filter reads,
     /// `here` included: at most [`WARMED`] of each, all at once, so that the cache misses overlap (a row is one, its
     /// name another).
     pub fn warm(&self, topics: &[(u32, &[u8])], here: &Matching) {
@@ -273,7 +273,10 @@ impl Home {
             let row = self.rows.get(*id);
             sum ^ self.names.get(row.name).len() ^ row.flags as usize
         };
-        core::hint::black_box(found.fold(0, touch));
+        core::hint::black_box(found.clone().fold(0, touch));
+        log::warm::appends(
+            found.map(|id| (&self.partitions[self.at(*id)].log, self.rows.get(*id).log)),
+        );
         let names = topics.iter().map(|(_, name)| *name);
         here.warm(names.clone());
         self.filters.warm(names.clone());

@@ -27,6 +27,7 @@ pub mod seek;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
+pub mod warm;
 
 use alloc::collections::BTreeSet;
 

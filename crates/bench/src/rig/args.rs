@@ -114,7 +114,7 @@ pub struct RunArgs {
         default_value = "floor"
     )]
     pub peer: Vec<Kind>,
-    /// Only these rows of the pair (unicast, fan-out, broadcast, rate, idle; over MQTT acknowledged and quality-1 too)
+    /// Only these rows of the pair (unicast, unicast-log, post, fan-out, broadcast, rate, idle; over MQTT acknowledged and quality-1 too)
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
     /// Certificate and key of the servers: set by scenarios with TLS

@@ -67,11 +67,21 @@ impl Row {
 
 /// The bars were set for WebSocket and hold for SSE, which does the same work for a delivery. Of
 /// long-poll, where each delivery costs a request, only some hold ([`Bar::long_poll`]).
-const ROWS: [Row; 5] = [
+const ROWS: [Row; 7] = [
     Row::alone(
         "unicast",
         measure::unicast,
         &[("deliveries_per_s", Bar::least(0.90, Against::Floor))],
+    ),
+    Row::alone(
+        "unicast-log",
+        measure::logged,
+        &[("share_of_no_log", Bar::least(0.85, Against::Nothing))],
+    ),
+    Row::alone(
+        "post",
+        measure::post,
+        &[(CPU, Bar::most(1.45, Against::Floor))],
     ),
     Row::alone(
         "fan-out",

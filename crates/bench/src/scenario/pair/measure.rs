@@ -24,6 +24,8 @@ const RATE: f64 = 10_000.0;
 /// Flags of publishers that wait for acknowledgements, of as many messages as our server takes without
 /// one by default.
 const ACKNOWLEDGED: [&str; 3] = ["--saturate", "--in-flight", "100"];
+/// Messages of a log where a rule says nothing.
+const LOGGED: u32 = 10;
 /// Seconds before the first window: buffers fill, tables grow.
 const WARM_S: f64 = 2.0;
 /// Seconds before the others.
@@ -116,6 +118,37 @@ impl Pair {
 pub fn unicast(args: &RunArgs, kind: Kind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     Pair::start(args, kind, connections, false)?.window(args, &["--saturate"])
+}
+
+/// The same with logs of as many messages as a server keeps by default, and what share that is of the rate without. A server that
+/// keeps none is measured once.
+pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let with_keep = |keep| RunArgs {
+        keep: Some(keep),
+        ..args.clone()
+    };
+    if !matches!(kind, Kind::Crore | Kind::Nchan) {
+        return unicast(args, kind);
+    }
+    let without = unicast(&with_keep(0), kind)?;
+    let mut with = unicast(&with_keep(LOGGED), kind)?;
+    let rate = |run: &Value| run["deliveries_per_s"].as_f64().unwrap_or(f64::NAN);
+    with["share_of_no_log"] = json!(rate(&with) / rate(&without));
+    with["without_log"] = without;
+    Ok(with)
+}
+
+/// As many messages as the server takes in a request each, which it answers, from 16 publishers with 16 requests under way each, each
+/// to one of 10,000 subscribers. Mosquitto acknowledges packets; the floor answers nothing.
+pub fn post(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let connections = args.connections.unwrap_or(CONNECTIONS);
+    let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;
+    match kind {
+        Kind::Mosquitto => pair.window(&args.at_qos(1), &ACKNOWLEDGED),
+        Kind::Crore => pair.window(args, &["--saturate", "--connections", "16", "--single"]),
+        Kind::Nchan => pair.window(args, &["--saturate", "--connections", "16"]),
+        _ => pair.window(args, &["--saturate"]),
+    }
 }
 
 /// As many messages as the server takes, each to all of 1,000 subscribers.

@@ -1,0 +1,56 @@
+//! Reads ahead what the next messages of some chains touch when they are appended, so that the cache misses overlap.
+
+use super::*;
+use crate::base::pace::WARMED;
+use crate::store::blobs::Blob;
+
+/// Bytes that the CPU reads from memory at once.
+const LINE_BYTES: usize = 64;
+/// Bytes of a message that are read ahead. What lies behind them the CPU fetches by itself, as it reads in order.
+const AHEAD_BYTES: usize = 1 << 10;
+
+/// The oldest message of a chain, whose place the next message probably takes.
+struct Oldest<'a> {
+    log: &'a Log,
+    older: u32,
+    younger: u32,
+    blob: Blob,
+    len: usize,
+}
+
+/// Touches, for the chains of at most [`WARMED`] logs, the newest entry and the oldest, its neighbours in the list of its rule, and its
+/// bytes.
+pub fn appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
+    let mut ends = [const { None }; WARMED];
+    let chains = chains.filter(|(_, chain)| *chain != NONE);
+    for (end, (log, chain)) in ends.iter_mut().zip(chains) {
+        let row = log.chains.get(chain);
+        if row.count > 0 {
+            *end = Some((log, row.oldest(), row.newest()));
+        }
+    }
+    let mut sum = 0;
+    let mut all = [const { None }; WARMED];
+    for (oldest, (log, first, last)) in all.iter_mut().zip(ends.into_iter().flatten()) {
+        let entry = log.entries.get(first);
+        *oldest = Some(Oldest {
+            log,
+            older: entry.older,
+            younger: entry.younger,
+            blob: entry.blob,
+            len: entry.bytes().min(AHEAD_BYTES),
+        });
+        sum ^= log.entries.get(last).next;
+    }
+    for oldest in all.iter().flatten() {
+        let neighbours = [oldest.older, oldest.younger].into_iter();
+        for id in neighbours.filter(|id| *id != NONE) {
+            sum ^= oldest.log.entries.get(id).chain;
+        }
+        let bytes = &oldest.log.blobs.get(oldest.blob)[..oldest.len];
+        for byte in bytes.iter().step_by(LINE_BYTES) {
+            sum ^= u32::from(*byte);
+        }
+    }
+    core::hint::black_box(sum);
+}
