@@ -57,7 +57,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::base::work::Steps;
-use crate::budget::admission::{Admission, Client, Party, Reached};
+use crate::budget::admission::{Admission, Client, Reached};
 use crate::budget::stats::Stats;
 use crate::filters::matching::Matching;
 use crate::home::answers::Answers;
@@ -78,48 +78,6 @@ use crate::log::{self, Log};
 use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
 use crate::store::slab::{NONE, Slab, Vacant as _};
-
-/// A message as a publisher gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Publish<'a> {
-    /// The keyed hash of the name.
-    pub hash: u32,
-    /// The topic, checked.
-    pub name: &'a [u8],
-    /// The message.
-    pub data: &'a [u8],
-    /// Its content type, checked, at most 255 bytes.
-    pub content_type: &'a [u8],
-    /// Its event name, checked, at most 255 bytes.
-    pub event: &'a [u8],
-    /// Its key, checked, at most 255 bytes.
-    pub key: &'a [u8],
-    /// Given by MQTT only: the publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little
-    /// endian), then the properties that no field here holds, encoded as in a packet; at most 65,535 bytes. Empty for
-    /// other protocols.
-    pub attributes: &'a [u8],
-    /// MQTT's quality of service.
-    pub qos: u8,
-    /// Whether it replaces the topic's retained message; an empty one only removes it.
-    pub retain: bool,
-    /// Its time to live in seconds, if it has one.
-    pub ttl_s: Option<u32>,
-    /// Whether WebSocket clients get a binary frame.
-    pub binary: bool,
-    /// Its idempotency key, by which a retry is recognised, if it has one.
-    pub retry: Option<Retry<'a>>,
-    /// The client that the topic, if it is made, and the message, while it is kept, are counted for.
-    pub client: Client,
-}
-
-/// The key and the publisher that identify a retry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry<'a> {
-    /// The idempotency key, checked, 1 to 255 bytes.
-    pub key: &'a [u8],
-    /// The publisher that the key belongs to.
-    pub publisher: Party,
-}
 
 /// All topics of the partitions that this shard keeps.
 pub struct Home {

@@ -40,7 +40,7 @@ use crate::log::fingers::Fingers;
 use crate::log::keys::{Key, Keys};
 use crate::log::lists::Lists;
 use crate::log::losses::Losses;
-use crate::mail::new::New;
+use crate::mail::message::New;
 use crate::store::blobs::{Blobs, occupied};
 use crate::store::shared::{Shared, Slice};
 use crate::store::slab::{NONE, Slab};
@@ -150,7 +150,7 @@ impl Log {
     ) -> u32 {
         let latest = rule.keep == Keep::Latest;
         if latest && chain != NONE {
-            self.supersede(chain, new.key);
+            self.supersede(chain, new.headers.key);
         }
         // Trimming first lets the new message reuse the place of the removed one.
         while self.over(chain, rule, most, new.frame.len()) {
@@ -169,13 +169,13 @@ impl Log {
         };
         let id = self.insert(chain, previous, new);
         if latest {
-            self.keys.insert(chain, new.key, id, before);
+            self.keys.insert(chain, new.headers.key, id, before);
         }
         let bytes = occupied(self.entries.get(id).bytes()) as u32;
         let row = self.chains.get_mut(chain);
         row.count += 1;
         row.bytes += bytes;
-        row.mortal |= new.ttl_s.is_some();
+        row.mortal |= new.headers.ttl_s.is_some();
         row.ended = false;
         row.set_newest(id);
         if before == NONE {
@@ -196,7 +196,10 @@ impl Log {
 
     /// Adds an entry to the list of its rule, but not yet to its chain.
     fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> u32 {
-        let end_s = new.ttl_s.map(|ttl_s| new.time_s.saturating_add(ttl_s));
+        let end_s = new
+            .headers
+            .ttl_s
+            .map(|ttl_s| new.time_s.saturating_add(ttl_s));
         let (blobs, admission) = (&mut self.blobs, &self.admission);
         let blob = match &new.whole {
             Some(frame) => blobs.insert_shared(frame.whole().clone()),
@@ -204,7 +207,7 @@ impl Log {
                 blobs.insert(parts, admission)
             }),
         };
-        let attributes_len = match new.attributes.len() {
+        let attributes_len = match new.headers.attributes.len() {
             0 => 0,
             len => LENGTH_BYTES + len,
         };
@@ -218,9 +221,9 @@ impl Log {
             younger: NONE,
             older: NONE,
             blob,
-            key: new.key.len() as u8,
-            content_type: new.content_type.len() as u8,
-            event: new.event.len() as u8,
+            key: new.headers.key.len() as u8,
+            content_type: new.headers.content_type.len() as u8,
+            event: new.headers.event.len() as u8,
             form: Entry::form(new),
         });
         let number = self.chains.get(chain).rule;

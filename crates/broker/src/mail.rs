@@ -7,7 +7,7 @@
 
 pub(crate) mod inbox;
 pub(crate) mod lanes;
-pub(crate) mod new;
+pub mod message;
 pub mod orders;
 pub(crate) mod properties;
 pub(crate) mod session;

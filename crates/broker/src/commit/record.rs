@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::base::snapshot::{Damaged, In, Out};
 use crate::budget::admission::{Admission, Client, Party};
-use crate::home::{Publish, Retry};
+use crate::mail::message::{Headers, Publish, Retry};
 use crate::mail::session::{Kept, SessionId, Will, Written};
 use crate::mail::{Unacked, Verb};
 use crate::store::shared::Shared;
@@ -209,24 +209,20 @@ fn flag(set: bool, flag: u8) -> u8 {
 }
 
 fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
+    let headers = &message.headers;
     out.byte(
-        message.qos & QOS
-            | flag(message.retain, RETAIN)
-            | flag(message.binary, BINARY)
-            | flag(message.ttl_s.is_some(), MORTAL)
+        headers.qos & QOS
+            | flag(headers.retain, RETAIN)
+            | flag(headers.binary, BINARY)
+            | flag(headers.ttl_s.is_some(), MORTAL)
             | flag(message.retry.is_some(), HAS_KEY),
     );
     out.field(message.name);
-    for field in [
-        message.content_type,
-        message.event,
-        message.key,
-        message.attributes,
-        message.data,
-    ] {
+    for field in headers.fields() {
         out.field(field);
     }
-    if let Some(ttl_s) = message.ttl_s {
+    out.field(message.data);
+    if let Some(ttl_s) = headers.ttl_s {
         out.number(ttl_s.into());
     }
     if let Some(Retry { key, publisher }) = message.retry {
@@ -238,20 +234,27 @@ fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
 fn read_message<'a>(from: &mut In<'a>) -> Result<Publish<'a>, Damaged> {
     let flags = from.byte()?;
     let has = |flag| flags & flag != 0;
-    Ok(Publish {
-        hash: 0,
-        name: from.field()?,
+    let name = from.field()?;
+    let headers = Headers {
         content_type: from.field()?,
         event: from.field()?,
         key: from.field()?,
         attributes: from.field()?,
-        data: from.field()?,
+        ttl_s: None,
         qos: flags & QOS,
         retain: has(RETAIN),
         binary: has(BINARY),
-        ttl_s: match has(MORTAL) {
-            true => Some(from.number32()?),
-            false => None,
+    };
+    Ok(Publish {
+        hash: 0,
+        name,
+        data: from.field()?,
+        headers: Headers {
+            ttl_s: match has(MORTAL) {
+                true => Some(from.number32()?),
+                false => None,
+            },
+            ..headers
         },
         retry: match has(HAS_KEY) {
             true => Some(Retry {

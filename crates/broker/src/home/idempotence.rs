@@ -16,8 +16,8 @@
 use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::Home;
 use super::answers::{Answer, Answers, GROUPS, group_of};
-use super::{Home, Publish, Retry};
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
@@ -26,6 +26,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::filters::matching::Matching;
 use crate::mail::lanes::Lanes;
+use crate::mail::message::{Publish, Retry};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
 
@@ -145,7 +146,7 @@ impl Home {
         }
     }
 
-    fn hash_of_key(&self, topic: &[u8], retry: &Retry<'_>) -> u64 {
+    fn hash_of_key(&self, topic: &[u8], retry: &Retry<&[u8]>) -> u64 {
         let mut hasher = Xxh3::with_seed(self.seed);
         let user = Some(retry.publisher).filter(|publisher| publisher.is_user());
         let user = user.map_or(0, Party::number).to_le_bytes();
@@ -158,15 +159,22 @@ impl Home {
 
     fn hash_of_message(&self, message: &Publish<'_>) -> u64 {
         let mut hasher = Xxh3::with_seed(!self.seed);
-        for part in [message.content_type, message.event, message.key] {
+        for part in [
+            message.headers.content_type,
+            message.headers.event,
+            message.headers.key,
+        ] {
             hasher.update(&[part.len() as u8]);
             hasher.update(part);
         }
-        let ttl_s = message.ttl_s.map_or(u64::MAX, u64::from);
+        let ttl_s = message.headers.ttl_s.map_or(u64::MAX, u64::from);
         hasher.update(&ttl_s.to_le_bytes());
-        hasher.update(&[u8::from(message.binary), u8::from(message.retain)]);
-        hasher.update(&(message.attributes.len() as u32).to_le_bytes());
-        hasher.update(message.attributes);
+        hasher.update(&[
+            u8::from(message.headers.binary),
+            u8::from(message.headers.retain),
+        ]);
+        hasher.update(&(message.headers.attributes.len() as u32).to_le_bytes());
+        hasher.update(message.headers.attributes);
         hasher.update(message.data);
         hasher.digest()
     }

@@ -4,9 +4,9 @@
 
 use crore_wire::websocket::frame::{self, Opcode};
 
+use super::Home;
 use super::row::{CREATED, DELETED, KEEPS, RETAINS, WANTS_DEFLATE};
 use super::subscribers::Whom;
-use super::{Home, Publish};
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
 use crate::base::time::Now;
@@ -15,7 +15,7 @@ use crate::budget::admission::Reached;
 use crate::filters::matching::Matching;
 use crate::log::Log;
 use crate::mail::lanes::Lanes;
-use crate::mail::new::New;
+use crate::mail::message::{New, Publish};
 use crate::mail::{Frames, Info, Record};
 use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
@@ -83,15 +83,8 @@ impl Home {
             previous,
             owner: self.admission.log_owner(message.client),
             time_s: now.unix_s,
-            ttl_s: message.ttl_s,
-            key: message.key,
-            content_type: message.content_type,
-            event: message.event,
-            attributes: message.attributes,
-            qos: message.qos,
-            retain: message.retain,
-            binary: message.binary,
             latest: rule.keep == Keep::Latest,
+            headers: message.headers,
             frame: &[],
             whole: None,
         };
@@ -108,13 +101,13 @@ impl Home {
             let before = kept.abandon(log, now.unix_s).unwrap_or(previous);
             kept.losses.add(id, before, offset);
         }
-        if keep || message.retain || whom.is_anybody() {
+        if keep || message.headers.retain || whom.is_anybody() {
             self.keep_and_tell(message, &new, most, &whom, settings, rules, lanes);
         }
-        if keep || message.retain {
+        if keep || message.headers.retain {
             self.log_grew(at, rules, now);
         }
-        if !keep || message.retain {
+        if !keep || message.headers.retain {
             self.queue_if_idle(id, now);
         }
         let mut info = self.info(id, now);
@@ -138,7 +131,7 @@ impl Home {
         let id = new.topic;
         let read_at = lanes.read_at;
         let frames = lanes.frames();
-        let opcode = opcode_of(message.binary);
+        let opcode = opcode_of(message.headers.binary);
         let (header, header_len) = frame::header(opcode, false, message.data.len());
         let header = &header[..header_len];
         let large = header_len + message.data.len() >= SHARED_MIN;
@@ -159,7 +152,7 @@ impl Home {
             let log = &mut self.partitions[at].log;
             row.log = log.append(row.log, row.rule, rule, most, &kept);
         }
-        if message.retain {
+        if message.headers.retain {
             self.retain(id, &kept, message.data.is_empty(), rules);
         }
         if whom.is_anybody() {
@@ -179,7 +172,7 @@ impl Home {
         let name = message.name;
         let found = self.find(message.hash, name).map(|id| self.rows.get(id));
         let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
-        if message.retain && message.data.is_empty() {
+        if message.headers.retain && message.data.is_empty() {
             // An empty message removes the retained one and is not kept itself.
             let takes = found.is_some_and(|row| row.has(RETAINS));
             if takes || rules.get(number).keep == Keep::Latest {
@@ -189,7 +182,7 @@ impl Home {
         let needed = found.is_some_and(|row| row.has(KEEPS))
             || !self.groups.is_empty() && self.groups.find(name)
             || self.keepers.has_match(name);
-        message.retain
+        message.headers.retain
             || needed && settings.mqtt.session_messages > 0
             || rules.get(number).messages_max() > 0
     }
@@ -211,7 +204,7 @@ impl Home {
                 self.compressed.clear();
                 self.compressor
                     .compress(data, deflate.level, &mut self.compressed);
-                let opcode = opcode_of(new.binary);
+                let opcode = opcode_of(new.headers.binary);
                 let (header, len) = frame::header(opcode, true, self.compressed.len());
                 frames.pack(
                     &mut record,

@@ -11,7 +11,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::Record;
 use crate::mail::lanes::Lanes;
-use crate::mail::new::New;
+use crate::mail::message::New;
 use crate::store::slab::NONE;
 
 impl Home {
@@ -23,7 +23,7 @@ impl Home {
             if is_empty {
                 self.partitions[at]
                     .log
-                    .remove_key(self.rows.get(id).log, new.key);
+                    .remove_key(self.rows.get(id).log, new.headers.key);
             }
             return;
         }

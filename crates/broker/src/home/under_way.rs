@@ -3,7 +3,6 @@
 //! Invariant: what is reserved for a record is released once, when the record is applied or was not kept.
 
 use super::Home;
-use super::Publish;
 use super::coming::Reserved;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
@@ -12,6 +11,7 @@ use crate::base::time::Now;
 use crate::budget::admission::{Client, Reached};
 use crate::filters::matching::Matching;
 use crate::mail::lanes::Lanes;
+use crate::mail::message::Publish;
 use crate::mail::{Outcome, Verb};
 use crate::store::index::Chained as _;
 use crate::store::slab::NONE;

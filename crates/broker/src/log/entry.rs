@@ -4,7 +4,7 @@
 //! callers pass the whole place.
 
 use crate::budget::admission::Client;
-use crate::mail::new::New;
+use crate::mail::message::New;
 use crate::store::blobs::occupied;
 use crate::store::slab::{NONE, Vacant};
 
@@ -90,13 +90,14 @@ pub(super) struct Parts<'a> {
 
 impl Entry {
     pub fn form(new: &New<'_>) -> u8 {
+        let headers = &new.headers;
         let flag = |set, flag| if set { flag } else { 0 };
-        flag(new.binary, BINARY)
-            | flag(new.ttl_s.is_some(), MORTAL)
-            | flag(!new.attributes.is_empty(), ATTRIBUTES)
-            | flag(new.retain, RETAIN)
+        flag(headers.binary, BINARY)
+            | flag(headers.ttl_s.is_some(), MORTAL)
+            | flag(!headers.attributes.is_empty(), ATTRIBUTES)
+            | flag(headers.retain, RETAIN)
             | flag(new.owner.is_known(), OWNED)
-            | new.qos << QOS_SHIFT
+            | headers.qos << QOS_SHIFT
     }
     pub fn is_binary(&self) -> bool {
         self.form & BINARY != 0
@@ -166,12 +167,13 @@ pub(super) fn with_parts<T>(
     frame: [&[u8]; 2],
     take: impl FnOnce(&[&[u8]]) -> T,
 ) -> T {
-    let end = new
+    let headers = &new.headers;
+    let end = headers
         .ttl_s
         .map(|ttl_s| new.time_s.saturating_add(ttl_s).to_le_bytes());
     let end = end.as_ref().map_or(&[][..], |end| end);
-    let len = (new.attributes.len() as u16).to_le_bytes();
-    let len = match new.attributes {
+    let len = (headers.attributes.len() as u16).to_le_bytes();
+    let len = match headers.attributes {
         [] => &[][..],
         _ => &len,
     };
@@ -183,11 +185,11 @@ pub(super) fn with_parts<T>(
     take(&[
         end,
         owner,
-        new.key,
-        new.content_type,
-        new.event,
+        headers.key,
+        headers.content_type,
+        headers.event,
         len,
-        new.attributes,
+        headers.attributes,
         frame[0],
         frame[1],
     ])

@@ -18,6 +18,7 @@ use crate::log::lists::MARK_EVERY;
 use crate::log::seek::{Back, Sought};
 use crate::log::snapshot::Past;
 use crate::mail::Frames;
+use crate::mail::message::Headers;
 use plain::{Kept, Plain, TOPICS};
 
 /// Rules of the operator; the default and that of retained messages come after them.
@@ -57,15 +58,13 @@ fn new<'a>(kept: &Kept, key: &'a [u8], frame: &'a [u8], previous: u64, latest: b
         previous,
         owner: owner(kept.offset),
         time_s: kept.time_s,
-        ttl_s: kept.ttl_s,
-        key,
-        content_type: b"",
-        event: b"",
-        attributes: b"",
-        qos: 0,
-        retain: kept.retained,
-        binary: false,
         latest,
+        headers: Headers {
+            key,
+            ttl_s: kept.ttl_s,
+            retain: kept.retained,
+            ..Headers::default()
+        },
         frame,
         whole: None,
     }

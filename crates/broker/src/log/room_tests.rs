@@ -10,6 +10,7 @@ use super::*;
 use crate::base::settings::Settings;
 use crate::log::snapshot::Past;
 use crate::mail::Frames;
+use crate::mail::message::Headers;
 
 const NOW_S: u32 = 1000;
 /// Seed of the hash of keys.
@@ -45,15 +46,11 @@ fn new<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> New<'a> {
         previous: offset - 1,
         owner: Client::NOBODY,
         time_s: NOW_S,
-        ttl_s: None,
-        key,
-        content_type: b"",
-        event: b"",
-        attributes: b"",
-        qos: 0,
-        retain: false,
-        binary: false,
         latest: false,
+        headers: Headers {
+            key,
+            ..Headers::default()
+        },
         frame,
         whole: None,
     }
@@ -253,7 +250,10 @@ fn those_that_expired_are_counted_and_not_missed() {
         (5, Some(2)),
     ] {
         let new = New {
-            ttl_s,
+            headers: Headers {
+                ttl_s,
+                ..Headers::default()
+            },
             time_s: if offset == 1 { NOW_S - 5 } else { NOW_S },
             ..new(offset, b"", b"x")
         };
@@ -285,10 +285,13 @@ fn a_message_comes_out_as_it_went_in() {
     let all: Vec<(bool, bool)> = all.collect();
     for (n, (binary, retain)) in all.iter().enumerate() {
         let new = New {
-            binary: *binary,
-            retain: *retain,
-            qos: n as u8 % 3,
-            ttl_s: (n % 2 == 1).then_some(9),
+            headers: Headers {
+                binary: *binary,
+                retain: *retain,
+                qos: n as u8 % 3,
+                ttl_s: (n % 2 == 1).then_some(9),
+                ..Headers::default()
+            },
             ..new(n as u64 + 1, b"", b"x")
         };
         chain = log.append(chain, 0, &rule, rule.messages_max(), &new);

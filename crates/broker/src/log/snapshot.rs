@@ -2,7 +2,7 @@
 //! without messages made again.
 
 use super::{Chain, Entry, Log};
-use crate::mail::new::New;
+use crate::mail::message::{Headers, New};
 use crate::store::blobs::Place;
 use crate::store::slab::NONE;
 
@@ -84,17 +84,19 @@ impl Log {
             previous: entry.previous,
             owner: entry.owner(place),
             time_s: entry.time_s,
-            ttl_s: entry
-                .is_mortal()
-                .then(|| Entry::end_s(place).saturating_sub(entry.time_s)),
-            key: parts.key,
-            content_type: parts.content_type,
-            event: parts.event,
-            attributes: parts.attributes,
-            qos: entry.qos(),
-            retain: entry.is_retain(),
-            binary: entry.is_binary(),
             latest: chain.latest,
+            headers: Headers {
+                content_type: parts.content_type,
+                event: parts.event,
+                key: parts.key,
+                attributes: parts.attributes,
+                ttl_s: entry
+                    .is_mortal()
+                    .then(|| Entry::end_s(place).saturating_sub(entry.time_s)),
+                qos: entry.qos(),
+                retain: entry.is_retain(),
+                binary: entry.is_binary(),
+            },
             frame: parts.frame,
             whole,
         }

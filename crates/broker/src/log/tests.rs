@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::base::settings::Settings;
 use crate::mail::Frames;
+use crate::mail::message::Headers;
 
 /// A message of the model.
 #[derive(Clone, Debug)]
@@ -209,15 +210,17 @@ proptest! {
                         previous: model.last,
                         owner: Client::of([127, 0, 0, offset as u8 % 3].into(), 7),
                         time_s: now_s,
-                        ttl_s,
-                        key: key.as_bytes(),
-                        content_type: b"text/plain",
-                        event: b"e",
-                        attributes: attributes(offset),
-                        qos: qos(offset),
-                        retain: offset % 2 == 1,
-                        binary: false,
                         latest: false,
+                        headers: Headers {
+                            content_type: b"text/plain",
+                            event: b"e",
+                            key: key.as_bytes(),
+                            attributes: attributes(offset),
+                            ttl_s,
+                            qos: qos(offset),
+                            retain: offset % 2 == 1,
+                            binary: false,
+                        },
                         frame: &frame,
                         whole: None,
                     };

@@ -7,6 +7,7 @@ use crate::base::ids::{PartitionId, Ticket};
 use crate::base::position::Since;
 use crate::budget::admission::{Client, Party};
 use crate::mail::answer::{Answer, ReplyTo};
+use crate::mail::message::{Headers, Retry};
 use crate::mail::session::{Kept, SessionId, Will};
 use crate::mail::span::Span;
 
@@ -34,24 +35,10 @@ pub enum Ask {
         name: Span,
         /// The message.
         data: Span,
-        /// Its content type.
-        content_type: Span,
-        /// Its event name.
-        event: Span,
-        /// Its key.
-        key: Span,
-        /// The publisher's number and MQTT properties, or empty.
-        attributes: Span,
-        /// Seconds that it lives, if it brings a time to live.
-        ttl_s: Option<u32>,
-        /// MQTT's quality of service.
-        qos: u8,
-        /// To be retained.
-        retain: bool,
-        /// A binary frame.
-        binary: bool,
-        /// The idempotency key that a retry would repeat, and the party it belongs to.
-        retry: Option<(Span, Party)>,
+        /// What its publisher says of it.
+        headers: Headers<Span>,
+        /// The idempotency key that a retry would repeat, if it has one.
+        retry: Option<Retry<Span>>,
         /// The answer that the publisher wants.
         answer: Answer,
         /// The client for which its topic is made, if it does not exist.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crore_wire::websocket::frame;
 
 use crate::budget::admission::Admission;
-use crate::mail::new::New;
+use crate::mail::message::{Headers, New};
 use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
 
 /// The place of a message in [`Frames`], and its properties.
@@ -91,15 +91,8 @@ impl Frames {
             previous: record.previous,
             owner: crate::budget::admission::Client::NOBODY,
             time_s: record.time_s,
-            ttl_s: record.ttl_s(),
-            key: of.key(record),
-            content_type: of.content_type(record),
-            event: of.event(record),
-            attributes: of.attributes(record),
-            qos: record.qos,
-            retain: record.retain,
-            binary: record.binary,
             latest: record.latest,
+            headers: of.headers(record),
             frame: of.frame(record),
             whole: of.large(record).cloned(),
         })
@@ -137,10 +130,10 @@ impl Frames {
     /// The record of a frame that [`Frames::begin`] built.
     pub fn finish(&mut self, span: (u32, u32), new: &New<'_>) -> Record {
         let meta = self.meta.len() as u32;
-        self.meta.extend_from_slice(new.content_type);
-        self.meta.extend_from_slice(new.event);
-        self.meta.extend_from_slice(new.key);
-        self.meta.extend_from_slice(new.attributes);
+        let headers = &new.headers;
+        for field in headers.fields() {
+            self.meta.extend_from_slice(field);
+        }
         Record {
             offset: new.offset,
             previous: new.previous,
@@ -150,14 +143,14 @@ impl Frames {
             meta,
             packed: 0,
             packed_len: 0,
-            ttl_s: new.ttl_s.unwrap_or(FOREVER),
-            attributes: new.attributes.len() as u16,
-            content_type: new.content_type.len() as u8,
-            event: new.event.len() as u8,
-            key: new.key.len() as u8,
-            qos: new.qos,
-            retain: new.retain,
-            binary: new.binary,
+            ttl_s: headers.ttl_s.unwrap_or(FOREVER),
+            attributes: headers.attributes.len() as u16,
+            content_type: headers.content_type.len() as u8,
+            event: headers.event.len() as u8,
+            key: headers.key.len() as u8,
+            qos: headers.qos,
+            retain: headers.retain,
+            binary: headers.binary,
             latest: new.latest,
         }
     }
@@ -270,6 +263,20 @@ impl Frames {
         let fields = [record.content_type, record.event, record.key].map(usize::from);
         let before = fields.iter().sum::<usize>();
         &self.meta[record.meta as usize + before..][..record.attributes as usize]
+    }
+
+    /// What its publisher said of it.
+    pub fn headers(&self, record: &Record) -> Headers<&[u8]> {
+        Headers {
+            content_type: self.content_type(record),
+            event: self.event(record),
+            key: self.key(record),
+            attributes: self.attributes(record),
+            ttl_s: record.ttl_s(),
+            qos: record.qos,
+            retain: record.retain,
+            binary: record.binary,
+        }
     }
 
     /// The number of the MQTT client that published it; 0 for another transport.

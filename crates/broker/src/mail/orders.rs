@@ -19,6 +19,7 @@ use crate::base::snapshot::Head;
 use crate::base::strangers::Stranger;
 use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
+use crate::mail::message::Headers;
 use crate::mail::session::SessionId;
 use crate::mail::{Info, Outcome};
 
@@ -194,18 +195,8 @@ pub struct Publishing {
     pub name: Box<[u8]>,
     /// The message.
     pub data: Vec<u8>,
-    /// Its content type, at most 255 bytes.
-    pub content_type: Vec<u8>,
-    /// Its event name, at most 255 bytes.
-    pub event: Vec<u8>,
-    /// Its key, at most 255 bytes.
-    pub key: Vec<u8>,
-    /// Seconds that it lives, if it brings a time to live.
-    pub ttl_s: Option<u32>,
-    /// To be retained.
-    pub retain: bool,
-    /// A binary frame.
-    pub binary: bool,
+    /// What is said of it.
+    pub headers: Headers<Vec<u8>>,
 }
 
 /// A selection of connections: all conditions must hold.

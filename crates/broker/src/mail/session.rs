@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Damaged, In, Out};
 use crate::budget::admission::Client;
+use crate::mail::message::{Headers, is_binary};
 use crate::store::shared::Slice;
 use crate::store::slab::NONE;
 
@@ -45,20 +46,8 @@ pub struct Will {
     pub topic: Box<[u8]>,
     /// The message.
     pub data: Box<[u8]>,
-    /// Its content type.
-    pub content_type: Box<[u8]>,
-    /// Its key.
-    pub key: Box<[u8]>,
-    /// Its event name.
-    pub event: Box<[u8]>,
-    /// Further attributes, as in [`crate::mail::Ask::Publish`].
-    pub attributes: Box<[u8]>,
-    /// Seconds that it lives, if it has a time to live.
-    pub ttl_s: Option<u32>,
-    /// Quality of service.
-    pub qos: u8,
-    /// To be retained.
-    pub retain: bool,
+    /// What is said of it.
+    pub headers: Headers<Box<[u8]>>,
     /// The client for which its topic is made, if it does not exist; nobody after a restart.
     pub client: Client,
 }
@@ -75,26 +64,28 @@ impl Will {
     }
 
     fn fields(&self) -> [&[u8]; 6] {
-        let Will {
-            topic,
-            data,
-            content_type,
-            key,
-            event,
-            attributes,
-            ..
-        } = self;
-        [topic, data, content_type, key, event, attributes]
+        let headers = &self.headers;
+        [
+            &self.topic,
+            &self.data,
+            &headers.content_type,
+            &headers.key,
+            &headers.event,
+            &headers.attributes,
+        ]
     }
 
     /// Writes all but its client.
     pub(crate) fn write(&self, out: &mut Out<'_>) {
         let flag = |set, flag| if set { flag } else { 0 };
+        let headers = &self.headers;
         out.number(self.delay_s.into());
         out.byte(
-            flag(self.retain, RETAIN) | flag(self.ttl_s.is_some(), MORTAL) | self.qos << QOS_SHIFT,
+            flag(headers.retain, RETAIN)
+                | flag(headers.ttl_s.is_some(), MORTAL)
+                | headers.qos << QOS_SHIFT,
         );
-        out.number(self.ttl_s.unwrap_or(0).into());
+        out.number(headers.ttl_s.unwrap_or(0).into());
         for field in self.fields() {
             out.field(field);
         }
@@ -105,18 +96,23 @@ impl Will {
         let delay_s = from.number32()?;
         let form = from.byte()?;
         let ttl_s = from.number32()?;
-        let mut field = || from.field().map(Box::from);
+        let mut field = || from.field().map(Box::<[u8]>::from);
+        let (topic, data) = (field()?, field()?);
+        let (content_type, key, event, attributes) = (field()?, field()?, field()?, field()?);
         Ok(Will {
             delay_s,
-            topic: field()?,
-            data: field()?,
-            content_type: field()?,
-            key: field()?,
-            event: field()?,
-            attributes: field()?,
-            ttl_s: (form & MORTAL != 0).then_some(ttl_s),
-            qos: form >> QOS_SHIFT & 3,
-            retain: form & RETAIN != 0,
+            topic,
+            headers: Headers {
+                binary: is_binary(&content_type, &data),
+                content_type,
+                event,
+                key,
+                attributes,
+                ttl_s: (form & MORTAL != 0).then_some(ttl_s),
+                qos: form >> QOS_SHIFT & 3,
+                retain: form & RETAIN != 0,
+            },
+            data,
             client: Client::NOBODY,
         })
     }

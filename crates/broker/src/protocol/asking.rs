@@ -1,7 +1,7 @@
 //! The requests of connections to homes, and the short way when the home is on this shard.
 
 use crate::base::ids::ShardId;
-use crate::home::Publish;
+use crate::mail::message::{Publish, Retry};
 use crate::mail::{Answer, Ask, Attach, Outcome, ReplyTo, Span, Verb};
 use crate::protocol::front::Front;
 
@@ -51,15 +51,11 @@ impl Front {
             hash: message.hash,
             name: Span::of(bytes, message.name),
             data: Span::of(bytes, message.data),
-            content_type: Span::of(bytes, message.content_type),
-            event: Span::of(bytes, message.event),
-            key: Span::of(bytes, message.key),
-            attributes: Span::of(bytes, message.attributes),
-            qos: message.qos,
-            retain: message.retain,
-            ttl_s: message.ttl_s,
-            binary: message.binary,
-            retry: (message.retry).map(|retry| (Span::of(bytes, retry.key), retry.publisher)),
+            headers: message.headers.map(|field| Span::of(bytes, field)),
+            retry: message.retry.map(|retry| Retry {
+                key: Span::of(bytes, retry.key),
+                publisher: retry.publisher,
+            }),
             answer,
             client: message.client,
         });

@@ -12,14 +12,14 @@ use self::fields::{idempotency_key, retain, ttl_s};
 use super::task::Flow;
 use crate::base::pace::WARMED;
 use crate::conn::State;
-use crate::home::{Home, Publish, Retry};
+use crate::home::Home;
+use crate::mail::message::{Headers, Publish, Retry, is_binary};
 use crate::mail::properties;
 use crate::mail::{Answer, Verb};
 use crate::protocol::front::Front;
 use crate::protocol::side::Pending;
 
 pub use fields::check_fields;
-pub(crate) use fields::is_binary;
 
 /// The answer to a publish to one of the server's own topics.
 pub(super) const RESERVED: &str = "topics that begin with $ are the server's own";
@@ -35,7 +35,7 @@ fn delete_or_purge(head: &Head<'_>) -> Result<Verb, &'static str> {
 
 impl Front {
     /// The key and publisher by which the home recognizes a retry, if the publish has a key.
-    fn retry<'k>(&self, slot: u32, key: Option<&'k [u8]>) -> Option<Retry<'k>> {
+    fn retry<'k>(&self, slot: u32, key: Option<&'k [u8]>) -> Option<Retry<&'k [u8]>> {
         key.map(|key| Retry {
             key,
             publisher: self.party(slot),
@@ -82,14 +82,16 @@ impl Front {
                 hash,
                 name,
                 data,
-                content_type,
-                event,
-                key,
-                attributes: &attributes,
-                qos: 1,
-                retain,
-                ttl_s,
-                binary,
+                headers: Headers {
+                    content_type,
+                    event,
+                    key,
+                    attributes: &attributes,
+                    ttl_s,
+                    qos: 1,
+                    retain,
+                    binary,
+                },
                 retry: self.retry(slot, key_of_retry),
                 client: self.conns.get(slot).client,
             },

@@ -9,15 +9,15 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use super::close_code;
 use super::progress::Progress;
-use super::publish::{RESERVED, is_binary};
+use super::publish::RESERVED;
 use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::ids::ConnId;
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
 use crate::conn::{DEFLATE, META, PUBLISHES, State};
-use crate::home::Publish;
 use crate::mail::inbox::Inbox;
+use crate::mail::message::{Headers, Publish, is_binary};
 use crate::mail::{Answer, Outcome};
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
@@ -253,14 +253,12 @@ impl Front {
             hash,
             name: &name,
             data,
-            content_type,
-            event: b"",
-            key: b"",
-            attributes: b"",
-            qos: 1,
-            retain: false,
-            ttl_s: None,
-            binary: binary && is_binary(content_type, data),
+            headers: Headers {
+                content_type,
+                qos: 1,
+                binary: binary && is_binary(content_type, data),
+                ..Headers::default()
+            },
             retry: None,
             client: self.conns.get(slot).client,
         };

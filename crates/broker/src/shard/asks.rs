@@ -4,9 +4,10 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
+use crate::home::Home;
 use crate::home::sessions::{Claim, Room};
-use crate::home::{Home, Publish, Retry};
 use crate::mail::lanes::Asked;
+use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Outcome, Tell};
 use crate::shard::Shard;
@@ -222,14 +223,7 @@ pub(super) fn message_of<'a>(ask: &Ask, bytes: &'a [u8]) -> Option<(Publish<'a>,
         hash,
         name,
         data,
-        content_type,
-        event,
-        key,
-        attributes,
-        ttl_s,
-        qos,
-        retain,
-        binary,
+        headers,
         retry,
         answer,
         client,
@@ -241,17 +235,10 @@ pub(super) fn message_of<'a>(ask: &Ask, bytes: &'a [u8]) -> Option<(Publish<'a>,
         hash: *hash,
         name: name.in_bytes(bytes),
         data: data.in_bytes(bytes),
-        content_type: content_type.in_bytes(bytes),
-        event: event.in_bytes(bytes),
-        key: key.in_bytes(bytes),
-        attributes: attributes.in_bytes(bytes),
-        qos: *qos,
-        retain: *retain,
-        ttl_s: *ttl_s,
-        binary: *binary,
-        retry: retry.map(|(key, publisher)| Retry {
-            key: key.in_bytes(bytes),
-            publisher,
+        headers: headers.map(|field| field.in_bytes(bytes)),
+        retry: retry.map(|retry| Retry {
+            key: retry.key.in_bytes(bytes),
+            publisher: retry.publisher,
         }),
         client: *client,
     };

@@ -12,8 +12,8 @@ use crate::base::planted::{self, Fault};
 use crate::budget::admission::Client;
 use crate::commit::queue::Place;
 use crate::commit::record::{Share, Write};
-use crate::home::Publish;
 use crate::home::sessions::{Room, room_for_session};
+use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Farewell, LeaveGroup, Outcome, ReplyTo, Span, Verb};
 use crate::shard::Shard;
 use crate::shard::asks::message_of;
@@ -198,7 +198,7 @@ impl Shard {
         // A publish that wants an answer, an order and a claim may fail; what else failed would be lost.
         let insists = match &who {
             For::Publisher(Answer::None, ..) => {
-                matches!(write, Write::Publish(message) if message.qos > 0)
+                matches!(write, Write::Publish(message) if message.headers.qos > 0)
             }
             For::Publisher(..) | For::Order(_) | For::Claimant(..) | For::Ending(_) => false,
             For::Nobody | For::Member(..) | For::Leaver(..) | For::Holder(_) => true,
@@ -307,13 +307,7 @@ impl Shard {
 /// Bytes of a message in a mail.
 fn bytes_of(message: &Publish<'_>) -> usize {
     let retry = message.retry.map_or(0, |retry| retry.key.len());
-    let parts = [
-        message.name,
-        message.data,
-        message.content_type,
-        message.event,
-        message.key,
-        message.attributes,
-    ];
-    retry + parts.iter().map(|part| part.len()).sum::<usize>()
+    let fields = message.headers.fields().into_iter();
+    let fields = fields.map(|field| field.len()).sum::<usize>();
+    message.name.len() + message.data.len() + fields + retry
 }

@@ -5,11 +5,10 @@ use alloc::boxed::Box;
 use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
 use crate::budget::stats::Reason;
-use crate::home::Publish;
 use crate::home::sessions::{Claim, Closing, Opening, Room};
+use crate::mail::message::Publish;
 use crate::mail::session::Will;
 use crate::mail::{Answer, Farewell, Given, Outcome, ReplyTo, Tell};
-use crate::protocol::publish::is_binary;
 use crate::shard::Shard;
 
 use crore_wire::mqtt::ReasonCode;
@@ -125,14 +124,7 @@ impl Shard {
             hash,
             name: &will.topic,
             data: &will.data,
-            content_type: &will.content_type,
-            event: &will.event,
-            key: &will.key,
-            attributes: &will.attributes,
-            qos: will.qos,
-            retain: will.retain,
-            ttl_s: will.ttl_s,
-            binary: is_binary(&will.content_type, &will.data),
+            headers: will.headers.map(|field| &field[..]),
             retry: None,
             client: will.client,
         };

@@ -10,7 +10,7 @@ use crore_wire::topic;
 
 use crate::budget::admission::Client;
 use crate::budget::stats::Moved;
-use crate::home::Publish;
+use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Span};
 use crate::shard::Shard;
 use crate::shard::gauges::{Says, topics};
@@ -69,14 +69,10 @@ impl Shard {
             hash,
             name: name.as_bytes(),
             data: text.as_bytes(),
-            content_type: b"",
-            event: b"",
-            key: b"",
-            attributes: b"",
-            qos: 0,
-            retain: true,
-            ttl_s: None,
-            binary: false,
+            headers: Headers {
+                retain: true,
+                ..Headers::default()
+            },
             retry: None,
             client: Client::NOBODY,
         };

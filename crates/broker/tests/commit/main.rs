@@ -7,6 +7,7 @@ mod support;
 
 use std::sync::Arc;
 
+use crore_broker::mail::message::Headers;
 use crore_broker::orders::Publishing;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Control, Input, Pace, Report, Ticket, World};
@@ -345,12 +346,7 @@ fn orders_of_the_operator_are_carried_out_in_order_once_they_are_kept() {
         Box::new(Publishing {
             name: name.clone(),
             data: b"ordered".to_vec(),
-            content_type: Vec::new(),
-            event: Vec::new(),
-            key: Vec::new(),
-            ttl_s: None,
-            retain: false,
-            binary: false,
+            headers: Headers::default(),
         })
     };
     let mut town = Town::new(1, |_| {});

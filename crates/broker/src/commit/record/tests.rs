@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::settings::Settings;
+use crate::mail::message::Headers;
 
 fn admission() -> Admission {
     Admission::new(&Settings::default(), 42)
@@ -43,11 +44,13 @@ fn all_kinds_are_read_again() {
         delay_s: 9,
         topic: b"gone".as_slice().into(),
         data: b"farewell".as_slice().into(),
-        ttl_s: Some(0),
-        qos: 2,
-        retain: true,
+        headers: Headers {
+            ttl_s: Some(0),
+            qos: 2,
+            retain: true,
+            ..Headers::default()
+        },
         client: Client::from_number(7),
-        ..Will::default()
     };
     let id = SessionId {
         row: 70_000,
@@ -101,16 +104,18 @@ proptest! {
             hash: 0,
             name,
             data,
-            content_type,
-            event,
-            key,
-            attributes,
-            qos,
-            retain: flags[0],
-            binary: flags[1],
-            ttl_s,
-            retry: retry.as_ref().map(|(key, publisher)| Retry {
+            headers: Headers {
+                content_type,
+                event,
                 key,
+                attributes,
+                ttl_s,
+                qos,
+                retain: flags[0],
+                binary: flags[1],
+            },
+            retry: retry.as_ref().map(|(key, publisher)| Retry {
+                key: &key[..],
                 publisher: Party::from_number(*publisher),
             }),
             client: Client::NOBODY,

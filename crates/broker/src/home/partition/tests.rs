@@ -11,8 +11,9 @@ use crate::base::settings::{Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::filters::matching::Matching;
-use crate::home::{Home, Publish};
+use crate::home::Home;
 use crate::mail::lanes::Lanes;
+use crate::mail::message::{Headers, Publish};
 use crate::mail::{Info, Outcome, ReplyTo, Tell};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
@@ -56,14 +57,10 @@ impl World {
             hash: self.home.hash_of(name.as_bytes()),
             name: name.as_bytes(),
             data,
-            content_type: b"",
-            event: b"",
-            key: b"",
-            attributes: b"",
-            qos: 0,
-            retain,
-            ttl_s: None,
-            binary: false,
+            headers: Headers {
+                retain,
+                ..Headers::default()
+            },
             retry: None,
             client: Client::NOBODY,
         };

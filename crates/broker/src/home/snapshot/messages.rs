@@ -13,7 +13,7 @@ use crate::home::Home;
 use crate::home::row::KEEPS;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
-use crate::mail::new::New;
+use crate::mail::message::{Headers, New};
 use crate::mail::{NO_CLIENT, ORIGIN_BYTES};
 use crate::store::slab::NONE;
 
@@ -68,28 +68,28 @@ impl Home {
             let new = log.message(id);
             let flag = |set, flag| if set { flag } else { 0 };
             let form = flag(rule == rules.retained(), RETAINED)
-                | flag(new.binary, BINARY)
-                | flag(new.ttl_s.is_some(), MORTAL)
-                | flag(new.retain, RETAIN)
+                | flag(new.headers.binary, BINARY)
+                | flag(new.headers.ttl_s.is_some(), MORTAL)
+                | flag(new.headers.retain, RETAIN)
                 | flag(new.owner.is_known(), OWNED)
-                | new.qos << QOS_SHIFT;
+                | new.headers.qos << QOS_SHIFT;
             let mut out = block.record(kind::MESSAGE);
             out.byte(form);
             out.number(u64::from(topic));
             out.number(new.offset);
             out.number(new.previous);
             out.number(u64::from(new.time_s));
-            if let Some(ttl_s) = new.ttl_s {
+            if let Some(ttl_s) = new.headers.ttl_s {
                 out.number(u64::from(ttl_s));
             }
             if new.owner.is_known() {
                 out.number(u64::from(new.owner.number()));
             }
             for field in [
-                new.key,
-                new.content_type,
-                new.event,
-                new.attributes,
+                new.headers.key,
+                new.headers.content_type,
+                new.headers.event,
+                new.headers.attributes,
                 new.frame,
             ] {
                 out.field(field);
@@ -118,7 +118,7 @@ impl Home {
         let row = self.rows.get(id);
         let rule = rules.get(row.rule);
         // Before there were partitions, clients were numbered by home: their numbers are others' now.
-        let mut unknown = Vec::from(new.attributes);
+        let mut unknown = Vec::from(new.headers.attributes);
         let origin_of = unknown.first_chunk_mut::<ORIGIN_BYTES>();
         let renumbered = origin.form == Form::Homes;
         if let Some(number) = origin_of.filter(|number| renumbered && **number != [0; ORIGIN_BYTES])
@@ -126,9 +126,12 @@ impl Home {
             *number = NO_CLIENT.to_le_bytes();
         }
         let new = New {
-            attributes: &unknown,
             owner: self.admission.log_owner(new.owner),
             latest: rule.keep == Keep::Latest,
+            headers: Headers {
+                attributes: &unknown,
+                ..new.headers
+            },
             ..new
         };
         if is_retained {
@@ -201,15 +204,17 @@ fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, N
         previous,
         owner,
         time_s,
-        ttl_s,
-        key,
-        content_type,
-        event,
-        attributes,
-        qos: form >> QOS_SHIFT & 3,
-        retain: form & RETAIN != 0,
-        binary: form & BINARY != 0,
         latest: false,
+        headers: Headers {
+            content_type,
+            event,
+            key,
+            attributes,
+            ttl_s,
+            qos: form >> QOS_SHIFT & 3,
+            retain: form & RETAIN != 0,
+            binary: form & BINARY != 0,
+        },
         frame,
         whole: None,
     };

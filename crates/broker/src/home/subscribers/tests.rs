@@ -11,8 +11,8 @@ use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::{Admission, Client};
-use crate::home::Publish;
 use crate::home::row::WANTS_DEFLATE;
+use crate::mail::message::{Headers, Publish};
 
 const NAMES: [&[u8]; 2] = [b"a", b"b"];
 /// Of both topics: only their carriers tell them apart.
@@ -83,14 +83,7 @@ impl World {
             hash: HASH,
             name: NAMES[topic],
             data: b"x",
-            content_type: b"",
-            event: b"",
-            key: b"",
-            attributes: b"",
-            qos: 0,
-            retain: false,
-            ttl_s: None,
-            binary: false,
+            headers: Headers::default(),
             retry: None,
             client: Client::NOBODY,
         };

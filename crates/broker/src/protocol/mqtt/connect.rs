@@ -21,6 +21,7 @@ use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{SMALL, State, TURNED_AWAY, V5};
 use crate::home::sessions::FOREVER_S;
+use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::{Kept, SessionId, Will};
 use crate::mail::{Ask, Farewell, Given, NO_CLIENT, ReplyTo};
 use crate::protocol::front::Front;
@@ -215,13 +216,16 @@ impl Front {
             delay_s: will.properties.will_delay_interval_s(),
             topic: name.into(),
             data: will.payload.into(),
-            content_type: fields.content_type.into(),
-            key: fields.key.into(),
-            event: fields.event.into(),
-            attributes: fields.attributes.into(),
-            ttl_s: will.properties.message_expiry_interval_s(),
-            qos: will.qos.bits(),
-            retain: will.retain,
+            headers: Headers {
+                content_type: fields.content_type.into(),
+                event: fields.event.into(),
+                key: fields.key.into(),
+                attributes: fields.attributes.into(),
+                ttl_s: will.properties.message_expiry_interval_s(),
+                qos: will.qos.bits(),
+                retain: will.retain,
+                binary: is_binary(fields.content_type, will.payload),
+            },
             client: self.conns.get(slot).client,
         })))
     }

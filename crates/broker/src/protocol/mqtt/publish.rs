@@ -8,14 +8,14 @@ use crore_wire::mqtt::{
 };
 use crore_wire::topic;
 
-use super::super::publish::{check_fields, is_binary};
+use super::super::publish::check_fields;
 use super::plain::{EVENT, KEY};
 use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
 use crate::conn::V5;
 use crate::conn::io::Io;
-use crate::home;
+use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::{self, Outcome};
 use crate::protocol::front::Front;
 
@@ -24,7 +24,7 @@ pub(super) struct Fields<'a> {
     pub content_type: &'a [u8],
     pub key: &'a [u8],
     pub event: &'a [u8],
-    /// See [`home::Publish::attributes`].
+    /// See [`Headers::attributes`].
     pub attributes: Vec<u8>,
 }
 
@@ -231,18 +231,20 @@ impl Front {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         let (hash, home) = self.place_of(name);
-        let message = home::Publish {
+        let message = message::Publish {
             hash,
             name,
             data: publish.payload,
-            content_type: fields.content_type,
-            event: fields.event,
-            key: fields.key,
-            attributes: &fields.attributes,
-            qos: publish.qos.bits(),
-            retain: publish.retain,
-            ttl_s: set.message_expiry_interval_s(),
-            binary: is_binary(fields.content_type, publish.payload),
+            headers: Headers {
+                content_type: fields.content_type,
+                event: fields.event,
+                key: fields.key,
+                attributes: &fields.attributes,
+                ttl_s: set.message_expiry_interval_s(),
+                qos: publish.qos.bits(),
+                retain: publish.retain,
+                binary: is_binary(fields.content_type, publish.payload),
+            },
             retry: None,
             client: self.conns.get(slot).client,
         };

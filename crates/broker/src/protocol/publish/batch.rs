@@ -13,7 +13,7 @@ use crate::base::pace::WARMED;
 use crate::base::position;
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
-use crate::home::Publish;
+use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
 use crate::protocol::front::Front;
 use crate::protocol::side::{Batch, Pending};
@@ -207,17 +207,18 @@ impl Front {
             hash,
             name: line.topic,
             data: line.data,
-            content_type: line.content_type,
-            event: line.event,
-            key: line.key,
-            attributes: b"",
-            qos: 1,
-            retain: false,
-            ttl_s: line.ttl_s,
-            binary: line.binary
-                || line
-                    .content_type
-                    .eq_ignore_ascii_case(b"application/octet-stream"),
+            headers: Headers {
+                content_type: line.content_type,
+                event: line.event,
+                key: line.key,
+                ttl_s: line.ttl_s,
+                qos: 1,
+                binary: line.binary
+                    || line
+                        .content_type
+                        .eq_ignore_ascii_case(b"application/octet-stream"),
+                ..Headers::default()
+            },
             retry: self.retry(slot, line.idempotency_key),
             client: self.conns.get(slot).client,
         };

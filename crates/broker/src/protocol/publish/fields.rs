@@ -83,9 +83,3 @@ pub(super) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
     }
     Ok(())
 }
-
-/// Whether WebSocket clients get the message in a binary frame.
-pub(crate) fn is_binary(content_type: &[u8], data: &[u8]) -> bool {
-    content_type.eq_ignore_ascii_case(b"application/octet-stream")
-        || core::str::from_utf8(data).is_err()
-}

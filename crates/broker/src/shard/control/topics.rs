@@ -1,7 +1,7 @@
 //! Topics, for the operator: pages of them, their logs, and orders that change them. Only a topic's home is asked.
 
 use crate::budget::admission::Client;
-use crate::home::Publish;
+use crate::mail::message::Publish;
 use crate::mail::orders::{LogPage, Messages, Publishing, Ticket, Topic, Topics, TopicsPage};
 use crate::mail::{Answer, Ask, Span, Verb};
 use crate::shard::Shard;
@@ -51,14 +51,7 @@ impl Shard {
             hash,
             name: &message.name,
             data: &message.data,
-            content_type: &message.content_type,
-            event: &message.event,
-            key: &message.key,
-            attributes: &[],
-            qos: 0,
-            retain: message.retain,
-            ttl_s: message.ttl_s,
-            binary: message.binary,
+            headers: message.headers.map(|field| &field[..]),
             retry: None,
             client: Client::NOBODY,
         };

@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crore_broker::mail::Outcome;
+use crore_broker::mail::message::Headers;
 use crore_broker::orders::{self, LogPage, Publishing, TopicsPage};
 use crore_broker::protocol::check_fields;
 use crore_broker::{Control, Report, ShardId};
@@ -431,12 +432,15 @@ pub async fn publish(
     let order = Control::Publish(Box::new(Publishing {
         name,
         data,
-        content_type: content_type.into(),
-        event: event.into(),
-        key: message.key.into(),
-        ttl_s: message.ttl_s,
-        retain: message.retain,
-        binary,
+        headers: Headers {
+            content_type: content_type.into(),
+            event: event.into(),
+            key: message.key.into(),
+            ttl_s: message.ttl_s,
+            retain: message.retain,
+            binary,
+            ..Headers::default()
+        },
     }));
     match plane.shards().ask(home, order).await? {
         Report::Outcome(Outcome::Done(info)) => Ok(Json(Published {
