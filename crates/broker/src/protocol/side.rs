@@ -251,6 +251,12 @@ impl Extra {
             + self.opening.as_ref().map_or(0, |it| it.own_bytes())
     }
 
+    /// Whether no subscription is behind, and the connection's protocol needs nothing of its own state any more: an MQTT client may
+    /// wait for answers to its publishes, or have messages to acknowledge.
+    pub fn is_idle(&self) -> bool {
+        self.behind.is_empty() && self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())
+    }
+
     /// Bytes charged to the account for it so far, and those charged from now on.
     pub fn weigh(&mut self) -> (usize, usize) {
         let now = self.own_bytes();

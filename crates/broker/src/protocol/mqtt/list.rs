@@ -135,7 +135,7 @@ impl Front {
             return;
         }
         let extra = self.conns.extra_of(slot);
-        let idle = extra.behind.is_empty() && extra.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle());
+        let idle = extra.is_idle();
         let plain = |sub: &Sub| {
             sub.topic != NONE
                 && sub.own.identifier == 0

@@ -65,10 +65,9 @@ impl Front {
                 self.attach(attach);
             }
         }
-        // An MQTT client may wait for answers to its publishes, or have sent half a packet.
-        let mqtt = self.conns.extra(slot).mqtt.as_ref();
-        let idle = mqtt.is_none_or(|mqtt| mqtt.is_idle());
-        if idle && self.conns.get(slot).options & (MULTI | PUBLISHES) == 0 {
+        if self.conns.extra(slot).is_idle()
+            && self.conns.get(slot).options & (MULTI | PUBLISHES) == 0
+        {
             self.conns.drop_extra(slot);
         }
     }
