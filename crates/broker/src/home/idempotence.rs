@@ -47,6 +47,7 @@ pub(super) struct Key {
 
 impl Home {
     /// Admits a message and publishes it, unless one with the same key was published before.
+    #[inline]
     pub fn publish_once(
         &mut self,
         message: &Publish<'_>,
@@ -73,16 +74,29 @@ impl Home {
     ///
     /// # Errors
     /// How a publish with this key ends now: with its first answer, or, for another message, with a refusal.
+    #[inline(always)] // most messages have no key
     pub(super) fn recognise(
         &mut self,
         message: &Publish<'_>,
         settings: &Settings,
         now: Now,
     ) -> Result<Option<Key>, Outcome> {
-        let Some(retry) = message.retry else {
-            return Ok(None);
-        };
-        let key = self.hash_of_key(message.name, &retry);
+        match message.retry {
+            None => Ok(None),
+            Some(retry) => self
+                .recognise_retry(message, &retry, settings, now)
+                .map(Some),
+        }
+    }
+
+    fn recognise_retry(
+        &mut self,
+        message: &Publish<'_>,
+        retry: &Retry<&[u8]>,
+        settings: &Settings,
+        now: Now,
+    ) -> Result<Key, Outcome> {
+        let key = self.hash_of_key(message.name, retry);
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
         let (epoch, window_s) = (self.epoch, settings.publish.idempotency_window_s);
         let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
@@ -97,15 +111,16 @@ impl Home {
                 epoch,
             })),
             Some(_) => Err(Outcome::OtherMessage),
-            None => Ok(Some(Key {
+            None => Ok(Key {
                 group,
                 key,
                 message: hash,
-            })),
+            }),
         }
     }
 
     /// Keeps the answer to a message that was published, if it has a key.
+    #[inline]
     pub(super) fn keep_answer(
         &mut self,
         key: Option<Key>,

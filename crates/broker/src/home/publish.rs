@@ -33,6 +33,7 @@ impl Home {
     ///
     /// # Errors
     /// The limit that was reached.
+    #[inline(always)] // a call costs as much as it does
     pub(super) fn admit(
         &mut self,
         message: &Publish<'_>,
@@ -98,7 +99,10 @@ impl Home {
             // A log left from a subscriber that needed it is dropped: without this message it would have a hole.
             let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);
             let kept = &mut self.partitions[at].log;
-            let before = kept.abandon(log, now.unix_s).unwrap_or(previous);
+            let before = match log {
+                NONE => previous,
+                log => kept.abandon(log, now.unix_s).unwrap_or(previous),
+            };
             kept.losses.add(id, before, offset);
         }
         if keep || message.headers.retain || whom.is_anybody() {

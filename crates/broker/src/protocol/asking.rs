@@ -35,6 +35,7 @@ impl Front {
     }
 
     /// The same for a message that is not counted.
+    #[inline]
     pub(crate) fn hand_on(
         &mut self,
         to: ShardId,
@@ -63,6 +64,7 @@ impl Front {
     }
 
     /// Publishes a message at the home of this shard, at once.
+    #[inline]
     pub(crate) fn publish_here(&mut self, message: &Publish<'_>) -> Outcome {
         let home = self.home.as_mut().expect("a home has one");
         let world = &self.world;
