@@ -267,6 +267,7 @@ impl Home {
         row.set_last(self.floors[usize::from(row.slot())]);
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
+        self.coming.made(hash);
         if let Some(foresight) = &mut self.foresight {
             foresight.created(id, name);
         }

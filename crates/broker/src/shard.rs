@@ -181,10 +181,11 @@ impl Shard {
         row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
     }
 
-    /// Whether it needs no ticks: it has no connection, as a home no topic, subscriber or session, and has added all
-    /// its counts to the sums of all shards.
+    /// Whether it needs no ticks: it has no connection, as a home no topic, subscriber or session and nothing that waits for the engine,
+    /// and has added all its counts to the sums of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.conns.len() == 0
+            && self.commits.len() == 0
             && self.sessions.len() == 0
             && self.front.home.as_ref().is_none_or(Home::is_idle)
             && self.added.is_told(&self.stats(), &self.accounts())

@@ -1,7 +1,8 @@
 //! What shards have asked of a home while records are under way: the writes that wait for their engine, and what was asked behind them.
 //!
-//! Each partition has a queue; what concerns all partitions of the home has one more. An entry takes effect when all that was asked
-//! before it of the same partition has; one that concerns all partitions, when all that was asked before it has.
+//! Each partition has a queue; what concerns all partitions of the home stands in each of them. An entry takes effect when all that was
+//! asked before it of the same partition has; one that concerns all partitions, when it is the first of each, and until then nothing
+//! behind it does.
 //!
 //! Invariants: the writes of a queue stand in the order of their records in the log, also when the engine has failed and some are appended
 //! again; at most one batch of a partition is under way.
@@ -21,6 +22,8 @@ const BATCH_RECORDS: usize = 4096;
 const BATCH_BYTES: usize = 512 << 10;
 /// Seconds after which a batch that has no answer is appended again.
 const AGAIN_S: u32 = 2;
+/// Seconds after which what insists is appended again, once the engine has failed.
+const REST_S: u32 = 1;
 
 /// The state of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ enum State {
     Committed,
     /// Its record is not kept, and it has been taken out.
     Failed,
+    /// It concerns all partitions and is the first of this one.
+    Reached,
 }
 
 struct Entry<T> {
@@ -44,17 +49,21 @@ struct Entry<T> {
     record: Option<Arc<[u8]>>,
     /// Whether it is appended until it is kept.
     insists: bool,
-    /// What it is; nothing where it is a record of what concerns all partitions.
+    /// What it is; nothing where it concerns all partitions.
     what: Option<T>,
+    /// Bytes that were counted for it.
+    bytes: usize,
 }
 
 /// What concerns all partitions.
 struct Wide<T> {
     ticket: u64,
     record: Option<Arc<[u8]>>,
-    /// Its records that are not kept yet.
+    /// The partitions in which it is not the first yet.
     left: usize,
     what: T,
+    /// Bytes that were counted for it.
+    bytes: usize,
 }
 
 /// What waits in one partition.
@@ -69,6 +78,8 @@ struct Queue<T> {
     sent: Option<(Batch, core::ops::Range<u64>, u32)>,
     /// The number of the last batch.
     batches: u64,
+    /// The second until which nothing is appended, since the engine has failed and some insist.
+    rests_until_s: u32,
 }
 
 /// An entry that is done with.
@@ -100,7 +111,7 @@ pub(crate) struct Commits<T> {
     next: usize,
     /// Whether an entry may have become due.
     stirred: bool,
-    /// Entries of what was asked, and bytes of their records.
+    /// How much was asked that has not taken effect, and bytes of it.
     entries: usize,
     bytes: usize,
 }
@@ -114,12 +125,13 @@ impl<T> Queue<T> {
             fresh: 0,
             sent: None,
             batches: 0,
+            rests_until_s: 0,
         }
     }
 
     /// Makes a batch of the new records, unless one is under way.
     fn next_batch(&mut self, now_s: u32) -> Option<Batch> {
-        if self.sent.is_some() {
+        if self.sent.is_some() || now_s < self.rests_until_s {
             return None;
         }
         let begin = self.fresh.max(self.gone);
@@ -152,7 +164,13 @@ impl<T> Queue<T> {
 
     /// The engine has decided about a batch; says whether it was the one under way. What has failed does not wait for its turn: it is handed
     /// to `failed`.
-    fn decided(&mut self, number: u64, kept: bool, mut failed: impl FnMut(Entry<T>)) -> bool {
+    fn decided(
+        &mut self,
+        number: u64,
+        kept: bool,
+        now_s: u32,
+        mut failed: impl FnMut(Entry<T>),
+    ) -> bool {
         let Some((batch, entries, _)) = &self.sent else {
             return false;
         };
@@ -168,6 +186,9 @@ impl<T> Queue<T> {
                 (false, true) if !planted::is(Fault::NotAgain) => State::New,
                 (false, _) => State::Failed,
             };
+            if entry.state == State::New {
+                self.rests_until_s = now_s.saturating_add(REST_S);
+            }
             if entry.state == State::Failed {
                 failed(Entry {
                     record: entry.record.take(),
@@ -188,6 +209,7 @@ impl<T> Queue<T> {
         let waits = |state| match state {
             State::New => true,
             State::Sent => !planted::is(Fault::AppliedEarly),
+            State::Reached => true,
             State::Ready | State::Committed | State::Failed => false,
         };
         let is = |entry: &Entry<T>| !waits(entry.state);
@@ -215,17 +237,30 @@ impl<T> Commits<T> {
     pub fn is_free(&self, place: Place) -> bool {
         match place {
             Place::One(at) => self.queues[at].waiting.is_empty(),
-            Place::All => self.entries == 0,
+            Place::All => self.len() == 0,
         }
     }
 
     /// Queues what is asked. A record is appended to the log, in each partition that it concerns; where the engine fails, `insists` has it
-    /// appended again. What concerns all partitions insists always.
-    pub fn push(&mut self, place: Place, record: Option<Arc<[u8]>>, insists: bool, what: T) {
+    /// appended again. What concerns all partitions insists always. `bytes` are those that it holds besides the record.
+    pub fn push(
+        &mut self,
+        place: Place,
+        record: Option<Arc<[u8]>>,
+        insists: bool,
+        what: T,
+        bytes: usize,
+    ) {
         self.tickets += 1;
         let ticket = self.tickets;
+        let parts = match place {
+            Place::One(_) => 1,
+            Place::All => self.queues.len(),
+        };
+        let record_bytes = record.as_ref().map_or(0, |record| record.len());
+        let bytes = bytes + record_bytes + parts * size_of::<Entry<T>>();
         self.entries += 1;
-        self.bytes += record.as_ref().map_or(0, |record| record.len());
+        self.bytes += bytes;
         let state = match record {
             Some(_) => State::New,
             None => State::Ready,
@@ -237,20 +272,17 @@ impl<T> Commits<T> {
                 record,
                 insists,
                 what: Some(what),
+                bytes,
             }),
             Place::All => {
-                let parts = if record.is_some() {
-                    self.queues.len()
-                } else {
-                    0
-                };
-                for queue in &mut self.queues[..parts] {
+                for queue in &mut self.queues {
                     queue.waiting.push_back(Entry {
                         ticket,
                         state,
                         record: record.clone(),
                         insists: true,
                         what: None,
+                        bytes: 0,
                     });
                 }
                 self.wide.push_back(Wide {
@@ -258,9 +290,11 @@ impl<T> Commits<T> {
                     record,
                     left: parts,
                     what,
+                    bytes,
                 });
             }
         }
+        self.stirred = true;
     }
 
     /// The next entry that is done with.
@@ -285,42 +319,47 @@ impl<T> Commits<T> {
         due
     }
 
-    /// Takes the first entry of a queue; nothing where it belongs to what concerns all partitions.
+    /// Takes the first entry of a queue; what concerns all partitions stays there until it takes effect.
     fn pop(&mut self, at: usize) -> Option<Due<T>> {
         let queue = &mut self.queues[at];
-        let entry = queue.waiting.pop_front()?;
-        queue.gone += 1;
-        if entry.state == State::Failed {
-            return None;
-        }
-        let Some(what) = entry.what else {
+        let first = queue.waiting.front_mut()?;
+        if first.what.is_none() && first.state != State::Failed {
+            first.state = State::Reached;
             let found = self
                 .wide
-                .binary_search_by_key(&entry.ticket, |it| it.ticket);
-            self.wide[found.expect("it waits for its records")].left -= 1;
+                .binary_search_by_key(&first.ticket, |it| it.ticket);
+            self.wide[found.expect("it stands in each partition")].left -= 1;
             return None;
-        };
-        self.forget(entry.record.as_ref());
+        }
+        let entry = queue.waiting.pop_front()?;
+        queue.gone += 1;
+        // What has failed was counted no more when it did.
+        let what = entry.what?;
+        self.forget(entry.bytes);
         Some(Due::Turn(what, entry.record))
     }
 
     fn pop_wide(&mut self) -> Option<Due<T>> {
-        let first = self.wide.front()?;
-        let is_before = |queue: &Queue<T>| {
-            let front = queue.waiting.front();
-            front.is_some_and(|entry| entry.ticket < first.ticket)
-        };
-        if first.left > 0 || self.queues.iter().any(is_before) {
+        if self.wide.front()?.left > 0 {
             return None;
         }
-        let Wide { record, what, .. } = self.wide.pop_front()?;
-        self.forget(record.as_ref());
+        let Wide {
+            record,
+            what,
+            bytes,
+            ..
+        } = self.wide.pop_front()?;
+        for queue in &mut self.queues {
+            queue.waiting.pop_front();
+            queue.gone += 1;
+        }
+        self.forget(bytes);
         Some(Due::Turn(what, record))
     }
 
-    fn forget(&mut self, record: Option<&Arc<[u8]>>) {
+    fn forget(&mut self, bytes: usize) {
         self.entries -= 1;
-        self.bytes -= record.map_or(0, |record| record.len());
+        self.bytes -= bytes;
     }
 
     /// Whether an entry may be due.
@@ -333,9 +372,9 @@ impl<T> Commits<T> {
         self.entries + self.failed.len()
     }
 
-    /// Bytes of heap that they occupy.
+    /// Bytes that they occupy.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.entries * size_of::<Entry<T>>()
+        self.bytes + self.failed.len() * size_of::<T>()
     }
 
     /// Calls `append` with each batch that may go to its engine now.
@@ -363,17 +402,17 @@ impl<T> Commits<T> {
     }
 
     /// The engine of the partition at this place has decided about a batch.
-    pub fn decided(&mut self, at: usize, number: u64, kept: bool) {
+    pub fn decided(&mut self, at: usize, number: u64, kept: bool, now_s: u32) {
         let Some(queue) = self.queues.get_mut(at) else {
             return;
         };
         let (mut entries, mut bytes) = (0, 0);
         let failed = |entry: Entry<T>| {
             entries += 1;
-            bytes += entry.record.map_or(0, |record| record.len());
+            bytes += entry.bytes;
             self.failed.extend(entry.what);
         };
-        self.stirred |= queue.decided(number, kept, failed);
+        self.stirred |= queue.decided(number, kept, now_s, failed);
         self.entries -= entries;
         self.bytes -= bytes;
     }

@@ -36,6 +36,12 @@ impl Coming {
         self.to_make
     }
 
+    /// Whether no record is under way.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty()
+    }
+
     /// Whether a record about the topic is under way.
     #[inline]
     pub fn has(&self, hash: u32) -> bool {
@@ -53,6 +59,15 @@ impl Coming {
         records.count += 1;
         self.to_make += usize::from(makes && !records.makes);
         records.makes |= makes;
+    }
+
+    /// The topic was made: it needs no room any more.
+    pub fn made(&mut self, hash: u32) {
+        if self.to_make > 0
+            && let Some(records) = self.topics.get_mut(&hash)
+        {
+            self.to_make -= usize::from(core::mem::take(&mut records.makes));
+        }
     }
 
     /// One record less; says whether it was the last about its topic.
@@ -87,7 +102,10 @@ mod tests {
         assert_eq!(coming.to_make(), 2);
         assert!(!coming.remove(1) && !coming.remove(1));
         assert_eq!((coming.to_make(), coming.makes(1)), (2, true));
-        assert!(coming.remove(1) && !coming.has(1));
+        coming.made(3);
+        coming.made(1);
+        assert_eq!((coming.to_make(), coming.makes(1)), (1, false));
+        assert!(coming.has(1) && coming.remove(1) && !coming.has(1));
         assert!(coming.remove(2) && !coming.remove(2));
         assert_eq!(coming.to_make(), 0);
     }

@@ -100,7 +100,9 @@ impl Home {
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
         let (epoch, window_s) = (self.epoch, settings.publish.idempotency_window_s);
         let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
-        answers.expire(group, now, EXPIRED_PER_PUBLISH);
+        if self.coming.is_empty() {
+            answers.expire(group, now, EXPIRED_PER_PUBLISH);
+        }
         match answers.find(key, now) {
             Some(kept) if kept.message == hash => Err(Outcome::Replayed(Info {
                 messages: kept.messages,
@@ -148,8 +150,11 @@ impl Home {
         }
     }
 
-    /// Drops answers that have run out; a bounded amount of work.
+    /// Drops answers that have run out; a bounded amount of work. A retry under way was admitted earlier, when they may not have.
     pub(super) fn expire_answers(&mut self, now: Now) {
+        if !self.coming.is_empty() {
+            return;
+        }
         if let Some(answers) = &mut self.answers {
             let mut most = EXPIRED_PER_TICK;
             for group in 0..GROUPS {

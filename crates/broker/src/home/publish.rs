@@ -221,3 +221,6 @@ impl Home {
         record
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,7 @@ impl Shard {
         let placement = self.front.world.placement();
         if placement.home_of(partition) == self.front.lanes.me {
             let at = placement.place_at_home(partition);
-            self.commits.decided(at, number, kept);
+            self.commits.decided(at, number, kept, self.front.now.s);
         }
         self.go_on_with_commits();
     }

@@ -173,12 +173,13 @@ impl Shard {
         if self.commits.is_free(place) {
             return self.carry_out(from, ask, &bytes);
         }
+        let held = size_of::<(Ask, Vec<u8>)>() + bytes.capacity();
         let waiting = Waiting {
             from,
             weight: 0,
             what: What::Ask(Box::new((ask, bytes))),
         };
-        self.commits.push(place, None, false, waiting);
+        self.commits.push(place, None, false, waiting, held);
     }
 
     fn append(&mut self, from: ShardId, place: Place, write: &Write<'_>, who: For) {
@@ -208,7 +209,7 @@ impl Shard {
             weight,
             what: What::Write(who),
         };
-        self.commits.push(place, Some(record), insists, waiting);
+        self.commits.push(place, Some(record), insists, waiting, 0);
     }
 
     fn append_publish(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) -> usize {

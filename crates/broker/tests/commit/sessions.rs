@@ -18,6 +18,23 @@ fn a_publish_is_acknowledged_once_it_is_kept() {
     }
 }
 
+/// A message that nobody hears about is counted where it is lost, and is not where it is kept.
+#[test]
+fn what_is_lost_unanswered_is_counted() {
+    let topic = topic_at(0, 0);
+    let mut town = Town::new(1, |_| {});
+    let client = town.mqtt("a", 0);
+    town.0.say(client, message(&topic, "x", 0, false));
+    town.commit();
+    assert_eq!(town.0.shards[0].stats().dropped, 0);
+    for lost in 1..3 {
+        town.0.say(client, message(&topic, "x", 0, false));
+        town.fail();
+        assert_eq!(town.0.shards[0].stats().dropped, lost);
+    }
+    assert_eq!(town.told(client), [""; 0]);
+}
+
 #[test]
 fn who_subscribes_behind_its_retained_message_gets_it_as_retained() {
     for topic in near_and_far() {

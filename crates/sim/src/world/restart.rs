@@ -61,15 +61,17 @@ impl World {
         Ok(())
     }
 
-    /// From now on the engine hears and keeps all; what it has not heard is appended again.
+    /// From now on the engine hears and keeps all: what it has not heard is appended again, then what it had not kept by then.
     pub fn hear_all(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         let Some((engine, _)) = &mut self.net.engine else {
             return Ok(());
         };
         engine.is_calm = true;
-        self.truth.now_s += AGAIN_S;
-        for shard in 0..self.plan.shards {
-            self.turn(shard, true, rng)?;
+        for _ in 0..3 {
+            self.truth.now_s += AGAIN_S;
+            for shard in 0..self.plan.shards {
+                self.turn(shard, true, rng)?;
+            }
         }
         Ok(())
     }

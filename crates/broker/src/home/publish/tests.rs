@@ -1,0 +1,220 @@
+//! What a client that has as much kept as it may can still publish, and what is reserved for messages that are under way.
+
+use alloc::vec::Vec;
+
+use crate::base::placement::Placement;
+use crate::base::rules::Rules;
+use crate::base::settings::{Keep, Rule, Settings};
+use crate::base::time::Now;
+use crate::budget::admission::{Admission, Client, Reached};
+use crate::filters::matching::Matching;
+use crate::home::Home;
+use crate::mail::lanes::Lanes;
+use crate::mail::message::{Headers, Publish};
+use crate::mail::{Outcome, ReplyTo, Verb};
+
+const NOW: Now = Now { s: 1, unix_s: 1000 };
+const FULL: Outcome = Outcome::Full(Reached::LogBytesOfAddress);
+/// More than one client may have kept.
+const LARGE: [u8; 2000] = [b'x'; 2000];
+
+struct World {
+    home: Home,
+    settings: Settings,
+    rules: Rules,
+    lanes: Lanes,
+    client: Client,
+}
+
+impl World {
+    /// `kept/#` keeps ten messages of a topic, `latest/#` the newest of each key, others none. A client may have `most` bytes kept.
+    fn new(most: usize, change: impl FnOnce(&mut Settings)) -> World {
+        let rule = |filter: &str, log_messages, keep| Rule {
+            filter: filter.into(),
+            log_messages,
+            keep,
+            ..Rule::default()
+        };
+        let mut settings = Settings {
+            rules: alloc::vec![
+                rule("kept/#", 10, Keep::Log),
+                rule("latest/#", 10, Keep::Latest),
+                rule("#", 0, Keep::Log),
+            ],
+            ..Settings::default()
+        };
+        settings.limits.log_bytes_per_address_max = most;
+        change(&mut settings);
+        let rules = Rules::new(&settings.rules);
+        let admission = Admission::new(&settings, 42);
+        let home = Home::new(
+            &settings,
+            &rules,
+            admission,
+            7,
+            (Placement::new(1, 1), 0),
+            42,
+        );
+        World {
+            home,
+            settings,
+            rules,
+            lanes: Lanes::new(0, 1),
+            client: Client::of([10, 0, 0, 1].into(), 7),
+        }
+    }
+
+    fn message<'a>(&self, name: &'a str, data: &'a [u8], retain: bool) -> Publish<'a> {
+        Publish {
+            hash: self.home.hash_of(name.as_bytes()),
+            name: name.as_bytes(),
+            data,
+            headers: Headers {
+                retain,
+                ..Headers::default()
+            },
+            retry: None,
+            client: self.client,
+        }
+    }
+
+    fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> Outcome {
+        let message = self.message(name, data, retain);
+        let (settings, rules) = (&self.settings, &self.rules);
+        let here = Matching::new(1, 1);
+        let home = &mut self.home;
+        home.publish_once(&message, settings, rules, &here, NOW, &mut self.lanes)
+    }
+
+    fn is_taken(&mut self, name: &str, data: &[u8], retain: bool) -> bool {
+        match self.publish(name, data, retain) {
+            Outcome::Done(_) => true,
+            other => {
+                assert_eq!(other, FULL);
+                false
+            }
+        }
+    }
+
+    fn keep_log(&mut self, name: &str, on: bool) {
+        let hash = self.home.hash_of(name.as_bytes());
+        self.home.keep_log(hash, name.as_bytes(), on, NOW);
+    }
+}
+
+#[test]
+fn a_client_that_may_have_nothing_more_kept_may_publish_what_is_not_kept() {
+    let mut world = World::new(1000, |_| {});
+    assert!(world.is_taken("plain", &LARGE, false));
+    assert!(
+        !world.is_taken("plain", &LARGE, true),
+        "it would be retained"
+    );
+    assert!(!world.is_taken("kept/a", &LARGE, false));
+    assert!(!world.is_taken("latest/a", &LARGE, false));
+    // Topics that other clients' messages made.
+    world.client = Client::of([10, 0, 0, 2].into(), 7);
+    assert!(world.is_taken("kept/a", b"small", false) && world.is_taken("plain", b"small", true));
+    world.client = Client::of([10, 0, 0, 1].into(), 7);
+    assert!(!world.is_taken("kept/a", &LARGE, false));
+    assert!(world.is_taken("plain", &LARGE, false));
+}
+
+#[test]
+fn an_empty_message_that_removes_the_retained_one_is_not_kept() {
+    let mut world = World::new(2020, |_| {});
+    let client = core::mem::replace(&mut world.client, Client::of([10, 0, 0, 2].into(), 7));
+    assert!(world.is_taken("plain", b"small", true) && world.is_taken("latest/a", b"small", true));
+    world.client = client;
+    // With what a row takes it is more than may be kept, so that there is not even room for an empty message.
+    assert!(world.is_taken("kept/a", &LARGE, false) && !world.is_taken("kept/a", b"", false));
+    assert!(
+        !world.is_taken("plain/other", b"", true),
+        "nothing is retained there"
+    );
+    assert!(world.is_taken("plain", b"", true));
+    assert!(!world.is_taken("plain", b"", true), "it was removed");
+    assert!(world.is_taken("latest/a", b"", true));
+    assert!(!world.is_taken("latest/a", b"", false));
+}
+
+#[test]
+fn what_a_session_or_a_group_needs_is_kept() {
+    let steps: [(&str, &str); 2] = [("plain/a", "plain/a"), ("plain/+", "plain/a")];
+    for (needed, name) in steps {
+        let mut world = World::new(1000, |_| {});
+        world.keep_log(needed, true);
+        assert!(!world.is_taken(name, &LARGE, false), "{needed}");
+        assert!(world.is_taken("other", &LARGE, false));
+        world.keep_log(needed, false);
+        assert!(world.is_taken(name, &LARGE, false), "{needed}");
+    }
+    let mut world = World::new(1000, |_| {});
+    // The topic exists before it is needed.
+    assert!(world.is_taken("plain/a", b"small", false));
+    world.keep_log("plain/a", true);
+    assert!(!world.is_taken("plain/a", &LARGE, false));
+    let mut world = World::new(1000, |_| {});
+    let to = ReplyTo {
+        slot: 1,
+        generation: 1,
+        request: 0,
+        part: 0,
+    };
+    let group = (&b"plain/+"[..], &b"g"[..]);
+    world
+        .home
+        .group_join(0, to, group, 1, true, &mut world.lanes);
+    assert!(!world.is_taken("plain/a", &LARGE, false));
+    assert!(world.is_taken("other", &LARGE, false));
+}
+
+#[test]
+fn sessions_that_may_have_no_messages_kept_need_none() {
+    let mut world = World::new(1000, |settings| settings.mqtt.session_messages = 0);
+    world.keep_log("plain/+", true);
+    assert!(world.is_taken("plain/a", &LARGE, false));
+}
+
+#[test]
+fn a_message_under_way_has_as_much_reserved_as_it_will_keep() {
+    let mut world = World::new(3000, |_| {});
+    let reserve = |world: &mut World, name| {
+        let message = world.message(name, &LARGE, false);
+        let (settings, rules) = (&world.settings, &world.rules);
+        world.home.reserve(&message, settings, rules, NOW)
+    };
+    let unkept = (0..3).map(|_| reserve(&mut world, "plain").expect("it is not kept"));
+    let unkept = unkept.collect::<Vec<_>>();
+    let kept = reserve(&mut world, "kept/a").expect("it is the first");
+    assert!(matches!(reserve(&mut world, "kept/a"), Err(FULL)));
+    for reserved in unkept {
+        world.home.release(reserved, NOW);
+    }
+    assert!(matches!(reserve(&mut world, "kept/a"), Err(FULL)));
+    world.home.release(kept, NOW);
+    reserve(&mut world, "kept/a").expect("the other is gone");
+}
+
+#[test]
+fn a_topic_under_way_has_room_reserved_once() {
+    let mut world = World::new(0, |settings| settings.limits.topics_per_shard = 2);
+    let reserve = |world: &mut World, verb, name: &str| {
+        let topic = (world.home.hash_of(name.as_bytes()), name.as_bytes());
+        let (client, rules) = (world.client, &world.rules);
+        world.home.reserve_topic(verb, topic, client, rules, NOW)
+    };
+    assert!(world.is_taken("there", b"x", false));
+    // Room is needed only for what is made and does not exist yet.
+    for (verb, name) in [
+        (Verb::Create, "there"),
+        (Verb::Delete, "nowhere"),
+        (Verb::Info, "nowhere"),
+        (Verb::Create, "new"),
+        (Verb::Create, "new"),
+    ] {
+        reserve(&mut world, verb, name).expect("there is room for one");
+    }
+    let refused = reserve(&mut world, Verb::Create, "newer");
+    assert!(matches!(refused, Err(Reached::Topics)));
+}

@@ -1,0 +1,103 @@
+//! An engine that takes longer than a window, or longer for one partition than for another.
+
+use crore_broker::Input;
+use crore_wire::topic;
+
+use super::{Town, message, subscribe, topic_at};
+
+#[test]
+fn a_retry_that_waited_longer_than_the_window_is_recognised() {
+    let topic = topic_at(0, 0);
+    let mut town = Town::new(1, |settings| settings.publish.idempotency_window_s = 10);
+    let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
+    let first = town.ask(&line, key, "once");
+    town.settle();
+    town.0.tick_s(5);
+    let again = town.ask(&line, key, "once");
+    town.settle();
+    // The engine has the first alone, and decides late.
+    town.0.tick_s(15);
+    assert!(town.0.decide(|| true));
+    town.settle();
+    town.0.tick_s(1);
+    town.commit();
+    assert_eq!(
+        (town.statuses(first), town.statuses(again)),
+        (vec![202], vec![202])
+    );
+    let asker = town.ask(&format!("GET /pub/{topic}"), "", "");
+    town.commit();
+    assert!(town.text(asker).contains("\"messages\": 1"));
+    // Once the window is over, and nothing is under way, it is another message.
+    town.0.tick_s(30);
+    let late = town.ask(&line, key, "once");
+    town.commit();
+    assert!(town.text(late).contains("\"messages\": 2"));
+}
+
+#[test]
+fn a_home_whose_engine_is_silent_is_not_idle() {
+    let topic = topic_at(1, 0);
+    let mut town = Town::new(2, |_| {});
+    town.0.tick_s(1);
+    assert!(town.0.shards[1].is_idle());
+    let publisher = town.post(&topic, "x");
+    town.settle();
+    town.0.tick_s(1);
+    assert!(!town.0.shards[1].is_idle());
+    town.commit();
+    assert_eq!(town.statuses(publisher), [202]);
+}
+
+/// What a client publishes behind its subscription to a filter reaches it, though one partition of the home takes longer.
+#[test]
+fn a_filter_begins_before_what_was_published_behind_it() {
+    let [slow, quick] = [0, 1].map(|partition| {
+        let at = |name: &String| topic::slot(name.as_bytes()) % 2 == partition;
+        let mut names = (0..).map(|n| format!("t{n}")).filter(at);
+        names.next().expect("there are many")
+    });
+    let mut town = Town::new(1, |_| {});
+    let client = town.mqtt("a", 0);
+    let publisher = town.post(&slow, "x");
+    town.settle();
+    let held = town.0.io[0].batches.pop_front().expect("a batch");
+    town.0.say(client, subscribe("#"));
+    town.0.say(client, message(&quick, "behind", 1, false));
+    town.settle();
+    while town.0.decide(|| true) {
+        town.settle();
+    }
+    assert_eq!(town.told(client), [""; 0]);
+    town.0
+        .handle(0, Input::Committed(held.partition, held.number));
+    town.commit();
+    assert_eq!(town.statuses(publisher).len(), 1);
+    let told = town.told(client);
+    assert!(told.iter().any(|it| it.ends_with("behind")), "{told:?}");
+    assert!(!told.iter().any(|it| it.starts_with(&slow)), "{told:?}");
+}
+
+#[test]
+fn a_topic_has_room_reserved_until_it_is_made() {
+    let [first, second, third] = [0, 1, 2].map(|n| topic_at(0, n));
+    let mut town = Town::new(1, |settings| settings.limits.topics_per_shard = 2);
+    let one = town.post(&first, "x");
+    town.settle();
+    // The second message of the topic is in another batch: the topic is made, and one of its records is under way.
+    let again = town.post(&first, "y");
+    town.settle();
+    assert!(town.0.decide(|| true));
+    town.settle();
+    assert_eq!(town.statuses(one), [202]);
+    let two = town.post(&second, "x");
+    let three = town.post(&third, "x");
+    town.settle();
+    assert_eq!(town.text(two), "");
+    assert_eq!(town.statuses(three), [503]);
+    town.commit();
+    assert_eq!(
+        (town.statuses(again), town.statuses(two)),
+        (vec![202], vec![202])
+    );
+}
