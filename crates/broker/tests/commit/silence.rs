@@ -76,6 +76,11 @@ fn a_filter_begins_before_what_was_published_behind_it() {
     let told = town.told(client);
     assert!(told.iter().any(|it| it.ends_with("behind")), "{told:?}");
     assert!(!told.iter().any(|it| it.starts_with(&slow)), "{told:?}");
+    // The subscriber by filter counts as one.
+    let publisher = town.post(&slow, "y");
+    town.commit();
+    assert_eq!(town.statuses(publisher), [201]);
+    assert!(town.text(publisher).contains("\"subscribers\": 1"));
 }
 
 #[test]

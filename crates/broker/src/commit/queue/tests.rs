@@ -73,6 +73,8 @@ fn what_insists_is_appended_again_before_all_that_is_newer() {
     commits.push(Place::One(0), record("y"), false, 6, 0);
     commits.decided(0, 1, false, 0);
     assert_eq!(commits.len(), 6, "two of them are to be told");
+    let (entry, failed) = (size_of::<Entry<u32>>(), size_of::<u32>());
+    assert_eq!(commits.bytes(), 4 * entry + 3 + 2 * failed);
     // What failed does not wait for what insists.
     assert_eq!(due(&mut commits), [(1, false), (3, false)]);
     // The engine has failed: it gets a moment.
