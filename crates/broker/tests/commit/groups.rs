@@ -93,3 +93,24 @@ proptest! {
         prop_assert_eq!(groups, 0);
     }
 }
+
+/// A group lives as long as a session subscribes to it, though its client is away.
+#[test]
+fn a_group_ends_with_the_session_that_subscribes_to_it() {
+    let groups = |town: &Town| -> u32 {
+        let shards = town.0.shards.iter();
+        shards.map(|shard| shard.accounts().groups).sum()
+    };
+    let mut town = Town::new(2, |_| {});
+    let member = town.mqtt("member", 10);
+    town.0.say(member, subscribe("$share/g/t/+"));
+    town.commit();
+    town.0.cut(member);
+    town.commit();
+    assert_eq!(groups(&town), 2, "one at each home");
+    town.0.tick_s(20);
+    town.commit();
+    town.0.tick_s(1);
+    town.commit();
+    assert_eq!(groups(&town), 0);
+}

@@ -140,3 +140,47 @@ fn a_need_that_is_given_up_is_forgotten_though_the_engine_fails() {
     town.commit();
     assert_eq!(town.0.shards[0].accounts().keepers, 0);
 }
+
+/// A claim of a session that exists already is not counted for its address, and so is not given back when it is not kept.
+#[test]
+fn a_claim_that_is_not_kept_gives_back_what_it_was_counted_for() {
+    let mut town = Town::new(1, |settings| settings.mqtt.sessions_per_address_max = 1);
+    for lost in [true, false] {
+        let client = town.open();
+        town.0.say(client, connect("a", 100));
+        match lost {
+            true => town.fail(),
+            false => town.commit(),
+        }
+        assert_eq!(town.told(client).len(), 1);
+        town.0.cut(client);
+        town.commit();
+    }
+    let again = town.open();
+    town.0.say(again, connect("a", 100));
+    town.fail();
+    assert_eq!(town.told(again), ["connack Server unavailable false"]);
+    let other = town.open();
+    town.0.say(other, connect("b", 100));
+    town.commit();
+    assert_eq!(town.told(other), ["connack Quota exceeded false"]);
+}
+
+#[test]
+fn publishes_under_way_weigh_their_bytes() {
+    for (bytes, most) in [(9_000, 2), (10, 5)] {
+        for topic in near_and_far() {
+            let mut town = Town::new(2, |settings| settings.limits.publish_credit_bytes = 20_000);
+            let client = town.mqtt("a", 0);
+            let data = "x".repeat(bytes);
+            for id in 1..=8 {
+                town.0.say(client, message(&topic, &data, id, false));
+                town.settle();
+            }
+            let under_way: usize = town.0.shards.iter().map(|it| it.accounts().asks).sum();
+            assert_eq!(under_way, most);
+            town.commit();
+            assert_eq!(town.told(client).len(), 8);
+        }
+    }
+}

@@ -106,3 +106,32 @@ fn a_topic_has_room_reserved_until_it_is_made() {
         (vec![202], vec![202])
     );
 }
+
+#[test]
+fn what_writes_nothing_is_answered_at_once_where_nothing_is_under_way() {
+    let mut town = Town::new(1, |_| {});
+    let asker = town.ask(&format!("GET /pub/{}", topic_at(0, 0)), "", "");
+    town.settle();
+    assert_eq!(town.statuses(asker), [404]);
+    assert!(town.0.io[0].batches.is_empty());
+}
+
+#[test]
+fn a_topic_that_was_under_way_is_forgotten_once_it_is_idle() {
+    let mut town = Town::new(1, |settings| {
+        settings.rules[0].log_messages = 0;
+        settings.rules[0].position_age_s = 5;
+    });
+    let publisher = town.post(&topic_at(0, 0), "x");
+    town.settle();
+    town.0.tick_s(100);
+    assert_eq!(town.0.shards[0].accounts().home_topics, 0);
+    town.commit();
+    assert_eq!(town.statuses(publisher), [202]);
+    assert_eq!(town.0.shards[0].accounts().home_topics, 1);
+    for _ in 0..3 {
+        town.0.tick_s(10);
+        town.settle();
+    }
+    assert_eq!(town.0.shards[0].accounts().home_topics, 0);
+}
