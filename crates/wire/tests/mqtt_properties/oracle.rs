@@ -67,7 +67,8 @@ fn only_ours(packet: &Packet<'_>) -> bool {
 fn only_theirs(error: Error) -> bool {
     matches!(
         error,
-        Error::ConnAckFlags
+        Error::AuthenticationMethod
+            | Error::ConnAckFlags
             | Error::ConnectFlags
             | Error::Filter(_)
             | Error::NoLocalShared
