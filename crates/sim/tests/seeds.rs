@@ -131,6 +131,16 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_795_377_587_720,
         1200,
     ),
+    (
+        "a poll by filter lost a message that it held and then left for an older one, whose partition had left a later one before",
+        1_500_023_740,
+        1200,
+    ),
+    (
+        "the same, where a poll's filter overlaps two partitions",
+        1_500_079_689,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

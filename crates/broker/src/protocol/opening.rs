@@ -178,11 +178,15 @@ impl Opening {
         let Some(answered) = self.partitions.get_mut(usize::from(partition)) else {
             return;
         };
-        if answered.live {
-            (answered.end, answered.live) = (answered.start.max(offset - 1), false);
-            // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
-            (answered.from, answered.base) = (0, 0);
+        let before = answered.start.max(offset - 1);
+        if !answered.live {
+            // A later message of the partition may have been left already.
+            answered.end = answered.end.min(before);
+            return;
         }
+        (answered.end, answered.live) = (before, false);
+        // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
+        (answered.from, answered.base) = (0, 0);
     }
 
     /// Takes a live message of a partition whose log was read to the end: for a poll one; for a stream as many as these bounds of an
@@ -248,3 +252,6 @@ impl Opening {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

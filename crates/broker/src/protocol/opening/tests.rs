@@ -1,0 +1,151 @@
+//! Whatever comes before a response begins, a message is in the response or the next request finds it.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::budget::admission::Client;
+use crate::mail::Attached;
+use crate::mail::message::{Headers, New};
+
+const PARTITIONS: PartitionId = 2;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The home's page of a partition: messages with these timestamps, and whether the log ends there.
+    Page(PartitionId, Vec<u32>, bool),
+    /// A live message of a partition, behind so many that the filters do not match, with this timestamp.
+    Live(PartitionId, u64, u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (
+            0..PARTITIONS,
+            prop::collection::vec(1..5_u32, 0..2),
+            prop::bool::weighted(0.8)
+        )
+            .prop_map(|(partition, times, at_head)| Step::Page(partition, times, at_head)),
+        (0..PARTITIONS, 0..2_u64, 1..5_u32)
+            .prop_map(|(partition, skipped, time_s)| Step::Live(partition, skipped, time_s)),
+    ];
+    prop::collection::vec(step, 0..16)
+}
+
+fn push(frames: &mut Frames, offset: u64, time_s: u32) -> Record {
+    frames.push(&New {
+        topic: 0,
+        offset,
+        previous: 0,
+        owner: Client::NOBODY,
+        time_s,
+        latest: false,
+        headers: Headers::default(),
+        frame: b"frame",
+        whole: None,
+    })
+}
+
+/// A response that waits, and what its partitions have published.
+struct Waiting {
+    opening: Opening,
+    poll: bool,
+    /// The last offset of each partition.
+    heads: [u64; PARTITIONS as usize],
+    /// Each with its offset and timestamp.
+    published: Vec<(PartitionId, u64, u32)>,
+}
+
+impl Waiting {
+    fn publish(&mut self, partition: PartitionId, skipped: u64, time_s: u32) -> (u64, u32) {
+        let head = &mut self.heads[usize::from(partition)];
+        *head += skipped + 1;
+        self.published.push((partition, *head, time_s));
+        (*head, time_s)
+    }
+
+    fn step(&mut self, step: &Step) {
+        let mut frames = Frames::default();
+        let name = frames.push_name(b"a/b");
+        match step {
+            Step::Page(partition, times, at_head) => {
+                if self.opening.has_answered(*partition) {
+                    return;
+                }
+                for time_s in times {
+                    self.publish(*partition, 0, *time_s);
+                }
+                let all = self.published.iter();
+                let records: Vec<Record> = all
+                    .filter(|message| message.0 == *partition)
+                    .map(|(_, offset, time_s)| push(&mut frames, *offset, *time_s))
+                    .collect();
+                let page = MatchPage {
+                    attached: Attached::Yes,
+                    partition: *partition,
+                    first: 0,
+                    count: records.len() as u32,
+                    names: 0,
+                    head: self.heads[usize::from(*partition)],
+                    from: 0,
+                    base: 0,
+                    epoch: 0,
+                    at_head: *at_head,
+                    gap: false,
+                };
+                let most = match self.poll {
+                    true => Most::OneMessage,
+                    false => Most::Bytes(12),
+                };
+                let records = records.iter().map(|record| (name, record));
+                let taken = self.opening.take_page(&page, records, &frames, most);
+                assert!(taken.is_some(), "a page that was asked for");
+            }
+            Step::Live(partition, skipped, time_s) => {
+                let (offset, time_s) = self.publish(*partition, *skipped, *time_s);
+                let record = push(&mut frames, offset, time_s);
+                let bounds = Bounds {
+                    bytes: usize::MAX,
+                    messages: 2,
+                };
+                let message = (&b"a/b"[..], &record, &frames);
+                let held = self
+                    .opening
+                    .hold_live(*partition, message, bounds, self.poll);
+                assert_eq!(held, Some(()));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn a_message_is_in_the_response_or_beyond_its_position(steps in steps(), poll: bool) {
+        let mut waiting = Waiting {
+            opening: Opening::of(usize::from(PARTITIONS)),
+            poll,
+            heads: [0; PARTITIONS as usize],
+            published: Vec::new(),
+        };
+        for step in &steps {
+            waiting.step(step);
+        }
+        let opening = &mut waiting.opening;
+        opening.sent_held();
+        let held: Vec<(PartitionId, u64)> = opening
+            .held()
+            .0
+            .iter()
+            .map(|held| (held.partition, held.record.offset))
+            .collect();
+        prop_assert!(!poll || held.len() <= 1);
+        let positions = opening.positions(0, true);
+        for (partition, offset, _) in waiting.published {
+            let at = &positions[usize::from(partition)];
+            let is_read_next = !at.live && offset > at.offset;
+            let is_held = held.contains(&(partition, offset));
+            prop_assert!(is_held != is_read_next, "{partition}: {offset}, position {}", at.offset);
+        }
+    }
+}
