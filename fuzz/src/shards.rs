@@ -8,7 +8,7 @@ use crore_broker::Restored;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings, Slow};
-use crore_broker::snapshot::{Damaged, Form, Head};
+use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, Shard, ShardId, World};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -448,7 +448,7 @@ impl Left {
     /// When it is not a valid state.
     pub fn restored(&self) -> Result<Shard, Damaged> {
         let mut restored = Restored::new(Arc::clone(&self.world), self.head.home, self.now);
-        restored.begin(Form::Partitions, &self.head)?;
+        restored.begin(&self.head)?;
         for block in &self.blocks {
             restored.take(block)?;
         }

@@ -88,15 +88,6 @@ impl Placement {
 /// Partitions of a new state, unless the settings say otherwise.
 pub const PARTITIONS: PartitionId = 16;
 
-/// The partitions of a state that a server with so many homes left before there were partitions: each home has as many, so that
-/// none has topics of two homes.
-pub const fn partitions_of_before(homes: ShardId) -> PartitionId {
-    match homes <= PARTITIONS {
-        true => PARTITIONS / homes * homes,
-        false => homes,
-    }
-}
-
 /// An offset in a partition, and the slot of its topic. A partition has fewer than two to the power of 56 messages.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Slotted([u32; 2]);
@@ -154,15 +145,6 @@ mod tests {
                 let slotted = Slotted::new(slot, offset);
                 assert_eq!((slotted.slot(), slotted.offset()), (slot, offset));
             }
-        }
-    }
-
-    #[test]
-    fn partitions_of_before_are_the_same_number_at_each_home() {
-        for homes in 1..=SLOTS as ShardId {
-            let partitions = partitions_of_before(homes);
-            assert!(partitions.is_multiple_of(homes) && partitions >= homes);
-            assert!(partitions <= PARTITIONS.max(homes));
         }
     }
 

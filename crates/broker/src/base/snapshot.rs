@@ -22,14 +22,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub(crate) use bytes::{In, Out};
 
 use crate::base::ids::{PartitionId, ShardId};
-use crate::base::placement::{Placement, SLOTS, partitions_of_before};
+use crate::base::placement::{Placement, SLOTS};
 
 /// The first bytes of every snapshot.
 pub const MAGIC: &[u8; 12] = b"crore state\n";
-/// The form of the records that is written.
+/// The version of the form of the records. No other one is read.
 pub const FORM: u16 = 5;
-/// The form that was written before there were partitions.
-const FORM_OF_HOMES: u16 = 4;
 /// Bytes before the first block.
 pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before each block: its length and its checksum.
@@ -47,15 +45,6 @@ impl core::fmt::Display for Damaged {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(self.0)
     }
-}
-
-/// A form that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Of before there were partitions: offsets were counted for each home.
-    Homes,
-    /// The form that is written.
-    Partitions,
 }
 
 /// What the snapshots of one stop have in common, and which home this one belongs to.
@@ -89,18 +78,14 @@ impl Head {
         out.number(u64::from(self.unix_s));
     }
 
-    /// Reads the first block of a snapshot in this form.
+    /// Reads the first block of a snapshot.
     ///
     /// # Errors
     /// When the block is not a valid head.
-    pub fn read(form: Form, block: &[u8]) -> Result<Head, Damaged> {
+    pub fn read(block: &[u8]) -> Result<Head, Damaged> {
         let mut block = In(block);
         let (set, epoch, seed) = (block.word()?, block.number32()?, block.word()?);
-        let partitions = match form {
-            Form::Homes => None,
-            Form::Partitions => Some(block.number16()?),
-        };
-        let homes = block.number16()?;
+        let (partitions, homes) = (block.number16()?, block.number16()?);
         if homes == 0 {
             return Err(NO_HEAD);
         }
@@ -108,7 +93,7 @@ impl Head {
             set,
             epoch,
             seed,
-            partitions: partitions.unwrap_or_else(|| partitions_of_before(homes)),
+            partitions,
             homes,
             home: block.number16()?,
             unix_s: block.number32()?,
@@ -121,9 +106,8 @@ impl Head {
     }
 
     /// Where this snapshot comes from.
-    pub(crate) fn origin(&self, form: Form) -> Origin {
+    pub(crate) fn origin(&self) -> Origin {
         Origin {
-            form,
             placement: Placement::new(self.partitions, self.homes),
             home: self.home,
         }
@@ -132,20 +116,13 @@ impl Head {
 
 const NO_HEAD: Damaged = Damaged("its head is none");
 
-/// Where the records come from that are read: their form, and the home that wrote them.
+/// Where the records come from that are read: the home that wrote them.
 pub(crate) struct Origin {
-    pub form: Form,
     pub placement: Placement,
     pub home: ShardId,
 }
 
 impl Origin {
-    /// The partitions that were at the home that wrote and are at `me` now.
-    pub fn partitions(&self, now: Placement, me: ShardId) -> impl Iterator<Item = PartitionId> {
-        let all = self.placement.of_home(self.home);
-        all.filter(move |partition| now.home_of(*partition) == me)
-    }
-
     /// The slots of these partitions.
     pub fn slots(&self, now: Placement, me: ShardId) -> impl Iterator<Item = u8> {
         let (former, home) = (self.placement, self.home);
@@ -176,19 +153,18 @@ pub fn preamble() -> [u8; PREAMBLE_BYTES] {
     preamble
 }
 
-/// The form of the snapshot that these bytes begin.
+/// The version of the snapshot that these bytes begin.
 ///
 /// # Errors
-/// When they begin something else, or another version wrote it.
-pub fn form_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Form, Damaged> {
+/// When they begin something else.
+pub fn form_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     if bytes[..MAGIC.len()] != MAGIC[..] {
         return Err(Damaged("it is no state of a crore"));
     }
-    match u16::from_le_bytes([bytes[MAGIC.len()], bytes[MAGIC.len() + 1]]) {
-        FORM => Ok(Form::Partitions),
-        FORM_OF_HOMES => Ok(Form::Homes),
-        _ => Err(Damaged("another version has written it")),
-    }
+    Ok(u16::from_le_bytes([
+        bytes[MAGIC.len()],
+        bytes[MAGIC.len() + 1],
+    ]))
 }
 
 /// The head of the `number`th block.

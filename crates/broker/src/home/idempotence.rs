@@ -21,7 +21,7 @@ use super::answers::{Answer, Answers, GROUPS, group_of};
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
-use crate::base::snapshot::{Block, Damaged, Form, In, Origin};
+use crate::base::snapshot::{Block, Damaged, In};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::filters::matching::Matching;
@@ -212,7 +212,6 @@ impl Home {
     pub(crate) fn restore_answer(
         &mut self,
         from: &mut In<'_>,
-        origin: &Origin,
         settings: &Settings,
         now: Now,
     ) -> Result<(), Damaged> {
@@ -221,24 +220,17 @@ impl Home {
             return Err(Damaged("an answer is of no group"));
         }
         let (key, hash) = (from.word()?, from.word()?);
-        // A key names no topic. An answer of before there were partitions goes to each home that has topics of its former home.
-        let any = origin.slots(self.placement, self.me).next();
-        let slot = match origin.form {
-            Form::Homes => any,
-            Form::Partitions => Some(from.byte()?),
-        };
-        let offset = from.number()?;
+        let (slot, offset) = (from.byte()?, from.number()?);
         let row = Answer {
             key,
             message: hash,
-            place: Slotted::new(slot.unwrap_or(0), offset),
+            place: Slotted::new(slot, offset),
             messages: from.number32()?,
             requested_s: from.number32()?,
             subscribers: from.number32()?,
             time_s: now.unix_s,
         };
-        let is_mine = |slot| self.placement.home_of(self.placement.of_slot(slot)) == self.me;
-        if !slot.is_some_and(is_mine) {
+        if self.placement.home_of(self.placement.of_slot(slot)) != self.me {
             return Ok(());
         }
         let window_s = settings.publish.idempotency_window_s;

@@ -17,7 +17,7 @@ use super::groups::{Cursor, Group, Groups, Member};
 use super::partition::Partition;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
-use crate::base::snapshot::{Block, Damaged, Form, In, Origin};
+use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::time::Now;
 use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
@@ -224,11 +224,7 @@ impl Home {
         origin: &Origin,
     ) -> Result<(), Damaged> {
         let former = origin.placement.of_home(origin.home);
-        // Before there were partitions a home had one cursor.
-        let count = match origin.form {
-            Form::Homes => 1,
-            Form::Partitions => origin.placement.count_at(origin.home),
-        };
+        let count = origin.placement.count_at(origin.home);
         let mut saved = Groups::read(from, count)?;
         let (placement, me) = (self.placement, self.me);
         if !topic::has_wildcard(saved.filter) && placement.home_of_name(saved.filter) != me {
@@ -236,7 +232,6 @@ impl Home {
         }
         (saved.again).retain(|unacked| placement.home_of_name(&unacked.topic) == me);
         let offsets = saved.offsets.clone();
-        let offsets = offsets.into_iter().cycle();
         let cursors = former.zip(offsets).filter_map(|(partition, offset)| {
             let is_here = placement.home_of(partition) == me;
             is_here.then(|| (placement.place_at_home(partition), offset))

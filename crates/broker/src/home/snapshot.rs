@@ -14,7 +14,7 @@ use crate::base::ids::PartitionId;
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
-use crate::base::snapshot::{Block, Damaged, Form, In, NO_TOPIC, Origin, kind};
+use crate::base::snapshot::{Block, Damaged, In, NO_TOPIC, Origin, kind};
 use crate::base::time::Now;
 use crate::log::snapshot::Past;
 use crate::store::blobs::Blob;
@@ -88,7 +88,6 @@ impl Home {
     /// The home's own records as they are written.
     fn origin(&self) -> Origin {
         Origin {
-            form: Form::Partitions,
             placement: self.placement,
             home: self.me,
         }
@@ -108,11 +107,8 @@ impl Home {
     ) -> Result<u32, Damaged> {
         let rows = from.number32()?;
         let former = origin.placement;
-        // Before there were partitions a home had one sequence and one count of losses, and wrote the floors of all slots.
-        let whole = origin.form == Form::Homes;
-        let mut sequence = if whole { from.number()? } else { 0 };
         for partition in former.of_home(origin.home) {
-            sequence = if whole { sequence } else { from.number()? };
+            let sequence = from.number()?;
             if sequence > Slotted::OFFSET_MAX {
                 return Err(Damaged("a sequence is too large"));
             }
@@ -122,14 +118,13 @@ impl Home {
         }
         for slot in 0..=u8::MAX {
             let is_its = former.home_of(former.of_slot(slot)) == origin.home;
-            let floor = if whole || is_its { from.number()? } else { 0 };
+            let floor = if is_its { from.number()? } else { 0 };
             if is_its && self.place_here(former.of_slot(slot)).is_some() {
                 self.floors[usize::from(slot)] = floor;
             }
         }
-        let mut counted = if whole { read_counted(from)? } else { None };
         for partition in former.of_home(origin.home) {
-            counted = if whole { counted } else { read_counted(from)? };
+            let counted = read_counted(from)?;
             if let (Some(at), Some(counted)) = (self.place_here(partition), counted) {
                 self.partitions[at].log.losses.watch_from(counted);
             }
@@ -276,20 +271,13 @@ impl Home {
     pub(crate) fn restore_blamed(
         &mut self,
         from: &mut In<'_>,
-        origin: &Origin,
         rules: &Rules,
     ) -> Result<(), Damaged> {
-        // Before there were partitions the whole home was blamed.
-        let one = match origin.form {
-            Form::Homes => None,
-            Form::Partitions => Some(from.number16()?),
-        };
-        let (lost, filter) = (from.number()?, from.field()?);
-        for partition in origin.partitions(self.placement, self.me) {
-            if one.is_none_or(|one| one == partition) {
-                let at = self.placement.place_at_home(partition);
-                self.partitions[at].forgotten.blame(filter, lost, rules);
-            }
+        let (partition, lost, filter) = (from.number16()?, from.number()?, from.field()?);
+        if partition < self.placement.partitions()
+            && let Some(at) = self.place_here(partition)
+        {
+            self.partitions[at].forgotten.blame(filter, lost, rules);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::{PartitionId, ShardId};
-use crate::base::snapshot::{Damaged, Form, Head, In, Origin, kind};
+use crate::base::snapshot::{Damaged, Head, In, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
@@ -70,7 +70,7 @@ impl Restored {
     ///
     /// # Errors
     /// When the one before is not whole, or this one is of another server.
-    pub fn begin(&mut self, form: Form, head: &Head) -> Result<(), Damaged> {
+    pub fn begin(&mut self, head: &Head) -> Result<(), Damaged> {
         self.end()?;
         let world = &self.world;
         if (head.epoch, head.seed) != (world.epoch, world.seed)
@@ -79,7 +79,7 @@ impl Restored {
             return Err(Damaged("it is of another server"));
         }
         self.reading = Some(Reading {
-            origin: head.origin(form),
+            origin: head.origin(),
             passed_s: self.now.unix_s.saturating_sub(head.unix_s),
             rows: 0,
             topics: Vec::new(),
@@ -144,11 +144,11 @@ impl Restored {
             kind::GROUP => home.restore_group(from, origin),
             kind::LOSS => home.restore_loss(from, topics),
             kind::FORGOTTEN => home.restore_forgotten(from, origin, &world.rules),
-            kind::BLAMED => home.restore_blamed(from, origin, &world.rules),
+            kind::BLAMED => home.restore_blamed(from, &world.rules),
             kind::MESSAGE => {
                 home.restore_message(from, (origin, topics), &world.settings, &world.rules, now)
             }
-            kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
+            kind::ANSWER => home.restore_answer(from, &world.settings, now),
             kind::SESSIONS => {
                 reading.partition = from.number16()?;
                 let of_its_home = origin.placement.home_of(reading.partition) == origin.home;
@@ -158,7 +158,7 @@ impl Restored {
                 }
             }
             kind::SESSION => (self.sessions).restore(from, origin, world, now, reading.passed_s),
-            kind::NO_SESSION => (self.sessions).restore_gap(from, origin, reading.partition),
+            kind::NO_SESSION => (self.sessions).restore_gap(from, reading.partition),
             kind::END => {
                 reading.over = true;
                 match from.number()? == reading.records {

@@ -5,26 +5,29 @@ use crate::support::state::State;
 use crate::support::stream::Stream;
 use crate::support::ws::Ws;
 use crate::support::{Server, until};
-use std::path::Path;
+
+/// What a server says that must not start with these settings; `name` is of this test alone.
+fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
+    let file = std::env::temp_dir().join(format!("crore-test-{name}-{}", std::process::id()));
+    std::fs::write(&file, settings).expect("settings");
+    // One that served would have to be ended.
+    let ended = std::process::Command::new("timeout")
+        .args(["30", env!("CARGO_BIN_EXE_crore"), "serve", "--no-admin"])
+        .args(["--listen", listen, "--config"])
+        .arg(&file)
+        .output()
+        .expect("it starts");
+    let _ = std::fs::remove_file(file);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    said
+}
 
 #[test]
 fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
     let state = State::new();
     let server = Server::start();
-    let settings = std::env::temp_dir().join(format!("crore-test-second-{}", std::process::id()));
-    std::fs::write(&settings, state.settings()).expect("settings");
-    // One that served would have to be ended.
-    let second = std::process::Command::new("timeout")
-        .args(["30", env!("CARGO_BIN_EXE_crore"), "serve", "--no-admin"])
-        .arg("--listen")
-        .arg(server.address().to_string())
-        .arg("--config")
-        .arg(&settings)
-        .output()
-        .expect("it starts");
-    let _ = std::fs::remove_file(settings);
-    let said = String::from_utf8_lossy(&second.stderr);
-    assert_eq!(second.status.code(), Some(1), "{said}");
+    let said = does_not_start(&server.address().to_string(), "second", &state.settings());
     let why = format!("cannot listen on {}; name another", server.address());
     assert!(said.contains(&why), "{said}");
     assert!(!state.0.exists(), "nothing of the other's is touched");
@@ -242,30 +245,21 @@ fn other_numbers_of_shards_and_homes_keep_positions_messages_and_answers() {
     }
 }
 
-/// What a server of before there were partitions left, with two homes: `seen` and `missed` in each of a/1 to a/6, and an MQTT
-/// session that has seen the first ones.
 #[test]
-fn state_of_before_there_were_partitions_goes_on() {
-    let former = Path::new("tests/fixtures/state-of-homes");
-    let long = "[[rule]]\nmatch = \"#\"\nlog_age_s = 4000000000\nposition_age_s = 4000000000\n";
-    for shards in [1, 2] {
+fn state_of_another_version_is_refused_with_the_remedy_and_left_alone() {
+    for version in [4_u16, 6, u16::MAX] {
         let state = State::new();
-        std::fs::create_dir(&state.0).expect("a directory");
-        for home in ["home-0.state", "home-1.state"] {
-            std::fs::copy(former.join(home), state.0.join(home)).expect("a file");
+        Server::with(&state.settings()).stop();
+        let file = state.0.join("home-1.state");
+        let mut bytes = std::fs::read(&file).expect("the file");
+        bytes[b"crore state\n".len()..][..2].copy_from_slice(&version.to_le_bytes());
+        std::fs::write(&file, bytes).expect("the file");
+        let log = does_not_start("127.0.0.1:0", "version", &state.settings());
+        let found = format!("{} has version {version}", file.display());
+        for said in [found.as_str(), "reads version 5", "move the files away"] {
+            assert!(log.contains(said), "{said}: {log}");
         }
-        let mut server = Server::with_shards(shards, &format!("{}{long}", state.settings()));
-        for _ in 0..2 {
-            let mut stream = Stream::open(&server, "/sub/a/4", &[("Last-Event-ID", "1921ed6ef-1")]);
-            assert_eq!(stream.data(1), ["two 4"]);
-            // A position by filter counted for each home.
-            let seen = [("Last-Event-ID", "266696c02-Be_WHpII")];
-            let mut stream = Stream::open(&server, "/sub?filter=a/%2B", &seen);
-            assert_eq!(stream.event().expect("an event").kind, "crore.gap");
-            assert_eq!(stream.data(12).len(), 12);
-            server.stop();
-            server = Server::with_shards(3 - shards, &format!("{}{long}", state.settings()));
-        }
+        assert_eq!(state.files(), ["home-0.state", "home-1.state"]);
     }
 }
 

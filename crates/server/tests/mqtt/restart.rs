@@ -320,31 +320,3 @@ fn a_will_that_waits_is_published_after_a_restart() {
     assert_eq!(came, ["wills/at-the-stop", "wills/before"]);
     watcher.expect_only_from(&mut publisher(&broker), "wills/before");
 }
-
-/// See `tests/http/life.rs`: the session subscribes to `a/+` with QoS 1 and has seen the first message of each topic.
-#[test]
-fn a_session_of_before_there_were_partitions_misses_nothing_and_gets_nothing_twice() {
-    let state = State::new();
-    std::fs::create_dir(&state.0).expect("a directory");
-    let former = std::path::Path::new("tests/fixtures/state-of-homes");
-    for home in ["home-0.state", "home-1.state"] {
-        std::fs::copy(former.join(home), state.0.join(home)).expect("a file");
-    }
-    let long = "[[rule]]\nmatch = \"#\"\nlog_age_s = 4000000000\nposition_age_s = 4000000000\n";
-    let Some(broker) = Broker::ours(&format!("{}{long}", state.settings())) else {
-        return;
-    };
-    let mut conn = again(&broker, Version::V5, "away");
-    let mut came: Vec<_> = (1..=6)
-        .map(|_| {
-            let got = conn.packet();
-            let publish = got.publish();
-            let text = String::from_utf8(publish.payload.to_vec()).expect("text");
-            (publish.topic.to_string(), text)
-        })
-        .collect();
-    came.sort();
-    let missed = (1..=6).map(|n| (format!("a/{n}"), format!("two {n}")));
-    assert_eq!(came, missed.collect::<Vec<_>>());
-    conn.expect_only_from(&mut publisher(&broker), "a/new");
-}

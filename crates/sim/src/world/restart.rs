@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crore_broker::Restored;
 use crore_broker::admission::Admission;
-use crore_broker::snapshot::{Damaged, Form, Head};
+use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{Placement, Settled, Shard, ShardId};
 
 use super::{World, now};
@@ -132,13 +132,13 @@ impl World {
         let begin = now(self.truth.now_s);
         let mut restored = Restored::new(self.shared.clone(), home, begin);
         for blocks in snapshots {
-            let head = Head::read(Form::Partitions, &blocks[0])?;
+            let head = Head::read(&blocks[0])?;
             let before = Placement::new(head.partitions, head.homes);
             let mut heirs = self.shared.placement().heirs(before, head.home);
             if !heirs.any(|heir| heir == home) {
                 continue;
             }
-            restored.begin(Form::Partitions, &head)?;
+            restored.begin(&head)?;
             for block in &blocks[1..] {
                 restored.take(block)?;
             }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::{Claim, Closing, FOREVER_S, Opening, Room, Sessions};
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
-use crate::base::snapshot::{Block, Damaged, Form, In, Origin, kind};
+use crate::base::snapshot::{Block, Damaged, In, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Accounts;
@@ -194,8 +194,8 @@ impl SessionsAtHome {
         None
     }
 
-    /// Reads a session of the partition that was named last, into its next row; of before there were partitions, into the partition
-    /// of its client id. `passed_s` have passed since it was written.
+    /// Reads a session of the partition that was named last, into its next row. `passed_s` have passed since it was
+    /// written.
     pub(crate) fn restore(
         &mut self,
         from: &mut In<'_>,
@@ -214,14 +214,9 @@ impl SessionsAtHome {
     }
 
     /// Reads a row without a session, of this partition.
-    pub(crate) fn restore_gap(
-        &mut self,
-        from: &mut In<'_>,
-        origin: &Origin,
-        partition: u16,
-    ) -> Result<(), Damaged> {
+    pub(crate) fn restore_gap(&mut self, from: &mut In<'_>, partition: u16) -> Result<(), Damaged> {
         let (serial, life) = (from.number16()?, from.byte()?);
-        if origin.form == Form::Partitions && self.placement.home_of(partition) == self.me {
+        if self.placement.home_of(partition) == self.me {
             let at = self.placement.place_at_home(partition);
             self.partitions[at].restore_gap(serial, life);
         }

@@ -1,12 +1,10 @@
 //! The messages of a home in a snapshot: those of each partition in the order of arrival.
 
-use alloc::vec::Vec;
-
 use super::topic_of;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
-use crate::base::snapshot::{Block, Damaged, Form, In, Origin, kind};
+use crate::base::snapshot::{Block, Damaged, In, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::home::Home;
@@ -14,7 +12,6 @@ use crate::home::row::KEEPS;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
 use crate::mail::message::{Headers, New};
-use crate::mail::{NO_CLIENT, ORIGIN_BYTES};
 use crate::store::slab::NONE;
 
 /// In a message's record.
@@ -117,21 +114,9 @@ impl Home {
         }
         let row = self.rows.get(id);
         let rule = rules.get(row.rule);
-        // Before there were partitions, clients were numbered by home: their numbers are others' now.
-        let mut unknown = Vec::from(new.headers.attributes);
-        let origin_of = unknown.first_chunk_mut::<ORIGIN_BYTES>();
-        let renumbered = origin.form == Form::Homes;
-        if let Some(number) = origin_of.filter(|number| renumbered && **number != [0; ORIGIN_BYTES])
-        {
-            *number = NO_CLIENT.to_le_bytes();
-        }
         let new = New {
             owner: self.admission.log_owner(new.owner),
             latest: rule.keep == Keep::Latest,
-            headers: Headers {
-                attributes: &unknown,
-                ..new.headers
-            },
             ..new
         };
         if is_retained {

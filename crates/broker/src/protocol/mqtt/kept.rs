@@ -286,16 +286,6 @@ impl Front {
         }
     }
 
-    /// The stored offsets of a subscription; before there were partitions, one with wildcards had one for each home, which had the
-    /// topics of every so-many-th partition of today.
-    fn of_partitions(&self, filter: &[u8], stored: &[u64]) -> Vec<u64> {
-        let partitions = usize::from(self.world.partitions);
-        match topic::has_wildcard(filter) && !stored.is_empty() && partitions % stored.len() == 0 {
-            true => stored.iter().copied().cycle().take(partitions).collect(),
-            false => stored.to_vec(),
-        }
-    }
-
     /// Joins a stored subscription again, or releases its log if the client may no longer have it.
     ///
     /// # Errors
@@ -307,8 +297,7 @@ impl Front {
             }
             return Ok(());
         }
-        let seen = self.of_partitions(sub.filter, &sub.seen);
-        let all = Self::since_all(epoch, &seen);
+        let all = Self::since_all(epoch, &sub.seen);
         let since = all.first().copied().unwrap_or(Since::Live);
         let options = options_of(sub.options);
         let wanted = Wanted {
@@ -331,10 +320,10 @@ impl Front {
         if options.max_qos != Qos::AtMostOnce {
             if epoch == self.world.epoch {
                 let starts = match sub.starts.is_empty() {
-                    true => seen,
-                    false => self.of_partitions(sub.filter, &sub.starts),
+                    true => &sub.seen,
+                    false => &sub.starts,
                 };
-                self.starts_at(slot, sub.filter, &starts);
+                self.starts_at(slot, sub.filter, starts);
             }
             // The session kept this log already, and joining has counted it once more.
             let (hash, _) = self.place_of(sub.filter);

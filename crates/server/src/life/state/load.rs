@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crore_broker::snapshot::{
-    BLOCK_HEAD_BYTES, Form, Head, PREAMBLE_BYTES, block_bytes, check_block, form_of,
+    BLOCK_HEAD_BYTES, FORM, Head, PREAMBLE_BYTES, block_bytes, check_block, form_of,
 };
 use crore_broker::{Now, Placement, Restored, ShardId, World};
 
@@ -22,14 +22,14 @@ pub struct Loaded {
 /// The file of a home.
 struct Snapshot {
     path: PathBuf,
-    form: Form,
     head: Head,
 }
 
 /// Looks for the state that a predecessor left in this directory.
 ///
 /// # Errors
-/// When the directory cannot be used. Files in it that cannot be read are no error: they are set aside.
+/// When the directory cannot be used, or another version wrote its files: the operator chooses whether to start that version again or to
+/// begin anew. Damaged files are no error: they are set aside.
 pub fn load(directory: &Path) -> anyhow::Result<Option<Loaded>> {
     prepare(directory)?;
     for name in [Name::Part, Name::Used] {
@@ -38,10 +38,14 @@ pub fn load(directory: &Path) -> anyhow::Result<Option<Loaded>> {
             fs::remove_file(path)?;
         }
     }
-    if Name::State.all(directory)?.is_empty() {
+    let found = Name::State.all(directory)?;
+    if found.is_empty() {
         return Ok(None);
     }
-    match snapshots(directory) {
+    for path in &found {
+        check_version(path)?;
+    }
+    match snapshots(found) {
         Ok(snapshots) => Ok(Some(Loaded {
             directory: directory.to_path_buf(),
             snapshots,
@@ -166,37 +170,53 @@ fn set_aside(directory: &Path, why: &str) -> anyhow::Result<()> {
 }
 
 /// Looks at all files; they must be those of one stop.
-fn snapshots(directory: &Path) -> Result<Vec<Snapshot>, String> {
-    let found = Name::State.all(directory).map_err(|e| e.to_string())?;
+fn snapshots(found: Vec<PathBuf>) -> Result<Vec<Snapshot>, String> {
     let mut all = Vec::new();
     for path in found {
         let opened = open(&path).map_err(|why| format!("{}: {why}", path.display()))?;
-        let (form, head, _) = opened;
-        all.push(Snapshot { path, form, head });
+        let (head, _) = opened;
+        all.push(Snapshot { path, head });
     }
-    let Snapshot { form, head, .. } = all[0];
+    let head = all[0].head;
     all.sort_by_key(|snapshot| snapshot.head.home);
-    let alike = |(home, snapshot): (ShardId, &Snapshot)| {
-        snapshot.form == form && snapshot.head == Head { home, ..head }
-    };
+    let alike = |(home, it): (ShardId, &Snapshot)| it.head == Head { home, ..head };
     if all.len() != usize::from(head.homes) || !(0..).zip(&all).all(alike) {
         return Err("its files are not all of one stop".to_string());
     }
     Ok(all)
 }
 
+/// Looks at a file's version alone: whether it is whole is looked at later.
+///
+/// # Errors
+/// When another version has written it.
+fn check_version(path: &Path) -> anyhow::Result<()> {
+    let mut preamble = [0; PREAMBLE_BYTES];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut preamble));
+    match read.is_ok().then(|| form_of(&preamble)) {
+        Some(Ok(version)) if version != FORM => anyhow::bail!(
+            "state.directory: {} has version {version} of the state, and this crore reads version {FORM} alone; \
+             start the crore that wrote it, or move the files away to begin anew: clients with positions of before are then told a gap",
+            path.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Opens a file and reads its first block; the others follow.
-fn open(path: &Path) -> Result<(Form, Head, BufReader<File>), String> {
+fn open(path: &Path) -> Result<(Head, BufReader<File>), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let mut rest = BufReader::new(file);
     let mut preamble = [0; PREAMBLE_BYTES];
     let short = |_| "it is not whole".to_string();
     rest.read_exact(&mut preamble).map_err(short)?;
-    let form = form_of(&preamble).map_err(|why| why.to_string())?;
+    if form_of(&preamble).map_err(|why| why.to_string())? != FORM {
+        return Err("another version has written it".to_string());
+    }
     let mut block = Vec::new();
     read_block(&mut rest, 0, &mut block)?;
-    let head = Head::read(form, &block).map_err(|why| why.to_string())?;
-    Ok((form, head, rest))
+    let head = Head::read(&block).map_err(|why| why.to_string())?;
+    Ok((head, rest))
 }
 
 /// Reads what belongs to this home now, from the files of all homes that had a part of it.
@@ -219,8 +239,8 @@ fn restore(
 }
 
 fn read_into(restored: &mut Restored, path: &Path) -> Result<(), String> {
-    let (form, head, mut rest) = open(path)?;
-    restored.begin(form, &head).map_err(|why| why.to_string())?;
+    let (head, mut rest) = open(path)?;
+    restored.begin(&head).map_err(|why| why.to_string())?;
     let mut block = Vec::new();
     let mut number = 1;
     while read_block(&mut rest, number, &mut block)? {
