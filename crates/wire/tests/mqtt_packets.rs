@@ -40,6 +40,7 @@ fn ack(packet_id: u16, reason: ReasonCode, properties: Properties<'_>) -> Ack<'_
 fn a_connect_with_everything_in_both_versions() {
     let connect = Connect {
         version: V311,
+        bridge: false,
         clean_start: true,
         keep_alive_s: 10,
         properties: Properties::NONE,

@@ -171,6 +171,7 @@ impl Dialect {
         }
         let connect = Connect {
             version: self.version,
+            bridge: false,
             clean_start: !self.is_persistent,
             keep_alive_s: 0,
             properties: properties.properties(),

@@ -27,6 +27,7 @@ fn connect(client_id: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let packet = Connect {
         version: Version::V311,
+        bridge: false,
         clean_start: true,
         keep_alive_s: 0,
         properties: Properties::NONE,

@@ -187,6 +187,7 @@ fn connect(client: &str, expiry_s: u32) -> Vec<u8> {
     let mut out = Vec::new();
     let connect = Connect {
         version: Version::V5,
+        bridge: false,
         clean_start: false,
         keep_alive_s: 0,
         properties: set.properties(),

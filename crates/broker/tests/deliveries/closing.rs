@@ -142,6 +142,7 @@ fn packets_that_come_late_are_not_sent_behind_a_close() {
         &mut connect,
         &mqtt::Connect {
             version,
+            bridge: false,
             clean_start: false,
             keep_alive_s: 0,
             properties: Properties::NONE,

@@ -50,6 +50,7 @@ fn connect_as(random: &mut Random, version: Version, client_id: &str) -> Send {
     });
     let connect = Connect {
         version,
+        bridge: version == Version::V311 && random.rarely(4),
         clean_start: random.rarely(2) || client_id.is_empty(),
         keep_alive_s: random.one(&[0, 0, 1, 60]),
         properties: properties.properties(),

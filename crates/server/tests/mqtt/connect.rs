@@ -111,11 +111,64 @@ fn a_password_without_a_user_is_malformed_in_the_old_version() {
 #[test]
 fn a_version_that_is_not_spoken_is_refused() {
     let broker = Broker::start();
-    for version in [6, 0x7f] {
-        let mut conn = Conn::open(&broker, Version::V5);
+    // 0x83 is a bridge of 3.1 under a later version's name, 0x85 no level of any broker.
+    for version in [0, 1, 3, 6, 0x7f, 0x80, 0x83, 0x85, 0xff] {
+        let mut conn = Conn::open(&broker, Version::V311);
         conn.send(connect(version, 0x02, b"\0\0\x01a"));
-        // A CONNACK that says so in the words of 3.1.1 or of 5 (section 3.1.2.2).
-        assert_eq!(conn.rest(), b"\x20\x03\0\x84\0", "{version}");
+        // The CONNACK of 3.1.1, whatever comes behind the level [MQTT-3.1.2-2].
+        assert_eq!(conn.rest(), b"\x20\x02\0\x01", "{version}");
+    }
+    // MQTT 3.1, and its bridges.
+    for version in [3, 0x83] {
+        let mut conn = Conn::open(&broker, Version::V311);
+        conn.send([&b"\x10\x0f\0\x06MQIsdp"[..], &[version], b"\x02\0\0\0\x01a"].concat());
+        assert_eq!(conn.rest(), b"\x20\x02\0\x01", "{version}");
+    }
+}
+
+#[test]
+fn a_connect_that_ends_too_soon_gets_a_connack_in_5_only() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // Mosquitto tells clients of 5 nothing either
+    }
+    for version in [4, 0x84, 5] {
+        let whole = connect(
+            version,
+            0x02,
+            if version == 5 {
+                b"\0\0\x01a"
+            } else {
+                b"\0\x01a"
+            },
+        );
+        // Each field missing: client id, keep alive, flags, level; and parts of the name.
+        for len in 2..whole.len() - 2 {
+            let mut bytes = whole.clone();
+            bytes.truncate(2 + len);
+            bytes[1] = len as u8;
+            let mut conn = Conn::open(&broker, Version::V311);
+            conn.send(&bytes);
+            let names_5 = version == 5 && len >= b"\0\x04MQTT\x05".len();
+            let wanted: &[u8] = if names_5 { b"\x20\x03\0\x81\0" } else { b"" };
+            assert_eq!(conn.rest(), wanted, "{bytes:02x?}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_name_of_the_protocol_says_nothing_of_its_version() {
+    let broker = Broker::start();
+    // A byte that would be a level of 5, or above, stands behind names of other lengths.
+    for body in [
+        &b"\0\x05MQTT\x04\xc2\0\x3c\0\x01a"[..],
+        b"\0\x05MQTTX\x05\x02\0\x3c\0\0\x01a",
+        b"\0\x04MQTX\x05\x02\0\x3c\0\0\x01a",
+        b"\0\0\xff\x02\0\x3c\0\x01a",
+    ] {
+        let mut conn = Conn::open(&broker, Version::V311);
+        conn.send([&[0x10, body.len() as u8], body].concat());
+        assert_eq!(conn.rest(), b"", "{body:02x?}");
     }
 }
 

@@ -9,6 +9,7 @@
 mod support;
 
 mod acknowledge;
+mod bridge;
 mod conformance;
 mod connect;
 mod corners;

@@ -77,6 +77,7 @@ impl Got {
 pub fn plain<'a>(version: Version, client_id: &'a str) -> Connect<'a> {
     Connect {
         version,
+        bridge: false,
         clean_start: true,
         keep_alive_s: 0,
         properties: Properties::default(),

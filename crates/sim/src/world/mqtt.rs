@@ -100,6 +100,7 @@ impl World {
         let mut out = Vec::new();
         let connect = Connect {
             version: Version::V311,
+            bridge: false,
             clean_start: true,
             keep_alive_s: 0,
             properties: Properties::NONE,

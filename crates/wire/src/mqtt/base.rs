@@ -22,6 +22,10 @@ pub const USER_PROPERTIES_MAX: usize = 128;
 /// bounds; clients with more send several packets.
 pub const FILTERS_MAX: usize = 1024;
 
+/// The protocol level of a bridge between brokers that speaks 3.1.1: level 4 with a bit that no specification has, and that
+/// Mosquitto's bridges set. In 5.0 a bridge asks for the same by the options of its subscriptions.
+pub(super) const V311_BRIDGE: u8 = 0x80 | Version::V311.level();
+
 /// Which specification a connection follows, by the protocol version of its CONNECT (section 3.1.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: all of the body is read and checked, and nothing of it is copied.
 
-use super::base::{PacketType, Qos, Version};
+use super::base::{PacketType, Qos, V311_BRIDGE, Version};
 use super::error::Error;
 use super::header::Header;
 use super::lists::{Filters, ReasonCodes, TopicFilters};
@@ -78,7 +78,7 @@ pub(super) mod flag {
 }
 
 fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Error> {
-    let version = protocol(&mut rest)?;
+    let (version, bridge) = protocol(&mut rest)?;
     if header.padded && version == Version::V5 {
         return Err(Error::VariableByteInteger);
     }
@@ -102,6 +102,7 @@ fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Erro
     rest.end()?;
     Ok(Connect {
         version,
+        bridge,
         clean_start: flags & flag::CLEAN_START != 0,
         keep_alive_s,
         properties,
@@ -112,15 +113,16 @@ fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Erro
     })
 }
 
-/// Protocol name and version (sections 3.1.2.1 and 3.1.2.2).
-fn protocol(rest: &mut Reader<'_>) -> Result<Version, Error> {
+/// Protocol name and version (sections 3.1.2.1 and 3.1.2.2), and whether the client is a bridge.
+fn protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
     let name = rest.binary()?;
     if name != b"MQTT" && name != b"MQIsdp" {
         return Err(Error::ProtocolName);
     }
     match (name, rest.byte()?) {
-        (b"MQTT", 4) => Ok(Version::V311),
-        (b"MQTT", 5) => Ok(Version::V5),
+        (b"MQTT", 4) => Ok((Version::V311, false)),
+        (b"MQTT", V311_BRIDGE) => Ok((Version::V311, true)),
+        (b"MQTT", 5) => Ok((Version::V5, false)),
         (_, level) => Err(Error::ProtocolVersion(level)),
     }
 }

@@ -8,7 +8,7 @@
 //! [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX), properties that the packet may not
 //! have, a packet id that does not fit the QoS. Topics and payloads of clients have limits of their own, far below.
 
-use super::base::{FIELD_MAX, PACKET_BYTES_MAX, PacketId, PacketType, Qos, Version};
+use super::base::{FIELD_MAX, PACKET_BYTES_MAX, PacketId, PacketType, Qos, V311_BRIDGE, Version};
 use super::decode::flag;
 use super::header::{DUP, RETAIN};
 use super::options::SubscribeOptions;
@@ -37,7 +37,11 @@ pub fn connect(out: &mut Vec<u8>, connect: &Connect<'_>) {
         + connect.password.map_or(0, |password| 2 + password.len());
     head(out, PacketType::Connect, len);
     out.extend_from_slice(PROTOCOL_NAME);
-    out.extend_from_slice(&[version.level(), connect_flags(connect)]);
+    let level = match (version, connect.bridge) {
+        (Version::V311, true) => V311_BRIDGE,
+        _ => version.level(),
+    };
+    out.extend_from_slice(&[level, connect_flags(connect)]);
     two(out, connect.keep_alive_s);
     properties(
         out,

@@ -38,7 +38,7 @@ pub enum Error {
     Nul,
     /// A protocol name other than `MQTT` [MQTT-3.1.2-1].
     ProtocolName,
-    /// A protocol version that is neither 4 nor 5 [MQTT-3.1.2-2]; 3 for `MQIsdp`.
+    /// A protocol version that is neither 4, nor that of a bridge with 4, nor 5 [MQTT-3.1.2-2]; any for `MQIsdp`.
     ProtocolVersion(u8),
     /// Flags of CONNECT that contradict each other or are reserved [MQTT-3.1.2-3, -11, -12, -13; 3.1.1: -22].
     ConnectFlags,

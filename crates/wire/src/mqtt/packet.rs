@@ -85,6 +85,8 @@ impl Packet<'_> {
 pub struct Connect<'a> {
     /// The version of the connection from here on.
     pub version: Version,
+    /// The client is a bridge of another broker, as the protocol level of 3.1.1 says (0x84); false in 5.0.
+    pub bridge: bool,
     /// Clean Start; Clean Session in 3.1.1, where it also ends the session with the connection.
     pub clean_start: bool,
     /// Keep Alive in seconds, 0 for none.

@@ -1,7 +1,7 @@
 //! CONNECT and CONNACK.
 
 use crore_wire::mqtt::Version::{V5, V311};
-use crore_wire::mqtt::{Error, Packet};
+use crore_wire::mqtt::{Error, Packet, encode};
 
 use crate::{accepted, packet, refused, whole};
 
@@ -16,10 +16,30 @@ fn protocol_names_and_versions() {
         (b"\0\x06MQIsdp\x04\x02\0\0\0\0", ProtocolVersion(4)),
         (b"\0\x04MQTT\x03\x02\0\0\0\0", ProtocolVersion(3)),
         (b"\0\x04MQTT\x06\x02\0\0\0\0\0", ProtocolVersion(6)),
-        (b"\0\x04MQTT\x84\x02\0\0\0\0", ProtocolVersion(0x84)),
+        (b"\0\x04MQTT\x83\x02\0\0\0\0", ProtocolVersion(0x83)),
+        (b"\0\x04MQTT\x85\x02\0\0\0\0\0", ProtocolVersion(0x85)),
+        (b"\0\x06MQIsdp\x83\x02\0\0\0\0", ProtocolVersion(0x83)),
+        (b"\0\x06MQIsdp\x84\x02\0\0\0\0", ProtocolVersion(0x84)),
     ] {
         refused(V311, 0x10, body, error, 0x84);
         assert_eq!(error.reason().connect_return_code(), Some(1));
+    }
+}
+
+#[test]
+fn a_bridge_of_3_1_1_is_known_by_its_level() {
+    for (level, bridge) in [(0x04, false), (0x84, true)] {
+        let bytes = packet(
+            0x10,
+            &[b"\0\x04MQTT", &[level][..], b"\x02\0\0\0\0"].concat(),
+        );
+        let Ok(Packet::Connect(connect)) = whole(V311, &bytes) else {
+            panic!("{level:#04x} is fine")
+        };
+        assert_eq!((connect.version, connect.bridge), (V311, bridge));
+        let mut again = Vec::new();
+        encode::connect(&mut again, &connect);
+        assert_eq!(again, bytes);
     }
 }
 

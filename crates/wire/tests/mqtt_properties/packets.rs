@@ -139,6 +139,7 @@ impl Owned {
         };
         Connect {
             version,
+            bridge: false,
             clean_start: *clean,
             keep_alive_s: *keep_alive_s,
             properties,

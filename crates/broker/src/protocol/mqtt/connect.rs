@@ -12,7 +12,7 @@ use crore_wire::mqtt::{
 };
 use crore_wire::topic;
 
-use super::publish::Fields;
+use super::publish::{Fields, is_bridge_state};
 use super::state::{Answer, Connecting, MqttRow};
 use super::{ending, packets};
 use crate::base::access::Right;
@@ -29,6 +29,8 @@ use crate::store::slab::NONE;
 
 /// Client ids: those of 23 bytes that every server takes, and longer ones up to here.
 const CLIENT_ID_BYTES_MAX: usize = 256;
+/// The body of a CONNECT of MQTT 5: the name and the version of the protocol (section 3.1.2).
+const BEGINS_V5: &[u8] = b"\0\x04MQTT\x05";
 /// A CONNACK of MQTT 5 that refuses: header, flags, reason, no properties.
 const REFUSAL_BYTES: u32 = 5;
 
@@ -83,7 +85,8 @@ impl Front {
         self.mqtt_shut(slot, io);
     }
 
-    /// A CONNECT that cannot be read.
+    /// A CONNECT that cannot be read. Only bytes that name 5.0 are answered in its form. A level that is not served gets the CONNACK of
+    /// 3.1.1 [MQTT-3.1.2-2], which clients of all versions know; any other fault has no code there, and gets none [MQTT-3.1.4-1 of 3.1.1].
     pub(super) fn refuse_connect<I: Io>(
         &mut self,
         slot: u32,
@@ -92,20 +95,13 @@ impl Front {
         io: &mut I,
     ) {
         let more = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
-        let body = 1 + more.count() + 1;
-        // Behind the protocol's name, which is longer in MQTT 3.1.
-        let name = bytes
-            .get(body..body + 2)
-            .map_or(0, |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
-        let level = bytes.get(body + 2 + name).copied().unwrap_or_default();
-        if matches!(error, Error::ProtocolVersion(_)) && level < Version::V5.level() {
-            return self.refuse_client(slot, error.reason(), io);
-        }
-        if level < Version::V5.level() {
+        let body = bytes.get(1 + more.count() + 1..).unwrap_or_default();
+        if body.starts_with(BEGINS_V5) {
+            self.conns.get_mut(slot).options |= V5;
+        } else if !matches!(error, Error::ProtocolVersion(_)) {
             self.because(Reason::Refused);
             return self.drop_conn(slot, Close::Now, io);
         }
-        self.conns.get_mut(slot).options |= V5;
         self.refuse_client(slot, error.reason(), io);
     }
 
@@ -160,6 +156,7 @@ impl Front {
         }
         let mqtt = self.mqtt_state(slot);
         (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
+        mqtt.bridge = connect.bridge;
         mqtt.connecting = Some(Box::new(connecting));
         self.conns.set_mqtt_row(slot, row);
         self.conns.get_mut(slot).options |= if packet_max.is_some() { SMALL } else { 0 };
@@ -202,7 +199,8 @@ impl Front {
         };
         let limits = &self.world.settings.limits;
         let name = will.topic.as_bytes();
-        if topic::check_name(name, limits.topic_bytes).is_err() || topic::is_reserved(name) {
+        let reserved = topic::is_reserved(name) && !(connect.bridge && is_bridge_state(name));
+        if topic::check_name(name, limits.topic_bytes).is_err() || reserved {
             return Err(ReasonCode::TOPIC_NAME_INVALID);
         }
         let message_bytes = limits.message_bytes;

@@ -354,6 +354,11 @@ impl Front {
         }
     }
 
+    /// Whether the client is a bridge of another broker, by 3.1.1.
+    pub(super) fn is_bridge(&self, slot: u32) -> bool {
+        self.mqtt(slot).is_some_and(|mqtt| mqtt.bridge)
+    }
+
     pub(super) fn version(&self, slot: u32) -> Version {
         match self.conns.get(slot).wants(V5) {
             true => Version::V5,

@@ -81,6 +81,15 @@ fn is_named(item: &[u8], name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(name.as_bytes()))
 }
 
+/// Where bridges say whether they are connected: the only names beginning with `$` that clients may publish to (mosquitto.conf(5),
+/// `notifications`).
+const BRIDGE_STATES: &[u8] = b"$SYS/broker/connection/+/state";
+
+/// Whether a bridge says by this name whether it is connected.
+pub(super) fn is_bridge_state(name: &[u8]) -> bool {
+    topic::matches(BRIDGE_STATES, name)
+}
+
 impl Front {
     /// Prefetches what the publishes among the next packets need; returns where the first packet begins that was not looked
     /// at.
@@ -215,7 +224,7 @@ impl Front {
         if topic::check_name(name, limits.topic_bytes).is_err() {
             return Err(ReasonCode::TOPIC_NAME_INVALID);
         }
-        if topic::is_reserved(name) {
+        if topic::is_reserved(name) && !(self.is_bridge(slot) && is_bridge_state(name)) {
             return Err(ReasonCode::NOT_AUTHORIZED);
         }
         let message_bytes = limits.message_bytes;

@@ -73,6 +73,8 @@ impl MqttRow {
 pub struct Mqtt {
     /// Seconds that the session outlives the connection.
     pub expiry_s: u32,
+    /// The client is a bridge of 3.1.1: its subscriptions do not bring back its own messages, and keep RETAIN as published.
+    pub bridge: bool,
     /// The message to publish when the client is gone.
     pub will: Option<Box<Will>>,
     /// QoS 1 and 2 messages that the client has not acknowledged, in the order in which they were sent.
@@ -323,6 +325,7 @@ impl Mqtt {
     /// Whether none of this state is needed any more.
     pub fn is_idle(&self) -> bool {
         self.expiry_s == 0
+            && !self.bridge
             && self.will.is_none()
             && self.inflight.is_empty()
             && self.waiting.is_empty()

@@ -94,7 +94,7 @@ impl Front {
         &mut self,
         slot: u32,
         text: &str,
-        options: SubscribeOptions,
+        mut options: SubscribeOptions,
         identifier: u32,
         granted: (u16, u16),
     ) -> Result<(), ReasonCode> {
@@ -111,6 +111,10 @@ impl Front {
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
         self.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
+        if self.is_bridge(slot) {
+            // 3.1.1 has no options to ask for it with. Shared subscriptions have no No Local [MQTT-3.8.3-4].
+            (options.no_local, options.retain_as_published) = (filter.share.is_none(), true);
+        }
         let name = text.as_bytes();
         let part = self.part_of(slot, name);
         let retained = match options.retain_handling {

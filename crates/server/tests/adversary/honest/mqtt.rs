@@ -85,6 +85,7 @@ impl Client {
         };
         let connect = Connect {
             version,
+            bridge: false,
             clean_start: true,
             keep_alive_s: 0,
             properties: Properties::default(),

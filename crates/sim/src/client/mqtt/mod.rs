@@ -288,6 +288,7 @@ impl Client {
                 out,
                 &Connect {
                     version,
+                    bridge: false,
                     clean_start,
                     keep_alive_s,
                     properties: set.properties(),

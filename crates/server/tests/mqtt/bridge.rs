@@ -1,0 +1,133 @@
+//! Bridges of other brokers: protocol level 4 with the bit that Mosquitto's bridges set (`try_private`, on by default).
+
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, message, plain, will};
+use crore_wire::mqtt::PacketType::{PubAck, PubRec};
+use crore_wire::mqtt::{Connect, ReasonCode, Version, encode};
+
+/// A CONNECT as a bridge sends it.
+fn of_bridge<'a>(client_id: &'a str) -> Connect<'a> {
+    let mut connect = plain(Version::V311, client_id);
+    connect.bridge = true;
+    connect
+}
+
+fn bridge(broker: &Broker, client_id: &str) -> Conn {
+    let mut conn = Conn::open(broker, Version::V311);
+    assert!(!conn.connect(&of_bridge(client_id)));
+    conn
+}
+
+#[test]
+fn the_bytes_of_a_bridge_s_connect_are_answered_in_3_1_1() {
+    let broker = Broker::start();
+    let mut conn = Conn::open(&broker, Version::V311);
+    conn.send(b"\x10\x0e\0\x04MQTT\x84\x02\0\x3c\0\x02it");
+    conn.disconnect();
+    assert_eq!(conn.rest(), b"\x20\x02\0\0");
+    // Over WebSocket as well.
+    let (mut conn, _) = Conn::websocket(&broker, Version::V311, "/mqtt", "mqtt");
+    conn.connect(&of_bridge("it"));
+    assert!(conn.is_served());
+}
+
+#[test]
+fn a_bridge_s_own_messages_do_not_come_back_and_retain_is_kept_as_published() {
+    let broker = Broker::start();
+    let mut other = Conn::connected(&broker, Version::V5, "other");
+    other.subscribe("b/#", 1);
+    for filter in ["b/x", "b/+", "#"] {
+        for qos in 0..=2 {
+            let mut conn = bridge(&broker, "bridge");
+            conn.subscribe(filter, qos);
+            conn.deliver(&message("b/x", 1, 1, b"own"));
+            assert_eq!(other.packet().publish().payload, b"own", "others get it");
+            other.acknowledge(PubAck, 1);
+            for retain in [true, false] {
+                let mut publish = message("b/x", 0, 0, b"theirs");
+                publish.retain = retain;
+                let mut publisher = Conn::connected(&broker, Version::V311, "publisher");
+                publisher.publish(&publish);
+                let (got, at_other) = (conn.packet(), other.packet());
+                assert_eq!(got.publish().payload, b"theirs", "{filter} {qos}");
+                assert_eq!(got.publish().retain, retain, "{filter} {qos}");
+                assert!(!at_other.publish().retain, "for others it is a new message");
+                publish.payload = b"";
+                publish.retain = true;
+                publisher.publish(&publish);
+                assert!(conn.packet().publish().payload.is_empty());
+                assert!(other.packet().publish().payload.is_empty());
+                publisher.leave();
+            }
+            conn.leave();
+        }
+    }
+}
+
+#[test]
+fn a_bridge_s_session_goes_on_as_that_of_a_bridge() {
+    let broker = Broker::start();
+    let mut connect = of_bridge("bridge");
+    connect.clean_start = false;
+    let mut conn = Conn::open(&broker, Version::V311);
+    conn.connect(&connect);
+    conn.subscribe("b/#", 1);
+    conn.leave();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    publisher.deliver(&message("b/x", 1, 1, b"missed"));
+    let mut conn = Conn::open(&broker, Version::V311);
+    assert!(conn.connect(&connect));
+    let got = conn.packet();
+    assert_eq!(got.publish().payload, b"missed");
+    conn.acknowledge(PubAck, got.publish().packet_id.expect("an id").get());
+    conn.deliver(&message("b/x", 1, 1, b"own"));
+    conn.expect_only_from(&mut publisher, "b/x");
+}
+
+#[test]
+fn a_bridge_may_share_a_subscription() {
+    let broker = Broker::start();
+    let mut conn = bridge(&broker, "bridge");
+    assert_eq!(
+        conn.subscribe("$share/g/b/#", 0),
+        ReasonCode::granted(crore_wire::mqtt::Qos::AtMostOnce)
+    );
+    // Shared subscriptions have no No Local.
+    conn.publish(&message("b/x", 0, 0, b"own"));
+    assert_eq!(conn.packet().publish().payload, b"own");
+}
+
+#[test]
+fn a_bridge_tells_whether_it_is_connected_and_no_other_client_does() {
+    const STATE: &str = "$SYS/broker/connection/it/state";
+    let broker = Broker::start();
+    let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
+    watcher.subscribe("$SYS/broker/connection/#", 0);
+    let mut connect = of_bridge("bridge");
+    let mut state = will(STATE);
+    (state.payload, state.retain) = (b"0", true);
+    connect.will = Some(state);
+    let mut conn = Conn::open(&broker, Version::V311);
+    conn.connect(&connect);
+    let mut up = message(STATE, 1, 1, b"1");
+    up.retain = true;
+    conn.deliver(&up);
+    assert_eq!(watcher.packet().publish().payload, b"1");
+    conn.cut();
+    assert_eq!(watcher.packet().publish().payload, b"0");
+    // Nothing else that begins with $, and nothing of a client that is no bridge.
+    let mut conn = bridge(&broker, "bridge");
+    conn.publish(&message("$SYS/broker/version", 1, 1, b"x"));
+    assert_eq!(conn.end(), None);
+    let mut five = Conn::connected(&broker, Version::V5, "five");
+    five.publish(&up);
+    let refused = five.packet().ack(PubAck);
+    assert_eq!(refused, (1, ReasonCode::NOT_AUTHORIZED));
+    five.publish(&message(STATE, 2, 2, b"1"));
+    assert_eq!(five.packet().ack(PubRec).1, ReasonCode::NOT_AUTHORIZED);
+    let mut connect = plain(Version::V311, "four");
+    connect.will = Some(state);
+    let mut conn = Conn::open(&broker, Version::V311);
+    conn.write(|out| encode::connect(out, &connect));
+    assert_eq!(conn.rest(), b"");
+}
