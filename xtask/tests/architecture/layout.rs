@@ -76,6 +76,15 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     (
+        "disk",
+        &[
+            &["format", "storage"],
+            &["directory", "scan"],
+            &["log"],
+            &["engine"],
+        ],
+    ),
+    (
         "sim",
         &[
             &["closed", "met", "rng", "truth"],

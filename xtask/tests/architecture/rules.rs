@@ -25,6 +25,7 @@ pub const ALL: &[(&str, Rule)] = &[
 const EDGES: &[(&str, &[&str])] = &[
     ("crates/wire", &[]),
     ("crates/broker", &["crore-wire"]),
+    ("crates/disk", &[]),
     ("crates/net", &[]),
     ("crates/bench", &["crore-net", "crore-wire"]),
     ("crates/sim", &["crore-broker", "crore-wire"]),

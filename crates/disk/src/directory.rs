@@ -1,0 +1,177 @@
+//! The storage of a real server: the files of one directory, which only this process may use.
+//!
+//! Names are relative to the open directory, so that it may be moved while it is in use; symbolic links are not followed.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+
+use crate::storage::{Entry, File, Storage};
+
+/// The file that is locked.
+const LOCK: &str = "lock";
+
+/// A directory that is open and locked.
+#[derive(Debug)]
+pub struct Directory {
+    directory: OwnedFd,
+    /// Locked as long as it is open; none for a reader.
+    _lock: Option<OwnedFd>,
+}
+
+/// Why a directory cannot be used.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The file system refused; the path.
+    Io(PathBuf, io::Error),
+    /// Another process has it.
+    Locked(PathBuf),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Io(path, error) => write!(f, "{}: {error}", path.display()),
+            OpenError::Locked(path) => write!(
+                f,
+                "{} is in use by another process: stop that server, or give this one another directory",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl Directory {
+    /// Opens a directory for writing, and locks it until this is dropped or the process ends. It is made if it is not there, for this
+    /// user alone.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or another process has it.
+    pub fn lock(path: &Path) -> Result<Directory, OpenError> {
+        let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
+        match fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let directory = open_directory(path).map_err(failed)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = fs::openat(&directory, LOCK, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(OpenError::Locked(path.to_path_buf()));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        Ok(Directory {
+            directory,
+            _lock: Some(lock),
+        })
+    }
+
+    /// Opens a directory for reading, without a lock: a server may be writing there, so that the log's end may be torn.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn read_only(path: &Path) -> Result<Directory, OpenError> {
+        let directory = open_directory(path);
+        let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
+        Ok(Directory {
+            directory: directory.map_err(failed)?,
+            _lock: None,
+        })
+    }
+}
+
+fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    fs::open(path, flags, Mode::empty())
+}
+
+impl Storage for Directory {
+    type File = std::fs::File;
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in fs::Dir::read_from(&self.directory)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name == "." || name == ".." || name == LOCK {
+                continue;
+            }
+            let stat = match fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                // Removed meanwhile, or a name that is no UTF-8: none of ours.
+                Err(rustix::io::Errno::NOENT) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            entries.push(Entry {
+                name,
+                bytes: u64::try_from(stat.st_size).unwrap_or(0),
+                is_file: FileType::from_raw_mode(stat.st_mode).is_file(),
+            });
+        }
+        Ok(entries)
+    }
+
+    fn open(&self, name: &str) -> io::Result<std::fs::File> {
+        let access = match self._lock {
+            Some(_) => OFlags::RDWR,
+            None => OFlags::RDONLY,
+        };
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(fs::openat(&self.directory, name, flags, Mode::empty())?.into())
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<std::fs::File> {
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)?;
+        if let Err(error) = fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            self.remove(name)?;
+            return Err(error.into());
+        }
+        Ok(file.into())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(fs::renameat(&self.directory, from, &self.directory, to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(fs::unlinkat(&self.directory, name, AtFlags::empty())?)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        Ok(fs::fsync(&self.directory)?)
+    }
+}
+
+impl File for std::fs::File {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match FileExt::read_at(self, &mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // The length of the file never changes, so that its data are all that has to reach the disk.
+        self.sync_data()
+    }
+}

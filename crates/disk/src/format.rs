@@ -1,0 +1,241 @@
+//! The bytes of the headers of segments and groups. All numbers are little endian. `docs/LOG-FORMAT.md` has the same as tables.
+
+/// The version of the format that this build reads and writes.
+pub const VERSION: u32 = 1;
+
+/// A segment's groups begin here: the header has a page of its own, which is never written again.
+pub(crate) const DATA_BEGIN: u64 = 4096;
+/// Bytes of a group's header.
+pub(crate) const GROUP_HEADER: usize = 24;
+/// Bytes of the length before each batch.
+pub(crate) const BATCH_HEADER: usize = 4;
+/// Groups begin at multiples of this.
+pub(crate) const ALIGNMENT: u64 = 8;
+
+const MAGIC: &[u8; 8] = b"CRORELOG";
+/// Bytes of a segment's header that are used.
+pub(crate) const SEGMENT_HEADER: usize = 64;
+
+/// The numbers that are the same in all segments of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Drawn at random when the log was made: segments of another log are told by it.
+    pub log: u64,
+    /// The seed of the hashes in the batches. The log only keeps it.
+    pub seed: u64,
+}
+
+/// The header of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    /// Seeds the checksums of the segment's groups, so that bytes of the file's former life are no groups.
+    pub salt: u32,
+    /// 1, 2, 3, ...
+    pub number: u64,
+    /// The number of its first group.
+    pub first_group: u64,
+    /// The checksum of the group before it; 0 where there is none.
+    pub previous_crc: u32,
+    /// The length of the file.
+    pub bytes: u64,
+    pub identity: Identity,
+}
+
+/// Why bytes are no header of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoSegment {
+    /// They are not what was written.
+    Damaged,
+    /// They are, of this version of the format.
+    Version(u32),
+}
+
+impl SegmentHeader {
+    pub fn encode(&self) -> [u8; SEGMENT_HEADER] {
+        let mut bytes = [0; SEGMENT_HEADER];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first_group.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.previous_crc.to_le_bytes());
+        bytes[36..44].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[44..52].copy_from_slice(&self.identity.log.to_le_bytes());
+        bytes[52..60].copy_from_slice(&self.identity.seed.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
+        let bytes = bytes.get(..SEGMENT_HEADER).ok_or(NoSegment::Damaged)?;
+        if &bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..60]) != word(bytes, 60) {
+            return Err(NoSegment::Damaged);
+        }
+        match word(bytes, 8) {
+            VERSION => Ok(SegmentHeader {
+                salt: word(bytes, 12),
+                number: long(bytes, 16),
+                first_group: long(bytes, 24),
+                previous_crc: word(bytes, 32),
+                bytes: long(bytes, 36),
+                identity: Identity {
+                    log: long(bytes, 44),
+                    seed: long(bytes, 52),
+                },
+            }),
+            other => Err(NoSegment::Version(other)),
+        }
+    }
+}
+
+/// A group as it stands in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group<'a> {
+    /// 1, 2, 3, ... in the log.
+    pub number: u64,
+    pub crc: u32,
+    /// The checksum of the group before it.
+    pub previous_crc: u32,
+    /// Its batches, each behind its length.
+    pub batches: &'a [u8],
+}
+
+impl<'a> Group<'a> {
+    /// Bytes that it occupies in its segment.
+    pub fn bytes(&self) -> u64 {
+        occupied(self.batches.len())
+    }
+
+    /// Begins a group in an empty buffer; batches follow, then [`seal`](Self::seal).
+    pub fn begin(out: &mut Vec<u8>) {
+        out.clear();
+        out.resize(GROUP_HEADER, 0);
+    }
+
+    /// Adds a batch to a group that has begun.
+    pub fn push(out: &mut Vec<u8>, batch: &[u8]) {
+        let len = u32::try_from(batch.len()).expect("a batch is shorter than a segment");
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(batch);
+    }
+
+    /// Writes the header of a group that is whole, and pads it; returns its checksum.
+    pub fn seal(out: &mut Vec<u8>, number: u64, previous_crc: u32, salt: u32) -> u32 {
+        let len =
+            u32::try_from(out.len() - GROUP_HEADER).expect("a group is shorter than a segment");
+        out[8..16].copy_from_slice(&number.to_le_bytes());
+        out[16..20].copy_from_slice(&previous_crc.to_le_bytes());
+        out[20..24].copy_from_slice(&len.to_le_bytes());
+        let crc = crc32c::crc32c_append(salt, &out[8..]);
+        out[..4].copy_from_slice(&len.to_le_bytes());
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+        out.resize(occupied(len as usize) as usize, 0);
+        crc
+    }
+
+    /// The group at the beginning of these bytes, which end with their segment; `None` where there is none.
+    pub fn decode(bytes: &'a [u8], salt: u32) -> Option<Group<'a>> {
+        let len = word(bytes.get(..GROUP_HEADER)?, 0);
+        // The length stands twice, so that a search for groups in a damaged segment rarely computes a checksum.
+        if len == 0 || len != word(bytes, 20) {
+            return None;
+        }
+        let end = GROUP_HEADER + len as usize;
+        let crc = word(bytes, 4);
+        let whole = bytes.get(8..end)?;
+        (crc32c::crc32c_append(salt, whole) == crc).then(|| Group {
+            number: long(bytes, 8),
+            crc,
+            previous_crc: word(bytes, 16),
+            batches: &bytes[GROUP_HEADER..end],
+        })
+    }
+
+    /// Its batches, in order.
+    pub fn batches(&self) -> impl Iterator<Item = &'a [u8]> {
+        let mut left = self.batches;
+        core::iter::from_fn(move || {
+            let (len, rest) = left.split_at_checked(BATCH_HEADER)?;
+            let (batch, rest) = rest.split_at_checked(word(len, 0) as usize)?;
+            left = rest;
+            Some(batch)
+        })
+    }
+}
+
+/// Bytes that a group with so many bytes of batches occupies.
+pub(crate) fn occupied(batches: usize) -> u64 {
+    (GROUP_HEADER as u64 + batches as u64).next_multiple_of(ALIGNMENT)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_comes_back_and_no_changed_byte_goes_unseen() {
+        let header = SegmentHeader {
+            salt: 1,
+            number: 2,
+            first_group: 3,
+            previous_crc: 4,
+            bytes: 5,
+            identity: Identity { log: 6, seed: 7 },
+        };
+        let bytes = header.encode();
+        assert_eq!(SegmentHeader::decode(&bytes), Ok(header));
+        for at in 0..SEGMENT_HEADER {
+            let mut changed = bytes;
+            changed[at] ^= 1;
+            let damaged = Err(NoSegment::Damaged);
+            assert_eq!(SegmentHeader::decode(&changed), damaged, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_damage() {
+        let header = SegmentHeader {
+            salt: 1,
+            number: 2,
+            first_group: 3,
+            previous_crc: 4,
+            bytes: 5,
+            identity: Identity { log: 6, seed: 7 },
+        };
+        let mut bytes = header.encode();
+        bytes[8] = 2;
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(SegmentHeader::decode(&bytes), Err(NoSegment::Version(2)));
+    }
+
+    #[test]
+    fn a_group_comes_back_with_its_salt_only() {
+        let mut out = Vec::new();
+        Group::begin(&mut out);
+        Group::push(&mut out, b"one");
+        Group::push(&mut out, b"");
+        Group::push(&mut out, b"three");
+        let crc = Group::seal(&mut out, 9, 77, 5);
+        let group = Group::decode(&out, 5).expect("a group");
+        assert_eq!((group.number, group.crc, group.previous_crc), (9, crc, 77));
+        assert_eq!(group.bytes(), out.len() as u64);
+        let batches: Vec<&[u8]> = group.batches().collect();
+        assert_eq!(batches, [&b"one"[..], b"", b"three"]);
+        assert_eq!(Group::decode(&out, 6), None);
+        for at in 0..GROUP_HEADER + group.batches.len() {
+            let mut changed = out.clone();
+            changed[at] ^= 0x40;
+            assert_eq!(Group::decode(&changed, 5), None, "byte {at}");
+        }
+    }
+}

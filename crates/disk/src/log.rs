@@ -1,0 +1,305 @@
+//! The log: groups of batches go to the end of the newest segment, one sync for each group.
+//!
+//! Invariants: the header of a segment is on disk before the segment has its name, and the name before the first group; the segment
+//! before it is synced then. Two files wait to become the next segments, so that a full disk shows while there is room yet.
+
+use std::fmt;
+use std::io;
+
+use crate::format::{
+    BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, SegmentHeader, occupied,
+};
+use crate::scan::{End, Found, Recovered, SPARE, ScanError, scan_to_end, segment_name};
+use crate::storage::{File, Storage};
+
+/// Files that wait to become segments.
+const SPARES: usize = 2;
+/// Bytes of a group at most, but for a single batch that is longer: some milliseconds of a disk.
+const GROUP_BYTES_MAX: u64 = 8 << 20;
+/// A segment with less room than this part of it has no further group of several batches.
+const REST_PART: u64 = 16;
+
+/// How a log is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes that all files may have together.
+    pub bytes_max: u64,
+}
+
+impl Default for Options {
+    /// Segments of 64 MiB, as much as the file system has room for.
+    fn default() -> Options {
+        Options {
+            segment_bytes: 64 << 20,
+            bytes_max: u64::MAX,
+        }
+    }
+}
+
+/// Why a group was not committed.
+#[derive(Debug)]
+pub enum CommitError {
+    /// There is no room, on the file system or below `bytes_max`. Nothing was written: the same group can be tried again.
+    Full,
+    /// A write or a sync failed. It is not known how much of the group is on disk, and the log takes nothing more.
+    Failed(io::Error),
+}
+
+impl fmt::Display for CommitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CommitError::Full => write!(f, "there is no room for another segment of the log"),
+            CommitError::Failed(error) => write!(f, "the log cannot be written: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CommitError {}
+
+/// The segment that is written to.
+struct Segment<F> {
+    file: F,
+    header: SegmentHeader,
+    /// The offset of the next group.
+    offset: u64,
+}
+
+/// A log that can be written.
+pub struct Log<S: Storage> {
+    storage: S,
+    options: Options,
+    identity: Identity,
+    segment: Option<Segment<S::File>>,
+    /// The number of the last segment.
+    segments: u64,
+    next_group: u64,
+    /// The checksum of the last group.
+    crc: u32,
+    /// Files of `segment_bytes` that wait, with their names.
+    spares: Vec<(String, S::File)>,
+    spares_made: u64,
+    /// Bytes of all files.
+    bytes: u64,
+    /// The group at hand.
+    group: Vec<u8>,
+    /// A write or a sync has failed.
+    failed: bool,
+}
+
+impl<S: Storage> Log<S> {
+    /// Reads the log in this directory and is then ready to go on with it: a torn group at its end is cut. Where there is no log a new
+    /// one begins, of this identity. Each batch and each loss is handed to `each`, in order.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or is none that this build may read. Nothing was changed then.
+    pub fn open(
+        storage: S,
+        options: Options,
+        new: Identity,
+        each: impl FnMut(Found<'_>),
+    ) -> Result<(Log<S>, Recovered), ScanError> {
+        let (found, end) = scan_to_end(&storage, each)?;
+        let failed = |name: &str, error| ScanError::Io(name.to_string(), error);
+        let mut log = Log {
+            options,
+            identity: found.identity.unwrap_or(new),
+            segment: None,
+            segments: 0,
+            next_group: 1,
+            crc: 0,
+            spares: Vec::new(),
+            spares_made: 0,
+            bytes: 0,
+            group: Vec::new(),
+            failed: false,
+            storage,
+        };
+        let entries = log
+            .storage
+            .list()
+            .map_err(|error| failed("the directory", error))?;
+        for entry in entries {
+            if entry.name.starts_with(SPARE) && entry.is_file {
+                let removed = log.storage.remove(&entry.name);
+                removed.map_err(|error| failed(&entry.name, error))?;
+            } else if !found.foreign.contains(&entry.name) {
+                log.bytes += entry.bytes;
+            }
+        }
+        if let Some(end) = end {
+            log.go_on(end)?;
+        }
+        log.prepare();
+        Ok((log, found))
+    }
+
+    /// Goes on behind the last group of the last segment.
+    fn go_on(&mut self, end: End) -> Result<(), ScanError> {
+        (self.segments, self.next_group, self.crc) = (end.segment, end.next_group, end.crc);
+        // Behind a segment whose header is damaged a new one begins.
+        if let Some(header) = end.header {
+            let name = segment_name(end.segment);
+            let file = self.storage.open(&name);
+            let file = file.map_err(|error| ScanError::Io(name, error))?;
+            self.segment = Some(Segment {
+                file,
+                header,
+                offset: end.offset,
+            });
+        }
+        Ok(())
+    }
+
+    /// What is the same in all segments.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Bytes of all files of the log.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of groups that can be committed for certain, whatever else fills the disk.
+    pub fn room_bytes(&self) -> u64 {
+        let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
+        let spare = self.options.segment_bytes - DATA_BEGIN;
+        here + self.spares.len() as u64 * spare
+    }
+
+    /// Bytes of batches that the next group should have at most, each with [`bytes_in_group`].
+    pub(crate) fn group_bytes(&self) -> usize {
+        let whole = self.options.segment_bytes - DATA_BEGIN;
+        let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
+        let room = if here > whole / REST_PART {
+            here
+        } else {
+            whole
+        };
+        (room.min(GROUP_BYTES_MAX) as usize).saturating_sub(GROUP_HEADER)
+    }
+
+    /// Makes the files that are to be the next segments, as far as there is room; says whether all of them wait.
+    pub fn prepare(&mut self) -> bool {
+        while self.spares.len() < SPARES {
+            if self.bytes.saturating_add(self.options.segment_bytes) > self.options.bytes_max {
+                return false;
+            }
+            self.spares_made += 1;
+            let name = format!("{SPARE}{}", self.spares_made);
+            match self.storage.create(&name, self.options.segment_bytes) {
+                Ok(file) => self.spares.push((name, file)),
+                // Whatever the reason is: the log goes on as long as it has room, and it is tried again.
+                Err(_) => return false,
+            }
+            self.bytes += self.options.segment_bytes;
+        }
+        true
+    }
+
+    /// Writes the batches as one group. Once this returns they survive a power cut.
+    ///
+    /// # Errors
+    /// [`CommitError::Full`] leaves the log as it was; [`CommitError::Failed`] is final.
+    pub fn commit<'a>(
+        &mut self,
+        batches: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(), CommitError> {
+        if self.failed {
+            return Err(CommitError::Failed(io::Error::other(
+                "an earlier write or sync of the log has failed",
+            )));
+        }
+        Group::begin(&mut self.group);
+        let empty = self.group.len();
+        for batch in batches {
+            Group::push(&mut self.group, batch);
+        }
+        if self.group.len() == empty {
+            return Ok(());
+        }
+        let needed = occupied(self.group.len() - empty);
+        if (self.segment.as_ref()).is_none_or(|segment| segment.room_bytes() < needed) {
+            self.next_segment(needed)?;
+        }
+        let segment = self.segment.as_mut().expect("there is one now");
+        let salt = segment.header.salt;
+        let crc = Group::seal(&mut self.group, self.next_group, self.crc, salt);
+        let written = segment.file.write_at(&self.group, segment.offset);
+        let synced = written.and_then(|()| segment.file.sync());
+        if let Err(error) = synced {
+            self.failed = true;
+            return Err(CommitError::Failed(error));
+        }
+        segment.offset += self.group.len() as u64;
+        (self.next_group, self.crc) = (self.next_group + 1, crc);
+        Ok(())
+    }
+
+    /// Begins the next segment, for a group of so many bytes.
+    fn next_segment(&mut self, needed: u64) -> Result<(), CommitError> {
+        let (name, file, bytes) = self.blank(DATA_BEGIN + needed)?;
+        let number = self.segments + 1;
+        let header = SegmentHeader {
+            salt: self.salt(number),
+            number,
+            first_group: self.next_group,
+            previous_crc: self.crc,
+            bytes,
+            identity: self.identity,
+        };
+        let written = file.write_at(&header.encode(), 0);
+        let synced = written.and_then(|()| file.sync());
+        let named = synced.and_then(|()| self.storage.rename(&name, &segment_name(number)));
+        if let Err(error) = named.and_then(|()| self.storage.sync_names()) {
+            self.failed = true;
+            return Err(CommitError::Failed(error));
+        }
+        self.segments = number;
+        self.segment = Some(Segment {
+            file,
+            header,
+            offset: DATA_BEGIN,
+        });
+        Ok(())
+    }
+
+    /// A file of at least this length, with its name and length.
+    fn blank(&mut self, least: u64) -> Result<(String, S::File, u64), CommitError> {
+        if least <= self.options.segment_bytes {
+            self.prepare();
+            let (name, file) = self.spares.pop().ok_or(CommitError::Full)?;
+            return Ok((name, file, self.options.segment_bytes));
+        }
+        // One batch may be longer than a segment.
+        if self.bytes.saturating_add(least) > self.options.bytes_max {
+            return Err(CommitError::Full);
+        }
+        self.spares_made += 1;
+        let name = format!("{SPARE}{}", self.spares_made);
+        let file = self.storage.create(&name, least);
+        let file = file.map_err(|_| CommitError::Full)?;
+        self.bytes += least;
+        Ok((name, file, least))
+    }
+
+    /// The salt of a segment: no two segments of a log have the same in practice, nor has a file of another log.
+    fn salt(&self, number: u64) -> u32 {
+        let mut seed = self.identity.log.to_le_bytes().to_vec();
+        seed.extend_from_slice(&number.to_le_bytes());
+        crc32c::crc32c(&seed)
+    }
+}
+
+impl<F> Segment<F> {
+    fn room_bytes(&self) -> u64 {
+        self.header.bytes.saturating_sub(self.offset)
+    }
+}
+
+/// Bytes that a batch of this length adds to its group.
+pub(crate) fn bytes_in_group(batch: usize) -> usize {
+    BATCH_HEADER + batch
+}

@@ -1,0 +1,387 @@
+//! Reading a log: every batch in order, and every place where batches were lost.
+//!
+//! A group that does not verify is one of two things. At the end of the log it is *torn*: the power went while it was written, so
+//! nobody was answered, and it is cut. Anywhere else it is *damage*: a later group stands in the log, and was written only after
+//! this one was synced. Damage is reported with the batches, in its place, and the scan goes on behind it.
+
+use std::fmt;
+use std::io;
+
+use crate::format::{ALIGNMENT, DATA_BEGIN, Group, Identity, NoSegment, SegmentHeader, VERSION};
+use crate::storage::{Entry, File, Storage};
+
+/// Names of segments: this, ten digits, and [`SUFFIX`].
+const PREFIX: &str = "segment-";
+const SUFFIX: &str = ".log";
+/// Names of files that wait to become segments.
+pub(crate) const SPARE: &str = "spare-";
+
+/// The name of the segment with this number.
+pub(crate) fn segment_name(number: u64) -> String {
+    format!("{PREFIX}{number:010}{SUFFIX}")
+}
+
+/// Where a batch stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The segment's number.
+    pub segment: u64,
+    /// The offset of its group in the segment, in bytes.
+    pub offset: u64,
+    /// The group's number.
+    pub group: u64,
+}
+
+/// What a scan meets, in the order of the log.
+#[derive(Debug)]
+pub enum Found<'a> {
+    /// A batch.
+    Batch(Place, &'a [u8]),
+    /// Here batches may be missing.
+    Damage(Damage),
+}
+
+/// How batches were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DamageKind {
+    /// Bytes between two groups are not those that were written.
+    Bytes,
+    /// The header of a segment is not readable: all of the segment is lost.
+    Header,
+    /// Segments are missing before this one.
+    Missing,
+    /// A group follows another one than the one that stands before it.
+    Chain,
+}
+
+/// A place where batches were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What happened.
+    pub kind: DamageKind,
+    /// The segment in which it was found.
+    pub segment: u64,
+    /// The offset in the segment at which the log is no longer good.
+    pub offset: u64,
+}
+
+/// A group that was being written when the power went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// Its segment.
+    pub segment: u64,
+    /// Its offset there.
+    pub offset: u64,
+}
+
+/// What a scan found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// The identity of the log; none where it has no segment.
+    pub identity: Option<Identity>,
+    /// Segments that were read.
+    pub segments: u64,
+    /// Groups, batches, and bytes of batches.
+    pub groups: u64,
+    /// Batches in them.
+    pub batches: u64,
+    /// Bytes of the batches.
+    pub bytes: u64,
+    /// The group at the end that was cut.
+    pub torn: Option<Torn>,
+    /// Places where batches were lost, in the order of the log.
+    pub damages: Vec<Damage>,
+    /// Files in the directory that are none of the log's. They are left alone.
+    pub foreign: Vec<String>,
+}
+
+/// Why a log cannot be read. Nothing was changed.
+#[derive(Debug)]
+pub enum ScanError {
+    /// The disk or the file system failed; the file's name.
+    Io(String, io::Error),
+    /// A segment has a format that this build does not know.
+    Version {
+        /// The file.
+        name: String,
+        /// The version of its format.
+        found: u32,
+    },
+    /// Two segments belong to different logs.
+    OtherLog(String),
+    /// A segment is a symbolic link, a directory or a device.
+    NoFile(String),
+}
+
+impl fmt::Display for ScanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ScanError::Io(name, error) => write!(f, "{name}: {error}"),
+            ScanError::Version { name, found } => write!(
+                f,
+                "{name} has version {found} of the log's format, and this program reads version {VERSION}: \
+                 start the version of crore that wrote it, or move the directory away to begin a new log"
+            ),
+            ScanError::OtherLog(name) => write!(
+                f,
+                "{name} belongs to another log than the segments before it: move the files of one of the two logs away"
+            ),
+            ScanError::NoFile(name) => write!(
+                f,
+                "{name} is no ordinary file (a symbolic link, a directory or a device): move it away, and the file that it stands \
+                 for into its place"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ScanError {}
+
+/// The end of a log: where the next group goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// The last segment; none where its header is damaged.
+    pub header: Option<SegmentHeader>,
+    /// Its number.
+    pub segment: u64,
+    /// The offset behind its last group.
+    pub offset: u64,
+    pub next_group: u64,
+    /// The checksum of the last group.
+    pub crc: u32,
+}
+
+/// Reads a log without changing it.
+///
+/// # Errors
+/// When a file cannot be read, or is none that this build may read.
+pub fn scan<S: Storage>(storage: &S, each: impl FnMut(Found<'_>)) -> Result<Recovered, ScanError> {
+    Ok(scan_to_end(storage, each)?.0)
+}
+
+/// The same, and where the log ends; `None` where it has no segment.
+pub(crate) fn scan_to_end<S: Storage>(
+    storage: &S,
+    each: impl FnMut(Found<'_>),
+) -> Result<(Recovered, Option<End>), ScanError> {
+    let mut scan = Scan {
+        each,
+        found: Recovered::default(),
+        expected: None,
+        crc: 0,
+        told: false,
+    };
+    let segments = scan.segments(storage)?;
+    let mut headers = Vec::with_capacity(segments.len());
+    for number in &segments {
+        headers.push(scan.header(storage, *number)?);
+    }
+    let mut end = None;
+    let mut bytes = Vec::new();
+    for (at, number) in segments.iter().copied().enumerate() {
+        if at > 0 && segments[at - 1] + 1 != number {
+            scan.damage(DamageKind::Missing, number, 0);
+        }
+        let header = headers[at];
+        let mut offset = DATA_BEGIN;
+        match &header {
+            None => scan.damage(DamageKind::Header, number, 0),
+            Some(header) => {
+                let name = segment_name(number);
+                read_whole(storage, &name, header.bytes, &mut bytes)?;
+                offset = scan.segment(header, &bytes);
+                match segments.get(at + 1) {
+                    None => scan.end(header, &bytes, offset),
+                    Some(_) => scan.goes_on(header, offset, headers[at + 1].as_ref()),
+                }
+            }
+        }
+        end = Some(End {
+            header,
+            segment: number,
+            offset,
+            next_group: scan.expected.unwrap_or(1),
+            crc: scan.crc,
+        });
+    }
+    Ok((scan.found, end))
+}
+
+/// Reads a segment's bytes, as many as there are.
+fn read_whole<S: Storage>(
+    storage: &S,
+    name: &str,
+    most: u64,
+    bytes: &mut Vec<u8>,
+) -> Result<(), ScanError> {
+    let failed = |error| ScanError::Io(name.to_string(), error);
+    let file = storage.open(name).map_err(failed)?;
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    // A damaged length must not make this read without end: a header's checksum stands before it.
+    bytes.resize(most, 0);
+    let len = file.read_at(bytes, 0).map_err(failed)?;
+    bytes.truncate(len);
+    Ok(())
+}
+
+/// A scan under way.
+struct Scan<E> {
+    each: E,
+    found: Recovered,
+    /// The number of the next group; `None` before the first.
+    expected: Option<u64>,
+    /// The checksum of the last group.
+    crc: u32,
+    /// A loss was reported, and no group came since then.
+    told: bool,
+}
+
+impl<E: FnMut(Found<'_>)> Scan<E> {
+    /// The numbers of the segments, in order.
+    fn segments<S: Storage>(&mut self, storage: &S) -> Result<Vec<u64>, ScanError> {
+        let failed = |error| ScanError::Io("the directory".into(), error);
+        let mut numbers = Vec::new();
+        for Entry { name, is_file, .. } in storage.list().map_err(failed)? {
+            let number = name
+                .strip_prefix(PREFIX)
+                .and_then(|rest| rest.strip_suffix(SUFFIX))
+                .and_then(|digits| digits.parse().ok())
+                .filter(|number| segment_name(*number) == name);
+            match number {
+                Some(_) if !is_file => return Err(ScanError::NoFile(name)),
+                Some(number) => numbers.push(number),
+                None if name.starts_with(SPARE) => {}
+                None => self.found.foreign.push(name),
+            }
+        }
+        numbers.sort_unstable();
+        self.found.foreign.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// The header of a segment; `None` where it is damaged.
+    fn header<S: Storage>(
+        &mut self,
+        storage: &S,
+        number: u64,
+    ) -> Result<Option<SegmentHeader>, ScanError> {
+        let name = segment_name(number);
+        let failed = |error| ScanError::Io(name.clone(), error);
+        let file = storage.open(&name).map_err(failed)?;
+        let mut bytes = [0; crate::format::SEGMENT_HEADER];
+        let len = file.read_at(&mut bytes, 0).map_err(failed)?;
+        let header = match SegmentHeader::decode(&bytes[..len]) {
+            Ok(header) if header.number == number => header,
+            Ok(_) | Err(NoSegment::Damaged) => return Ok(None),
+            Err(NoSegment::Version(found)) => return Err(ScanError::Version { name, found }),
+        };
+        match self.found.identity {
+            Some(identity) if identity.log != header.identity.log => {
+                return Err(ScanError::OtherLog(name));
+            }
+            _ => self.found.identity = Some(header.identity),
+        }
+        Ok(Some(header))
+    }
+
+    /// Reports a loss, once until the next group.
+    fn damage(&mut self, kind: DamageKind, segment: u64, offset: u64) {
+        if core::mem::replace(&mut self.told, true) {
+            return;
+        }
+        let damage = Damage {
+            kind,
+            segment,
+            offset,
+        };
+        self.found.damages.push(damage);
+        (self.each)(Found::Damage(damage));
+    }
+
+    /// Reads the groups of a segment; returns where they end.
+    fn segment(&mut self, header: &SegmentHeader, bytes: &[u8]) -> u64 {
+        self.found.segments += 1;
+        let begins = (header.first_group, header.previous_crc);
+        if self
+            .expected
+            .is_some_and(|expected| (expected, self.crc) != begins)
+        {
+            self.damage(DamageKind::Chain, header.number, 0);
+        }
+        let (mut expected, crc) = begins;
+        self.crc = crc;
+        let mut offset = DATA_BEGIN;
+        loop {
+            let rest = bytes.get(offset as usize..).unwrap_or_default();
+            let next = Group::decode(rest, header.salt).filter(|group| group.number == expected);
+            if let Some(group) = next {
+                if group.previous_crc != self.crc {
+                    self.damage(DamageKind::Chain, header.number, offset);
+                }
+                self.group(header.number, offset, &group);
+                offset += group.bytes();
+                expected += 1;
+                continue;
+            }
+            let Some((later, number)) = find_later(bytes, offset, header.salt, expected) else {
+                break;
+            };
+            self.damage(DamageKind::Bytes, header.number, offset);
+            (offset, expected) = (later, number);
+        }
+        self.expected = Some(expected);
+        offset
+    }
+
+    /// The last segment ends at this offset.
+    fn end(&mut self, header: &SegmentHeader, bytes: &[u8], offset: u64) {
+        let expected = self.expected.unwrap_or(header.first_group);
+        self.found.torn = is_torn(bytes, offset, expected, self.crc).then_some(Torn {
+            segment: header.number,
+            offset,
+        });
+    }
+
+    /// A segment ends at this offset, and another one comes: no group between the two may be missing.
+    fn goes_on(&mut self, header: &SegmentHeader, offset: u64, next: Option<&SegmentHeader>) {
+        let ends = (self.expected, self.crc);
+        let follows = |next: &SegmentHeader| (Some(next.first_group), next.previous_crc) == ends;
+        let adjoins = |next: &&SegmentHeader| next.number == header.number + 1;
+        if next.filter(adjoins).is_some_and(|next| !follows(next)) {
+            self.damage(DamageKind::Bytes, header.number, offset);
+        }
+    }
+
+    fn group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
+        self.told = false;
+        self.crc = group.crc;
+        self.found.groups += 1;
+        let place = Place {
+            segment,
+            offset,
+            group: group.number,
+        };
+        for batch in group.batches() {
+            self.found.batches += 1;
+            self.found.bytes += batch.len() as u64;
+            (self.each)(Found::Batch(place, batch));
+        }
+    }
+}
+
+/// The offset and number of the next group behind this offset that verifies and is not older than `expected`.
+fn find_later(bytes: &[u8], offset: u64, salt: u32, expected: u64) -> Option<(u64, u64)> {
+    let places = (offset + ALIGNMENT..bytes.len() as u64).step_by(ALIGNMENT as usize);
+    let mut groups = places.filter_map(|at| {
+        let group = Group::decode(&bytes[at as usize..], salt)?;
+        Some((at, group.number))
+    });
+    groups.find(|(_, number)| *number >= expected)
+}
+
+/// Whether the group that was to come next had begun.
+fn is_torn(bytes: &[u8], offset: u64, expected: u64, crc: u32) -> bool {
+    let header = bytes.get(offset as usize..).unwrap_or_default();
+    let begins = |at: usize, wanted: &[u8]| header.get(at..at + wanted.len()) == Some(wanted);
+    begins(8, &expected.to_le_bytes()) && begins(16, &crc.to_le_bytes())
+}

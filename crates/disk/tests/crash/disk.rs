@@ -1,0 +1,313 @@
+//! A disk in memory that loses power: what was not synced is on it in part.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::rc::Rc;
+
+use crore_disk::{Entry, File, Storage};
+
+/// What a disk writes as a whole.
+const SECTOR: usize = 512;
+
+/// A generator of numbers (SplitMix64).
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+}
+
+/// How the disk breaks its promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Not at all.
+    None,
+    /// A sync of a file returns and does nothing.
+    FileNotSynced,
+    /// A sync of the names returns and does nothing.
+    NamesNotSynced,
+}
+
+#[derive(Default)]
+struct Content {
+    /// The bytes as the process sees them.
+    now: Vec<u8>,
+    /// The bytes on the disk.
+    kept: Vec<u8>,
+    /// Sectors that differ, perhaps.
+    dirty: BTreeSet<usize>,
+}
+
+type Shared = Rc<RefCell<Content>>;
+
+struct Inner {
+    names: BTreeMap<String, Shared>,
+    /// The names on the disk, and the changes since then, in order.
+    kept: BTreeMap<String, Shared>,
+    changes: Vec<Change>,
+    /// Bytes that fit.
+    room: usize,
+    /// Calls until the power goes.
+    calls_left: usize,
+    fault: Fault,
+    rng: Rng,
+}
+
+enum Change {
+    Add(String, Shared),
+    Remove(String),
+    Rename(String, String),
+}
+
+fn apply(names: &mut BTreeMap<String, Shared>, change: &Change) {
+    match change {
+        Change::Add(name, content) => drop(names.insert(name.clone(), content.clone())),
+        Change::Remove(name) => drop(names.remove(name)),
+        Change::Rename(from, to) => {
+            let content = names.remove(from).expect("it was there");
+            names.insert(to.clone(), content);
+        }
+    }
+}
+
+/// The disk. Clones are the same one.
+#[derive(Clone)]
+pub struct Disk(Rc<RefCell<Inner>>);
+
+impl Disk {
+    pub fn new(seed: u64, fault: Fault) -> Disk {
+        Disk(Rc::new(RefCell::new(Inner {
+            names: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            changes: Vec::new(),
+            room: usize::MAX,
+            calls_left: usize::MAX,
+            fault,
+            rng: Rng(seed),
+        })))
+    }
+
+    /// The power goes after so many calls: this one and all later ones fail.
+    pub fn power_goes_after(&self, calls: usize) {
+        self.0.borrow_mut().calls_left = calls;
+    }
+
+    /// So many bytes of files fit.
+    pub fn set_room(&self, bytes: usize) {
+        self.0.borrow_mut().room = bytes;
+    }
+
+    /// The power is back: any sectors that were not synced are lost, and the latest changes of names.
+    pub fn power_returns(&self) {
+        let mut inner = self.0.borrow_mut();
+        let Inner {
+            names,
+            kept,
+            changes,
+            rng,
+            ..
+        } = &mut *inner;
+        let last = rng.below(changes.len() + 1);
+        for change in &changes[..last] {
+            apply(kept, change);
+        }
+        changes.clear();
+        *names = kept.clone();
+        let all: Vec<Shared> = names.values().cloned().collect();
+        for content in all {
+            let mut content = content.borrow_mut();
+            let Content { now, kept, dirty } = &mut *content;
+            // All, none, the first ones, or any.
+            let manner = rng.below(4);
+            let first = rng.below(dirty.len() + 1);
+            for (n, sector) in core::mem::take(dirty).into_iter().enumerate() {
+                let stays = match manner {
+                    0 => true,
+                    1 => false,
+                    2 => n < first,
+                    _ => rng.chance(50),
+                };
+                let range = sector * SECTOR..((sector + 1) * SECTOR).min(now.len());
+                if stays {
+                    let end = range.end.max(kept.len());
+                    kept.resize(end, 0);
+                    kept[range.clone()].copy_from_slice(&now[range]);
+                }
+            }
+            *now = kept.clone();
+        }
+        inner.calls_left = usize::MAX;
+    }
+
+    /// Changes a byte of a file on the disk; says whether there is one.
+    pub fn damage(&self, name: &str, at: usize) -> bool {
+        let inner = self.0.borrow();
+        let Some(content) = inner.names.get(name) else {
+            return false;
+        };
+        let mut content = content.borrow_mut();
+        let Content { now, kept, .. } = &mut *content;
+        let (Some(now), Some(kept)) = (now.get_mut(at), kept.get_mut(at)) else {
+            return false;
+        };
+        *now ^= 0x10;
+        *kept = *now;
+        true
+    }
+
+    /// Cuts a file on the disk to this length.
+    pub fn truncate(&self, name: &str, bytes: usize) {
+        let inner = self.0.borrow();
+        let mut content = inner.names[name].borrow_mut();
+        content.now.truncate(bytes);
+        content.kept.truncate(bytes);
+        content.dirty.clear();
+    }
+
+    /// Replaces the bytes of a file by those of the same file of another disk.
+    pub fn copy_from(&self, other: &Disk, name: &str) {
+        let bytes = other.0.borrow().names[name].borrow().now.clone();
+        let inner = self.0.borrow();
+        let mut content = inner.names[name].borrow_mut();
+        (content.now, content.kept) = (bytes.clone(), bytes);
+    }
+
+    fn call(&self) -> io::Result<std::cell::RefMut<'_, Inner>> {
+        let mut inner = self.0.borrow_mut();
+        match inner.calls_left.checked_sub(1) {
+            Some(left) => {
+                inner.calls_left = left;
+                Ok(inner)
+            }
+            None => Err(io::Error::other("the power is gone")),
+        }
+    }
+}
+
+fn not_found() -> io::Error {
+    io::ErrorKind::NotFound.into()
+}
+
+impl Storage for Disk {
+    type File = Open;
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        let inner = self.call()?;
+        let entry = |(name, content): (&String, &Shared)| Entry {
+            name: name.clone(),
+            bytes: content.borrow().now.len() as u64,
+            is_file: true,
+        };
+        Ok(inner.names.iter().map(entry).collect())
+    }
+
+    fn open(&self, name: &str) -> io::Result<Open> {
+        let inner = self.call()?;
+        let content = inner.names.get(name).ok_or_else(not_found)?.clone();
+        Ok(Open(self.clone(), content))
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Open> {
+        let mut inner = self.call()?;
+        let used: usize = inner.names.values().map(|it| it.borrow().now.len()).sum();
+        let bytes = bytes as usize;
+        if used + bytes > inner.room {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        // A file may begin with the bytes of another one's former life.
+        let others: Vec<Shared> = inner.names.values().cloned().collect();
+        let mut now = match inner.rng.below(others.len() + 1) {
+            0 => Vec::new(),
+            n => others[n - 1].borrow().now.clone(),
+        };
+        now.resize(bytes, 0);
+        let dirty = (0..bytes.div_ceil(SECTOR)).collect();
+        // The length, too, is on the disk with the first sync only.
+        let kept = Vec::new();
+        let content = Rc::new(RefCell::new(Content { now, kept, dirty }));
+        let change = Change::Add(name.to_string(), content.clone());
+        apply(&mut inner.names, &change);
+        inner.changes.push(change);
+        Ok(Open(self.clone(), content))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut inner = self.call()?;
+        assert!(!inner.names.contains_key(to), "{to} is there already");
+        let change = Change::Rename(from.to_string(), to.to_string());
+        apply(&mut inner.names, &change);
+        inner.changes.push(change);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut inner = self.call()?;
+        if !inner.names.contains_key(name) {
+            return Err(not_found());
+        }
+        let change = Change::Remove(name.to_string());
+        apply(&mut inner.names, &change);
+        inner.changes.push(change);
+        Ok(())
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        let mut inner = self.call()?;
+        if inner.fault != Fault::NamesNotSynced {
+            let Inner { kept, changes, .. } = &mut *inner;
+            changes.drain(..).for_each(|change| apply(kept, &change));
+        }
+        Ok(())
+    }
+}
+
+/// An open file.
+pub struct Open(Disk, Shared);
+
+impl File for Open {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _inner = self.0.call()?;
+        let content = self.1.borrow();
+        let from = content.now.get(offset as usize..).unwrap_or_default();
+        let len = from.len().min(bytes.len());
+        bytes[..len].copy_from_slice(&from[..len]);
+        Ok(len)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut content = self.1.borrow_mut();
+        let at = offset as usize;
+        let end = at + bytes.len();
+        if content.now.len() < end {
+            content.now.resize(end, 0);
+        }
+        // Written before the power may go: the sectors of the last write can be lost, too.
+        content.now[at..end].copy_from_slice(bytes);
+        content.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
+        self.0.call().map(drop)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let inner = self.0.call()?;
+        if inner.fault != Fault::FileNotSynced {
+            let mut content = self.1.borrow_mut();
+            content.kept = content.now.clone();
+            content.dirty.clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! The log in a real directory, and the thread that commits.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+
+use crore_disk::{
+    Batch, Directory, Engine, Found, Identity, Log, OpenError, Options, ScanError, scan,
+};
+
+const IDENTITY: Identity = Identity { log: 7, seed: 8 };
+const OPTIONS: Options = Options {
+    segment_bytes: 1 << 20,
+    bytes_max: u64::MAX,
+};
+
+/// A directory that is removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("crore-disk-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Place(path)
+    }
+
+    fn segment(&self, number: u64) -> PathBuf {
+        self.0.join(format!("segment-{number:010}.log"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(path: &Path) -> Result<Log<Directory>, ScanError> {
+    let directory = Directory::lock(path).expect("a directory");
+    Ok(Log::open(directory, OPTIONS, IDENTITY, |_| ())?.0)
+}
+
+/// The batches in a directory, and its losses.
+fn read(path: &Path) -> (Vec<Vec<u8>>, usize) {
+    let directory = Directory::read_only(path).expect("a directory");
+    let mut batches = Vec::new();
+    let found = scan(&directory, |it| {
+        if let Found::Batch(_, batch) = it {
+            batches.push(batch.to_vec());
+        }
+    });
+    (batches, found.expect("a log").damages.len())
+}
+
+#[test]
+fn a_log_comes_back_with_its_identity() {
+    let place = Place::new("back");
+    let mut log = open(&place.0).expect("a new log");
+    log.commit([&b"one"[..], b"two"]).expect("there is room");
+    drop(log);
+    let directory = Directory::lock(&place.0).expect("the lock is free again");
+    let other = Identity { log: 1, seed: 2 };
+    let (mut log, found) = Log::open(directory, OPTIONS, other, |_| ()).expect("a log");
+    assert_eq!((log.identity(), found.batches), (IDENTITY, 2));
+    log.commit([&b"three"[..]]).expect("there is room");
+    drop(log);
+    let batches = ["one", "two", "three"].map(|it| it.as_bytes().to_vec());
+    assert_eq!(read(&place.0), (batches.to_vec(), 0));
+    let mode = fs::metadata(&place.0)
+        .expect("a directory")
+        .permissions()
+        .mode();
+    assert_eq!(
+        mode & 0o777,
+        0o700,
+        "messages are for the server's user only"
+    );
+}
+
+#[test]
+fn one_process_has_a_directory() {
+    let place = Place::new("lock");
+    let held = Directory::lock(&place.0).expect("a directory");
+    let second = Directory::lock(&place.0);
+    assert!(matches!(second, Err(OpenError::Locked(_))), "{second:?}");
+    drop(held);
+    assert!(Directory::lock(&place.0).is_ok());
+}
+
+#[test]
+fn files_that_are_none_of_the_log_are_left_alone_and_named() {
+    let place = Place::new("foreign");
+    let mut log = open(&place.0).expect("a new log");
+    log.commit([&b"one"[..]]).expect("there is room");
+    drop(log);
+    for name in ["notes.txt", "segment-1.log", "segment-0000000002.log.bak"] {
+        fs::write(place.0.join(name), "x").expect("it is written");
+    }
+    let directory = Directory::lock(&place.0).expect("a directory");
+    let (_, found) = Log::open(directory, OPTIONS, IDENTITY, |_| ()).expect("a log");
+    assert_eq!(
+        found.foreign,
+        ["notes.txt", "segment-0000000002.log.bak", "segment-1.log"]
+    );
+    assert!(place.0.join("notes.txt").exists());
+}
+
+#[test]
+fn a_symbolic_link_in_a_segments_place_is_refused() {
+    let place = Place::new("link");
+    let mut log = open(&place.0).expect("a new log");
+    log.commit([&b"one"[..]]).expect("there is room");
+    drop(log);
+    let moved = place.0.join("elsewhere");
+    fs::rename(place.segment(1), &moved).expect("it moves");
+    symlink(&moved, place.segment(1)).expect("a link");
+    let refused = open(&place.0).err().expect("it is refused");
+    assert!(matches!(refused, ScanError::NoFile(_)), "{refused}");
+}
+
+#[test]
+fn a_segment_of_another_log_or_of_a_newer_format_is_refused() {
+    let (place, other) = (Place::new("one"), Place::new("other"));
+    for (place, identity) in [(&place, IDENTITY), (&other, Identity { log: 9, seed: 8 })] {
+        let directory = Directory::lock(&place.0).expect("a directory");
+        let (mut log, _) = Log::open(directory, OPTIONS, identity, |_| ()).expect("a new log");
+        for _ in 0..3 {
+            log.commit([&[0; 600 << 10][..]]).expect("there is room");
+        }
+    }
+    fs::copy(other.segment(2), place.segment(2)).expect("it is copied");
+    let refused = open(&place.0).err().expect("it is refused");
+    assert!(matches!(refused, ScanError::OtherLog(_)), "{refused}");
+
+    let mut bytes = fs::read(other.segment(3)).expect("a segment");
+    bytes[8] = 99;
+    let crc = crc32c::crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+    fs::write(other.segment(3), &bytes).expect("it is written");
+    let refused = open(&other.0).err().expect("it is refused").to_string();
+    assert!(refused.contains("version 99"), "{refused}");
+}
+
+/// A file system of four megabytes; `None` where this user may not mount one.
+fn small_file_system(place: &Place) -> Option<impl Drop> {
+    struct Mounted(PathBuf);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    fs::create_dir_all(&place.0).expect("a directory");
+    let mut mount = Command::new("mount");
+    let mount = mount.args(["-t", "tmpfs", "-o", "size=4m", "crore-test"]);
+    let mounted = mount
+        .arg(&place.0)
+        .status()
+        .is_ok_and(|status| status.success());
+    mounted.then(|| Mounted(place.0.clone()))
+}
+
+#[test]
+fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
+    let place = Place::new("full");
+    let Some(_mounted) = small_file_system(&place) else {
+        return;
+    };
+    let filler = place.0.join("filler");
+    fs::write(&filler, vec![1; 1 << 20]).expect("there is room");
+    let (answer, answered) = mpsc::channel();
+    let log = open(&place.0).expect("a new log");
+    let committed = move |group: Vec<Bytes>| {
+        group
+            .into_iter()
+            .for_each(|it| answer.send(it.0).expect("a reader"))
+    };
+    let engine = Engine::start(log, committed, |error| panic!("{error}")).expect("a thread");
+    // Four megabytes are more than fits beside the filler.
+    for number in 0..64_u8 {
+        engine.append(Bytes(vec![number; 64 << 10]));
+    }
+    let first: Vec<Vec<u8>> = answered.iter().take(20).collect();
+    assert_eq!(first.len(), 20);
+    fs::remove_file(&filler).expect("it is there");
+    // As much as fits now is committed; the rest waits in the engine, which this test does not end in order.
+    let second: Vec<Vec<u8>> = answered.iter().take(20).collect();
+    let numbers = first.iter().chain(&second).map(|batch| batch[0]);
+    assert!(numbers.eq(0..40));
+    std::mem::forget(engine);
+}
+
+struct Bytes(Vec<u8>);
+
+impl Batch for Bytes {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[test]
+fn each_batch_is_answered_once_in_order_and_is_on_disk_then() {
+    let place = Place::new("engine");
+    let (answer, answered) = mpsc::channel();
+    let log = open(&place.0).expect("a new log");
+    let committed = move |group: Vec<Bytes>| answer.send(group).expect("a reader");
+    let engine = Engine::start(log, committed, |error| panic!("{error}")).expect("a thread");
+    let numbers = |group: &[Bytes]| -> Vec<u32> {
+        let number = |it: &Bytes| u32::from_le_bytes(it.0[..4].try_into().expect("a number"));
+        group.iter().map(number).collect()
+    };
+    let mut all = Vec::new();
+    for number in 0..2000_u32 {
+        let mut bytes = number.to_le_bytes().to_vec();
+        bytes.resize(4 + number as usize % 3000, 1);
+        engine.append(Bytes(bytes));
+        if number % 500 == 0 {
+            all.extend(numbers(&answered.recv().expect("an answer")));
+            let (batches, losses) = read(&place.0);
+            assert!(batches.len() >= all.len() && losses == 0);
+        }
+    }
+    drop(engine);
+    answered
+        .iter()
+        .for_each(|group| all.extend(numbers(&group)));
+    assert!(all.iter().copied().eq(0..2000));
+    assert_eq!(read(&place.0).0.len(), 2000);
+}
