@@ -10,6 +10,8 @@
 //! other levels is the topic's. Filters with up to [`FREE_WILDCARDS`] such levels have few shapes; the number of shapes
 //! of the others is limited, so that nobody can make a publish visit two to the power of its levels.
 //!
+//! A match counts the nodes that it visits as steps of the shard's work.
+//!
 //! It does not validate filters: callers have done that before they open one ([`crore_wire::topic::check_filter`]).
 
 pub(crate) mod matching;
@@ -20,6 +22,7 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::base::work::Steps;
 use crate::store::blobs::{Blob, Names};
 use crate::store::index::{Chained, Index};
 use crate::store::slab::{NONE, Slab, Vacant};
@@ -32,6 +35,9 @@ pub const FREE_WILDCARDS: u32 = 2;
 /// Shapes of filters with more `+` than that, all together. A publish visits at most this many more nodes for each
 /// level of its name: 2,048 in all for eight levels.
 pub const SHAPES_MAX: usize = 256;
+
+/// Nodes that a match visits in the time of a step: those near the root are cached.
+const NODES_PER_STEP: usize = 4;
 
 /// Why a filter was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,11 +122,12 @@ pub struct Filters {
     /// The levels that are `+`, of filters with more than [`FREE_WILDCARDS`] of them; and the number of such filters.
     shapes: BTreeMap<u16, u32>,
     seed: u64,
+    steps: Steps,
 }
 
 impl Filters {
-    /// Without filters. `seed` keys the hash of levels, against floods of collisions.
-    pub fn new(seed: u64) -> Self {
+    /// Without filters. `seed` keys the hash of levels, against floods of collisions; `steps` count the work of matches.
+    pub fn new(seed: u64, steps: &Steps) -> Self {
         Filters {
             nodes: Slab::new(),
             index: Index::new(),
@@ -130,6 +137,7 @@ impl Filters {
             filters: 0,
             shapes: BTreeMap::new(),
             seed,
+            steps: steps.clone(),
         }
     }
 
@@ -261,17 +269,19 @@ impl Filters {
             count += 1;
         }
         // Levels below these make no difference to any filter.
-        self.visit(
-            NONE,
-            &levels[..count],
-            !topic::is_reserved(topic),
-            &mut each,
-        );
+        let wild = !topic::is_reserved(topic);
+        let visited = self.visit(NONE, &levels[..count], wild, &mut each);
+        self.count(visited);
     }
 
-    /// Visits one node, and the nodes below it as far as they match `rest`, the following levels. `wild`: wildcards
+    /// Counts the work of looking at so many nodes, or at as many other things that were found.
+    pub fn count(&self, nodes: usize) {
+        self.steps.add(nodes / NODES_PER_STEP);
+    }
+
+    /// Visits one node, and the nodes below it as far as they match `rest`, the following levels; returns how many. `wild`: wildcards
     /// count here.
-    fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, each: &mut impl FnMut(u32)) {
+    fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, each: &mut impl FnMut(u32)) -> usize {
         let (plus, many) = self.wildcards(at);
         if wild && many != NONE {
             each(many);
@@ -280,18 +290,20 @@ impl Filters {
             if self.nodes.get(at).children & ENDS != 0 {
                 each(at);
             }
-            return;
+            return 1;
         };
+        let mut visited = 1;
         let child = match self.has_texts(at) {
             true => self.text_child(at, level),
             false => None,
         };
         if let Some(child) = child {
-            self.visit(child, rest, true, each);
+            visited += self.visit(child, rest, true, each);
         }
         if wild && plus != NONE {
-            self.visit(plus, rest, true, each);
+            visited += self.visit(plus, rest, true, each);
         }
+        visited
     }
 
     fn wildcards(&self, at: u32) -> (u32, u32) {

@@ -56,7 +56,7 @@ use crate::base::placement::{Placement, SLOTS};
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
-use crate::base::work::Steps;
+use crate::base::work::{FILTERS_PER_STEP, Steps};
 use crate::budget::admission::{Admission, Client, Reached};
 use crate::budget::stats::Stats;
 use crate::filters::matching::Matching;
@@ -156,12 +156,12 @@ impl Home {
             me,
             log_bytes_max: settings.limits.log_bytes / homes,
             logs_bytes_most: 0,
-            steps,
-            groups: Groups::new(seed, count),
-            keepers: Keepers::new(seed),
+            groups: Groups::new(seed, count, &steps),
+            keepers: Keepers::new(seed, &steps),
             retained: BTreeMap::new(),
             forgetting: Forgetting::new(rules.count()),
-            filters: Registered::new(seed),
+            filters: Registered::new(seed, &steps),
+            steps,
             epoch,
             foresight: None,
             topics_max: settings.limits.topics_per_home(homes),
@@ -263,6 +263,7 @@ impl Home {
         row.hash = hash;
         row.name = self.names.insert(name);
         row.rule = rules.number_for(name);
+        self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);
         row.touched_s = now.unix_s;
         row.set_last(self.floors[usize::from(row.slot())]);
         let id = self.rows.insert(row);

@@ -1,7 +1,8 @@
 //! The data format of permessage-deflate without context takeover (RFC 7692 §7.2): every message is
 //! a raw DEFLATE stream of its own, sync-flushed, with the flush's last four bytes left out.
 //!
-//! Invariant: inflating stops at its limit, so that a small message never becomes a large one.
+//! Invariants: inflating stops at its limit, so that a small message never becomes a large one; and it stops when the work that its caller
+//! allows is done, whatever the message is made of, to go on later.
 //! Contexts that outlive a message are deliberately not supported: they cost memory for idle
 //! connections, and a broadcast could not be compressed once for all.
 
@@ -13,7 +14,8 @@ use miniz_oxide::deflate::core::{
 };
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
-    TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF,
+    TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY,
+    TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF,
 };
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
@@ -29,6 +31,12 @@ const EMPTY: u8 = 0x00;
 
 /// DEFLATE's largest window, 2^15 bytes.
 const WINDOW_BITS: u8 = 15;
+
+/// The work of a block whatever it has, in bytes: its tables are built anew.
+const BLOCK_WORK: usize = 2 << 10;
+
+/// Bytes of output that are made in one go.
+const OUTPUT_AT_ONCE: usize = 32 << 10;
 
 /// The first size of an inflated message's buffer, in bytes; it doubles from there.
 const INFLATE_START: usize = 512;
@@ -102,94 +110,143 @@ pub enum InflateError {
     Malformed,
 }
 
-/// Appends the inflated message to `out`, at most `limit` bytes. Messages of several blocks, final
-/// ones among them, are fine (RFC 7692 §7.2.3.4, §7.2.3.5).
+/// Inflates a whole message into `out`, at most `limit` bytes.
 ///
 /// # Errors
 ///
-/// [`InflateError`]; `out` then has unspecified bytes at its end.
+/// [`InflateError`].
 pub fn inflate(data: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), InflateError> {
-    if data.is_empty() {
-        return Ok(()); // not even the byte that an empty message has, but clear enough
-    }
-    let start = out.len();
-    let mut inflater = Inflater {
-        state: DecompressorOxide::new(),
-        start,
-        filled: start,
-        limit,
-    };
-    let mut rest = data;
-    while !rest.is_empty() {
-        match inflater.run(rest, out)? {
-            // The message ended with a final block and nothing after it.
-            Some([]) => return inflater.finish(out),
-            // More blocks follow a final one.
-            Some(left) => rest = left,
-            None => break,
-        }
-    }
-    match inflater.run(&END, out)? {
-        Some([]) => inflater.finish(out),
-        _ => Err(InflateError::Malformed),
-    }
+    let mut inflater = Inflater::new(limit);
+    let mut work = usize::MAX;
+    let done = inflater.go_on(data, &mut work)?;
+    debug_assert!(done, "the work is not bounded");
+    out.append(&mut inflater.into_plain());
+    Ok(())
 }
 
-struct Inflater {
-    state: DecompressorOxide,
-    /// Where the message begins in the output.
-    start: usize,
-    /// Where the output's inflated bytes end; past it lie zeros to write over.
+/// A message that is inflated in as many steps as its caller wants. Messages of several blocks, final ones among them, are
+/// fine (RFC 7692 §7.2.3.4, §7.2.3.5).
+pub struct Inflater {
+    state: Box<DecompressorOxide>,
+    /// The inflated bytes, and zeros to write over.
+    out: Vec<u8>,
+    /// Where the inflated bytes end.
     filled: usize,
     limit: usize,
+    /// Bytes of the message that were read, and of [`END`] behind it.
+    read: usize,
+    /// The message ended with a final block, and nothing followed so far.
+    ended: bool,
+}
+
+impl core::fmt::Debug for Inflater {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Inflater")
+            .field("read", &self.read)
+            .field("filled", &self.filled)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Inflater {
-    /// Inflates `input`: `Some` with the bytes behind its final block, or `None` when all was taken and the stream goes on.
-    fn run<'i>(
-        &mut self,
-        mut input: &'i [u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Option<&'i [u8]>, InflateError> {
-        const FLAGS: u32 = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+    /// Begins a message that may have so many bytes.
+    pub fn new(limit: usize) -> Inflater {
+        Inflater {
+            state: Box::default(),
+            out: Vec::new(),
+            filled: 0,
+            limit,
+            read: 0,
+            ended: false,
+        }
+    }
+
+    /// The inflated bytes so far.
+    pub fn plain(&self) -> &[u8] {
+        &self.out[..self.filled]
+    }
+
+    /// The inflated message.
+    pub fn into_plain(mut self) -> Vec<u8> {
+        self.out.truncate(self.filled);
+        self.out
+    }
+
+    /// Bytes of heap that it occupies.
+    pub fn bytes(&self) -> usize {
+        size_of::<DecompressorOxide>() + self.out.capacity()
+    }
+
+    /// Goes on with `data`, always the whole compressed message, until it is inflated (true) or the work is used up. `work` is in
+    /// bytes: of input and of output, and [`BLOCK_WORK`] for each block, since a block without data takes a few bytes of
+    /// input and makes as much work as thousands. At most a block or [`OUTPUT_AT_ONCE`] is done past it.
+    ///
+    /// # Errors
+    ///
+    /// [`InflateError`].
+    pub fn go_on(&mut self, data: &[u8], work: &mut usize) -> Result<bool, InflateError> {
+        if data.is_empty() {
+            return Ok(true); // not even the byte that an empty message has, but clear enough
+        }
         loop {
-            // Positions count from the message's start, so that it cannot refer to bytes before it.
-            let message = &mut out[self.start..];
-            let at = self.filled - self.start;
-            let (status, read, written) = decompress(&mut self.state, input, message, at, FLAGS);
-            input = &input[read..];
-            self.filled += written;
-            match status {
-                TINFLStatus::Done => {
-                    self.state.init();
-                    return Ok(Some(input));
-                }
-                TINFLStatus::NeedsMoreInput => return Ok(None),
-                TINFLStatus::HasMoreOutput => self.grow(out)?,
-                _ => return Err(InflateError::Malformed),
+            if self.ended && self.read == data.len() || self.read == data.len() + END.len() {
+                return match self.ended && self.filled <= self.limit {
+                    true => Ok(true),
+                    false if self.ended => Err(InflateError::TooBig),
+                    false => Err(InflateError::Malformed),
+                };
+            }
+            if *work == 0 {
+                return Ok(false);
+            }
+            let input = match data.get(self.read..) {
+                Some(rest) if !rest.is_empty() => rest,
+                _ => &END[self.read - data.len()..],
+            };
+            let did = self.some(input)?;
+            *work = work.saturating_sub(did);
+            if self.ended && self.read > data.len() && self.read < data.len() + END.len() {
+                return Err(InflateError::Malformed); // what was put back ended a block that was cut off
             }
         }
     }
 
+    /// Inflates some of the input; returns the work that it was.
+    fn some(&mut self, input: &[u8]) -> Result<usize, InflateError> {
+        const FLAGS: u32 = TINFL_FLAG_HAS_MORE_INPUT
+            | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF
+            | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;
+        self.ended = false;
+        let at = self.filled;
+        let end = self.out.len().min(at + OUTPUT_AT_ONCE);
+        let (status, read, written) =
+            decompress(&mut self.state, input, &mut self.out[..end], at, FLAGS);
+        self.read += read;
+        self.filled += written;
+        let mut work = read + written;
+        match status {
+            TINFLStatus::Done => {
+                self.state.init();
+                self.ended = true;
+                work += BLOCK_WORK;
+            }
+            TINFLStatus::BlockBoundary => work += BLOCK_WORK,
+            TINFLStatus::NeedsMoreInput => {}
+            TINFLStatus::HasMoreOutput if self.filled < self.out.len() => {}
+            TINFLStatus::HasMoreOutput => self.grow()?,
+            _ => return Err(InflateError::Malformed),
+        }
+        Ok(work)
+    }
+
     /// Makes room for more output: up to one byte over the limit, to tell an exact fit from too much.
-    fn grow(&self, out: &mut Vec<u8>) -> Result<(), InflateError> {
-        let size = out.len() - self.start;
-        if self.filled - self.start > self.limit {
+    fn grow(&mut self) -> Result<(), InflateError> {
+        if self.filled > self.limit {
             return Err(InflateError::TooBig);
         }
         let most = self.limit.saturating_add(1);
-        out.resize(
-            self.start + (size * 2).clamp(INFLATE_START.min(most), most),
-            0,
-        );
-        Ok(())
-    }
-
-    fn finish(self, out: &mut Vec<u8>) -> Result<(), InflateError> {
-        if self.filled - self.start > self.limit {
-            return Err(InflateError::TooBig);
-        }
-        out.truncate(self.filled);
+        let size = (self.out.len() * 2).clamp(INFLATE_START.min(most), most);
+        self.out.resize(size, 0);
         Ok(())
     }
 }

@@ -16,6 +16,7 @@ use blake2::Blake2bMac;
 use blake2::digest::consts::U16;
 use blake2::digest::{FixedOutput, KeyInit, Update};
 
+use crate::base::work::{FILTERS_PER_STEP, Steps};
 use crore_wire::topic::{self, TopicError};
 
 /// Filters of one grant. A token has a few thousand bytes at most, so only a callback or a file could bring more.
@@ -187,6 +188,11 @@ impl Grants {
 
     /// Each filter with its rights.
     pub fn iter(&self) -> impl Iterator<Item = (Rights, &str)> {
+        let text = |filter| core::str::from_utf8(filter).expect("it was a string");
+        (self.filters()).map(move |(rights, filter)| (rights, text(filter)))
+    }
+
+    fn filters(&self) -> impl Iterator<Item = (Rights, &[u8])> {
         let mut rest = &self.0[1 + usize::from(self.0[0])..];
         core::iter::from_fn(move || {
             let [rights, low, high, text @ ..] = rest else {
@@ -194,17 +200,20 @@ impl Grants {
             };
             let (filter, after) = text.split_at(usize::from(u16::from_le_bytes([*low, *high])));
             rest = after;
-            let filter = core::str::from_utf8(filter).expect("it was a string");
             Some((Rights(*rights), filter))
         })
     }
 
-    /// Whether the grants cover all that `filter` matches; `filter` may be a topic.
-    pub fn cover(&self, right: Right, filter: &[u8]) -> bool {
-        let granted = |(rights, granted): (Rights, &str)| {
-            rights.has(right) && topic::covers(granted.as_bytes(), filter)
+    /// Whether the grants cover all that `filter` matches, which may be a topic. `steps` count the filters that are compared.
+    pub fn cover(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
+        let mut compared = 0;
+        let granted = |(rights, granted): (Rights, &[u8])| {
+            compared += 1;
+            rights.has(right) && topic::covers(granted, filter)
         };
-        self.iter().any(granted)
+        let covers = self.filters().any(granted);
+        steps.add(compared / FILTERS_PER_STEP);
+        covers
     }
 
     /// Whether nothing is granted.
@@ -446,20 +455,21 @@ mod tests {
             (Right::Info, "in/#"),
         ];
         let grants = Grants::new("ann", granted).unwrap();
+        let steps = Steps::default();
         assert_eq!(grants.user(), "ann");
         assert_eq!(grants.iter().count(), 2, "a filter stands there once");
         for right in Right::ALL {
             let inside = matches!(right, Right::Publish | Right::Info);
-            assert_eq!(grants.cover(right, b"in/1"), inside, "{right:?}");
+            assert_eq!(grants.cover(right, b"in/1", &steps), inside, "{right:?}");
             assert_eq!(
-                grants.cover(right, b"out/1/x"),
+                grants.cover(right, b"out/1/x", &steps),
                 right == Right::Subscribe,
                 "{right:?}"
             );
         }
-        assert!(grants.cover(Right::Subscribe, b"out/+/x"));
-        assert!(!grants.cover(Right::Subscribe, b"out/#"));
-        assert!(!Grants::default().cover(Right::Publish, b"in/1"));
+        assert!(grants.cover(Right::Subscribe, b"out/+/x", &steps));
+        assert!(!grants.cover(Right::Subscribe, b"out/#", &steps));
+        assert!(!Grants::default().cover(Right::Publish, b"in/1", &steps));
     }
 
     #[test]

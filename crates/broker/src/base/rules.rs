@@ -10,6 +10,7 @@ use crore_wire::topic;
 
 use crate::base::access::Right;
 use crate::base::settings::{Keep, Rule};
+use crate::base::work::{FILTERS_PER_STEP, Steps};
 
 /// Rules are numbered in a byte of the topic's row; `BUILT_IN` of them are not the operator's.
 pub const RULES_MAX: usize = 256 - BUILT_IN;
@@ -93,11 +94,15 @@ impl Rules {
     }
 
     /// Whether everybody has this right on all that `filter` matches (a topic, too): the first rule that governs any of
-    /// it must govern all of it and grant the right.
-    pub fn opens(&self, right: Right, filter: &[u8]) -> bool {
+    /// it must govern all of it and grant the right. Each rule that is compared is work, which `steps` count.
+    pub fn opens(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
         let governs =
-            |rule: &&Rule| rule.filter == "#" || topic::overlaps(rule.filter.as_bytes(), filter);
-        self.of_operator().iter().find(governs).is_some_and(|rule| {
+            |rule: &Rule| rule.filter == "#" || topic::overlaps(rule.filter.as_bytes(), filter);
+        let rules = self.of_operator();
+        let found = rules.iter().position(governs);
+        steps.add(found.unwrap_or(rules.len()) / FILTERS_PER_STEP);
+        found.is_some_and(|at| {
+            let rule = &rules[at];
             let all = rule.filter == "#" || topic::covers(rule.filter.as_bytes(), filter);
             all && rule.open.has(right)
         })

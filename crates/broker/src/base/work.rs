@@ -1,7 +1,8 @@
 //! The one bound on work: a shard counts its work in steps, and a turn ends when its budget is spent, whatever it does.
 //!
 //! A step is one row looked at or one entry of a log passed: memory that is probably cold, some hundred nanoseconds.
-//! Copied bytes count by [`STEP_BYTES`]. Code that walks a list counts as it walks ([`Steps`]); the shard asks between
+//! Copied bytes count by [`STEP_BYTES`]. Work is counted by what is done, not by the bytes that ask for it: by the blocks of compressed data and
+//! what it inflates to, by frames, chunks and nodes of a trie. Code that walks a list counts as it walks ([`Steps`]); the shard asks between
 //! two units of its work whether the budget is spent ([`Shard::is_spent`](crate::Shard::is_spent)).
 //!
 //! Invariants: [`Pace`](crate::base::pace::Pace) bounds each unit (a request, a packet, a page, a visit); so no input
@@ -13,6 +14,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that are copied in the time of one step.
 pub const STEP_BYTES: usize = 256;
+
+/// Filters that lie side by side, as those of a grant and of the rules, which are compared in the time of one step.
+pub(crate) const FILTERS_PER_STEP: usize = 4;
 
 /// Steps so far. The count only rises; copies share it. Only one thread counts at a time.
 #[derive(Clone, Debug, Default)]

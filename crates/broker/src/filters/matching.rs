@@ -11,6 +11,7 @@ mod filtered;
 
 use alloc::vec::Vec;
 
+use crate::base::work::Steps;
 use crate::budget::stats::Accounts;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
@@ -69,10 +70,10 @@ pub struct Left {
 }
 
 impl Matching {
-    /// A table without filters.
-    pub fn new(partitions: usize, seed: u64) -> Self {
+    /// A table without filters, whose matches are counted as `steps`.
+    pub fn new(partitions: usize, seed: u64, steps: &Steps) -> Self {
         Matching {
-            filters: Filters::new(seed),
+            filters: Filters::new(seed, steps),
             members: Side::new(),
             walked: Vec::new(),
             seen: alloc::vec![0; partitions],
@@ -150,10 +151,11 @@ impl Matching {
         self.filters.has_match(topic)
     }
 
-    /// The rows of the filters that match the topic.
+    /// The rows of the filters that match the topic, in order.
     pub fn rows(&self, topic: &[u8]) -> Vec<u32> {
         let mut rows = Vec::new();
         self.filters.matches(topic, |row| rows.push(row));
+        rows.sort_unstable();
         rows
     }
 

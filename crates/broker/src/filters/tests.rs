@@ -48,7 +48,7 @@ proptest! {
         closed in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         topics in prop::collection::vec(name(), 1..20),
     ) {
-        let mut filters = Filters::new(7);
+        let mut filters = Filters::new(7, &Steps::default());
         let mut open = BTreeSet::new();
         for text in &some {
             let id = filters.open(text.as_bytes()).unwrap();
@@ -113,7 +113,7 @@ fn what_cannot_match_the_same_topic_does_not_overlap() {
 
 #[test]
 fn values_stay_with_their_filters() {
-    let mut filters = Filters::new(1);
+    let mut filters = Filters::new(1, &Steps::default());
     let (one, other) = (
         filters.open(b"a/+").unwrap(),
         filters.open(b"a/+/b").unwrap(),
@@ -130,7 +130,7 @@ fn values_stay_with_their_filters() {
 
 #[test]
 fn shapes_and_levels_are_limited_and_come_free_again() {
-    let mut filters = Filters::new(1);
+    let mut filters = Filters::new(1, &Steps::default());
     let deep = "a/".repeat(LEVELS_MAX - 1) + "a";
     assert!(filters.open(deep.as_bytes()).is_ok());
     assert_eq!(filters.open((deep + "/a").as_bytes()), Err(Refused::Levels));

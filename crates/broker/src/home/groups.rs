@@ -2,30 +2,22 @@
 //!
 //! Invariants: a group lives while a session has subscribed to it, connected or away; a number is never used again.
 
+mod lists;
+mod members;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, In, kind};
+use crate::base::work::Steps;
 use crate::filters::Filters;
-use crate::mail::{LeaveGroup, ReplyTo, Unacked};
-use crate::store::slab::{NONE, Side};
-
-/// A connection that shares a subscription.
-pub(super) struct Member {
-    pub shard: ShardId,
-    pub to: ReplyTo,
-    /// The messages that it may still be given.
-    pub credit: u32,
-}
-
-impl Member {
-    /// Compares the shards too: connections of two shards may have the same row and the same generation.
-    fn is(&self, shard: ShardId, to: ReplyTo) -> bool {
-        self.shard == shard && self.to == to
-    }
-}
+use crate::mail::{LeaveGroup, Unacked};
+use lists::Lists;
+pub(super) use members::Member;
+use members::Members;
 
 /// How far a group is in a partition.
 #[derive(Clone, Copy)]
@@ -39,14 +31,12 @@ pub(super) struct Cursor {
 /// A shared subscription.
 pub(super) struct Group {
     pub filter: Box<[u8]>,
-    name: Box<[u8]>,
+    name: Arc<[u8]>,
     /// The filter's row.
     row: u32,
     /// Sessions that have subscribed, those that are away too.
     sessions: u32,
-    pub members: Vec<Member>,
-    /// The place of the member that is next.
-    turn: usize,
+    members: Members,
     /// How far it is in each partition of the home.
     pub cursors: Box<[Cursor]>,
     /// The partition that is read first the next time.
@@ -59,15 +49,8 @@ pub(super) struct Group {
 
 impl Group {
     /// The next member that may have a message; it has one credit less.
-    pub fn next(&mut self) -> Option<&mut Member> {
-        let count = self.members.len();
-        let at = (0..count)
-            .map(|n| (self.turn + n) % count)
-            .find(|at| self.members[*at].credit > 0)?;
-        self.turn = at + 1;
-        let member = &mut self.members[at];
-        member.credit -= 1;
-        Some(member)
+    pub fn next(&mut self) -> Option<Member> {
+        self.members.next()
     }
 
     /// The partitions in which it is behind, each time beginning with another.
@@ -80,7 +63,7 @@ impl Group {
     }
 
     pub fn has_credit(&self) -> bool {
-        self.members.iter().any(|member| member.credit > 0)
+        self.members.has_credit()
     }
 
     /// Whether messages that members gave back wait for another.
@@ -93,7 +76,7 @@ impl Group {
         size_of::<Group>()
             + self.filter.len()
             + self.name.len()
-            + self.members.capacity() * size_of::<Member>()
+            + self.members.bytes()
             + size_of_val(&*self.cursors)
             + self.again.capacity() * size_of::<Unacked>()
     }
@@ -128,8 +111,7 @@ pub(super) struct Saved<'a> {
 /// The groups of a home.
 pub(super) struct Groups {
     filters: Filters,
-    /// The groups of each filter.
-    lists: Side<Vec<u64>>,
+    lists: Lists,
     all: BTreeMap<u64, Group>,
     /// Partitions of the home.
     partitions: usize,
@@ -139,19 +121,27 @@ pub(super) struct Groups {
     bytes: usize,
     /// The groups that get the message at hand.
     due: Vec<u64>,
+    /// The lists of those that are late with it.
+    late: Vec<u32>,
+    /// Whether the late ones wait for their turn.
+    late_owed: bool,
+    steps: Steps,
 }
 
 impl Groups {
     /// None yet, at a home with so many partitions.
-    pub fn new(seed: u64, partitions: usize) -> Self {
+    pub fn new(seed: u64, partitions: usize, steps: &Steps) -> Self {
         Groups {
-            filters: Filters::new(seed),
-            lists: Side::new(),
+            filters: Filters::new(seed, steps),
+            lists: Lists::default(),
             all: BTreeMap::new(),
             partitions,
             ids: 0,
             bytes: 0,
             due: Vec::new(),
+            late: Vec::new(),
+            late_owed: false,
+            steps: steps.clone(),
         }
     }
 
@@ -185,13 +175,12 @@ impl Groups {
 
     /// Finds the groups that get a message; says whether there are any.
     pub fn find(&mut self, name: &[u8]) -> bool {
-        let (lists, due) = (&self.lists, &mut self.due);
+        let (lists, due, late) = (&self.lists, &mut self.due, &mut self.late);
         due.clear();
+        late.clear();
         let filters = &self.filters;
-        filters.matches(name, |row| {
-            due.extend_from_slice(lists.get(filters.value(row)))
-        });
-        !due.is_empty()
+        filters.matches(name, |row| lists.collect(filters.value(row), due, late));
+        !(due.is_empty() && late.is_empty())
     }
 
     /// The filter and the name of a group.
@@ -201,10 +190,8 @@ impl Groups {
     }
 
     fn id_of(&self, filter: &[u8], name: &[u8]) -> Option<u64> {
-        let list = self
-            .lists
-            .get(self.filters.value(self.filters.find(filter)?));
-        list.iter().copied().find(|id| *self.all[id].name == *name)
+        let row = self.filters.find(filter)?;
+        self.lists.find(self.filters.value(row), name)
     }
 
     fn make(
@@ -216,24 +203,19 @@ impl Groups {
         let row = self.filters.open(filter).ok()?;
         self.ids += 1;
         let id = self.ids;
-        match self.filters.value(row) {
-            NONE => {
-                let list = self.lists.insert(alloc::vec![id]);
-                self.filters.set_value(row, list);
-            }
-            list => self.lists.get_mut(list).push(id),
-        }
+        let name: Arc<[u8]> = name.into();
+        let list = (self.lists).add(self.filters.value(row), Arc::clone(&name), id);
+        self.filters.set_value(row, list);
         let cursor = |offset| Cursor {
             offset,
             behind: false,
         };
         let group = Group {
             filter: filter.into(),
-            name: name.into(),
+            name,
             row,
             sessions: 0,
-            members: Vec::new(),
-            turn: 0,
+            members: Members::default(),
             cursors: offsets.map(cursor).collect(),
             first: 0,
             owed: false,
@@ -249,7 +231,7 @@ impl Groups {
     pub fn join(
         &mut self,
         (filter, name): (&[u8], &[u8]),
-        member: Member,
+        (member, credit): (Member, u32),
         counts: bool,
         offsets: impl Iterator<Item = u64>,
     ) -> (Option<u64>, bool) {
@@ -260,26 +242,17 @@ impl Groups {
         if let Some(id) = id {
             self.grow(id, |group| {
                 group.sessions += u32::from(counts);
-                group.members.push(member);
+                group.members.add(member, credit);
                 0
             });
         }
         (id, counts)
     }
 
-    /// A member has room for so many messages more. Returns the number of members, and whether it is one of them; none without a group.
-    pub fn credit(
-        &mut self,
-        id: u64,
-        shard: ShardId,
-        to: ReplyTo,
-        count: u32,
-    ) -> Option<(usize, bool)> {
-        let group = self.all.get_mut(&id)?;
-        let mut members = group.members.iter_mut();
-        let member = members.find(|member| member.is(shard, to));
-        let is_there = member.map(|member| member.credit += count).is_some();
-        Some((group.members.len(), is_there))
+    /// A member has room for so many messages more; says whether it is one.
+    pub fn credit(&mut self, id: u64, member: Member, count: u32) -> bool {
+        let group = self.all.get_mut(&id);
+        group.is_some_and(|group| group.members.give(member, count))
     }
 
     /// A member goes and gives back what it has not acknowledged; says whether the group lives on.
@@ -297,7 +270,9 @@ impl Groups {
         let Some(group) = self.all.get_mut(&id) else {
             return false;
         };
-        group.members.retain(|member| !member.is(from, to));
+        let before = group.own_bytes();
+        group.members.remove((from, to));
+        self.bytes -= before - group.own_bytes();
         group.sessions -= u32::from(ends);
         if group.sessions == 0 {
             self.end(id);
@@ -319,13 +294,9 @@ impl Groups {
     }
 
     /// Gives the message at this offset of a partition to the next member of each group that [`Groups::find`] has found; groups whose turn comes later
-    /// find it in the log.
-    pub fn give_due(
-        &mut self,
-        at: usize,
-        offset: u64,
-        mut give: impl FnMut(u64, ShardId, ReplyTo),
-    ) {
+    /// find it in the log. Says whether late groups are to be [told](Groups::tell_late) of it and do not wait for their turn yet.
+    pub fn give_due(&mut self, at: usize, offset: u64, mut give: impl FnMut(u64, Member)) -> bool {
+        self.steps.add(self.due.len() + self.late.len());
         for id in &self.due {
             let group = self.all.get_mut(id).expect("it was just found");
             if group.is_behind() || group.has_returned() {
@@ -334,12 +305,38 @@ impl Groups {
             }
             match group.next() {
                 Some(member) => {
-                    give(*id, member.shard, member.to);
+                    give(*id, member);
                     group.cursors[at].offset = offset;
                 }
                 None => group.cursors[at].behind = true,
             }
         }
+        for list in &self.late {
+            self.lists.miss(*list, at);
+        }
+        !self.late.is_empty() && !core::mem::replace(&mut self.late_owed, true)
+    }
+
+    /// Tells some of the groups that are late, which are returned, that the log has messages for them. The rest waits for another turn if
+    /// [`Groups::must_tell_late`] says so.
+    pub fn tell_late(&mut self) -> Vec<u64> {
+        let (ids, partitions) = self.lists.next_late();
+        self.steps.add(ids.len());
+        for id in &ids {
+            let Some(group) = self.all.get_mut(id) else {
+                continue;
+            };
+            for at in &partitions {
+                group.cursors[*at].behind = true;
+            }
+        }
+        ids
+    }
+
+    /// Whether groups are late still; if so, they wait for their turn from now on.
+    pub fn must_tell_late(&mut self) -> bool {
+        self.late_owed = self.lists.has_late();
+        self.late_owed
     }
 
     /// Whether a group may have something to give and does not wait for its turn yet; from now on it does.
@@ -373,14 +370,14 @@ impl Groups {
     fn end(&mut self, id: u64) {
         let group = self.all.remove(&id).expect("it was there");
         self.bytes -= group.own_bytes() + topics_bytes(&group.again);
-        let list_id = self.filters.value(group.row);
-        let list = self.lists.get_mut(list_id);
-        list.retain(|other| *other != id);
-        if list.is_empty() {
-            self.lists.remove(list_id);
+        if self
+            .lists
+            .remove(self.filters.value(group.row), &group.name)
+        {
             self.filters.close(group.row);
         }
     }
+
     /// Writes groups from the one with the number `from` on; returns where to go on.
     pub fn save(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         for (id, group) in self.all.range(from..) {
@@ -456,7 +453,7 @@ mod tests {
 
     #[test]
     fn what_groups_hold_is_counted_until_they_end() {
-        let mut groups = Groups::new(7, 1);
+        let mut groups = Groups::new(7, 1, &Steps::default());
         let id = groups
             .make(b"a/+", b"workers", core::iter::once(0))
             .expect("there is room");

@@ -5,6 +5,7 @@
 use alloc::collections::BTreeMap;
 
 use crate::base::snapshot::{Block, kind};
+use crate::base::work::Steps;
 use crate::filters::Filters;
 
 /// The subscriptions of a home's topics.
@@ -16,10 +17,10 @@ pub(super) struct Keepers {
 }
 
 impl Keepers {
-    pub fn new(seed: u64) -> Keepers {
+    pub fn new(seed: u64, steps: &Steps) -> Keepers {
         Keepers {
             topics: BTreeMap::new(),
-            filters: Filters::new(seed),
+            filters: Filters::new(seed, steps),
         }
     }
 
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_goes_with_the_last_subscription() {
-        let mut keepers = Keepers::new(7);
+        let mut keepers = Keepers::new(7, &Steps::default());
         keepers.add_topic(3, 2);
         keepers.add_filter(b"a/+");
         keepers.add_filter(b"a/+");

@@ -85,6 +85,10 @@ impl Home {
         self.readings.push(Reading::Group(id));
     }
 
+    pub(super) fn owe_late_groups(&mut self) {
+        self.readings.push(Reading::LateGroups);
+    }
+
     pub(super) fn owe_interest(&mut self, shard: ShardId, to: ReplyTo) {
         self.readings.push(Reading::Interest(shard, to));
     }
@@ -137,6 +141,7 @@ impl Home {
                 self.tell_match_page(from, &ask, &filters, reader, rules, now, lanes);
             }
             Reading::Group(id) => self.pump(id, rules, now, lanes),
+            Reading::LateGroups => self.wake_late(),
             Reading::Interest(shard, to) => self.next_page(shard, to),
         }
     }

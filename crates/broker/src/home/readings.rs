@@ -96,6 +96,8 @@ pub(super) enum Reading {
     },
     /// Messages for a group's members.
     Group(u64),
+    /// For groups that are late: some of them are queued.
+    LateGroups,
     /// Of a follower's snapshot of the topics that have subscribers.
     Interest(ShardId, ReplyTo),
 }
@@ -106,7 +108,7 @@ impl Reading {
         match self {
             Reading::Topic { name, .. } => name.len(),
             Reading::Filters { names, .. } => names.text.len().div_ceil(names.shares),
-            Reading::Group(_) | Reading::Interest(..) => 0,
+            Reading::Group(_) | Reading::LateGroups | Reading::Interest(..) => 0,
         }
     }
 
@@ -116,6 +118,7 @@ impl Reading {
             Reading::Topic { ask, .. } => ask.party.number(),
             Reading::Filters { ask, .. } => ask.party.number(),
             Reading::Group(id) => GROUP | *id,
+            Reading::LateGroups => LATE_GROUPS,
             Reading::Interest(shard, to) => {
                 FOLLOWER | u64::from(*shard) << u32::BITS | u64::from(to.slot)
             }
@@ -123,9 +126,10 @@ impl Reading {
     }
 }
 
-/// Groups and followers have numbers beside those of addresses and users.
+/// Groups, followers and late groups have numbers beside those of addresses and users.
 const GROUP: u64 = 1 << 61;
 const FOLLOWER: u64 = 1 << 60;
+const LATE_GROUPS: u64 = 1 << 59;
 
 /// All pages that are owed.
 #[derive(Default)]

@@ -5,6 +5,7 @@
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::base::work::Steps;
 use crate::filters::matching::Matching;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
@@ -23,9 +24,9 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, steps: &Steps) -> Self {
         Registered {
-            filters: Filters::new(seed),
+            filters: Filters::new(seed, steps),
             sets: Side::new(),
             due: Vec::new(),
         }
@@ -64,6 +65,7 @@ impl Registered {
                 due.extend_from_slice(sets.get(value & !SET));
             }
         });
+        self.filters.count(due.len());
         due.sort_unstable();
         due.dedup();
         due.len() as u32

@@ -13,7 +13,7 @@ use crore_wire::topic;
 
 use super::Home;
 use super::filters::ROWS;
-use super::groups::{Cursor, Group, Groups, Member};
+use super::groups::{Cursor, Group, Groups};
 use super::partition::Partition;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
@@ -35,11 +35,7 @@ impl Home {
         counts: bool,
         lanes: &mut Lanes,
     ) {
-        let member = Member {
-            shard: from,
-            to,
-            credit,
-        };
+        let member = ((from, to), credit);
         let offsets = self.partitions.iter().map(|partition| partition.sequence);
         let (id, counts) = self.groups.join(group, member, counts, offsets);
         lanes.tell(
@@ -57,11 +53,7 @@ impl Home {
 
     /// A member has room for so many messages more.
     pub fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
-        let Some((members, is_there)) = self.groups.credit(id, from, to, count) else {
-            return;
-        };
-        self.steps.add(members);
-        if is_there {
+        if self.groups.credit(id, (from, to), count) {
             self.pump_later(id);
         }
     }
@@ -86,16 +78,31 @@ impl Home {
         record: Record,
         lanes: &mut Lanes,
     ) {
-        self.groups.give_due(at, record.offset, |group, shard, to| {
-            let name = lanes.frames().push_name(name);
-            let tell = Tell::Shared {
-                to,
-                group,
-                name,
-                record,
-            };
-            lanes.tell(shard, tell);
-        });
+        let is_late = self
+            .groups
+            .give_due(at, record.offset, |group, (shard, to)| {
+                let name = lanes.frames().push_name(name);
+                let tell = Tell::Shared {
+                    to,
+                    group,
+                    name,
+                    record,
+                };
+                lanes.tell(shard, tell);
+            });
+        if is_late {
+            self.owe_late_groups();
+        }
+    }
+
+    /// Some of the groups that are late get their turn; if there are others, they queue behind all that is owed.
+    pub(super) fn wake_late(&mut self) {
+        for id in self.groups.tell_late() {
+            self.pump_later(id);
+        }
+        if self.groups.must_tell_late() {
+            self.owe_late_groups();
+        }
     }
 
     /// A group may have something to give: it gets its turn.
@@ -117,7 +124,7 @@ impl Home {
                 break;
             };
             most -= 1;
-            self.steps.add(1 + group.members.len());
+            self.steps.add(2);
             if let Some(record) = self.message_at(&topic, offset, lanes) {
                 give(&mut group, id, &topic, record, lanes);
             }
@@ -183,7 +190,7 @@ impl Home {
                         self.stats.gaps += u64::from(matches);
                     } else if matches && !log.is_expired(entry, now.unix_s) {
                         let record = log.copy(entry, lanes.frames());
-                        self.steps.add(group.members.len());
+                        self.steps.add(1);
                         *most -= 1;
                         give(group, id, name, record, lanes);
                     }
@@ -242,8 +249,7 @@ impl Home {
 }
 
 fn give(group: &mut Group, id: u64, name: &[u8], record: Record, lanes: &mut Lanes) {
-    let member = group.next().expect("somebody has credit");
-    let (shard, to) = (member.shard, member.to);
+    let (shard, to) = group.next().expect("somebody has credit");
     let name = lanes.frames().push_name(name);
     let tell = Tell::Shared {
         to,

@@ -4,7 +4,7 @@ use crate::base::ids::Ticket;
 use crate::budget::admission::Reached;
 
 /// The request of a connection that an answer belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReplyTo {
     /// The connection's row.
     pub slot: u32,

@@ -52,18 +52,21 @@ impl Front {
         if !access.closed {
             return Ok(());
         }
+        let steps = &self.work.steps;
         let pass = self.conns.pass(slot);
         if let Some((grants, until_unix_s)) = pass {
             if until_unix_s <= self.now.unix_s {
                 return Err(Denied::Expired);
             }
-            if grants.cover(right, filter) {
+            if grants.cover(right, filter, steps) {
                 return Ok(());
             }
         }
         let wild = memchr::memchr2(b'+', b'#', filter).is_some();
-        let everybody =
-            || access.anonymous.cover(right, filter) || self.world.rules.opens(right, filter);
+        let everybody = || {
+            access.anonymous.cover(right, filter, steps)
+                || self.world.rules.opens(right, filter, steps)
+        };
         if (!wild || access.anonymous_wildcards) && everybody() {
             return Ok(());
         }

@@ -91,6 +91,7 @@ impl Front {
             )
         });
         let lanes = Lanes::new(me, world.shards as usize);
+        let work = Work::default();
         let mut front = Front {
             now,
             conns: Connections::new(Purse::new(world.admission.clone(), world.shards as usize)),
@@ -98,7 +99,7 @@ impl Front {
             errands: Vec::new(),
             leaving: Farewells::default(),
             clients_named: u64::from(now.unix_s) << 32,
-            matching: Matching::new(usize::from(world.partitions), world.seed),
+            matching: Matching::new(usize::from(world.partitions), world.seed, &work.steps),
             home,
             lanes,
             deliveries: VecDeque::new(),
@@ -106,7 +107,7 @@ impl Front {
             census: Census::default(),
             forms: Forms::default(),
             gate: Gate::new(world.settings.limits.connections_per_shard),
-            work: Work::default(),
+            work,
             ending: Ending::default(),
             scratch: Scratch::new(),
             run: Run::default(),

@@ -15,12 +15,16 @@ use super::mqtt::packets;
 use super::task::{Answered, Flow};
 use crate::base::access::Who;
 use crate::base::ids::ConnId;
+use crate::base::work::Steps;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY, UPGRADE};
 use crate::protocol::front::Front;
 use crate::protocol::side::{HttpSpill, Spill};
 use crate::store::slab::NONE;
+
+/// Bytes of a body in chunks that are decoded in the time of a step: a chunk may have one byte.
+const CHUNKED_PER_STEP: usize = 64;
 
 /// The request was refused, and its connection closes.
 struct Refused;
@@ -45,6 +49,7 @@ impl Front {
         };
         spill.held = false;
         spill.append(input, self.world.settings.limits.head_bytes);
+        self.work.steps.add_bytes(input.len());
         let mut data = core::mem::take(&mut spill.data);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, io) {
             if self.is_upgraded(slot) {
@@ -102,7 +107,7 @@ impl Front {
         while self.may_read_request(slot, &buf[at..end], &mut kept, io) {
             self.work.steps.add(1);
             let head_bytes = self.world.settings.limits.head_bytes;
-            let mut head = match head::parse(&buf[at..end], head_bytes) {
+            let mut head = match read_head(&buf[at..end], head_bytes, &self.work.steps) {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(error) => {
@@ -115,7 +120,6 @@ impl Front {
             }
             let (body, limit) = self.body(slot, &head, io).ok()?;
             let start = at + head.len;
-            self.work.steps.add_bytes(head.len);
             let found = match body {
                 Body::None => Some((0, 0)),
                 Body::Length(len) => {
@@ -123,7 +127,7 @@ impl Front {
                 }
                 Body::Chunked => {
                     let bytes = &mut buf[start..end];
-                    let found = dechunk(bytes, &mut kept, limit);
+                    let found = dechunk(bytes, &mut kept, limit, &self.work.steps);
                     // `head` borrowed from bytes that were just overwritten.
                     let again = head::parse(&buf[at..start], head_bytes);
                     head = again.ok().flatten().expect("the head was read before");
@@ -349,14 +353,27 @@ impl Front {
     }
 }
 
+/// Parses a head. One of which a part has come is parsed anew when more of it comes.
+fn read_head<'a>(
+    bytes: &'a [u8],
+    most: usize,
+    steps: &Steps,
+) -> Result<Option<Head<'a>>, HeadError> {
+    let head = head::parse(bytes, most)?;
+    steps.add_bytes(head.as_ref().map_or(bytes.len(), |head| head.len));
+    Ok(head)
+}
+
 /// Decodes a body in chunks in place, as far as it was received. Once it is whole, returns how many bytes it has decoded and
 /// how many it took encoded.
 fn dechunk(
     bytes: &mut [u8],
     kept: &mut HttpSpill,
     limit: usize,
+    steps: &Steps,
 ) -> Result<Option<(usize, usize)>, BodyError> {
     let (mut chunked, decoded) = kept.chunked.unwrap_or_default();
+    steps.add((bytes.len() - decoded) / CHUNKED_PER_STEP);
     let progress = chunked.decode(&mut bytes[decoded..], limit)?;
     if progress.done {
         return Ok(Some((decoded + progress.written, decoded + progress.read)));

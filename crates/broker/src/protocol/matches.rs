@@ -26,8 +26,9 @@ impl Front {
             return false;
         }
         let partition = self.partition_of(topic);
-        let matches =
-            |(at, part): (u32, &Part)| rows.contains(&part.row) && filtered.is_live(at, partition);
+        let matches = |(at, part): (u32, &Part)| {
+            rows.binary_search(&part.row).is_ok() && filtered.is_live(at, partition)
+        };
         filtered.parts().any(matches)
     }
 

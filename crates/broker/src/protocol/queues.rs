@@ -1,6 +1,7 @@
 //! Connections that wait for their turn, for a page or for credit. Each is named by its generation too: one that ends meanwhile is
 //! passed over when its turn comes.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crate::base::ids::ConnId;
@@ -14,7 +15,7 @@ pub(crate) struct Queues {
     /// Followers that may have the next page of their snapshot.
     paging: Vec<ConnId>,
     /// Publishers that wait for credit.
-    stalled: Vec<ConnId>,
+    stalled: BTreeSet<ConnId>,
 }
 
 impl Queues {
@@ -66,7 +67,7 @@ impl Queues {
 
     /// The publisher waits for credit.
     pub(super) fn stall(&mut self, conn: ConnId) {
-        self.stalled.push(conn);
+        self.stalled.insert(conn);
     }
 
     /// Whether this publisher waits for credit.
@@ -75,7 +76,7 @@ impl Queues {
     }
 
     /// Takes the publishers that wait for credit.
-    pub(super) fn take_stalled(&mut self) -> Vec<ConnId> {
+    pub(super) fn take_stalled(&mut self) -> BTreeSet<ConnId> {
         core::mem::take(&mut self.stalled)
     }
 

@@ -160,8 +160,9 @@ pub struct Batch {
     pub number: u32,
     /// Homes, except that of this shard, that were handed a line; a bit each.
     pub remote: [u64; 4],
-    /// Lines that the turns so far had no time for.
+    /// Lines that the turn of the first ones had no time for, and how many bytes of them the turns since have read.
     pub rest: Vec<u8>,
+    pub done: usize,
 }
 
 /// A response that waits for its attaches.

@@ -23,6 +23,12 @@ use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
+/// The work of receiving after which the turn's budget is looked at, in bytes: 256 steps.
+const WORK_AT_ONCE: usize = 64 << 10;
+
+/// A frame or message that is not whole, and how fast it comes.
+type Begun = (Option<Box<Partial>>, Progress);
+
 impl Front {
     /// An upgrade on a publish path: there is nothing to attach, so the answer goes out at once.
     pub(super) fn upgrade_to_publish<I: Io>(
@@ -74,23 +80,10 @@ impl Front {
             message_bytes: self.frame_bytes_max(slot),
             deflate: row.wants(DEFLATE),
         };
-        let (mut partial, mut held_back, mut progress) = (None, None, Progress::default());
-        match self.conns.take_spill(slot) {
-            None => {}
-            Some(Spill::WebSocket(held, came)) => (partial, progress) = (Some(held), came),
-            Some(Spill::Frames(held, mut data, came)) => {
-                data.append(input, usize::MAX);
-                (partial, held_back, progress) = (held, Some(data), came);
-            }
-            // Packets within frames are held in `Extra::mqtt`.
-            Some(Spill::Mqtt(..)) => return self.broken(slot),
-            Some(Spill::Http(held)) => {
-                // Bytes received behind the handshake before it was answered.
-                let mut data = held.data;
-                data.extend_from_slice(input);
-                return self.frames_received(slot, &mut data, io);
-            }
-        }
+        let Some(((mut partial, mut progress), mut held_back)) = self.take_frames(slot, input)
+        else {
+            return self.broken(slot);
+        };
         let mut at = 0;
         loop {
             let rest = match &mut held_back {
@@ -99,7 +92,8 @@ impl Front {
             };
             let publishes = self.conns.get(slot).wants(PUBLISHES);
             let spent = self.is_spent();
-            if !rest.is_empty() && (spent || publishes && self.must_stall()) {
+            let goes_on = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
+            if goes_on && (spent || publishes && self.must_stall()) {
                 self.send_reply(slot, io);
                 let rest = match held_back {
                     Some(mut held) => {
@@ -111,8 +105,8 @@ impl Front {
                 let begun = (partial, progress);
                 return self.hold_frames(slot, begun, rest, spent, io);
             }
-            self.work.steps.add(1);
-            let step = match receive::next(&mut partial, rest, &config) {
+            let mut work = WORK_AT_ONCE;
+            let step = match receive::next_within(&mut partial, rest, &config, &mut work) {
                 Ok(step) => step,
                 Err(violation) => {
                     self.send_reply(slot, io);
@@ -120,8 +114,14 @@ impl Front {
                 }
             };
             at += step.consumed;
-            self.work.steps.add_bytes(step.consumed);
-            let Some(event) = step.event else { break };
+            self.work.steps.add(1);
+            self.work.steps.add_bytes(WORK_AT_ONCE - work);
+            let Some(event) = step.event else {
+                match work {
+                    0 => continue,
+                    _ => break,
+                }
+            };
             if matches!(event, Event::Text(_) | Event::Binary(_)) {
                 progress = Progress::default();
             }
@@ -139,6 +139,21 @@ impl Front {
         }
     }
 
+    /// The frame or message that is not whole, and the bytes that were held with `input` behind them, if any were.
+    fn take_frames(&mut self, slot: u32, input: &[u8]) -> Option<(Begun, Option<Inbox>)> {
+        let (begun, mut held) = match self.conns.take_spill(slot) {
+            None => return Some(Default::default()),
+            Some(Spill::WebSocket(held, came)) => return Some(((Some(held), came), None)),
+            Some(Spill::Frames(held, data, came)) => ((held, came), data),
+            // Bytes received behind the handshake before it was answered.
+            Some(Spill::Http(held)) => (Begun::default(), Inbox::new(&held.data)),
+            // Packets within frames are held in `Extra::mqtt`.
+            Some(Spill::Mqtt(..)) => return None,
+        };
+        held.append(input, usize::MAX);
+        Some((begun, Some(held)))
+    }
+
     /// Bytes of the largest message that a client may send.
     fn frame_bytes_max(&self, slot: u32) -> usize {
         self.world.settings.limits.message_bytes + self.frame_beside_bytes(slot)
@@ -148,7 +163,7 @@ impl Front {
     fn hold_frames<I: Io>(
         &mut self,
         slot: u32,
-        (partial, progress): (Option<Box<Partial>>, Progress),
+        (partial, progress): Begun,
         data: Inbox,
         spent: bool,
         io: &mut I,

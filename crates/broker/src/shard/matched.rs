@@ -27,7 +27,7 @@ use crate::store::slab::NONE;
 
 /// Messages of a run.
 const RUN_MAX: usize = 64;
-/// Pairs of a message and a connection that are collected and put in order in the time of a visit.
+/// Pairs of a message and a connection that are collected and put in order in the time of a visit, or steps of matching.
 const DUE_PER_VISIT: usize = 16;
 
 impl Shard {
@@ -40,8 +40,11 @@ impl Shard {
         io: &mut I,
     ) -> bool {
         if d.run.len == 0 {
+            let before = self.front.steps();
             self.begin_run(d, frames);
-            *budget = budget.saturating_sub((d.run.due.len() / DUE_PER_VISIT) as u32);
+            // Matching takes its time, whatever it finds.
+            let matching = (self.front.steps() - before) as usize + d.run.due.len();
+            *budget = budget.saturating_sub((matching / DUE_PER_VISIT) as u32);
         }
         while d.run.exact < d.run.len {
             if *budget == 0 {
@@ -188,10 +191,8 @@ impl Shard {
         let mut sets = Vec::new();
         self.front.matching.sets(name, |set| sets.push(set));
         self.front.matching.begin_walk(sets.into_iter());
-        let mut rows = self.front.matching.rows(name);
-        rows.sort_unstable();
         Broad {
-            rows,
+            rows: self.front.matching.rows(name),
             visited: alloc::vec![0; self.front.conns.end().div_ceil(64) as usize],
         }
     }

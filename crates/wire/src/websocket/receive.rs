@@ -7,7 +7,10 @@
 //!
 //! Invariants: the events and the violation do not depend on how the bytes are cut. Memory grows with the bytes that
 //! arrived, never with the length that a header announces. A frame over the limit is refused from its header. Text is
-//! checked as it arrives; compressed text when its message is whole.
+//! checked as it arrives; compressed text as it is inflated, when its message is whole.
+//!
+//! The work of a call may be bounded ([`next_within`]): a few bytes of frames without payload, or of compressed data, can make as much
+//! work as thousands of others. What is left is done by the next calls.
 //!
 //! After [`Event::Close`] or a [`Violation`] the caller stops reading; nothing here remembers it.
 
@@ -16,11 +19,14 @@ use super::head::{self, Fragmented, Frame};
 pub use super::head::{Config, Role};
 use super::utf8::Utf8;
 pub use super::violation::Violation;
-use crate::deflate::{self, InflateError};
+use crate::deflate::{InflateError, Inflater};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::str;
+
+/// The work of a frame besides its bytes, in bytes.
+const FRAME_WORK: usize = 128;
 
 /// A received message or control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +53,7 @@ pub enum Event<'a> {
 pub struct Step<'a> {
     /// Bytes of the input that were consumed.
     pub consumed: usize,
-    /// The event that ended there. `None`: all was consumed and more bytes are needed.
+    /// The event that ended there. `None`: all was consumed and more bytes are needed, unless the work of the call was used up.
     pub event: Option<Event<'a>>,
 }
 
@@ -82,6 +88,8 @@ struct Message {
     /// Unmasked; compressed until the message is whole.
     bytes: Vec<u8>,
     utf8: Utf8,
+    /// Present while a whole compressed message is inflated.
+    inflater: Option<Box<Inflater>>,
 }
 
 /// Where a finished payload lies.
@@ -101,12 +109,28 @@ pub fn next<'a>(
     input: &'a mut [u8],
     config: &Config,
 ) -> Result<Step<'a>, Violation> {
+    let mut work = usize::MAX;
+    next_within(partial, input, config, &mut work)
+}
+
+/// The same, for so much work: in bytes of input and of inflated messages, and some for each frame and each block of compressed
+/// data. Where it is used up (0) before there is an event, the call is to be repeated with the bytes that are left, even if there are none.
+///
+/// # Errors
+///
+/// See [`next`].
+pub fn next_within<'a>(
+    partial: &'a mut Option<Box<Partial>>,
+    input: &'a mut [u8],
+    config: &Config,
+    work: &mut usize,
+) -> Result<Step<'a>, Violation> {
     if let Some(held) = partial
         && held.settle()
     {
         *partial = None;
     }
-    let (consumed, found) = match advance(partial, input, config) {
+    let (consumed, found) = match advance(partial, input, config, work) {
         Ok(advanced) => advanced,
         Err(violation) => {
             *partial = None;
@@ -128,9 +152,19 @@ fn advance(
     partial: &mut Option<Box<Partial>>,
     input: &mut [u8],
     config: &Config,
+    work: &mut usize,
 ) -> Result<(usize, Found), Violation> {
+    if let Some(held) = partial
+        && held.is_inflating()
+    {
+        let found = held.inflate(work)?.map_or(Found::Nothing, Found::Held);
+        return Ok((0, found));
+    }
     let mut at = 0;
     loop {
+        if *work == 0 {
+            return Ok((at, Found::Nothing));
+        }
         let mut frame = match partial.as_mut().and_then(|held| held.frame.take()) {
             Some(frame) => frame,
             None => match read_head(partial, &input[at..], config)? {
@@ -148,6 +182,7 @@ fn advance(
         }
         frame.received += piece.len();
         at = range.end;
+        *work = work.saturating_sub(FRAME_WORK + piece.len());
         if piece.len() == frame.len && stands_alone(&frame) {
             check(frame.opcode, piece)?;
             return Ok((at, Found::Input(frame.opcode, range)));
@@ -155,6 +190,10 @@ fn advance(
         let held = partial.get_or_insert_default();
         if let Some(opcode) = held.take(frame, piece, config)? {
             return Ok((at, Found::Held(opcode)));
+        }
+        if held.is_inflating() {
+            let found = held.inflate(work)?.map_or(Found::Nothing, Found::Held);
+            return Ok((at, found));
         }
         if held.frame.is_some() {
             return Ok((at, Found::Nothing));
@@ -246,7 +285,7 @@ fn event(opcode: Opcode, payload: &[u8]) -> Event<'_> {
 impl Partial {
     /// Bytes of heap that this state occupies, itself included.
     pub fn buffered_bytes(&self) -> usize {
-        let message = self.message.as_ref().map_or(0, |m| m.bytes.capacity());
+        let message = self.message.as_ref().map_or(0, Message::heap_bytes);
         size_of::<Self>() + self.control.capacity() + message
     }
 
@@ -254,6 +293,24 @@ impl Partial {
     pub fn received_bytes(&self) -> usize {
         let begun = self.message.as_ref();
         usize::from(self.head_len) + begun.map_or(self.control.len(), |m| m.bytes.len())
+    }
+
+    /// Whether a whole message is being inflated: the next call goes on with it, even without input.
+    pub fn is_inflating(&self) -> bool {
+        let message = self.message.as_ref();
+        message.is_some_and(|message| message.inflater.is_some())
+    }
+
+    /// Goes on inflating. `Some` when that finished the message.
+    fn inflate(&mut self, work: &mut usize) -> Result<Option<Opcode>, Violation> {
+        let Some(message) = &mut self.message else {
+            return Ok(None);
+        };
+        if !message.inflate(work)? {
+            return Ok(None);
+        }
+        self.given = Given::Message;
+        Ok(Some(message.opcode))
     }
 
     /// Frees the payload that the last call handed out. True when nothing is left.
@@ -311,7 +368,13 @@ impl Partial {
         if !(whole && frame.fin) {
             return Ok(None);
         }
-        message.finish(config)?;
+        if message.deflated {
+            message.inflater = Some(Box::new(Inflater::new(config.message_bytes)));
+            return Ok(None);
+        }
+        if !message.utf8.is_complete() {
+            return Err(Violation::BadUtf8);
+        }
         self.given = Given::Message;
         Ok(Some(message.opcode))
     }
@@ -324,7 +387,14 @@ impl Message {
             deflated: first.deflated,
             bytes: Vec::new(),
             utf8: Utf8::default(),
+            inflater: None,
         }
+    }
+
+    /// Bytes of heap that it occupies.
+    fn heap_bytes(&self) -> usize {
+        let inflater = self.inflater.as_deref();
+        self.bytes.capacity() + inflater.map_or(0, |it| size_of::<Inflater>() + it.bytes())
     }
 
     fn take(&mut self, piece: &[u8]) -> Result<(), Violation> {
@@ -335,21 +405,32 @@ impl Message {
         Ok(())
     }
 
-    fn finish(&mut self, config: &Config) -> Result<(), Violation> {
-        if self.deflated {
-            let mut plain = Vec::new();
-            deflate::inflate(&self.bytes, config.message_bytes, &mut plain).map_err(|error| {
-                match error {
-                    InflateError::TooBig => Violation::TooBig,
-                    InflateError::Malformed => Violation::BadDeflate,
-                }
-            })?;
-            self.bytes = plain;
-            return check(self.opcode, &self.bytes);
+    /// Goes on inflating, and checks the text; says whether it is whole.
+    fn inflate(&mut self, work: &mut usize) -> Result<bool, Violation> {
+        let Some(inflater) = &mut self.inflater else {
+            return Ok(true);
+        };
+        let before = inflater.plain().len();
+        let inflated = inflater.go_on(&self.bytes, work);
+        let text = self.opcode == Opcode::Text;
+        // First, so that it does not depend on the work how a message that is wrong twice is refused.
+        if text && !self.utf8.feed(&inflater.plain()[before..]) {
+            return Err(Violation::BadUtf8);
         }
-        match self.utf8.is_complete() {
-            true => Ok(()),
-            false => Err(Violation::BadUtf8),
+        let done = inflated.map_err(|error| match error {
+            InflateError::TooBig => Violation::TooBig,
+            InflateError::Malformed => Violation::BadDeflate,
+        })?;
+        if !done {
+            return Ok(false);
+        }
+        self.bytes = self
+            .inflater
+            .take()
+            .map_or(Vec::new(), |it| it.into_plain());
+        match text && !self.utf8.is_complete() {
+            true => Err(Violation::BadUtf8),
+            false => Ok(true),
         }
     }
 }

@@ -125,7 +125,7 @@ proptest! {
     ) {
         // Each filter's name by its number; its members, each with the row and the place last given to it.
         let name = |filter: u32| format!("t/{filter}/+");
-        let mut matching = Matching::new(1, 7);
+        let mut matching = Matching::new(1, 7, &Default::default());
         let mut members: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
         for (filter, slot, joins) in acts {
             let text = name(filter);

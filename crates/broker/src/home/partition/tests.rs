@@ -65,7 +65,7 @@ impl World {
             client: Client::NOBODY,
         };
         let (settings, rules) = (&self.settings, &self.rules);
-        let here = Matching::new(1, 1);
+        let here = Matching::new(1, 1, &Default::default());
         let home = &mut self.home;
         match home.publish_once(&message, settings, rules, &here, NOW, &mut self.lanes) {
             Outcome::Done(info) => info,

@@ -81,7 +81,7 @@ impl World {
     fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> Outcome {
         let message = self.message(name, data, retain);
         let (settings, rules) = (&self.settings, &self.rules);
-        let here = Matching::new(1, 1);
+        let here = Matching::new(1, 1, &Default::default());
         let home = &mut self.home;
         home.publish_once(&message, settings, rules, &here, NOW, &mut self.lanes)
     }

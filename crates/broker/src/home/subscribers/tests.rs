@@ -91,7 +91,7 @@ impl World {
             &message,
             &self.settings,
             &self.rules,
-            &Matching::new(1, 1),
+            &Matching::new(1, 1, &Default::default()),
             NOW,
             &mut lanes,
         );

@@ -11,6 +11,7 @@ use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::base::position;
+use crate::base::work::STEP_BYTES;
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
 use crate::mail::message::{Headers, Publish};
@@ -46,6 +47,7 @@ impl Front {
         let left = self.batch_lines(slot, body, &mut batch);
         if left < body.len() {
             batch.rest = body[left..].to_vec();
+            self.work.steps.add_bytes(batch.rest.len());
             self.conns.hold_bytes(batch.rest.capacity());
             self.resume_later(self.conns.id_of(slot));
             return self.wait(slot, Pending::Batch(batch));
@@ -69,10 +71,11 @@ impl Front {
         };
         let body = core::mem::take(&mut batch.rest);
         self.conns.let_go_bytes(body.capacity());
-        let left = self.batch_lines(slot, &body, &mut batch);
-        if left < body.len() {
+        let done = batch.done;
+        batch.done += self.batch_lines(slot, &body[done..], &mut batch);
+        if batch.done < body.len() {
+            // Not moved to its front: a turn may have had time for one line.
             batch.rest = body;
-            batch.rest.drain(..left);
             self.conns.hold_bytes(batch.rest.capacity());
             self.resume_later(self.conns.id_of(slot));
         } else if self.batch_is_read(slot, &mut batch) {
@@ -124,7 +127,7 @@ impl Front {
             rest = after;
             batch.number += 1;
             let number = batch.number;
-            self.work.steps.add(1);
+            self.work.steps.add(1 + line.len() / STEP_BYTES);
             if line.is_empty() {
                 continue;
             }

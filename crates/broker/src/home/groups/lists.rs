@@ -1,0 +1,133 @@
+//! The groups of each filter, by their names, and the filters whose groups are *late*.
+//!
+//! A publish gives its message to [`AT_ONCE`] groups at most, whatever their filters. Where one filter more would be past that, its
+//! groups are late: the publish only notes the partition, and the groups are told some at a time, in turns of their own, that the log has
+//! messages for them.
+//!
+//! Invariant: while a filter is late, none of its groups is given a message by a publish. So each reads all messages from the log,
+//! in their order.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+use crate::store::slab::{NONE, Side};
+
+/// Groups that one publish gives its message to: far more than subscribe to one filter in use, some hundred microseconds.
+pub(super) const AT_ONCE: usize = 256;
+
+/// The groups of a filter.
+#[derive(Default)]
+struct List {
+    ids: BTreeMap<Arc<[u8]>, u64>,
+    /// Partitions with messages that the groups have not been told of.
+    missed: Vec<usize>,
+    /// Present while the groups are told, some in each turn.
+    telling: Option<Telling>,
+}
+
+struct Telling {
+    partitions: Vec<usize>,
+    /// The name of the last group that was told.
+    last: Option<Arc<[u8]>>,
+}
+
+impl List {
+    fn is_late(&self) -> bool {
+        self.telling.is_some() || !self.missed.is_empty()
+    }
+}
+
+/// The lists of all filters.
+#[derive(Default)]
+pub(super) struct Lists {
+    all: Side<List>,
+    /// Those that are late, and the one that was served last.
+    late: BTreeSet<u32>,
+    served: u32,
+}
+
+impl Lists {
+    /// The group with this name.
+    pub fn find(&self, list: u32, name: &[u8]) -> Option<u64> {
+        self.all.get(list).ids.get(name).copied()
+    }
+
+    /// Adds a group; returns its list, which is made if there is none ([`NONE`]).
+    pub fn add(&mut self, list: u32, name: Arc<[u8]>, id: u64) -> u32 {
+        let list = match list {
+            NONE => self.all.insert(List::default()),
+            list => list,
+        };
+        self.all.get_mut(list).ids.insert(name, id);
+        list
+    }
+
+    /// Removes a group; says whether its list has ended with it.
+    pub fn remove(&mut self, list: u32, name: &[u8]) -> bool {
+        let ids = &mut self.all.get_mut(list).ids;
+        ids.remove(name);
+        let ends = ids.is_empty();
+        if ends {
+            self.all.remove(list);
+            self.late.remove(&list);
+        }
+        ends
+    }
+
+    /// Adds the groups of a filter to those that get a message, or its list to those that are late with it.
+    pub fn collect(&self, list: u32, due: &mut Vec<u64>, late: &mut Vec<u32>) {
+        let found = self.all.get(list);
+        if found.is_late() || due.len() + found.ids.len() > AT_ONCE {
+            late.push(list);
+        } else {
+            due.extend(found.ids.values());
+        }
+    }
+
+    /// The log has a message in this partition for the groups of a list.
+    pub fn miss(&mut self, list: u32, partition: usize) {
+        let missed = &mut self.all.get_mut(list).missed;
+        if !missed.contains(&partition) {
+            missed.push(partition);
+        }
+        self.late.insert(list);
+    }
+
+    /// Whether groups are to be told that they have missed messages.
+    pub fn has_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// Takes the next groups that are late, and the partitions in which they have missed messages.
+    pub fn next_late(&mut self) -> (Vec<u64>, Vec<usize>) {
+        let behind = (Bound::Excluded(self.served), Bound::Unbounded);
+        let next = self.late.range(behind).next().or_else(|| self.late.first());
+        let Some(at) = next.copied() else {
+            return Default::default();
+        };
+        self.served = at;
+        let list = self.all.get_mut(at);
+        let mut telling = list.telling.take().unwrap_or_else(|| Telling {
+            partitions: core::mem::take(&mut list.missed),
+            last: None,
+        });
+        let from = telling.last.as_deref();
+        let from = from.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = list.ids.range::<[u8], _>((from, Bound::Unbounded));
+        let some: Vec<_> = rest.by_ref().take(AT_ONCE).collect();
+        let (ids, partitions) = (
+            some.iter().map(|(_, id)| **id).collect(),
+            telling.partitions.clone(),
+        );
+        let last = some.last().map(|(name, _)| Arc::clone(name));
+        if rest.next().is_some() {
+            telling.last = last;
+            list.telling = Some(telling);
+        } else if list.missed.is_empty() {
+            self.late.remove(&at);
+        }
+        (ids, partitions)
+    }
+}

@@ -1,0 +1,110 @@
+//! The members of a group, and who of them may be given a message.
+//!
+//! Invariant: a member is among those that are ready exactly while it has credit. So the next one, a member that is given credit and
+//! one that goes are found without a look at the others, however many there are.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::ops::Bound;
+
+use crate::base::ids::ShardId;
+use crate::mail::ReplyTo;
+
+/// A connection that shares a subscription; that of another shard may have the same row and generation.
+pub(in crate::home) type Member = (ShardId, ReplyTo);
+
+/// Bytes of heap for a member: its place in two B-trees, whose nodes are two thirds full.
+const MEMBER_BYTES: usize = 3 * (size_of::<(Member, u32)>() + size_of::<Member>()) / 2;
+
+#[derive(Default)]
+pub(super) struct Members {
+    /// Each with the number of messages that it may still be given.
+    credit: BTreeMap<Member, u32>,
+    ready: BTreeSet<Member>,
+    /// The member that was given the last message.
+    last: Option<Member>,
+}
+
+impl Members {
+    /// A member joins with this credit.
+    pub fn add(&mut self, member: Member, credit: u32) {
+        self.credit.insert(member, credit);
+        if credit > 0 {
+            self.ready.insert(member);
+        }
+    }
+
+    /// Gives a member more credit; false if it is not one.
+    pub fn give(&mut self, member: Member, count: u32) -> bool {
+        let Some(credit) = self.credit.get_mut(&member) else {
+            return false;
+        };
+        *credit = credit.saturating_add(count);
+        if *credit > 0 {
+            self.ready.insert(member);
+        }
+        true
+    }
+
+    /// A member goes.
+    pub fn remove(&mut self, member: Member) {
+        self.credit.remove(&member);
+        self.ready.remove(&member);
+    }
+
+    /// The next member in turn that may have a message; it has one credit less.
+    pub fn next(&mut self) -> Option<Member> {
+        let behind = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self.ready.range((behind, Bound::Unbounded));
+        let member = *rest.next().or_else(|| self.ready.first())?;
+        self.last = Some(member);
+        let credit = self.credit.get_mut(&member)?;
+        *credit -= 1;
+        if *credit == 0 {
+            self.ready.remove(&member);
+        }
+        Some(member)
+    }
+
+    pub fn has_credit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Bytes of heap.
+    pub fn bytes(&self) -> usize {
+        self.credit.len() * MEMBER_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(slot: u32) -> Member {
+        let to = ReplyTo {
+            slot,
+            generation: 0,
+            request: 0,
+            part: 0,
+        };
+        (0, to)
+    }
+
+    #[test]
+    fn members_with_credit_are_given_messages_in_turn() {
+        let mut members = Members::default();
+        for slot in 0..3 {
+            members.add(member(slot), slot);
+        }
+        let mut next = || members.next().map(|(_, to)| to.slot);
+        assert_eq!(
+            [next(), next(), next(), next()],
+            [Some(1), Some(2), Some(2), None]
+        );
+        assert!(members.give(member(0), 1) && !members.give(member(9), 1));
+        members.give(member(2), 1);
+        members.remove(member(2));
+        assert_eq!(members.next(), Some(member(0)));
+        assert!(!members.has_credit());
+        assert_eq!(members.bytes(), 2 * MEMBER_BYTES);
+    }
+}

@@ -1,0 +1,363 @@
+//! Work is counted by what it is, not by the bytes that ask for it: compressed data, frames and chunks without data, filters that are
+//! compared, groups that are given a message. So a turn ends when its budget is spent, and what is large goes on in the next turns.
+
+use std::sync::Arc;
+
+use crore_broker::access::{Grants, Known, Right, Verdict};
+use crore_broker::settings::Settings;
+use crore_broker::{Input, Pace, World};
+use crore_wire::deflate::Compressor;
+use crore_wire::mqtt::{
+    self, Connect, Packet, PacketId, Properties, Qos, SubscribeOptions, Version, encode,
+};
+use crore_wire::websocket::frame::{self, Opcode};
+use support::{NOW, Town};
+
+mod support;
+
+/// What a unit of work may take past the budget of a turn: 64 KiB of a message, a publish to all groups that it is given to at
+/// once, or as much matching.
+const UNIT: u64 = 1_200;
+const BUDGET: u32 = 1_024;
+
+fn town(settings: Settings) -> Town {
+    let pace = Pace {
+        steps_per_turn: BUDGET,
+        ..Pace::default()
+    };
+    Town::new(&support::world(settings, 1, 1), pace, NOW)
+}
+
+/// The steps of an input.
+fn steps_of(town: &mut Town, conn: usize, bytes: impl AsRef<[u8]>) -> u64 {
+    let before = town.shards[0].steps();
+    town.say(conn, bytes);
+    town.shards[0].steps() - before
+}
+
+/// Turns until so many messages are published; none does more than the budget of its end and a few units, one of them the publish
+/// of a message of so many bytes.
+fn turns_until(town: &mut Town, published: u64, bytes: usize) -> usize {
+    let mut turns = 0;
+    while town.shards[0].stats().published < published {
+        let before = town.shards[0].steps();
+        town.flush(0);
+        let steps = town.shards[0].steps() - before;
+        assert!(
+            steps <= u64::from(BUDGET) + 3 * UNIT + 2 * bytes as u64 / 256,
+            "{steps} steps in a turn"
+        );
+        turns += 1;
+        assert!(turns < 10_000, "it goes on");
+    }
+    turns
+}
+
+/// A connection that publishes compressed frames to `t`.
+fn socket(town: &mut Town) -> usize {
+    let conn = town.open(0);
+    town.say(
+        conn,
+        "GET /pub/t HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
+    );
+    town.settle();
+    assert!(town.received(conn).starts_with(b"HTTP/1.1 101 "));
+    conn
+}
+
+fn compressed_frame(payload: &[u8]) -> Vec<u8> {
+    const RSV1: u8 = 0x40;
+    let mut out = Vec::new();
+    frame::write_masked(&mut out, Opcode::Text, payload, [1, 2, 3, 4]);
+    out[0] |= RSV1;
+    out
+}
+
+/// Four blocks with fixed codes that have nothing but their end, ten bits each, and so on; then the block of the flush.
+fn empty_blocks(fours: usize) -> Vec<u8> {
+    let mut out = [0x02, 0x08, 0x20, 0x80, 0x00].repeat(fours);
+    out.push(0);
+    out
+}
+
+#[test]
+fn a_message_of_blocks_without_data_takes_as_many_turns_as_its_blocks() {
+    let mut town = town(Settings::default());
+    let conn = socket(&mut town);
+    // 50 KB, which are read at once.
+    let steps = steps_of(&mut town, conn, compressed_frame(&empty_blocks(10_000)));
+    assert!(
+        steps <= u64::from(BUDGET) + UNIT,
+        "{steps} steps in an input"
+    );
+    let turns = turns_until(&mut town, 1, 0);
+    assert!(turns >= 100, "{turns} turns for 40,000 blocks");
+}
+
+#[test]
+fn a_small_message_that_inflates_to_a_large_one_takes_as_many_turns_as_its_bytes() {
+    const BYTES: usize = 1 << 20;
+    let mut town = town(Settings::default());
+    let conn = socket(&mut town);
+    let mut small = Vec::new();
+    Compressor::new().compress(&vec![b'x'; BYTES], 9, &mut small);
+    assert!(small.len() < 2_000);
+    let steps = steps_of(&mut town, conn, compressed_frame(&small));
+    assert!(
+        steps <= u64::from(BUDGET) + UNIT,
+        "{steps} steps in an input"
+    );
+    assert_eq!(town.shards[0].stats().published, 0, "it goes on later");
+    let held = town.shards[0].accounts().receive_bytes;
+    assert!(
+        held > 10_000,
+        "{held} bytes are counted while it is inflated"
+    );
+    let turns = turns_until(&mut town, 1, BYTES);
+    assert!(turns >= 4, "{turns} turns");
+}
+
+#[test]
+fn frames_without_payload_are_counted() {
+    let mut town = town(Settings::default());
+    let conn = socket(&mut town);
+    let mut frames = vec![0x01, 0x80, 0, 0, 0, 0];
+    frames.extend([0x00, 0x80, 0, 0, 0, 0].repeat(5_000));
+    frames.extend([0x80, 0x80, 0, 0, 0, 0]);
+    let steps = steps_of(&mut town, conn, frames);
+    let turns = turns_until(&mut town, 1, 0);
+    assert!(
+        steps >= u64::from(BUDGET) && turns >= 1,
+        "{steps} steps, then {turns} turns"
+    );
+}
+
+#[test]
+fn chunks_of_a_byte_are_counted() {
+    let mut town = town(Settings::default());
+    let conn = town.open(0);
+    let chunks = "1\r\nx\r\n".repeat(10_000);
+    let head = "POST /pub/t HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let steps = steps_of(&mut town, conn, format!("{head}{chunks}0\r\n\r\n"));
+    assert!(steps >= 900, "{steps} steps for 10,000 chunks");
+}
+
+#[test]
+fn a_head_that_comes_byte_by_byte_is_counted_each_time_that_it_is_read() {
+    let mut town = town(Settings::default());
+    let conn = town.open(0);
+    town.say(
+        conn,
+        format!("GET /pub/none HTTP/1.1\r\nX: {}", "x".repeat(4_096)),
+    );
+    let mut read = || {
+        town.flush(0);
+        steps_of(&mut town, conn, "x")
+    };
+    let steps: u64 = (0..100).map(|_| read()).sum();
+    assert!(steps >= 1_600, "{steps} steps for 100 bytes behind 4 KiB");
+}
+
+fn batch(lines: &str) -> String {
+    format!(
+        "POST /pub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{lines}",
+        lines.len()
+    )
+}
+
+#[test]
+fn a_long_line_that_is_refused_is_counted() {
+    let mut town = town(Settings::default());
+    let conn = town.open(0);
+    let line = format!("{{\"topic\":\"t\",\"data\":\"{}\"\n", "x".repeat(500_000));
+    let steps = steps_of(&mut town, conn, batch(&line));
+    assert!(steps >= 500_000 / 256, "{steps} steps");
+}
+
+/// All filters of sixteen levels, each `a` or `+`, with at most three `+`, as far as they are taken.
+fn deep_filters() -> Vec<String> {
+    let few = |n: &u32| n.count_ones() <= 3;
+    let level = |shape: u32, n: u32| if shape >> n & 1 == 1 { "%2B" } else { "a" };
+    let filter = |shape| {
+        (0..16)
+            .map(|n| level(shape, n))
+            .collect::<Vec<_>>()
+            .join("/")
+    };
+    let mut shapes: Vec<u32> = (0..1_u32 << 16).filter(few).collect();
+    shapes.sort_by_key(|shape| shape.count_ones());
+    shapes.into_iter().take(392).map(filter).collect()
+}
+
+#[test]
+fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
+    const LINES: u64 = 100;
+    let mut settings = Settings::default();
+    settings.limits.head_bytes = 64 << 10;
+    settings.limits.topics_per_connection = 1_000;
+    let mut town = town(settings);
+    for filters in deep_filters().chunks(98) {
+        let conn = town.open(0);
+        let query = filters.join("&filter=");
+        town.say(conn, format!("GET /sub?filter={query} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"));
+        town.settle();
+        assert!(town.received(conn).starts_with(b"HTTP/1.1 200 "));
+    }
+    let topic = ["a"; 16].join("/");
+    let line = format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
+    let conn = town.open(0);
+    let steps = steps_of(&mut town, conn, batch(&line.repeat(LINES as usize)));
+    assert!(
+        steps <= u64::from(BUDGET) + UNIT,
+        "{steps} steps in an input"
+    );
+    let turns = turns_until(&mut town, LINES, 0) as u64;
+    assert!(turns >= LINES / 10, "{turns} turns for {LINES} lines");
+    town.settle();
+}
+
+/// A client of MQTT 5 in so many groups of the topic `t`.
+fn member(town: &mut Town, groups: usize) -> usize {
+    let conn = town.open(0);
+    let mut bytes = Vec::new();
+    let connect = Connect {
+        version: Version::V5,
+        bridge: false,
+        client_id: "member",
+        clean_start: true,
+        keep_alive_s: 0,
+        properties: Properties::NONE,
+        will: None,
+        user_name: None,
+        password: None,
+    };
+    encode::connect(&mut bytes, &connect);
+    for n in 0..groups {
+        let id = PacketId::new(n as u16 + 1).expect("not 0");
+        let filter = format!("$share/g{n}/t");
+        let filters = [(&filter[..], SubscribeOptions::of(Qos::AtMostOnce))];
+        encode::subscribe(
+            &mut bytes,
+            Version::V5,
+            id,
+            &Properties::NONE,
+            filters.into_iter(),
+        );
+    }
+    town.say(conn, bytes);
+    town.settle();
+    conn
+}
+
+/// The payloads of the messages that a client was sent.
+fn payloads(town: &Town, conn: usize) -> Vec<String> {
+    let (mut bytes, mut all) = (town.received(conn), Vec::new());
+    while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
+        let end = len + header.body_bytes();
+        let packet = mqtt::decode(Version::V5, header, &bytes[len..end]).expect("a packet");
+        if let Packet::Publish(publish) = packet {
+            all.push(String::from_utf8_lossy(publish.payload).into_owned());
+        }
+        bytes = &bytes[end..];
+    }
+    all
+}
+
+fn groups_town() -> Town {
+    let mut settings = Settings::default();
+    settings.limits.topics_per_connection = 1_000;
+    town(settings)
+}
+
+#[test]
+fn a_publish_costs_a_step_for_each_group_that_it_is_given_to() {
+    let mut town = groups_town();
+    let conn = member(&mut town, 200);
+    let publisher = town.open(0);
+    let steps = steps_of(
+        &mut town,
+        publisher,
+        batch("{\"topic\":\"t\",\"data\":\"m\"}\n"),
+    );
+    assert!((200..300).contains(&steps), "{steps} steps");
+    town.settle();
+    assert_eq!(payloads(&town, conn).len(), 200);
+}
+
+#[test]
+fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in_order() {
+    const GROUPS: usize = 1_000;
+    const MESSAGES: usize = 5;
+    let mut town = groups_town();
+    let conn = member(&mut town, GROUPS);
+    let publisher = town.open(0);
+    for n in 0..MESSAGES {
+        let line = format!("{{\"topic\":\"t\",\"data\":\"{n}\"}}\n");
+        let steps = steps_of(&mut town, publisher, batch(&line));
+        assert!(steps < 300, "{steps} steps of a publish to {GROUPS} groups");
+        // The groups are told in turns of their own, in the midst of which others are published.
+        (0..n).for_each(|_| {
+            town.flush(0);
+        });
+    }
+    town.settle();
+    let all = payloads(&town, conn);
+    assert_eq!(all.len(), GROUPS * MESSAGES);
+    for n in 0..MESSAGES {
+        let count = all
+            .iter()
+            .filter(|payload| **payload == n.to_string())
+            .count();
+        assert_eq!(count, GROUPS, "message {n}");
+    }
+    // A new message comes behind all of these.
+    town.say(publisher, batch("{\"topic\":\"t\",\"data\":\"last\"}\n"));
+    town.settle();
+    let all = payloads(&town, conn);
+    assert!(
+        all[GROUPS * MESSAGES..]
+            .iter()
+            .all(|payload| payload == "last")
+    );
+    assert_eq!(all.len(), GROUPS * (MESSAGES + 1));
+}
+
+fn closed() -> Arc<World> {
+    let mut settings = Settings::default();
+    settings.access.closed = true;
+    support::world(settings, 1, 1)
+}
+
+#[test]
+fn grants_that_a_refused_line_is_compared_with_are_counted() {
+    const GRANTS: usize = 420;
+    const LINES: usize = 20;
+    let mut town = Town::new(&closed(), Pace::default(), NOW);
+    let conn = town.open(0);
+    let lines = "{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(LINES);
+    let request = batch(&lines).replacen("\r\n", "\r\nAuthorization: Bearer t\r\n", 1);
+    town.say(conn, request);
+    town.flush(0);
+    let (conn, question) = town.io[0].asked.last().expect("a question");
+    let filters: Vec<String> = (0..GRANTS).map(|n| format!("own/{n}/+")).collect();
+    let granted = filters.iter().map(|filter| (Right::Publish, &filter[..]));
+    let known = Known {
+        grants: Arc::new(Grants::new("", granted).expect("filters")),
+        until_unix_s: u32::MAX,
+    };
+    let verdict = Verdict {
+        digest: question.digest,
+        found: Ok(known),
+        believed_until_unix_s: NOW.unix_s + 3600,
+        round: question.round,
+    };
+    let conn = *conn;
+    let before = town.shards[0].steps();
+    town.handle(0, Input::Verdict(conn, verdict));
+    town.settle();
+    let steps = town.shards[0].steps() - before;
+    assert!(steps >= (GRANTS * LINES / 4) as u64, "{steps} steps");
+    assert_eq!(town.shards[0].stats().denied, LINES as u64);
+}
