@@ -19,9 +19,11 @@ compile_error!("crore-net is written for Linux: epoll, eventfd, close_range");
 
 pub mod affinity;
 pub mod clock;
+pub mod der;
 pub mod kernel;
 pub mod mailbox;
 pub mod memory;
+pub mod pem;
 pub mod signal;
 pub mod stream;
 pub mod transport;

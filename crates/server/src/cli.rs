@@ -1,6 +1,6 @@
 //! The command line: what can be asked of `crore`.
 //!
-//! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (from clap).
+//! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (most of it from clap).
 
 use std::path::PathBuf;
 
@@ -10,6 +10,9 @@ use tracing_subscriber::EnvFilter;
 use crate::config::ServeArgs;
 use crate::doctor;
 use crate::tools::{AdminArgs, PubArgs, SubArgs, TokenArgs, admin};
+
+/// The exit code for wrong usage, which is `clap`'s.
+pub const WRONG_USAGE: u8 = 2;
 
 /// A publish/subscribe push server over WebSocket, Server-Sent Events, long-poll and MQTT.
 #[derive(Debug, Parser)]

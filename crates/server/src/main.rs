@@ -63,7 +63,10 @@ fn main() -> ExitCode {
             // A closed stderr is no reason to fail in another way.
             let text = format!("{error:#}").replace('\n', "\ncrore: ");
             let _ = writeln!(io::stderr(), "crore: {text}");
-            ExitCode::FAILURE
+            match error.is::<tools::Usage>() {
+                true => ExitCode::from(cli::WRONG_USAGE),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

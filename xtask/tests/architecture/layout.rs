@@ -23,8 +23,8 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "net",
         &[
-            &["sys", "transport"],
-            &["affinity", "clock", "mailbox", "memory", "signal"],
+            &["der", "sys", "transport"],
+            &["affinity", "clock", "mailbox", "memory", "pem", "signal"],
             &["kernel", "stream"],
         ],
     ),

@@ -7,11 +7,11 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use crore_net::pem;
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use crate::sys;
@@ -27,9 +27,10 @@ const WAITING_BYTES: usize = 1 << 20;
 /// When the file has no certificate.
 pub fn client(roots: &Path, resumes: bool) -> Result<Arc<ClientConfig>> {
     let mut store = RootCertStore::empty();
-    let pem = std::fs::read(roots).with_context(|| format!("cannot read {}", roots.display()))?;
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        store.add(certificate.context("not a certificate in PEM")?)?;
+    let file = std::fs::read(roots).with_context(|| format!("cannot read {}", roots.display()))?;
+    let certificates = pem::certificates(&file);
+    for certificate in certificates.map_err(|what| anyhow!("{}: {what}", roots.display()))? {
+        store.add(certificate)?;
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)

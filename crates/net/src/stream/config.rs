@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ProducesTickets, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 
 use super::handshake::{INCOMING_MAX, RECORD_MAX, Tap};
+use crate::pem;
 
 /// The protocols that ALPN may negotiate; the first bytes still decide which one the client speaks.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
@@ -115,8 +115,8 @@ impl Handle {
     /// The server's own certificate, as clients see it.
     pub fn certificate(&self) -> CertificateDer<'static> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = CertificateDer::from_pem_slice(&current.0.certificate);
-        first.expect("what was taken has parsed")
+        let all = pem::certificates(&current.0.certificate);
+        all.expect("what was taken has parsed").swap_remove(0)
     }
 
     fn get(&self) -> (Arc<ServerConfig>, usize) {
@@ -176,9 +176,8 @@ fn provider() -> CryptoProvider {
 }
 
 fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerConfig, Error> {
-    let chain = certificates(&source.certificate).map_err(Error::Certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&source.key)
-        .map_err(|error| Error::Key(format!("no private key in PEM: {error}")))?;
+    let chain = pem::certificates(&source.certificate).map_err(Error::Certificate)?;
+    let key = pem::private_key(&source.key).map_err(Error::Key)?;
     let versions: &[&SupportedProtocolVersion] = if source.only_13 {
         &[&version::TLS13]
     } else {
@@ -192,7 +191,7 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
         None => builder.with_no_client_auth(),
         Some((roots, clients)) => {
             let mut store = RootCertStore::empty();
-            for root in certificates(roots).map_err(Error::Clients)? {
+            for root in pem::certificates(roots).map_err(Error::Clients)? {
                 let added = store.add(root);
                 added.map_err(|error| Error::Clients(error.to_string()))?;
             }
@@ -219,13 +218,4 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(Tap);
     Ok(config)
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let all = all.map_err(|error| format!("it is not PEM: {error}"))?;
-    if all.is_empty() {
-        return Err("there is no certificate in PEM".to_string());
-    }
-    Ok(all)
 }

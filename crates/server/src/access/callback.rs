@@ -2,7 +2,8 @@
 //!
 //! `POST` with a JSON object, `{"token": ...}` or `{"user": ..., "password": ...}`. The answer 200 with
 //! `{"allow": true, "user": ..., "publish": [...], ..., "expires": ..., "cache_s": ...}` lets the client in; 200 without
-//! `"allow": true`, 401 and 403 do not. Any other answer, and silence, refuses for now: an endpoint that fails lets nobody in.
+//! `"allow": true`, 401 and 403 do not. Any other answer, one with a member of another form, and silence refuse for now: an endpoint that
+//! fails lets nobody in. A member that is `null` is not there; members that are not known mean nothing.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,8 +21,12 @@ use crate::settings::access::Callback as Entry;
 /// Bytes of an answer at most: some hundred filters.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// How often it is logged why it did not answer, at most.
+/// How often one reason why it did not answer is logged, at most.
 const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Reasons that are logged within that time, at most.
+const TOLD_MAX: usize = 16;
+/// Some serializers write it before their text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The settings key of the file of roots.
 const CA_KEY: &str = "access.callback.ca";
 
@@ -29,8 +34,8 @@ const CA_KEY: &str = "access.callback.ca";
 #[derive(Debug)]
 pub struct Callback {
     server: Server,
-    /// When it was last logged that it did not answer.
-    told: Mutex<Option<Instant>>,
+    /// The reasons that were logged lately, and when.
+    told: Mutex<Vec<(String, Instant)>>,
     /// Seconds until the answer must be there.
     timeout: Duration,
     /// Seconds for which an answer without a time of its own is believed.
@@ -76,7 +81,7 @@ impl Callback {
         };
         Ok(Callback {
             server,
-            told: Mutex::new(None),
+            told: Mutex::default(),
             timeout: Duration::from_secs(u64::from(entry.timeout_s)),
             cache_s: entry.cache_s,
             concurrency: entry.concurrency,
@@ -109,8 +114,9 @@ impl Callback {
     /// Logs why the endpoint could not be asked, not for each question.
     fn tell(&self, why: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|last| last.elapsed() >= TELL_EVERY) {
-            *told = Some(Instant::now());
+        told.retain(|(_, last)| last.elapsed() < TELL_EVERY);
+        if told.len() < TOLD_MAX && !told.iter().any(|(known, _)| known == why) {
+            told.push((why.to_string(), Instant::now()));
             tracing::warn!("the access callback at {}: {why}", self.server);
         }
     }
@@ -131,9 +137,13 @@ impl Callback {
     }
 
     fn read(&self, status: u16, answer: &[u8]) -> Said {
+        let answer = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
         match (status, serde_json::from_slice::<Map<String, Value>>(answer)) {
             (401 | 403, _) => (Err(Refusal::Denied), self.cache_s),
-            (200, Ok(answer)) => self.read_answer(&answer),
+            (200, Ok(answer)) => self.read_answer(answer).unwrap_or_else(|what| {
+                self.tell(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
+                (Err(Refusal::Unreachable), 0)
+            }),
             _ => {
                 self.tell(&format!(
                     "its answer of status {status} says neither yes nor no"
@@ -143,21 +153,33 @@ impl Callback {
         }
     }
 
-    fn read_answer(&self, answer: &Map<String, Value>) -> Said {
-        let cache_s = match claims::moment(answer, "cache_s") {
-            Ok(said) => said.map_or(self.cache_s, |s| u32::try_from(s).unwrap_or(u32::MAX)),
-            Err(refusal) => return (Err(refusal), 0),
-        };
-        if answer.get("allow") != Some(&Value::Bool(true)) {
-            return (Err(Refusal::Denied), cache_s);
+    /// # Errors
+    /// The member that is not of its form.
+    fn read_answer(&self, mut answer: Map<String, Value>) -> Result<Said, String> {
+        // Many serializers write a member that is not set so.
+        answer.retain(|_, value| !value.is_null());
+        let cache_s = claims::moment(&answer, "cache_s")?;
+        let cache_s = cache_s.map_or(self.cache_s, |s| u32::try_from(s).unwrap_or(u32::MAX));
+        match answer.get("allow") {
+            Some(Value::Bool(true)) => {}
+            Some(Value::Bool(false)) => return Ok((Err(Refusal::Denied), cache_s)),
+            None => {
+                self.tell(
+                    "its answer has no `allow`, which refuses the client; write true or false",
+                );
+                return Ok((Err(Refusal::Denied), cache_s));
+            }
+            Some(other) => {
+                let kind = claims::kind(other);
+                return Err(format!("`allow` is {kind}, not true or false"));
+            }
         }
-        let known = claims::moment(answer, "expires").and_then(|end| {
-            Ok(Known {
-                grants: Arc::new(claims::grants(answer, "user")?),
-                until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
-            })
-        });
-        (known, cache_s)
+        let end = claims::moment(&answer, "expires")?;
+        let known = Known {
+            grants: Arc::new(claims::grants(&answer, "user")?),
+            until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
+        };
+        Ok((Ok(known), cache_s))
     }
 }
 

@@ -1,51 +1,70 @@
 //! Reads the rights from a token's claims, or from the answer of a callback: the same JSON members in both.
 
-use crore_broker::access::{Grants, Refusal, Right};
+use crore_broker::access::{GrantError, Grants, Right};
 use serde_json::{Map, Value};
 
 /// The user and the filters that these members grant.
 ///
 /// # Errors
-/// [`Refusal::Claims`] where one is not of its form.
-pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, Refusal> {
-    let user = match claims.get(user) {
+/// The member that is not of its form, and what it is.
+pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String> {
+    let name = match claims.get(user) {
         None | Some(Value::Null) => "",
-        Some(Value::String(user)) => user,
-        Some(_) => return Err(Refusal::Claims),
+        Some(Value::String(name)) => name,
+        Some(other) => return Err(format!("`{user}` is {}, not text", kind(other))),
     };
     let mut granted = Vec::new();
     for right in Right::ALL {
-        for filter in filters(claims.get(right.name()))? {
+        for filter in filters(claims, right.name())? {
             granted.push((right, filter));
         }
     }
-    Grants::new(user, granted).map_err(|_| Refusal::Claims)
+    Grants::new(name, granted).map_err(|error| match error {
+        GrantError::User => format!("`{user}` has more than 255 bytes or a control character"),
+        other => other.to_string(),
+    })
 }
 
 /// One filter as a string, or several in a list.
-fn filters(value: Option<&Value>) -> Result<Vec<&str>, Refusal> {
-    match value {
+fn filters<'c>(claims: &'c Map<String, Value>, name: &str) -> Result<Vec<&'c str>, String> {
+    match claims.get(name) {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::String(filter)) => Ok(vec![filter]),
         Some(Value::Array(list)) => {
-            let filters = list.iter().map(|item| item.as_str().ok_or(Refusal::Claims));
+            let filters = list.iter().enumerate().map(|(index, item)| {
+                let wrong = || format!("`{name}[{index}]` is {}, not text", kind(item));
+                item.as_str().ok_or_else(wrong)
+            });
             filters.collect()
         }
-        Some(_) => Err(Refusal::Claims),
+        Some(other) => Err(format!("`{name}` is {}, not a list of text", kind(other))),
     }
 }
 
 /// A moment in Unix seconds (RFC 7519 section 2, NumericDate); fractions are cut.
 ///
 /// # Errors
-/// [`Refusal::Claims`] where it is no number, or before 1970.
-pub fn moment(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, Refusal> {
-    match claims.get(name) {
-        None => Ok(None),
-        Some(value) => {
-            let seconds = value.as_f64().filter(|s| s.is_finite() && *s >= 0.0);
-            seconds.map(|s| Some(s as u64)).ok_or(Refusal::Claims)
-        }
+/// What it is, where it is no number, or before 1970.
+pub fn moment(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
+    let Some(value) = claims.get(name) else {
+        return Ok(None);
+    };
+    match value.as_f64() {
+        Some(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(Some(seconds as u64)),
+        Some(_) => Err(format!("`{name}` is less than 0")),
+        None => Err(format!("`{name}` is {}, not a number", kind(value))),
+    }
+}
+
+/// The kind of a value, in words: the value itself may be long, or a secret.
+pub fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
     }
 }
 
@@ -55,7 +74,7 @@ mod tests {
     use crore_broker::work::Steps;
     use serde_json::json;
 
-    fn read(value: Value) -> Result<Grants, Refusal> {
+    fn read(value: Value) -> Result<Grants, String> {
         grants(value.as_object().expect("an object"), "sub")
     }
 
@@ -72,16 +91,18 @@ mod tests {
     #[test]
     fn claims_of_another_form_are_refused_whole() {
         let long = "u".repeat(256);
-        for wrong in [
-            json!({"publish": 1}),
-            json!({"publish": [1]}),
-            json!({"publish": {"a": 1}}),
-            json!({"publish": ["a/#/b"]}),
-            json!({"publish": [""]}),
-            json!({"sub": 7}),
-            json!({ "sub": long }),
+        for (wrong, named) in [
+            (json!({"publish": 1}), "`publish` is a number"),
+            (json!({"publish": ["a", 1]}), "`publish[1]` is a number"),
+            (json!({"info": [null]}), "`info[0]` is null"),
+            (json!({"publish": {"a": 1}}), "`publish` is an object"),
+            (json!({"publish": ["a/#/b"]}), "in `publish`: "),
+            (json!({"subscribe": [""]}), "in `subscribe`: "),
+            (json!({"sub": 7}), "`sub` is a number"),
+            (json!({ "sub": long }), "`sub` has more than 255 bytes"),
         ] {
-            assert_eq!(read(wrong.clone()), Err(Refusal::Claims), "{wrong}");
+            let error = read(wrong.clone()).expect_err("it is of another form");
+            assert!(error.starts_with(named), "{wrong}: {error}");
         }
     }
 
@@ -92,7 +113,8 @@ mod tests {
         assert_eq!(read(json!(12.9)), Ok(Some(12)));
         assert_eq!(read(json!(1e30)), Ok(Some(u64::MAX)));
         for wrong in [json!("12"), json!(-1), json!(null), json!([])] {
-            assert_eq!(read(wrong.clone()), Err(Refusal::Claims), "{wrong}");
+            let error = read(wrong.clone()).expect_err("it is no moment");
+            assert!(error.starts_with("`exp` is "), "{wrong}: {error}");
         }
         assert_eq!(moment(&Map::new(), "exp"), Ok(None));
     }

@@ -7,35 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crore_broker::access::{Known, Refusal};
-use jsonwebtoken::jwk::{
-    AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse,
-};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
 
-use super::claims;
+use super::algorithm::{Key, algorithm};
+use super::{claims, jwks, public, secret};
 use crate::settings::access::{Access, Key as Entry};
 
-/// The algorithms, as settings and tokens call them.
-pub const ALGORITHMS: [(&str, Algorithm); 4] = [
-    ("HS256", Algorithm::HS256),
-    ("RS256", Algorithm::RS256),
-    ("ES256", Algorithm::ES256),
-    ("EdDSA", Algorithm::EdDSA),
-];
-/// Least length of a secret for HS256, in bytes (RFC 7518 section 3.2).
-pub const SECRET_BYTES_MIN: usize = 32;
 /// A file of keys is small; anything larger is another file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The beginning of a PEM file.
-const PEM_BEGINS: &[u8] = b"-----BEGIN ";
 
-/// A key and the only algorithm that it is for.
-struct Key {
-    kid: Option<String>,
-    algorithm: Algorithm,
-    key: DecodingKey,
-}
+/// Some editors write it before a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// All keys, and what else tokens must say.
 #[derive(Default)]
@@ -96,11 +79,12 @@ impl Keys {
 
     /// The user and the rights in these claims, which one of our keys has signed.
     fn who(&self, claims: &Map<String, Value>, now_unix_s: u64) -> Result<Known, Refusal> {
-        let end = claims::moment(claims, "exp")?.map(|end| end.saturating_add(self.leeway_s));
+        let moment = |name| claims::moment(claims, name).map_err(|_| Refusal::Claims);
+        let end = moment("exp")?.map(|end| end.saturating_add(self.leeway_s));
         if end.is_some_and(|end| end <= now_unix_s) {
             return Err(Refusal::Expired);
         }
-        let begin = claims::moment(claims, "nbf")?.unwrap_or(0);
+        let begin = moment("nbf")?.unwrap_or(0);
         if begin > now_unix_s.saturating_add(self.leeway_s) {
             return Err(Refusal::NotYet);
         }
@@ -113,8 +97,9 @@ impl Keys {
         if !is("aud", &self.audience) || !is("iss", &self.issuer) {
             return Err(Refusal::Stranger);
         }
+        let grants = claims::grants(claims, "sub").map_err(|_| Refusal::Claims)?;
         Ok(Known {
-            grants: Arc::new(claims::grants(claims, "sub")?),
+            grants: Arc::new(grants),
             until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
         })
     }
@@ -180,8 +165,9 @@ fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
         name => Some(algorithm(name).ok_or_else(|| (".alg", not_offered(name)))?),
     };
     let kid = (!entry.kid.is_empty()).then(|| entry.kid.clone());
-    if entry.file.is_some() && bytes.trim_ascii_start().first() == Some(&b'{') {
-        return jwks(&bytes, algorithm, kid.as_deref()).map_err(|what| (".file", what));
+    let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+    if entry.file.is_some() && text.trim_ascii_start().first() == Some(&b'{') {
+        return jwks::keys(text, algorithm, kid.as_deref()).map_err(|what| (".file", what));
     }
     let names = "HS256 for a secret, RS256, ES256 or EdDSA for a public key";
     let algorithm = algorithm.ok_or_else(|| (".alg", format!("is missing; write {names}")))?;
@@ -211,122 +197,14 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| error.to_string())
 }
 
-/// The algorithm of this name, if it is offered.
-pub fn algorithm(name: &str) -> Option<Algorithm> {
-    ALGORITHMS
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, algorithm)| *algorithm)
-}
-
 fn not_offered(name: &str) -> String {
     format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
 }
 
-/// A secret's bytes: a text file ends in a line end that is not part of the secret.
-pub fn trimmed(secret: &[u8]) -> &[u8] {
-    let end = secret.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
-    &secret[..end.map_or(0, |end| end + 1)]
-}
-
 /// The key that verifies, from a secret or a public key in PEM.
 fn decoding_key(algorithm: Algorithm, bytes: &[u8]) -> Result<DecodingKey, String> {
-    let pem = bytes.trim_ascii_start().starts_with(PEM_BEGINS);
-    if algorithm == Algorithm::HS256 {
-        let secret = trimmed(bytes);
-        if pem {
-            return Err(
-                "is a PEM file, and HS256 takes a secret; write RS256, ES256 or EdDSA".to_string(),
-            );
-        }
-        if secret.len() < SECRET_BYTES_MIN {
-            return Err(format!(
-                "has {} bytes, and HS256 needs {SECRET_BYTES_MIN} at least; write the output of `openssl rand -hex 32`",
-                secret.len()
-            ));
-        }
-        return Ok(DecodingKey::from_secret(secret));
+    match algorithm {
+        Algorithm::HS256 => secret::secret(bytes).map(DecodingKey::from_secret),
+        _ => public::of_pem(algorithm, bytes),
     }
-    if !pem {
-        return Err(
-            "is no PEM file; write a public key that begins with -----BEGIN PUBLIC KEY-----"
-                .to_string(),
-        );
-    }
-    if memchr_private(bytes) {
-        return Err("is a private key; the server needs the public one alone (`openssl pkey -in KEY -pubout`)".to_string());
-    }
-    let read = match algorithm {
-        Algorithm::RS256 => DecodingKey::from_rsa_pem(bytes),
-        Algorithm::ES256 => DecodingKey::from_ec_pem(bytes),
-        _ => DecodingKey::from_ed_pem(bytes),
-    };
-    read.map_err(|error| format!("is no public key for {algorithm:?}: {error}"))
-}
-
-/// Whether a PEM file holds a private key.
-fn memchr_private(bytes: &[u8]) -> bool {
-    String::from_utf8_lossy(bytes).contains("PRIVATE KEY-----")
-}
-
-/// The keys of a JWKS (RFC 7517) that sign by an algorithm that is offered, and by `only` where the entry names one.
-fn jwks(bytes: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<Vec<Key>, String> {
-    let set: JwkSet = serde_json::from_slice(bytes)
-        .map_err(|error| format!("is no JWKS: {error}; write {{\"keys\": [...]}}"))?;
-    let mut keys = Vec::new();
-    for jwk in &set.keys {
-        let meant = kid.is_none() || jwk.common.key_id.as_deref() == kid;
-        let signs = !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
-        let Some(algorithm) = jwk_algorithm(jwk).filter(|_| meant && signs) else {
-            continue;
-        };
-        if only.is_some_and(|only| only != algorithm) {
-            continue;
-        }
-        let key = DecodingKey::from_jwk(jwk).map_err(|error| {
-            let kid = jwk.common.key_id.as_deref().unwrap_or("without kid");
-            format!("the key {kid} cannot be read: {error}")
-        })?;
-        let secret = key.try_get_as_bytes().map_or(usize::MAX, <[u8]>::len);
-        if algorithm == Algorithm::HS256 && secret < SECRET_BYTES_MIN {
-            return Err(format!(
-                "a secret of {secret} bytes is too short for HS256, which needs {SECRET_BYTES_MIN}"
-            ));
-        }
-        keys.push(Key {
-            kid: jwk.common.key_id.clone(),
-            algorithm,
-            key,
-        });
-    }
-    if keys.is_empty() {
-        let why =
-            "has no key of HS256, RS256, ES256 or EdDSA for signatures; name a JWKS that has one";
-        return Err(why.to_string());
-    }
-    Ok(keys)
-}
-
-/// The one algorithm of a key in a JWKS: what it says, else the usual one of its kind.
-fn jwk_algorithm(jwk: &Jwk) -> Option<Algorithm> {
-    let usual = match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => Algorithm::RS256,
-        AlgorithmParameters::OctetKey(_) => Algorithm::HS256,
-        AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => {
-            Algorithm::ES256
-        }
-        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
-            Algorithm::EdDSA
-        }
-        _ => return None,
-    };
-    let said = match jwk.common.key_algorithm {
-        None => usual,
-        Some(KeyAlgorithm::HS256) => Algorithm::HS256,
-        Some(KeyAlgorithm::RS256) => Algorithm::RS256,
-        Some(KeyAlgorithm::ES256) => Algorithm::ES256,
-        Some(KeyAlgorithm::EdDSA) => Algorithm::EdDSA,
-        Some(_) => return None,
-    };
-    (said == usual).then_some(said)
 }

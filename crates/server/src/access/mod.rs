@@ -6,11 +6,15 @@
 //!
 //! Invariants: a question that was taken is answered once; a check that fails refuses the client; no secret is logged.
 
+pub mod algorithm;
 mod callback;
 mod checks;
 mod claims;
 mod desk;
+mod jwks;
 pub mod keys;
+mod public;
+pub mod secret;
 mod users;
 
 use crore_broker::ShardId;

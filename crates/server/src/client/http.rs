@@ -147,6 +147,11 @@ impl Connection {
             server.authority()
         );
         for (name, value) in headers {
+            // The callers' values are checked where they are given; nothing else may go out as another request.
+            if value.chars().any(char::is_control) {
+                let what = format!("the header {name} would hold a control character");
+                return Err(io::Error::new(ErrorKind::InvalidInput, what));
+            }
             request.push_str(&format!("{name}: {value}\r\n"));
         }
         if let Some(token) = server.token() {

@@ -12,7 +12,7 @@ use super::tls::Trust;
 const DEFAULT_PORT: u16 = 8800;
 
 /// Where a token may stand besides `--token`, which every user of the machine can read.
-const TOKEN_VARIABLE: &str = "CRORE_TOKEN";
+pub const TOKEN_VARIABLE: &str = "CRORE_TOKEN";
 
 /// The server as `--server` names it by default.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
@@ -58,15 +58,28 @@ impl Server {
         let (authority, prefix) = rest
             .find('/')
             .map_or((rest, ""), |slash| rest.split_at(slash));
+        if authority.contains('@') {
+            // Not shown: it holds a password.
+            return Err(
+                "a user and a password have no place in a server's URL; show a token (--token)"
+                    .to_string(),
+            );
+        }
         let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| form())?),
+            Some((host, port)) if !port.contains(']') => {
+                // A number may have a sign, a port may not.
+                let digits = Some(port).filter(|port| !port.starts_with('+'));
+                let port = digits.and_then(|port| port.parse().ok());
+                (host, port.ok_or_else(form)?)
+            }
             _ => (authority, default_port(secure.is_some())),
         };
         let host = host
             .strip_prefix('[')
             .map_or(Some(host), |host| host.strip_suffix(']'))
             .ok_or_else(form)?;
-        let plain = |c: char| c.is_ascii_graphic() && !"?#@\\".contains(c);
+        // What a request line and `Host` can hold without an escape (RFC 3986 sections 3.2.2 and 3.3).
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%!$&'()*+,;=:/".contains(c);
         if host.is_empty() || !host.chars().all(plain) || !prefix.chars().all(plain) {
             return Err(form());
         }
@@ -89,12 +102,11 @@ impl fmt::Display for Server {
 }
 
 impl Server {
-    /// The same, asked with this token, else with the one of the environment.
+    /// The same, asked with this token.
     #[must_use]
-    pub fn with_token(&self, token: Option<&String>) -> Server {
-        let of_environment = || std::env::var(TOKEN_VARIABLE).ok();
+    pub fn with_token(&self, token: Option<String>) -> Server {
         Server {
-            token: token.cloned().or_else(of_environment),
+            token,
             ..self.clone()
         }
     }
@@ -247,6 +259,13 @@ mod tests {
             "http://[::1",
             "http://a/?q",
             "http://a\r\nX: y",
+            "http://a:+80",
+            "http://a\0",
+            "http://ann:secret@a",
+            "http://a/{b}",
+            "http://a/b c",
+            "http://a/b\n",
+            "http://gr\u{fc}n",
         ] {
             assert!(url.parse::<Server>().is_err(), "{url}");
         }

@@ -9,9 +9,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crore_net::pem;
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, Error, RootCertStore,
@@ -84,10 +84,12 @@ impl Trust {
     /// When the files do not hold it and its key, with the remedy.
     pub fn showing(mut self, shown: &Shown<'_>) -> Result<Trust, String> {
         let certificate = shown.certificate.display();
-        let chain = certificates(shown.certificate).map_err(|what| {
+        let chain = read(shown.certificate).and_then(|file| pem::certificates(&file));
+        let chain = chain.map_err(|what| {
             format!("{certificate}: {what}; name a PEM file with the certificate to show with {CERT_FLAG}")
         })?;
-        let key = private_key(shown.key).map_err(|what| {
+        let key = read(shown.key).and_then(|file| pem::private_key(&file));
+        let key = key.map_err(|what| {
             format!(
                 "{}: {what}; name a PEM file with its key, without a passphrase, with {CERT_KEY_FLAG}",
                 shown.key.display()
@@ -196,33 +198,11 @@ impl Trust {
 
 fn of_file(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(file)? {
+    for certificate in pem::certificates(&read(file)?)? {
         let added = roots.add(certificate);
         added.map_err(|error| format!("a certificate in it does not parse ({error})"))?;
     }
     Ok(roots)
-}
-
-/// The certificates of a file, one at least.
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let pem = read(file)?;
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let all = all.map_err(|error| format!("it is not PEM ({error})"))?;
-    match all.is_empty() {
-        true => Err("there is no certificate in it".to_string()),
-        false => Ok(all),
-    }
-}
-
-/// The first private key of a file.
-fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    let found = PrivateKeyDer::from_pem_slice(&read(file)?);
-    found.map_err(|error| match error {
-        pem::Error::NoItemsFound => {
-            "there is no private key in it that can be read without a passphrase".to_string()
-        }
-        error => format!("it is not PEM ({error})"),
-    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {

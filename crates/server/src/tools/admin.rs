@@ -10,6 +10,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::flags::TlsFlags;
+use super::values;
 use crate::client::http::Connection;
 use crate::client::server::{Server, escape};
 use crate::stdout::print;
@@ -86,15 +87,19 @@ enum Order {
     /// List topics
     Topics {
         /// Topics that it matches
-        #[arg(default_value = "#")]
+        #[arg(default_value = "#", value_parser = values::line)]
         filter: String,
         #[command(flatten)]
         limit: Limit,
     },
     /// Tell of a topic
-    Topic { name: String },
+    Topic {
+        #[arg(value_parser = values::line)]
+        name: String,
+    },
     /// Read the log of a topic, oldest first
     Messages {
+        #[arg(value_parser = values::line)]
         name: String,
         /// Only messages behind this offset
         #[arg(long, value_name = "OFFSET")]
@@ -103,9 +108,15 @@ enum Order {
         limit: Limit,
     },
     /// Take all messages of a topic away; subscribers stay
-    Purge { name: String },
+    Purge {
+        #[arg(value_parser = values::line)]
+        name: String,
+    },
     /// Delete a topic; its subscribers are told
-    Delete { name: String },
+    Delete {
+        #[arg(value_parser = values::line)]
+        name: String,
+    },
     /// List connections
     Connections {
         #[command(flatten)]
@@ -116,29 +127,31 @@ enum Order {
     /// Tell of a connection
     Connection {
         /// As the list gives it, such as 0-17-3
+        #[arg(value_parser = values::line)]
         id: String,
     },
     /// End a connection, or all of a user, of a transport, or that subscribe to a filter
     #[command(group = ArgGroup::new("whom").args(["id", "user", "filter", "transport", "slow"]).required(true).multiple(true))]
     Disconnect {
         /// As the list gives it, such as 0-17-3
-        #[arg(conflicts_with_all = ["user", "filter", "transport", "slow"])]
+        #[arg(conflicts_with_all = ["user", "filter", "transport", "slow"], value_parser = values::line)]
         id: Option<String>,
         #[command(flatten)]
         which: Which,
     },
     /// Publish a message
     Publish {
+        #[arg(value_parser = values::line)]
         topic: String,
         data: String,
         /// Its content type
-        #[arg(long, value_name = "TYPE")]
+        #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
         content_type: Option<String>,
         /// Its event name
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = values::field)]
         event: Option<String>,
         /// Its key
-        #[arg(long)]
+        #[arg(long, value_parser = values::field)]
         key: Option<String>,
         /// Seconds that it lives
         #[arg(long, value_name = "SECONDS")]
@@ -171,13 +184,13 @@ struct Limit {
 #[derive(Debug, Args)]
 struct Which {
     /// Those of this user
-    #[arg(long)]
+    #[arg(long, value_parser = values::line)]
     user: Option<String>,
     /// Those that subscribe to a topic that it matches
-    #[arg(long)]
+    #[arg(long, value_parser = values::line)]
     filter: Option<String>,
     /// Those that speak this: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing
-    #[arg(long)]
+    #[arg(long, value_parser = values::line)]
     transport: Option<String>,
     /// Those for which something waits
     #[arg(long)]
@@ -216,11 +229,10 @@ impl Which {
 /// # Errors
 /// The server cannot be reached, or refuses; with its words.
 pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
-    let token = args.token.clone();
-    let server = args.tls.apply(args.url.clone());
+    let token = values::token(args.token.as_deref(), TOKEN_VARIABLE)?;
+    let server = args.tls.apply(args.url.with_token(token));
     let port = Port {
         server: &server.map_err(anyhow::Error::msg)?,
-        token: token.or_else(|| std::env::var(TOKEN_VARIABLE).ok()),
     };
     let (answer, columns) = carry_out(&port, &args.order)?;
     if !columns.is_empty() && !args.json {
@@ -357,7 +369,6 @@ impl List {
 /// An admin port.
 struct Port<'a> {
     server: &'a Server,
-    token: Option<String>,
 }
 
 impl Port<'_> {
@@ -366,9 +377,7 @@ impl Port<'_> {
         let server = self.server;
         let unreachable = || format!("no admin port at {server}; name it with --url");
         let mut connection = Connection::open(server).with_context(unreachable)?;
-        let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let mut headers = vec![("Connection", "close")];
-        headers.extend(bearer.as_deref().map(|bearer| ("Authorization", bearer)));
         let body = body.map(Value::to_string);
         if body.is_some() {
             headers.push(("Content-Type", "application/json"));

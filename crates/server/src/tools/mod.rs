@@ -8,9 +8,11 @@ mod flags;
 mod publish;
 mod subscribe;
 pub mod token;
+mod values;
 mod words;
 
 pub use admin::{AdminArgs, admin};
 pub use publish::{PubArgs, publish};
 pub use subscribe::{SubArgs, subscribe};
 pub use token::TokenArgs;
+pub use values::Usage;

@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::flags::TlsFlags;
-use super::words::reason;
+use super::{values, words::reason};
 use crate::client::http::Connection;
-use crate::client::server::{DEFAULT_SERVER, Server};
+use crate::client::server::{DEFAULT_SERVER, Server, TOKEN_VARIABLE};
 use crate::stdout::print;
 
 /// Longest answer to a publish, in bytes; the topic's info is a few lines.
@@ -26,6 +26,7 @@ Examples:
   crore pub news hi --server https://a.example:443   by TLS; --ca names roots of your own")]
 pub struct PubArgs {
     /// Topic, such as chat/lobby
+    #[arg(value_parser = values::line)]
     pub topic: String,
 
     /// The message; without it, stdin
@@ -41,15 +42,15 @@ pub struct PubArgs {
     pub json: bool,
 
     /// Content type of the message
-    #[arg(long, value_name = "TYPE", default_value = "text/plain; charset=utf-8", value_parser = field_value)]
+    #[arg(long, value_name = "TYPE", default_value = "text/plain; charset=utf-8", value_parser = values::content_type)]
     pub content_type: String,
 
     /// Event name for Server-Sent Events
-    #[arg(long, value_name = "NAME", value_parser = field_value)]
+    #[arg(long, value_name = "NAME", value_parser = values::field)]
     pub event: Option<String>,
 
     /// Key of the message: where a rule keeps the latest only, it takes the place of the one before with this key
-    #[arg(long, value_name = "KEY", value_parser = field_value)]
+    #[arg(long, value_name = "KEY", value_parser = values::field)]
     pub key: Option<String>,
 
     /// Seconds that the message lives; then it is not sent any more
@@ -73,7 +74,8 @@ pub struct PubArgs {
 /// # Errors
 /// Stdin cannot be read, the server cannot be reached, or it refuses a message (with its reason).
 pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
-    let server = args.server.with_token(args.token.as_ref());
+    let token = values::token(args.token.as_deref(), TOKEN_VARIABLE)?;
+    let server = args.server.with_token(token);
     let args = &PubArgs {
         server: args.tls.apply(server).map_err(anyhow::Error::msg)?,
         ..args.clone()
@@ -154,12 +156,4 @@ impl Publisher<'_> {
         }
         Ok(())
     }
-}
-
-/// A value that can stand in a header line.
-fn field_value(text: &str) -> Result<String, String> {
-    if text.chars().any(char::is_control) {
-        return Err("control characters are not allowed".to_string());
-    }
-    Ok(text.to_string())
 }

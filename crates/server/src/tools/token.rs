@@ -5,17 +5,22 @@
 use std::io::{BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use argon2::Argon2;
 use argon2::password_hash::PasswordHasher;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, RsaKeyPair,
+};
 use clap::{Args, Subcommand};
 use crore_broker::access::{Grants, Right};
-use crore_net::clock;
+use crore_net::{clock, der, pem};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Map, Value, json};
 
-use crate::access::keys::{self, SECRET_BYTES_MIN};
-use crate::access::{checks, remedy};
+use super::values;
+use crate::access::algorithm::algorithm;
+use crate::access::{checks, keys, remedy, secret};
 use crate::config;
 use crate::settings::access::Lists;
 use crate::stdout::print;
@@ -64,11 +69,11 @@ struct MintArgs {
     alg: Option<String>,
 
     /// Name of the key, where the server has several
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::line)]
     kid: Option<String>,
 
     /// Whose it is (claim `sub`)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::line)]
     user: Option<String>,
 
     /// Filter of topics that may be published to (repeatable)
@@ -96,11 +101,11 @@ struct MintArgs {
     ttl: u64,
 
     /// For whom it is (claim `aud`)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::line)]
     audience: Option<String>,
 
     /// Who has made it (claim `iss`)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::line)]
     issuer: Option<String>,
 }
 
@@ -167,50 +172,72 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
     print(format!("{token}\n").as_bytes())
 }
 
-type ReadKey = fn(&[u8]) -> jsonwebtoken::errors::Result<EncodingKey>;
-
 /// The key that signs, and its algorithm.
 fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, EncodingKey)> {
-    let bytes = keys::read_file(path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+    let wrong = |what: String| anyhow!("{}: {what}", path.display());
+    let bytes = keys::read_file(path).map_err(wrong)?;
     let wanted = alg
         .map(|name| {
-            keys::algorithm(name).with_context(|| {
+            algorithm(name).with_context(|| {
                 format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
             })
         })
         .transpose()?;
-    if !bytes.trim_ascii_start().starts_with(b"-----BEGIN ") {
-        ensure!(
-            wanted.is_none_or(|wanted| wanted == Algorithm::HS256),
-            "{}: is no PEM file, and only HS256 signs with a secret",
-            path.display()
-        );
-        let secret = keys::trimmed(&bytes);
-        ensure!(
-            secret.len() >= SECRET_BYTES_MIN,
-            "{}: has {} bytes, and HS256 needs {SECRET_BYTES_MIN} at least; write the output of `openssl rand -hex 32`",
-            path.display(),
-            secret.len()
-        );
+    let is_pem = bytes.windows(PEM_BEGINS.len()).any(|it| it == PEM_BEGINS);
+    let secret = !is_pem && wanted.is_none_or(|wanted| wanted == Algorithm::HS256);
+    if secret {
+        let secret = secret::secret(&bytes).map_err(wrong)?;
         return Ok((Algorithm::HS256, EncodingKey::from_secret(secret)));
     }
+    let key = pem::private_key(&bytes).map_err(|what| {
+        let by = alg.unwrap_or("it");
+        wrong(format!(
+            "{what}; {by} signs with a private key in PEM, and only HS256 with a secret"
+        ))
+    })?;
     let offered: [(Algorithm, ReadKey); 3] = [
-        (Algorithm::RS256, EncodingKey::from_rsa_pem),
-        (Algorithm::ES256, EncodingKey::from_ec_pem),
-        (Algorithm::EdDSA, EncodingKey::from_ed_pem),
+        (Algorithm::RS256, rsa_key),
+        (Algorithm::ES256, ec_key),
+        (Algorithm::EdDSA, ed_key),
     ];
-    for (algorithm, read) in offered {
-        if wanted.is_some_and(|wanted| wanted != algorithm) {
-            continue;
-        }
-        if let Ok(key) = read(&bytes) {
-            return Ok((algorithm, key));
-        }
-    }
-    bail!(
-        "{}: is no private key in PEM (PKCS #8) that signs with RS256, ES256 or EdDSA; `openssl pkcs8 -topk8 -nocrypt` converts others",
-        path.display()
-    )
+    let offered = offered.into_iter();
+    let mut offered = offered.filter(|(it, _)| wanted.is_none_or(|wanted| wanted == *it));
+    let found = offered.find_map(|(algorithm, read)| Some((algorithm, read(&key)?)));
+    found.with_context(|| {
+        let by =
+            alg.unwrap_or("RS256 (RSA of 2,048 bits or more), ES256 (P-256) or EdDSA (Ed25519)");
+        format!(
+            "{}: its private key does not sign with {by}; name one that does",
+            path.display()
+        )
+    })
+}
+
+/// The beginning of a block of a PEM file.
+const PEM_BEGINS: &[u8] = b"-----BEGIN ";
+
+type ReadKey = fn(&PrivateKeyDer<'_>) -> Option<EncodingKey>;
+
+fn rsa_key(key: &PrivateKeyDer<'_>) -> Option<EncodingKey> {
+    let pkcs1 = match key {
+        PrivateKeyDer::Pkcs1(key) => key.secret_pkcs1_der(),
+        PrivateKeyDer::Pkcs8(key) => der::within_pkcs8(key.secret_pkcs8_der())?,
+        _ => return None,
+    };
+    RsaKeyPair::from_der(pkcs1).ok()?;
+    Some(EncodingKey::from_rsa_der(pkcs1))
+}
+
+fn ec_key(key: &PrivateKeyDer<'_>) -> Option<EncodingKey> {
+    let by = &ECDSA_P256_SHA256_FIXED_SIGNING;
+    let pair = EcdsaKeyPair::from_private_key_der(by, key.secret_der()).ok()?;
+    let pkcs8 = pair.to_pkcs8v1().ok()?;
+    Some(EncodingKey::from_ec_der(pkcs8.as_ref()))
+}
+
+fn ed_key(key: &PrivateKeyDer<'_>) -> Option<EncodingKey> {
+    Ed25519KeyPair::from_pkcs8(key.secret_der()).ok()?;
+    Some(EncodingKey::from_ed_der(key.secret_der()))
 }
 
 fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
@@ -268,7 +295,7 @@ fn accepted(grants: &Grants) -> String {
 
 fn hash() -> anyhow::Result<()> {
     let password = input()?;
-    let password = keys::trimmed(password.as_bytes());
+    let password = secret::trimmed(password.as_bytes());
     ensure!(
         !password.is_empty(),
         "stdin: no password; write `crore token hash < FILE`"

@@ -159,7 +159,7 @@ fn what_cannot_be_a_key_a_filter_or_a_token_is_refused_with_the_remedy() {
         ),
         (
             vec!["token", "mint", "--key", secret, "--alg", "RS256"],
-            ["no PEM file", "HS256"],
+            ["private key in PEM", "HS256"],
         ),
         (
             vec!["token", "mint", "--key", secret, "--publish", "a/#/b"],
@@ -185,10 +185,8 @@ fn what_cannot_be_a_key_a_filter_or_a_token_is_refused_with_the_remedy() {
 fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
     let garbage = file("garbage", "{\"keys\": [}");
     let empty = file("empty", "{\"keys\": []}");
-    let private = file(
-        "private",
-        "-----BEGIN PRIVATE KEY-----\nMC4=\n-----END PRIVATE KEY-----\n",
-    );
+    let private = rcgen::KeyPair::generate().expect("a key");
+    let private = file("private", &private.serialize_pem());
     let broken = file(
         "broken",
         "-----BEGIN PUBLIC KEY-----\nMC4=\n-----END PUBLIC KEY-----\n",
@@ -208,7 +206,7 @@ fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
         ),
         (
             key("ES256", &broken),
-            ["access.key[1].file", "is no public key for ES256"],
+            ["access.key[1].file", "line 1: PUBLIC KEY is cut off"],
         ),
         (
             key("HS256", &broken),

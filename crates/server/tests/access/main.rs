@@ -10,6 +10,8 @@ mod commands;
 mod cookies;
 mod doors;
 mod expiry;
+mod jwks;
+mod key_files;
 mod matrix;
 mod operator;
 mod programs;

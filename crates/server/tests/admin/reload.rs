@@ -267,7 +267,7 @@ fn a_key_file_that_does_not_parse_is_refused_by_its_place() {
     for (text, part) in [
         (&good[..good.len() - 5], "is no JWKS"),
         ("{\"keys\": []}", "has no key"),
-        (&short, "too short for HS256"),
+        (&short, "k has 5 bytes, and HS256 needs 32"),
         ("nonsense", "access.key[1].alg"),
     ] {
         std::fs::write(&path, text).expect("a file");

@@ -8,6 +8,7 @@ mod log;
 mod publish;
 mod scripted;
 mod subscribe;
+mod values;
 
 use std::process::{Command, Output, Stdio};
 

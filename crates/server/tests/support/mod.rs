@@ -436,7 +436,7 @@ fn eprint_log(log: &str) {
 }
 
 /// The binary that cargo built for this test, unless `CRORE_TEST_PROGRAM` names another build.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     std::env::var_os("CRORE_TEST_PROGRAM")
         .map_or_else(|| env!("CARGO_BIN_EXE_crore").into(), PathBuf::from)
 }

@@ -67,7 +67,7 @@ fn files_that_are_not_in_order_are_named_with_the_remedy() {
     let missing = all.path("missing.pem");
     for (certificate, key, said) in [
         (&missing, &good.1, "tls.certificate: "),
-        (&nothing, &good.1, "there is no certificate in PEM"),
+        (&nothing, &good.1, "is no PEM"),
         (
             &good.0,
             &nothing,

@@ -8,6 +8,7 @@ mod support;
 
 mod certificates;
 mod clients;
+mod files;
 mod hostile;
 mod proxied;
 mod reload;

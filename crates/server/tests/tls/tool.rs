@@ -56,6 +56,11 @@ impl Certificates {
         self.write(&format!("{name}.pem"), &signed.pem());
     }
 
+    /// The root, which signs.
+    pub fn root(&self) -> &CertifiedIssuer<'static, KeyPair> {
+        &self.root
+    }
+
     pub fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), text).expect("a file");
     }

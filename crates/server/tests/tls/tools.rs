@@ -205,7 +205,7 @@ fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_w
             key.clone(),
             &["missing.pem", "cannot be read", "--cert"],
         ),
-        (all.path("torn.pem"), key.clone(), &["torn.pem", "not PEM"]),
+        (all.path("torn.pem"), key.clone(), &["torn.pem", "no end"]),
         (key.clone(), key.clone(), &["client.key", "no certificate"]),
         (
             cert.clone(),
@@ -274,8 +274,8 @@ fn a_file_of_roots_that_is_none_is_named_with_what_is_wrong() {
     let url = "https://localhost:1";
     for (name, wrong) in [
         ("missing.pem", "cannot be read"),
-        ("empty.pem", "no certificate"),
-        ("torn.pem", "not PEM"),
+        ("empty.pem", "is empty"),
+        ("torn.pem", "line 1: CERTIFICATE has no end"),
         ("server.key", "no certificate"),
     ] {
         let file = all.path(name);

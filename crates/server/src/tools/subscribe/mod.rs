@@ -19,7 +19,8 @@ use clap::{Args, ValueEnum};
 use crore_net::memory::random_u64;
 
 use super::flags::TlsFlags;
-use crate::client::server::{DEFAULT_SERVER, Server};
+use super::values;
+use crate::client::server::{DEFAULT_SERVER, Server, TOKEN_VARIABLE};
 use session::{Session, Stop};
 
 /// First wait before a new attempt; it doubles up to [`MAX_BACKOFF`]. Each wait is drawn at random
@@ -53,7 +54,7 @@ Examples:
   crore sub prices --since -5 --protocol ws          the newest five, then live")]
 pub struct SubArgs {
     /// Topics, such as chat/lobby, or filters, such as 'chat/+' (any one level) and 'chat/#' (all that follow)
-    #[arg(required = true, value_name = "TOPIC")]
+    #[arg(required = true, value_name = "TOPIC", value_parser = values::line)]
     pub topics: Vec<String>,
 
     /// Print each message as a JSON object: id, topic, content_type, and data or data_base64
@@ -69,7 +70,8 @@ pub struct SubArgs {
         long,
         value_name = "POSITION",
         default_value = "live",
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        value_parser = values::line
     )]
     pub since: String,
 
@@ -94,7 +96,8 @@ pub struct SubArgs {
 /// # Errors
 /// The first connection fails, the server refuses (with its reason), or stdout cannot be written to.
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
-    let server = args.server.with_token(args.token.as_ref());
+    let token = values::token(args.token.as_deref(), TOKEN_VARIABLE)?;
+    let server = args.server.with_token(token);
     let server = args.tls.apply(server).map_err(anyhow::Error::msg)?;
     let mut session = Session::new(&server, &args.topics, &args.since, args.json, args.count);
     let mut backoff = MIN_BACKOFF;

@@ -1,0 +1,159 @@
+//! As much of DER (X.690) as tells the forms of keys and certificates apart, and reads the names of a certificate and the size of an RSA key.
+//!
+//! Invariant: any bytes are an answer, never a panic. Deliberately not here: verifying anything; `rustls` and `aws-lc-rs` do that.
+
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
+const OCTET_STRING: u8 = 0x04;
+const OBJECT: u8 = 0x06;
+const SEQUENCE: u8 = 0x30;
+/// The version of a certificate, which the first version leaves out.
+const VERSION: u8 = 0xa0;
+
+/// The form of a key or a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// X.509.
+    Certificate,
+    /// X.509 `SubjectPublicKeyInfo`.
+    PublicKey,
+    /// PKCS #1.
+    RsaPublicKey,
+    /// PKCS #8.
+    PrivateKey,
+    /// PKCS #1.
+    RsaPrivateKey,
+    /// SEC 1.
+    EcPrivateKey,
+    /// PKCS #8 with a passphrase.
+    Encrypted,
+    /// Certificates in a message (PKCS #7).
+    Pkcs7,
+    /// Keys and certificates with a passphrase.
+    Pkcs12,
+}
+
+impl Form {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Certificate => "an X.509 certificate",
+            Form::PublicKey => "a public key",
+            Form::RsaPublicKey => "a public key (PKCS #1)",
+            Form::PrivateKey => "a private key (PKCS #8)",
+            Form::RsaPrivateKey => "a private key (PKCS #1)",
+            Form::EcPrivateKey => "a private key (SEC 1)",
+            Form::Encrypted => "a private key with a passphrase",
+            Form::Pkcs7 => "PKCS #7",
+            Form::Pkcs12 => "PKCS #12",
+        }
+    }
+
+    /// The command that makes PEM of it.
+    pub const fn command(self) -> &'static str {
+        match self {
+            Form::Certificate => "openssl x509 -inform DER -in FILE -out FILE.pem",
+            Form::PublicKey => "openssl pkey -pubin -inform DER -in FILE -out FILE.pem",
+            Form::RsaPublicKey => {
+                "openssl rsa -RSAPublicKey_in -inform DER -in FILE -pubout -out FILE.pem"
+            }
+            Form::Pkcs7 => "openssl pkcs7 -inform DER -in FILE -print_certs -out FILE.pem",
+            Form::Pkcs12 => "openssl pkcs12 -in FILE -nodes -out FILE.pem",
+            _ => "openssl pkey -inform DER -in FILE -out FILE.pem",
+        }
+    }
+}
+
+/// One value: its tag, its content, and the bytes behind it.
+fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        // No key or certificate has a length of more bytes.
+        0x81..=0x84 => {
+            let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            let length = length
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+            (length, rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// The content of the one value that these bytes begin with, if it has this tag, and the bytes behind it.
+fn within(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (found, content, rest) = value(bytes)?;
+    (found == tag).then_some((content, rest))
+}
+
+/// The form of the key or certificate that these bytes begin with, and its length.
+pub fn form(bytes: &[u8]) -> Option<(Form, usize)> {
+    // The one form that is written with lengths that are not known beforehand (BER).
+    if bytes.starts_with(&[SEQUENCE, 0x80, INTEGER, 1, 3]) {
+        return Some((Form::Pkcs12, bytes.len()));
+    }
+    let (content, behind) = within(bytes, SEQUENCE)?;
+    let length = bytes.len() - behind.len();
+    let (first, head, rest) = value(content)?;
+    let second = value(rest).map(|(tag, ..)| tag);
+    let inner = value(head).map(|(tag, ..)| tag);
+    let form = match (first, second, inner) {
+        (INTEGER, Some(SEQUENCE), _) if head == [3] => Form::Pkcs12,
+        (INTEGER, Some(SEQUENCE), _) => Form::PrivateKey,
+        (INTEGER, Some(OCTET_STRING), _) => Form::EcPrivateKey,
+        (INTEGER, Some(INTEGER), _) if head == [0] => Form::RsaPrivateKey,
+        (INTEGER, Some(INTEGER), _) => Form::RsaPublicKey,
+        (OBJECT, Some(_), _) => Form::Pkcs7,
+        (SEQUENCE, Some(BIT_STRING), Some(OBJECT)) => Form::PublicKey,
+        (SEQUENCE, Some(OCTET_STRING), Some(OBJECT)) => Form::Encrypted,
+        (SEQUENCE, Some(SEQUENCE), Some(VERSION | INTEGER)) => Form::Certificate,
+        _ => return None,
+    };
+    Some((form, length))
+}
+
+/// The names of a certificate's issuer and of its subject, as they are encoded.
+pub fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (signed, _) = within(within(certificate, SEQUENCE)?.0, SEQUENCE)?;
+    let rest = match within(signed, VERSION) {
+        Some((_, rest)) => rest,
+        None => signed,
+    };
+    let (_serial, rest) = within(rest, INTEGER)?;
+    let (_algorithm, rest) = within(rest, SEQUENCE)?;
+    let (issuer, rest) = within(rest, SEQUENCE)?;
+    let (_validity, rest) = within(rest, SEQUENCE)?;
+    let (subject, _) = within(rest, SEQUENCE)?;
+    Some((issuer, subject))
+}
+
+/// The key within PKCS #8 (RFC 5208 section 5): for RSA, PKCS #1.
+pub fn within_pkcs8(private: &[u8]) -> Option<&[u8]> {
+    let (content, _) = within(private, SEQUENCE)?;
+    let (_version, rest) = within(content, INTEGER)?;
+    let (_algorithm, rest) = within(rest, SEQUENCE)?;
+    Some(within(rest, OCTET_STRING)?.0)
+}
+
+/// The number of bits of an RSA key's modulus, of a public key in either form.
+pub fn rsa_bits(public: &[u8]) -> Option<usize> {
+    let (content, _) = within(public, SEQUENCE)?;
+    let numbers = match within(content, SEQUENCE) {
+        // SubjectPublicKeyInfo: the string begins with the number of its unused bits.
+        Some((_, rest)) => within(within(rest, BIT_STRING)?.0.get(1..)?, SEQUENCE)?.0,
+        None => content,
+    };
+    Some(bits(within(numbers, INTEGER)?.0))
+}
+
+/// The number of bits of a number, big end first.
+pub fn bits(number: &[u8]) -> usize {
+    let zeros = number.iter().take_while(|byte| **byte == 0).count();
+    let rest = &number[zeros..];
+    rest.first()
+        .map_or(0, |first| rest.len() * 8 - first.leading_zeros() as usize)
+}

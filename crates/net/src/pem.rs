@@ -1,0 +1,362 @@
+//! Files of keys and certificates: PEM (RFC 7468), as OpenSSL, proxies and people write it, which is read whole or refused.
+//!
+//! Invariants: each block of a file is read, or is of a kind that stands beside what is wanted (a key beside its certificate, parameters),
+//! or the file is refused by the line and the name of the block, with the remedy. Text before and between blocks is no part of them;
+//! blocks may follow one another without a line end; line ends, spaces and a byte order mark mean nothing.
+//!
+//! Deliberately not here: reading the file, whose name the caller knows; passphrases; other encodings, of which the error names the
+//! command that converts them.
+
+use rustls::pki_types::pem::{PemObject as _, SectionKind};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
+};
+
+use super::der::{self, Form};
+
+const BEGIN: &str = "-----BEGIN ";
+const END: &str = "-----END ";
+const HYPHENS: &str = "-----";
+/// As much of a line as an error shows, in characters.
+const SHOWN_CHARS: usize = 40;
+
+/// A word that is longer is base64, if it may be.
+const BASE64_BYTES_MIN: usize = 40;
+
+/// The labels that are read, and the form of their content; none: parameters, which the key repeats.
+const LABELS: [(&str, Option<Form>); 10] = [
+    ("CERTIFICATE", Some(Form::Certificate)),
+    ("X509 CERTIFICATE", Some(Form::Certificate)),
+    ("X.509 CERTIFICATE", Some(Form::Certificate)),
+    ("PUBLIC KEY", Some(Form::PublicKey)),
+    ("RSA PUBLIC KEY", Some(Form::RsaPublicKey)),
+    ("PRIVATE KEY", Some(Form::PrivateKey)),
+    ("RSA PRIVATE KEY", Some(Form::RsaPrivateKey)),
+    ("EC PRIVATE KEY", Some(Form::EcPrivateKey)),
+    ("EC PARAMETERS", None),
+    ("DH PARAMETERS", None),
+];
+
+/// The remedy for a key with a passphrase.
+const ENCRYPTED: &str = "has a passphrase; `openssl pkey -in FILE -out KEY.pem` writes it without";
+
+/// Labels that are known and not read, and why.
+const REFUSED: [(&str, &str); 9] = [
+    ("ENCRYPTED PRIVATE KEY", ENCRYPTED),
+    (
+        "TRUSTED CERTIFICATE",
+        "has conditions of OpenSSL's own, which are not read; `openssl x509 -in FILE -out CERT.pem` writes the certificate alone",
+    ),
+    (
+        "OPENSSH PRIVATE KEY",
+        "is read by OpenSSH only; `ssh-keygen -p -m PKCS8 -f FILE` converts it",
+    ),
+    (
+        "PKCS7",
+        "is a message; `openssl pkcs7 -in FILE -print_certs -out CERTS.pem` writes its certificates",
+    ),
+    (
+        "CMS",
+        "is a message; `openssl pkcs7 -in FILE -print_certs -out CERTS.pem` writes its certificates",
+    ),
+    (
+        "CERTIFICATE REQUEST",
+        "is a request; write the certificate that the authority made of it",
+    ),
+    (
+        "NEW CERTIFICATE REQUEST",
+        "is a request; write the certificate that the authority made of it",
+    ),
+    (
+        "X509 CRL",
+        "is a revocation list, and none is observed here; take it out",
+    ),
+    (
+        "DSA PRIVATE KEY",
+        "is a key that nothing here signs with; make one of another kind",
+    ),
+];
+
+/// A part of a file.
+#[derive(Debug)]
+pub struct Block {
+    /// The form of the content; none: parameters.
+    pub form: Option<Form>,
+    /// The line in which it begins, from 1.
+    pub line: usize,
+    /// The content.
+    pub der: Vec<u8>,
+}
+
+/// A block that has begun.
+struct Open<'t> {
+    label: &'t str,
+    line: usize,
+    base64: String,
+}
+
+/// All blocks of a file, one at least.
+///
+/// # Errors
+/// The line, what stands there, and the remedy; without a block, what the file is instead.
+pub fn blocks(file: &[u8]) -> Result<Vec<Block>, String> {
+    let text = text(file)?;
+    // Line ends of one byte 13 alone are as good.
+    let line_end = if text.contains('\n') { '\n' } else { '\r' };
+    let mut blocks = Vec::new();
+    let mut open: Option<Open<'_>> = None;
+    for (index, line) in text.split(line_end).enumerate() {
+        let mut rest = line.trim();
+        while !rest.is_empty() {
+            rest = match open.take() {
+                None => begin(rest, index + 1, &mut open)?,
+                Some(begun) => go_on(begun, rest, index + 1, &mut open, &mut blocks)?,
+            };
+        }
+    }
+    if let Some(open) = open {
+        return Err(unended(&open));
+    }
+    match blocks.is_empty() {
+        true => Err(foreign(file)),
+        false => Ok(blocks),
+    }
+}
+
+/// The file as text.
+fn text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
+    let marked = file.starts_with(&[0xff, 0xfe]) || file.starts_with(&[0xfe, 0xff]);
+    let wide = || {
+        let half = file.iter().copied().filter(|byte| *byte != 0).collect();
+        file.iter().take(2).any(|byte| *byte == 0)
+            && String::from_utf8(half).is_ok_and(|text| text.contains(BEGIN))
+    };
+    if marked || wide() {
+        return Err(
+            "line 1: is text in UTF-16; `iconv -f UTF-16 -t UTF-8 FILE` converts it".to_string(),
+        );
+    }
+    let file = file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file);
+    Ok(String::from_utf8_lossy(file))
+}
+
+/// Reads on where no block has begun; what is left of the line.
+fn begin<'t>(rest: &'t str, line: usize, open: &mut Option<Open<'t>>) -> Result<&'t str, String> {
+    if let Some((label, rest)) = rest
+        .strip_prefix(BEGIN)
+        .and_then(|rest| rest.split_once(HYPHENS))
+    {
+        *open = Some(Open {
+            label,
+            line,
+            base64: String::new(),
+        });
+        return Ok(rest.trim_start());
+    }
+    // A block that is commented out is text.
+    if rest.starts_with('#') || !is_boundary(rest) {
+        return Ok("");
+    }
+    let shown = shown(rest);
+    Err(match rest.starts_with(END) {
+        true => {
+            format!("line {line}: `{shown}` ends a block that has not begun; write the whole block")
+        }
+        false => format!(
+            "line {line}: `{shown}` is no beginning of a block; write -----BEGIN CERTIFICATE----- or the like, with five hyphens on each side and nothing before them"
+        ),
+    })
+}
+
+/// Whether a line outside of blocks was meant to begin or end one.
+fn is_boundary(line: &str) -> bool {
+    if line.contains(BEGIN) || line.contains(END) {
+        return true;
+    }
+    let upper = line.to_uppercase();
+    let has = |words: &[&str]| words.iter().any(|word| upper.contains(word));
+    // Hyphens, and the dashes that word processors make of them.
+    line.starts_with([
+        '-', '\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2212}',
+    ]) && has(&["BEGIN ", "END "])
+        && has(&["CERTIFICATE", "KEY"])
+}
+
+/// Reads on within a block; what is left of the line.
+fn go_on<'t>(
+    mut begun: Open<'t>,
+    rest: &'t str,
+    line: usize,
+    open: &mut Option<Open<'t>>,
+    blocks: &mut Vec<Block>,
+) -> Result<&'t str, String> {
+    let end = rest.find(HYPHENS).unwrap_or(rest.len());
+    let (base64, boundary) = rest.split_at(end);
+    let label = shown(begun.label);
+    if let Some((name, _)) = base64.split_once(':') {
+        // Headers of the form before RFC 7468, which few but passphrases have.
+        return Err(match matches!(name, "Proc-Type" | "DEK-Info") {
+            true => format!("line {line}: {label} {ENCRYPTED}"),
+            false => {
+                format!("line {line}: {label} has a header, which no reader needs; take it out")
+            }
+        });
+    }
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+    let mut wrong = base64
+        .chars()
+        .filter(|c| !c.is_whitespace() && !is_base64(*c));
+    if let Some(wrong) = wrong.next() {
+        return Err(match wrong {
+            '\\' => format!("line {line}: {label} has a backslash; write line ends, not \\n"),
+            wrong => format!(
+                "line {line}: {label} has {wrong:?}, which is no base64; write the file anew"
+            ),
+        });
+    }
+    begun
+        .base64
+        .extend(base64.chars().filter(|c| !c.is_whitespace()));
+    if boundary.is_empty() {
+        *open = Some(begun);
+        return Ok("");
+    }
+    let ended = boundary
+        .strip_prefix(END)
+        .and_then(|rest| rest.split_once(HYPHENS));
+    let Some((_, rest)) = ended.filter(|(label, _)| *label == begun.label) else {
+        return Err(unended(&begun));
+    };
+    blocks.push(read(&begun)?);
+    Ok(rest.trim_start())
+}
+
+fn unended(open: &Open<'_>) -> String {
+    let (line, label) = (open.line, shown(open.label));
+    format!("line {line}: {label} has no end -----END {label}-----; write the whole block")
+}
+
+/// The block, now that it is whole.
+fn read(open: &Open<'_>) -> Result<Block, String> {
+    let (line, label) = (open.line, shown(open.label));
+    let known = LABELS.iter().find(|(known, _)| *known == open.label);
+    let Some((_, form)) = known else {
+        let refused = REFUSED.iter().find(|(known, _)| *known == open.label);
+        let why = refused.map_or("is nothing that is read here; take it out", |(_, why)| why);
+        return Err(format!("line {line}: {label} {why}"));
+    };
+    // Decoded as a private key, whatever it is: then the time that it takes says nothing about it.
+    let sole = format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        open.base64
+    );
+    let (_, der) = <(SectionKind, Vec<u8>)>::from_pem_slice(sole.as_bytes())
+        .map_err(|_| format!("line {line}: {label} is no base64; write the file anew"))?;
+    if let Some(form) = form {
+        let found = der::form(&der);
+        if !found.is_some_and(|(found, length)| found == *form && length == der.len()) {
+            let (is, holds) = (form.name(), found.map(|(found, _)| found.name()));
+            return Err(format!(
+                "line {line}: {label} is cut off, or is not {is}{}; write the file anew",
+                holds.map_or(String::new(), |holds| format!(" (it holds {holds})"))
+            ));
+        }
+    }
+    Ok(Block {
+        form: *form,
+        line,
+        der,
+    })
+}
+
+/// What a file without any block is.
+fn foreign(file: &[u8]) -> String {
+    if let Some((form, _)) = der::form(file) {
+        let (name, command) = (form.name(), form.command());
+        return format!("is {name} in DER, and PEM is read here; `{command}` converts it");
+    }
+    let text = String::from_utf8_lossy(file);
+    let text = text.trim_start_matches('\u{feff}').trim();
+    let lacks = "has no line such as -----BEGIN CERTIFICATE-----";
+    let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=\r\n".contains(c);
+    match () {
+        () if text.is_empty() => "is empty".to_string(),
+        () if file.starts_with(&[0xfe, 0xed, 0xfe, 0xed]) => {
+            "is a keystore of Java; `keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12` and `openssl pkcs12 -in FILE.p12 -nodes -out FILE.pem` convert it".to_string()
+        }
+        () if text.starts_with("ssh-") || text.starts_with("ecdsa-") => {
+            "line 1: is a public key of OpenSSH; `ssh-keygen -e -m PKCS8 -f FILE` converts it".to_string()
+        }
+        () if text.starts_with("PuTTY-") => {
+            "line 1: is a key of PuTTY; `puttygen FILE -O private-openssh-new -o KEY` and `ssh-keygen -p -m PKCS8 -f KEY` convert it".to_string()
+        }
+        () if text.len() >= BASE64_BYTES_MIN && text.chars().all(base64) => {
+            format!("{lacks}, only base64; write the lines -----BEGIN ...----- and -----END ...----- around it")
+        }
+        () => format!("{lacks}, and is no PEM"),
+    }
+}
+
+/// The beginning of a text of the file, fit for an error.
+fn shown(text: &str) -> String {
+    let text: String = text.chars().take(SHOWN_CHARS).collect();
+    text.escape_debug().to_string()
+}
+
+/// The certificates of a file, one at least.
+///
+/// # Errors
+/// As [`blocks`]; a file without a certificate.
+pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let blocks = blocks(file)?;
+    let found = listed(&blocks);
+    let of_form = blocks
+        .into_iter()
+        .filter(|block| block.form == Some(Form::Certificate));
+    let all: Vec<_> = of_form.map(|block| block.der.into()).collect();
+    match all.is_empty() {
+        true => Err(format!("has no certificate, only {found}")),
+        false => Ok(all),
+    }
+}
+
+/// The private key of a file.
+///
+/// # Errors
+/// As [`blocks`]; a file without a private key, or with several.
+pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    let blocks = blocks(file)?;
+    let found = listed(&blocks);
+    let is_private = |block: &Block| {
+        let private = [Form::PrivateKey, Form::RsaPrivateKey, Form::EcPrivateKey];
+        block.form.is_some_and(|form| private.contains(&form))
+    };
+    let mut keys = blocks.into_iter().filter(is_private);
+    let key = keys
+        .next()
+        .ok_or_else(|| format!("has no private key, only {found}"))?;
+    if let Some(other) = keys.next() {
+        let (one, other) = (key.line, other.line);
+        return Err(format!(
+            "line {other}: is a second private key after that of line {one}; leave one"
+        ));
+    }
+    Ok(match key.form {
+        Some(Form::RsaPrivateKey) => PrivatePkcs1KeyDer::from(key.der).into(),
+        Some(Form::EcPrivateKey) => PrivateSec1KeyDer::from(key.der).into(),
+        _ => PrivatePkcs8KeyDer::from(key.der).into(),
+    })
+}
+
+/// The blocks of a file, as an error lists them.
+pub fn listed(blocks: &[Block]) -> String {
+    let each = blocks.iter().map(|block| {
+        let name = block.form.map_or("parameters", Form::name);
+        format!("{name} (line {})", block.line)
+    });
+    let mut all: Vec<String> = each.take(4).collect();
+    if blocks.len() > all.len() {
+        all.push("others".to_string());
+    }
+    all.join(", ")
+}

@@ -1,0 +1,210 @@
+//! Files of keys in JSON: JWKS (RFC 7517, RFC 7518 section 6, RFC 8037).
+//!
+//! A number that is longer or shorter than it should be is the same number; base64 with padding or of the other alphabet means the same
+//! bytes. Keys for other uses and algorithms are left out, since most sets have some; a key that should verify and cannot is refused, by its
+//! `kid` and member.
+
+use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use crore_net::der;
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde_json::{Map, Value};
+
+use super::algorithm::{ALGORITHMS, Key};
+use super::{public, secret};
+
+/// Base64 with padding or without it, and with whatever bits behind the last byte.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+/// Bytes of a coordinate of P-256 (RFC 7518 section 6.2.1.2), and of an Ed25519 key (RFC 8032 section 5.1.5).
+const COORDINATE_BYTES: usize = 32;
+
+/// The keys of a JWKS that sign by an algorithm that is offered, and by `only` where the entry names one.
+///
+/// # Errors
+/// A key that is not in order, by its `kid` and the member; a set without a key for signatures, with the reasons.
+pub fn keys(file: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<Vec<Key>, String> {
+    let set: Value = serde_json::from_slice(file)
+        .map_err(|error| format!("is no JWKS: {error}; write {{\"keys\": [...]}}"))?;
+    let Some(Value::Array(entries)) = set.get("keys") else {
+        return Err("is no JWKS: it has no list `keys`; write {\"keys\": [...]}".to_string());
+    };
+    let (mut keys, mut left_out) = (Vec::new(), Vec::new());
+    for (index, entry) in entries.iter().enumerate() {
+        let of = match entry.get("kid").and_then(Value::as_str) {
+            Some(kid) => format!("the key {kid:?}"),
+            None => format!("keys[{index}]"),
+        };
+        let Value::Object(entry) = entry else {
+            return Err(format!("{of} is no object; write {{\"kty\": ...}}"));
+        };
+        match read(entry, only, kid).map_err(|what| format!("{of}: {what}"))? {
+            Ok(key) => keys.push(key),
+            Err(why) => left_out.push(format!("{of}: {why}")),
+        }
+    }
+    if keys.is_empty() {
+        left_out.truncate(4);
+        let why = left_out.join("; ");
+        return Err(format!(
+            "has no key of HS256, RS256, ES256 or EdDSA for signatures; name a JWKS that has one ({why})"
+        ));
+    }
+    Ok(keys)
+}
+
+/// The key, or why it is left out.
+fn read(
+    jwk: &Map<String, Value>,
+    only: Option<Algorithm>,
+    wanted: Option<&str>,
+) -> Result<Result<Key, String>, String> {
+    let kid = text(jwk, "kid")?;
+    let left_out = |why: &str| Ok(Err(why.to_string()));
+    if wanted.is_some() && wanted != kid {
+        return left_out("its kid is another than the entry's");
+    }
+    if text(jwk, "use")?.is_some_and(|says| says != "sig") {
+        return left_out("its use is not sig");
+    }
+    if !verifies(jwk)? {
+        return left_out("its key_ops have no verify");
+    }
+    let kty = text(jwk, "kty")?.ok_or("kty is missing; write RSA, EC, OKP or oct")?;
+    let crv = text(jwk, "crv")?;
+    let usual = match (kty, crv) {
+        ("RSA", _) => Algorithm::RS256,
+        ("oct", _) => Algorithm::HS256,
+        ("EC", Some("P-256")) => Algorithm::ES256,
+        ("OKP", Some("Ed25519")) => Algorithm::EdDSA,
+        ("EC" | "OKP", None) => return Err("crv is missing; write P-256 or Ed25519".to_string()),
+        ("EC", Some(crv @ ("Ed25519" | "Ed448" | "X25519" | "X448")))
+        | ("OKP", Some(crv @ ("P-256" | "P-384" | "P-521" | "secp256k1"))) => {
+            return Err(format!(
+                "crv is {crv}, which is none of kty {kty}; write the key anew"
+            ));
+        }
+        ("EC" | "OKP", Some(_)) => return left_out("its crv is neither P-256 nor Ed25519"),
+        _ => return left_out("its kty is not offered"),
+    };
+    let alg = text(jwk, "alg")?;
+    let said = alg.map(|alg| ALGORITHMS.iter().find(|(name, _)| *name == alg));
+    let algorithm = match said {
+        None => usual,
+        Some(Some((_, said))) if *said == usual => usual,
+        // The name of the algorithm for this curve alone (RFC 9864).
+        Some(None) if usual == Algorithm::EdDSA && alg == Some("Ed25519") => usual,
+        Some(None) => return left_out("its alg is not offered"),
+        Some(Some((said, _))) => {
+            return Err(format!(
+                "alg is {said}, which no key of kty {kty} has; write {usual:?}"
+            ));
+        }
+    };
+    if only.is_some_and(|only| only != algorithm) {
+        return left_out("its alg is another than the entry's");
+    }
+    let key = match algorithm {
+        Algorithm::HS256 => of_secret(jwk)?,
+        Algorithm::RS256 => of_rsa(jwk)?,
+        Algorithm::ES256 => {
+            let point = [vec![4], coordinate(jwk, "x")?, coordinate(jwk, "y")?].concat();
+            let checked = public::checked(algorithm, &point);
+            checked.map_err(|_| "x and y are no point of P-256; write the key anew".to_string())?
+        }
+        _ => {
+            let x = number(jwk, "x")?;
+            if x.len() != COORDINATE_BYTES {
+                let bytes = x.len();
+                return Err(format!(
+                    "x has {bytes} bytes, and Ed25519 needs {COORDINATE_BYTES}; write the key anew"
+                ));
+            }
+            public::checked(algorithm, &x).map_err(|what| format!("x {what}"))?
+        }
+    };
+    let kid = kid.map(str::to_string);
+    Ok(Ok(Key {
+        kid,
+        algorithm,
+        key,
+    }))
+}
+
+/// A member that is text; `null` is none.
+fn text<'j>(jwk: &'j Map<String, Value>, name: &str) -> Result<Option<&'j str>, String> {
+    match jwk.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(format!("{name} is no text; write it in quotes")),
+    }
+}
+
+/// Whether the key is for verifying (RFC 7517 section 4.3).
+fn verifies(jwk: &Map<String, Value>) -> Result<bool, String> {
+    match jwk.get("key_ops") {
+        None | Some(Value::Null) => Ok(true),
+        Some(Value::Array(list)) => Ok(list.iter().any(|item| item == "verify")),
+        Some(_) => Err("key_ops is no list; write [\"verify\"]".to_string()),
+    }
+}
+
+/// The bytes of a member.
+fn number(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
+    let text = text(jwk, name)?.filter(|text| !text.is_empty());
+    let text = text.ok_or_else(|| format!("{name} is missing; write the whole key"))?;
+    let text = text.replace('+', "-").replace('/', "_");
+    let bytes = BASE64.decode(text);
+    bytes.map_err(|error| format!("{name} is no base64url ({error}); write the key anew"))
+}
+
+/// The bytes of a number, without zeros before it: some libraries write one (RFC 7518 section 6.3.1.1).
+fn bare(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = number(jwk, name)?;
+    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+    bytes.drain(..zeros);
+    Ok(bytes)
+}
+
+/// A coordinate in its full length: some libraries leave zeros out, or write one more.
+fn coordinate(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
+    let bare = bare(jwk, name)?;
+    let zeros = COORDINATE_BYTES.checked_sub(bare.len()).ok_or_else(|| {
+        let bytes = bare.len();
+        format!("{name} has {bytes} bytes, and P-256 needs {COORDINATE_BYTES}; write the key anew")
+    })?;
+    Ok([vec![0; zeros], bare].concat())
+}
+
+fn of_rsa(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
+    let (n, e) = (bare(jwk, "n")?, bare(jwk, "e")?);
+    let bits = der::bits(&n);
+    if !public::RSA_BITS.contains(&bits) {
+        let (least, most) = (public::RSA_BITS.start(), public::RSA_BITS.end());
+        return Err(format!(
+            "n has {bits} bits, and RS256 needs {least} to {most}; make a new key"
+        ));
+    }
+    if n.last().is_some_and(|last| last % 2 == 0) {
+        return Err("n is even, and no modulus is; write the key anew".to_string());
+    }
+    // All that is left to be wrong.
+    let exponent = || "e is no exponent of RSA; write the key anew".to_string();
+    let parts = RsaPublicKeyComponents { n: &n, e: &e };
+    let parsed = parts.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);
+    let parsed = parsed.map_err(|_| exponent())?;
+    public::checked(Algorithm::RS256, parsed.as_ref()).map_err(|_| exponent())
+}
+
+fn of_secret(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
+    let k = number(jwk, "k")?;
+    secret::check(&k).map_err(|what| format!("k {what}"))?;
+    Ok(DecodingKey::from_secret(&k))
+}

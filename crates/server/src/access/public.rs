@@ -1,0 +1,99 @@
+//! Public keys: from PEM, or from the numbers of a JWK. Each is tried when it is read as verification will try it, so that no key is taken
+//! by which no token could ever be verified.
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+    VerificationAlgorithm,
+};
+use crore_net::der::{self, Form};
+use crore_net::pem::{self, Block};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use rustls::pki_types::CertificateDer;
+use rustls::server::ParsedCertificate;
+
+/// The sizes of RSA keys that are verified with, in bits.
+pub const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
+
+/// The key in a PEM file: a public key, or that of a certificate, behind which its issuers' may stand.
+///
+/// # Errors
+/// The line, what is wrong there, and the remedy.
+pub fn of_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> {
+    let blocks = pem::blocks(file)?;
+    let of = |forms: &[Form]| -> Vec<&Block> {
+        let is = |block: &&Block| block.form.is_some_and(|form| forms.contains(&form));
+        blocks.iter().filter(is).collect()
+    };
+    if let Some(private) = of(&[Form::PrivateKey, Form::RsaPrivateKey, Form::EcPrivateKey]).first()
+    {
+        return Err(format!(
+            "line {}: is a private key; the server needs the public one alone (`openssl pkey -in KEY -pubout`)",
+            private.line
+        ));
+    }
+    let public = of(&[Form::PublicKey, Form::RsaPublicKey, Form::Certificate]);
+    let Some((first, others)) = public.split_first() else {
+        return Err(format!("has no public key, only {}", pem::listed(&blocks)));
+    };
+    let mut below = first;
+    for block in others {
+        if !issued(below, block) {
+            return Err(format!(
+                "line {}: is a second key after that of line {}; write each to a file and an [[access.key]] of its own",
+                block.line, first.line
+            ));
+        }
+        below = block;
+    }
+    let key = match first.form {
+        Some(Form::Certificate) => of_certificate(&first.der),
+        _ => Ok(first.der.clone()),
+    };
+    key.and_then(|key| checked(algorithm, &key))
+        .map_err(|what| format!("line {}: {what}", first.line))
+}
+
+/// Whether the other certificate is that of this one's issuer.
+fn issued(certificate: &Block, by: &Block) -> bool {
+    let certificates = [certificate, by].map(|block| block.form == Some(Form::Certificate));
+    let names = (der::names(&certificate.der), der::names(&by.der));
+    certificates == [true, true]
+        && matches!(names, (Some((issuer, _)), Some((_, subject))) if issuer == subject)
+}
+
+fn of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
+    let certificate = CertificateDer::from(der);
+    let parsed = ParsedCertificate::try_from(&certificate)
+        .map_err(|error| format!("the certificate does not parse ({error}); write its public key (`openssl x509 -in FILE -pubkey -noout`)"))?;
+    Ok(parsed.subject_public_key_info().to_vec())
+}
+
+/// The key that verifies by this algorithm, from the bytes that the algorithm takes: DER, a point of P-256, or 32 bytes for Ed25519.
+///
+/// # Errors
+/// The algorithm would verify nothing with it.
+pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
+    let (by, made): (&'static dyn VerificationAlgorithm, fn(&[u8]) -> DecodingKey) = match algorithm
+    {
+        Algorithm::RS256 => (&RSA_PKCS1_2048_8192_SHA256, DecodingKey::from_rsa_der),
+        Algorithm::ES256 => (&ECDSA_P256_SHA256_FIXED, DecodingKey::from_ec_der),
+        _ => (&ED25519, DecodingKey::from_ed_der),
+    };
+    let needs = match algorithm {
+        Algorithm::RS256 => "an RSA key",
+        Algorithm::ES256 => "a point of P-256",
+        _ => "an Ed25519 key",
+    };
+    ParsedPublicKey::new(by, key)
+        .map_err(|_| format!("is no public key for {algorithm:?}, which needs {needs}"))?;
+    if algorithm == Algorithm::RS256 {
+        let bits = der::rsa_bits(key).unwrap_or_default();
+        if !RSA_BITS.contains(&bits) {
+            let (least, most) = (RSA_BITS.start(), RSA_BITS.end());
+            return Err(format!(
+                "is an RSA key of {bits} bits, and RS256 needs {least} to {most}; make a new key"
+            ));
+        }
+    }
+    Ok(made(key))
+}

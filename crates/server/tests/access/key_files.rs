@@ -1,0 +1,439 @@
+//! Files of keys: what is read, what is refused at the start, and that no public key is ever taken for a secret.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use rcgen::{
+    CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384,
+    PKCS_ED25519, PKCS_RSA_SHA256, PublicKeyData,
+};
+use serde_json::{Value, json};
+
+use crate::support::http::once;
+use crate::support::program::output;
+use crate::support::{Server, program};
+use crate::tokens::everything;
+
+/// A file that no other test has.
+pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
+    let thread = std::thread::current();
+    let test = thread.name().expect("a test").replace("::", "-");
+    let name = format!("keys-{}-{test}-{name}", std::process::id());
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, bytes).expect("a file");
+    path
+}
+
+/// `openssl` with this input; its output.
+fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
+    let path = file("openssl-input", input);
+    let mut command = Command::new("openssl");
+    let done = output(
+        command
+            .args(args)
+            .args(["-in", &path.display().to_string()]),
+    );
+    let complaint = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "openssl {args:?}: {complaint}");
+    done.stdout
+}
+
+/// The error of a start with these settings.
+pub fn refusal(settings: &str) -> Option<String> {
+    let config = file("refusal.toml", settings.as_bytes());
+    let mut command = Command::new(program());
+    let done = output(command.args(["serve", "--check", "--config"]).arg(config));
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    (!done.status.success()).then_some(said)
+}
+
+pub fn of_file(alg: &str, bytes: &[u8]) -> String {
+    let path = file("key", bytes);
+    let alg = match alg {
+        "" => String::new(),
+        alg => format!("alg = '{alg}'\n"),
+    };
+    format!(
+        "[access]\n[[access.key]]\n{alg}file = '{}'\n",
+        path.display()
+    )
+}
+
+/// The status of a publish with this token.
+pub fn publish(server: &Server, token: &str) -> u16 {
+    let authorization = format!("Bearer {token}");
+    let headers = [("Authorization", authorization.as_str())];
+    once(server, "POST", "/pub/doors/keys", &headers, "x").status
+}
+
+pub fn signed(algorithm: Algorithm, key: &EncodingKey) -> String {
+    encode(&Header::new(algorithm), &everything(), key).expect("a token")
+}
+
+/// A certificate of this key for itself, as PEM.
+fn certificate(key: &KeyPair, name: &str) -> String {
+    let mut params = CertificateParams::new([]).expect("no names");
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.self_signed(key).expect("a certificate").pem()
+}
+
+/// `crore token mint` with this file as its key.
+fn mint(name: &str, bytes: &[u8]) -> Result<String, String> {
+    let path = file(name, bytes);
+    let mut command = Command::new(program());
+    let done = output(
+        command
+            .args(["token", "mint", "--publish", "doors/#", "--key"])
+            .arg(path),
+    );
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    match done.status.success() {
+        true => Ok(text(done.stdout)),
+        false => Err(text(done.stderr)),
+    }
+}
+
+#[test]
+fn a_public_key_is_read_with_whatever_text_stands_around_it() {
+    let pair = KeyPair::generate().expect("a key");
+    let signs = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).expect("a key");
+    let token = signed(Algorithm::ES256, &signs);
+    let public = pair.public_key_pem();
+    let own = certificate(&pair, "issuer");
+    let described = openssl(&["x509", "-text"], own.as_bytes());
+    for bytes in [
+        public.clone().into_bytes(),
+        format!("# of 2026\n{public}").into_bytes(),
+        format!("\u{feff}{public}").into_bytes(),
+        public.replace('\n', "\r\n").into_bytes(),
+        own.clone().into_bytes(),
+        described,
+        // The certificate of an issuer behind it, as `openssl pkcs12 -nokeys` writes it.
+        format!("Bag Attributes\n{own}{own}").into_bytes(),
+    ] {
+        let server = Server::with(&of_file("ES256", &bytes));
+        let text = String::from_utf8_lossy(&bytes);
+        assert_eq!(publish(&server, &token), 202, "{text}");
+    }
+    let rsa = KeyPair::generate_for(&PKCS_RSA_SHA256).expect("a key");
+    let signs = EncodingKey::from_rsa_pem(rsa.serialize_pem().as_bytes()).expect("a key");
+    let token = signed(Algorithm::RS256, &signs);
+    let pkcs1 = openssl(
+        &["rsa", "-pubin", "-RSAPublicKey_out"],
+        rsa.public_key_pem().as_bytes(),
+    );
+    for bytes in [rsa.public_key_pem().into_bytes(), pkcs1] {
+        let server = Server::with(&of_file("RS256", &bytes));
+        assert_eq!(publish(&server, &token), 202);
+    }
+    let ed = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
+    let signs = EncodingKey::from_ed_pem(ed.serialize_pem().as_bytes()).expect("a key");
+    let server = Server::with(&of_file("EdDSA", ed.public_key_pem().as_bytes()));
+    assert_eq!(publish(&server, &signed(Algorithm::EdDSA, &signs)), 202);
+}
+
+#[test]
+fn a_public_key_that_could_verify_nothing_is_refused_at_the_start() {
+    let pair = KeyPair::generate().expect("a key");
+    let other = KeyPair::generate().expect("a key");
+    let wide = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).expect("a key");
+    let rsa = KeyPair::generate_for(&PKCS_RSA_SHA256).expect("a key");
+    let mut command = Command::new("openssl");
+    let small = output(command.args(["genrsa", "1024"])).stdout;
+    let small = openssl(&["rsa", "-pubout"], &small);
+    let public = pair.public_key_pem();
+    let second = format!("line {}: is a second key", public.lines().count() + 1);
+    for (alg, bytes, words) in [
+        (
+            "ES256",
+            format!("{public}{}", other.public_key_pem()).into_bytes(),
+            [&second[..], "[[access.key]]"],
+        ),
+        (
+            "ES256",
+            format!("{}{}", certificate(&pair, "a"), certificate(&other, "b")).into_bytes(),
+            ["is a second key", "after that of line 1"],
+        ),
+        (
+            "ES256",
+            wide.public_key_pem().into_bytes(),
+            ["line 1: is no public key for ES256", "P-256"],
+        ),
+        (
+            "ES256",
+            rsa.public_key_pem().into_bytes(),
+            ["line 1: is no public key for ES256", "P-256"],
+        ),
+        (
+            "EdDSA",
+            public.clone().into_bytes(),
+            ["line 1: is no public key for EdDSA", "Ed25519"],
+        ),
+        ("RS256", small, ["1024 bits", "2048 to 8192"]),
+        (
+            "ES256",
+            pair.serialize_pem().into_bytes(),
+            ["line 1: is a private key", "openssl pkey"],
+        ),
+        (
+            "ES256",
+            pair.subject_public_key_info(),
+            ["in DER", "openssl pkey -pubin"],
+        ),
+        (
+            "ES256",
+            format!("{public}{public}")
+                .replace("-----END PUBLIC KEY-----\n", "")
+                .into_bytes(),
+            ["line 1: PUBLIC KEY", "no end"],
+        ),
+    ] {
+        let said = refusal(&of_file(alg, &bytes)).unwrap_or_default();
+        for word in ["access.key[1].file"].iter().chain(&words) {
+            assert!(said.contains(word), "{alg}, {word}: {said}");
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The text in lines of 64.
+fn wrapped(text: &str) -> String {
+    let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// A form of a key, and its name.
+type Form = (&'static str, Vec<u8>);
+
+fn form(name: &'static str, bytes: impl Into<Vec<u8>>) -> Form {
+    (name, bytes.into())
+}
+
+/// A public key in PEM and DER, its certificate, and encodings of them.
+fn forms_of_der(pair: &KeyPair) -> Vec<Form> {
+    let (spki, pem) = (pair.subject_public_key_info(), pair.public_key_pem());
+    let own = certificate(pair, "issuer");
+    let own_der = openssl(&["x509", "-outform", "DER"], own.as_bytes());
+    let described = openssl(&["x509", "-text"], own.as_bytes());
+    let base64 = STANDARD.encode(&spki);
+    let pairs: String = spki.iter().map(|byte| format!("{byte:02X}:")).collect();
+    let wide: Vec<u8> = pem.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    vec![
+        form("PEM", &pem[..]),
+        form("PEM behind a comment", format!("# the issuer's\n{pem}")),
+        form("PEM behind an empty line", format!("\n\n{pem}")),
+        form("PEM behind a mark", format!("\u{feff}{pem}")),
+        form("PEM, its hyphens gone", pem.replace("-----", "")),
+        form("PEM in UTF-16", wide),
+        form("PEM with line ends as text", pem.replace('\n', "\\n")),
+        form("a certificate", own),
+        form("a certificate described", described),
+        form("DER", &spki[..]),
+        form("DER and a line end", [&spki[..], b"\n"].concat()),
+        form("a certificate in DER", &own_der[..]),
+        form("base64", &base64[..]),
+        form("base64 in lines", wrapped(&STANDARD.encode(&own_der))),
+        form("base64url", URL_SAFE_NO_PAD.encode(&spki)),
+        form(
+            "base64 behind a comment",
+            format!("# the issuer's\n{}", wrapped(&base64)),
+        ),
+        form(
+            "base64 behind a name",
+            format!("v=DKIM1; k=rsa; p={base64}"),
+        ),
+        form("base64 of PEM", STANDARD.encode(&pem)),
+        form("hex", hex(&spki)),
+        form("hex in pairs", pairs),
+        form("hex behind 0x", format!("0x{}", hex(&spki))),
+        form("hex of PEM", hex(pem.as_bytes())),
+        form("hex of base64", hex(base64.as_bytes())),
+        form("a private key", pair.serialize_pem()),
+        form("a private key in DER", pair.serialize_der()),
+    ]
+}
+
+/// Forms of a public key in text.
+fn forms_of_text(pair: &KeyPair) -> Vec<Form> {
+    let x = URL_SAFE_NO_PAD.encode(&pair.der_bytes()[..32]);
+    let jwk = json!({"kty": "EC", "crv": "P-256", "x": x, "y": x});
+    let jwks = json!({"keys": [jwk]});
+    let xml = format!("<RSAKeyValue><Modulus>{x}</Modulus><Exponent>AQAB</Exponent></RSAKeyValue>");
+    let minisign = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+    let pgp = [&[0x99, 0, 51, 4, 0x60, 0, 0, 0, 22, 9][..], &[7; 44]].concat();
+    vec![
+        form("JWK", jwk.to_string()),
+        form("JWKS", jwks.to_string()),
+        form("JWKS behind a comment", format!("// keys\n{jwks}")),
+        form("XML", xml),
+        form(
+            "minisign",
+            format!("untrusted comment: minisign public key\n{minisign}\n"),
+        ),
+        form("minisign's line", minisign),
+        form("PGP", STANDARD.encode(&pgp)),
+        form(
+            "PGP's armour",
+            format!(
+                "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{}",
+                wrapped(&hex(&pgp))
+            ),
+        ),
+    ]
+}
+
+/// Forms of a public key that only some kinds have.
+fn forms_of_kind(kind: &str, pair: &KeyPair) -> Vec<Form> {
+    let mut all = Vec::new();
+    let path = file("ssh", pair.public_key_pem().as_bytes());
+    let mut command = Command::new("ssh-keygen");
+    let ssh = output(command.args(["-i", "-m", "PKCS8", "-f"]).arg(path)).stdout;
+    let line = String::from_utf8(ssh).expect("text");
+    // It does not read Ed25519 keys.
+    if let Some(blob) = line.split(' ').nth(1) {
+        all.push(form("OpenSSH's base64", blob.trim()));
+        all.push(form("OpenSSH behind a comment", format!("# ann's\n{line}")));
+        all.push(form("OpenSSH", line));
+    }
+    if kind == "EC" {
+        let point = pair.der_bytes();
+        all.push(form("a point in hex", hex(point)));
+        all.push(form("a point in base64", STANDARD.encode(point)));
+        all.push(form("a point", point));
+    }
+    all
+}
+
+/// All forms of a public key.
+fn forms(kind: &str, pair: &KeyPair) -> Vec<Form> {
+    [
+        forms_of_der(pair),
+        forms_of_text(pair),
+        forms_of_kind(kind, pair),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_public_key_is_refused_as_a_secret_in_every_form() {
+    for (kind, of) in [
+        ("EC", &PKCS_ECDSA_P256_SHA256),
+        ("RSA", &PKCS_RSA_SHA256),
+        ("Ed25519", &PKCS_ED25519),
+    ] {
+        let pair = KeyPair::generate_for(of).expect("a key");
+        for (name, bytes) in forms(kind, &pair) {
+            // A file that begins with a brace is a JWKS, whatever its alg says.
+            let json = bytes.starts_with(b"{");
+            if !json {
+                let said = refusal(&of_file("HS256", &bytes)).unwrap_or_default();
+                let told =
+                    said.contains("access.key[1].file") && said.contains("HS256 takes a secret");
+                assert!(told, "{kind}, file, {name}: {said}");
+            }
+            let Ok(text) = String::from_utf8(bytes.clone()) else {
+                continue;
+            };
+            let text = Value::String(text.clone()).to_string();
+            let inline = format!("[access]\n[[access.key]]\nalg = 'HS256'\nsecret = {text}\n");
+            let said = refusal(&inline).unwrap_or_default();
+            let told =
+                said.contains("access.key[1].secret") && said.contains("HS256 takes a secret");
+            assert!(told, "{kind}, secret, {name}: {said}");
+            // The same in the base64 of a JWKS.
+            let jwk = json!({"kty": "oct", "kid": "a", "k": URL_SAFE_NO_PAD.encode(&bytes)});
+            let set = json!({"keys": [jwk]}).to_string();
+            let said = refusal(&of_file("", set.as_bytes())).unwrap_or_default();
+            assert!(
+                said.contains("the key \"a\": k is"),
+                "{kind}, JWKS, {name}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_key_of_another_kind_is_minted_with_as_if_it_were_a_secret() {
+    for (kind, of) in [("EC", &PKCS_ECDSA_P256_SHA256), ("Ed25519", &PKCS_ED25519)] {
+        let pair = KeyPair::generate_for(of).expect("a key");
+        for (name, bytes) in forms(kind, &pair) {
+            let minted = mint("mint", &bytes);
+            match name == "a private key" {
+                true => assert!(minted.is_ok(), "{kind}, {name}: {minted:?}"),
+                false => assert!(minted.is_err(), "{kind}, {name}: {minted:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_private_key_signs_in_every_form_of_pem() {
+    let alg = |minted: Result<String, String>| {
+        let token = minted.expect("a token");
+        let header = URL_SAFE_NO_PAD.decode(token.split('.').next().expect("a head"));
+        let header: Value = serde_json::from_slice(&header.expect("base64")).expect("JSON");
+        (
+            header["alg"].as_str().expect("text").to_string(),
+            token.trim().to_string(),
+        )
+    };
+    for (of, name, command) in [
+        (&PKCS_ECDSA_P256_SHA256, "ES256", &["ec"][..]),
+        (&PKCS_RSA_SHA256, "RS256", &["rsa", "-traditional"]),
+        (&PKCS_ED25519, "EdDSA", &[]),
+    ] {
+        let pair = KeyPair::generate_for(of).expect("a key");
+        let key = pair.serialize_pem();
+        let server = Server::with(&of_file(name, pair.public_key_pem().as_bytes()));
+        // OpenSSL does not read the form in which this key comes (RFC 5958).
+        let old = match name {
+            "EdDSA" => key.clone(),
+            _ => String::from_utf8(openssl(command, key.as_bytes())).expect("text"),
+        };
+        for text in [
+            key.clone(),
+            format!("Bag Attributes\n    localKeyID: 01\nKey Attributes: <No Attributes>\n{key}"),
+            format!("\u{feff}{key}"),
+            key.replace('\n', "\r\n"),
+            format!("{}{key}", certificate(&pair, "a")),
+            old.clone(),
+            format!(
+                "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{old}"
+            ),
+        ] {
+            let (alg, token) = alg(mint("sign", text.as_bytes()));
+            assert_eq!(alg, name, "{text}");
+            assert_eq!(publish(&server, &token), 202, "{text}");
+        }
+    }
+    let key = KeyPair::generate().expect("a key").serialize_pem();
+    let locked = openssl(&["pkcs8", "-topk8", "-passout", "pass:x"], key.as_bytes());
+    let said = mint("locked", &locked).expect_err("it has a passphrase");
+    let told = said.contains("line 1: ENCRYPTED PRIVATE KEY has a passphrase");
+    assert!(told, "{said}");
+}
+
+#[test]
+fn a_secret_goes_on_being_one() {
+    for secret in [
+        "0123456789abcdef0123456789abcdef".to_string(),
+        "correct horse battery staple, and then some more".to_string(),
+        STANDARD.encode([7; 48]),
+        "30".repeat(32),
+        "{braces} are no JSON, and 32 bytes long".to_string(),
+    ] {
+        let text = Value::String(secret.clone());
+        let settings = format!("[access]\n[[access.key]]\nalg = 'HS256'\nsecret = {text}\n");
+        assert_eq!(refusal(&settings), None, "{secret}");
+        assert!(
+            mint("secret", format!("{secret}\n").as_bytes()).is_ok(),
+            "{secret}"
+        );
+    }
+}

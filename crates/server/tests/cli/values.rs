@@ -1,0 +1,258 @@
+//! Values that their request could not carry, or that are empty: refused by name, and nothing is sent.
+
+use std::ffi::OsString;
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStringExt as _;
+use std::process::{Command, Output, Stdio};
+
+use crate::scripted::Scripted;
+use crate::support::program;
+use crate::support::program::output;
+use crate::text;
+
+/// A port at which nobody may knock.
+struct Quiet(TcpListener);
+
+impl Quiet {
+    fn new() -> Quiet {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("a socket");
+        Quiet(listener)
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().expect("an address"))
+    }
+
+    /// Runs `crore` with its URL; it must end with 2, say this, and have connected to nobody.
+    fn refuses(
+        &self,
+        flag: &str,
+        args: &[&str],
+        variable: Option<(&str, OsString)>,
+        words: &[&str],
+    ) {
+        let mut command = Command::new(program());
+        command
+            .args(args)
+            .args([flag, &self.url()])
+            .stdin(Stdio::null());
+        command
+            .env_remove("CRORE_TOKEN")
+            .env_remove("CRORE_ADMIN_TOKEN");
+        command.envs(variable.clone());
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = output(&mut command);
+        let said = String::from_utf8_lossy(&stderr);
+        let of = format!("{args:?} {variable:?}: {said}");
+        assert_eq!(status.code(), Some(2), "{of}");
+        assert!(stdout.is_empty(), "{of}");
+        assert!(self.0.accept().is_err(), "it has connected: {of}");
+        for word in words {
+            assert!(said.contains(word), "{word}: {of}");
+        }
+    }
+}
+
+#[test]
+fn a_token_that_no_header_may_carry_is_refused_by_name_and_never_shown() {
+    let quiet = Quiet::new();
+    for (flag, command, variable) in [
+        ("--server", &["pub", "a", "x"][..], "CRORE_TOKEN"),
+        ("--server", &["sub", "a"], "CRORE_TOKEN"),
+        ("--server", &["sub", "a", "--protocol", "ws"], "CRORE_TOKEN"),
+        (
+            "--server",
+            &["sub", "a", "--protocol", "poll"],
+            "CRORE_TOKEN",
+        ),
+        ("--url", &["admin", "stats"], "CRORE_ADMIN_TOKEN"),
+        (
+            "--url",
+            &["admin", "publish", "a", "x"],
+            "CRORE_ADMIN_TOKEN",
+        ),
+    ] {
+        for (token, word) in [
+            ("", "is empty"),
+            (" \n", "is empty"),
+            ("hidden\r\nX-Other: 1", "no header may carry"),
+            ("hidden\nX-Other: 1", "no header may carry"),
+            ("hidden\rX", "no header may carry"),
+            ("hidden word", "no header may carry"),
+            ("hidden\tword", "no header may carry"),
+            ("hiddengr\u{fc}n", "no header may carry"),
+            ("hidden\u{7f}", "no header may carry"),
+        ] {
+            let with_flag = [command, &["--token", token]].concat();
+            quiet.refuses(flag, &with_flag, None, &["--token", word]);
+            quiet.refuses(
+                flag,
+                command,
+                Some((variable, token.into())),
+                &[variable, word],
+            );
+        }
+        let bytes = OsString::from_vec(b"hidden\xff".to_vec());
+        quiet.refuses(
+            flag,
+            command,
+            Some((variable, bytes)),
+            &[variable, "no header may carry"],
+        );
+    }
+    let mut command = Command::new(program());
+    let args = [
+        "pub",
+        "a",
+        "x",
+        "--token",
+        "hidden\nword",
+        "--server",
+        &quiet.url(),
+    ];
+    let said = output(command.args(args)).stderr;
+    assert!(!text(&said).contains("hidden"), "{}", text(&said));
+}
+
+#[test]
+fn a_token_from_a_file_loses_its_line_end() {
+    for (flag, variable) in [
+        (Some("secret-token\n"), None),
+        (None, Some("secret-token\r\n")),
+    ] {
+        let server = Scripted::start(&[|peer| {
+            let request = peer.request();
+            assert_eq!(request.header("authorization"), Some("Bearer secret-token"));
+            peer.respond("202 Accepted", "");
+        }]);
+        let mut command = Command::new(program());
+        command.args(["pub", "a", "x", "--server", &server.url]);
+        command.env_remove("CRORE_TOKEN");
+        command.args(flag.iter().flat_map(|token| ["--token", token]));
+        command.envs(variable.map(|token| ("CRORE_TOKEN", token)));
+        let done = output(&mut command);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        server.end();
+    }
+}
+
+#[test]
+fn a_value_that_would_make_another_request_is_refused_by_name() {
+    let quiet = Quiet::new();
+    for (args, name) in [
+        (
+            &["pub", "a", "x", "--content-type", ""][..],
+            "--content-type",
+        ),
+        (
+            &["pub", "a", "x", "--content-type", "text/plain\r\nA: b"],
+            "--content-type",
+        ),
+        (
+            &["pub", "a", "x", "--content-type", "text/gr\u{fc}n"],
+            "--content-type",
+        ),
+        (&["pub", "a", "x", "--event", ""], "--event"),
+        (&["pub", "a", "x", "--event", "a\rb"], "--event"),
+        (&["pub", "a", "x", "--event", " a"], "--event"),
+        (&["pub", "a", "x", "--event", "a\u{85}b"], "--event"),
+        (&["pub", "a", "x", "--key", ""], "--key"),
+        (&["pub", "a", "x", "--key", "a "], "--key"),
+        (&["pub", "", "x"], "<TOPIC>"),
+        (&["pub", "a\nb", "x"], "<TOPIC>"),
+        (&["sub", ""], "<TOPIC>"),
+        (&["sub", "a", "b\r\nc"], "<TOPIC>"),
+        (&["sub", "a", "--since", ""], "--since"),
+        (&["sub", "a", "--since", "1\r\n2"], "--since"),
+    ] {
+        quiet.refuses("--server", args, None, &[name]);
+    }
+    for (args, name) in [
+        (
+            &["admin", "publish", "a", "x", "--event", ""][..],
+            "--event",
+        ),
+        (&["admin", "publish", "a", "x", "--key", "a\nb"], "--key"),
+        (
+            &["admin", "publish", "a", "x", "--content-type", ""],
+            "--content-type",
+        ),
+        (&["admin", "publish", "", "x"], "<TOPIC>"),
+        (&["admin", "topic", ""], "<NAME>"),
+        (&["admin", "purge", ""], "<NAME>"),
+        (&["admin", "topics", ""], "[FILTER]"),
+        (&["admin", "connection", ""], "<ID>"),
+        (&["admin", "disconnect", ""], "[ID]"),
+        (&["admin", "disconnect", "--user", ""], "--user"),
+        (&["admin", "disconnect", "--filter", ""], "--filter"),
+        (&["admin", "disconnect", "--transport", ""], "--transport"),
+        (&["admin", "connections", "--user", "a\nb"], "--user"),
+    ] {
+        quiet.refuses("--url", args, None, &[name]);
+    }
+}
+
+#[test]
+fn a_url_that_no_request_can_carry_is_refused_and_a_password_in_it_is_not_shown_twice() {
+    let quiet = Quiet::new();
+    let address = quiet.url().replace("http://", "");
+    for url in [
+        String::new(),
+        "http://".to_string(),
+        format!("http://{address}/a b"),
+        format!("http://{address}/a\r\nX: y"),
+        format!("http://{address}/gr\u{fc}n"),
+        format!("http://{address}/{{a}}"),
+        format!("http://{address}/<a>"),
+        format!("http://{address}?token=a"),
+        format!("http://ann:secret@{address}"),
+        format!("http://{}", address.replace(':', ":+")),
+    ] {
+        for args in [
+            &["pub", "a", "x", "--server"][..],
+            &["sub", "a", "--server"],
+            &["admin", "stats", "--url"],
+        ] {
+            let mut command = Command::new(program());
+            let done = output(command.args(args).arg(&url));
+            let said = text(&done.stderr);
+            assert_eq!(done.status.code(), Some(2), "{args:?} {url:?}: {said}");
+            assert!(
+                quiet.0.accept().is_err(),
+                "it has connected: {args:?} {url:?}"
+            );
+            assert!(
+                said.contains(args[args.len() - 1]),
+                "{args:?} {url:?}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_name_in_a_new_token_is_not_empty() {
+    let key = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("values-{}", std::process::id()));
+    std::fs::write(&key, "0123456789abcdef0123456789abcdef\n").expect("a file");
+    let key = key.display().to_string();
+    for flag in ["--user", "--kid", "--audience", "--issuer"] {
+        for value in ["", "a\nb", "a\u{7f}"] {
+            let mut command = Command::new(program());
+            let done = output(command.args(["token", "mint", "--key", &key, flag, value]));
+            assert_eq!(
+                done.status.code(),
+                Some(2),
+                "{flag} {value:?}: {}",
+                text(&done.stdout)
+            );
+            assert!(text(&done.stderr).contains(flag), "{}", text(&done.stderr));
+        }
+    }
+    let mut command = Command::new(program());
+    let done = output(command.args(["token", "mint", "--key", &key, "--user", "gr\u{fc}n"]));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+}
