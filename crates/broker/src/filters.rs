@@ -23,6 +23,7 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::work::Steps;
+use crate::budget::admission::shares;
 use crate::store::blobs::{Blob, Names};
 use crate::store::index::{Chained, Index};
 use crate::store::slab::{NONE, Slab, Vacant};
@@ -53,10 +54,23 @@ impl Refused {
     pub const fn reason(self) -> &'static str {
         match self {
             Refused::Levels => "a filter has more than 16 levels",
-            Refused::Shapes => "no further filter with three or more + is taken",
+            Refused::Shapes => {
+                "no further filter with three or more + is taken from this client: too few of their 256 shapes are left"
+            }
         }
     }
 }
+
+/// A shape that filters have.
+struct Shape {
+    /// How many.
+    filters: u32,
+    /// The party that brought it.
+    party: u64,
+}
+
+/// Nobody: not counted.
+pub const NO_PARTY: u64 = 0;
 
 /// Set in `children` when a filter ends here.
 const ENDS: u32 = 1 << 31;
@@ -120,7 +134,7 @@ pub struct Filters {
     many: u32,
     filters: u32,
     /// The levels that are `+`, of filters with more than [`FREE_WILDCARDS`] of them; and the number of such filters.
-    shapes: BTreeMap<u16, u32>,
+    shapes: BTreeMap<u16, Shape>,
     seed: u64,
     steps: Steps,
 }
@@ -167,20 +181,21 @@ impl Filters {
         found
     }
 
-    /// Finds a filter or makes it; its number is then `NONE`.
+    /// Finds a filter or makes it for this party; its number is then `NONE`.
     ///
     /// # Errors
     /// See [`Refused`]; nothing is made then.
-    pub fn open(&mut self, filter: &[u8]) -> Result<u32, Refused> {
+    pub fn open(&mut self, filter: &[u8], party: u64) -> Result<u32, Refused> {
         if let Some(id) = self.find(filter) {
             return Ok(id);
         }
         let shape = shape(filter).ok_or(Refused::Levels)?;
         if shape.count_ones() > FREE_WILDCARDS {
-            if !self.shapes.contains_key(&shape) && self.shapes.len() == SHAPES_MAX {
+            if !self.shapes.contains_key(&shape) && !self.may_bring_shape(party) {
                 return Err(Refused::Shapes);
             }
-            *self.shapes.entry(shape).or_default() += 1;
+            let new = Shape { filters: 0, party };
+            self.shapes.entry(shape).or_insert(new).filters += 1;
         }
         let mut at = NONE;
         for level in levels(filter) {
@@ -192,6 +207,13 @@ impl Filters {
         self.nodes.get_mut(at).children |= ENDS;
         self.filters += 1;
         Ok(at)
+    }
+
+    /// Whether this party may bring a new shape: nobody may take them all.
+    fn may_bring_shape(&self, party: u64) -> bool {
+        let shapes = self.shapes.values();
+        let own = shapes.filter(|shape| party != NO_PARTY && shape.party == party);
+        shares::may_take(own.count(), SHAPES_MAX - self.shapes.len())
     }
 
     /// The filter, if it is open.
@@ -406,9 +428,9 @@ impl Filters {
 
     fn forget_shape(&mut self, id: u32) {
         let shape = shape(&self.name(id)).expect("it was opened");
-        if let Some(count) = self.shapes.get_mut(&shape) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(known) = self.shapes.get_mut(&shape) {
+            known.filters -= 1;
+            if known.filters == 0 {
                 self.shapes.remove(&shape);
             }
         }

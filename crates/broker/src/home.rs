@@ -57,6 +57,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::base::work::{FILTERS_PER_STEP, Steps};
+use crate::budget::admission::shares::Holders;
 use crate::budget::admission::{Admission, Client, Reached};
 use crate::budget::stats::Stats;
 use crate::filters::matching::Matching;
@@ -110,6 +111,8 @@ pub struct Home {
     /// Present while a change of the rules is prepared.
     foresight: Option<Foresight>,
     topics_max: usize,
+    /// The clients that made the topics of the table's second half.
+    makers: Holders,
     /// Topics that records under way are about.
     coming: Coming,
     admission: Admission,
@@ -165,6 +168,7 @@ impl Home {
             epoch,
             foresight: None,
             topics_max: settings.limits.topics_per_home(homes),
+            makers: Holders::default(),
             coming: Coming::default(),
             admission,
             followers: Followers::new(settings.interest.debounce_s),
@@ -250,14 +254,15 @@ impl Home {
         // First: a client that makes too many topics must not cause others to be forgotten.
         self.admission.make_topic(client, now.unix_s)?;
         let topics = self.rows.len() as usize + self.coming.to_make();
-        match topics < self.topics_max || self.forget_one(rules) {
+        let may = self.makers.may_take(client, topics, self.topics_max);
+        match may || self.forget_one(rules) {
             true => Ok(()),
             false => Err(Reached::Topics),
         }
     }
 
-    /// Makes a topic, for which there is room.
-    fn create(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> u32 {
+    /// Makes a topic for a client, for which there is room.
+    fn create(&mut self, hash: u32, name: &[u8], client: Client, rules: &Rules, now: Now) -> u32 {
         let mut row = HomeTopic::vacant(NONE);
         row.set_slot(topic::slot(name));
         row.hash = hash;
@@ -269,6 +274,8 @@ impl Home {
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
         self.coming.made(hash);
+        let taken = self.rows.len() as usize;
+        self.makers.took(id, client, taken, self.topics_max);
         if let Some(foresight) = &mut self.foresight {
             foresight.created(id, name);
         }

@@ -25,7 +25,7 @@ pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
 pub use base::strangers::Stranger;
 pub use base::time::Now;
-pub use base::{access, pace, planted, position, rules, settings, snapshot, time, work};
+pub use base::{access, pace, planted, position, rules, settings, snapshot, time, turns, work};
 pub use budget::stats::{Accounts, Moved, Reason, Stats, Transport};
 pub use budget::world::World;
 pub use budget::{account, admission, stats, totals};

@@ -248,6 +248,7 @@ impl Shard {
             self.end_sessions();
         }
         // First, and not the whole budget: no delivery of this turn's frames is under way yet.
+        self.run_errands();
         self.go_on(io);
         let mut visits = self.front.visits();
         let mut more_news;

@@ -288,11 +288,13 @@ pub struct Question {
     pub secret: Box<[u8]>,
     /// The shard's settings under which it was asked; the answer repeats the number.
     pub round: u32,
+    /// The address that asks, or the connection where the address is not known: they share the work.
+    pub asker: u64,
 }
 
 impl Question {
     /// Asks about this credential.
-    pub fn of(credential: Credential<'_>, digest: Digest, round: u32) -> Question {
+    pub fn of(credential: Credential<'_>, digest: Digest, round: u32, asker: u64) -> Question {
         let (user, secret) = match credential {
             Credential::Token(token) => (None, token),
             Credential::Password { user, password } => (Some(user.into()), password),
@@ -303,6 +305,7 @@ impl Question {
             user,
             secret,
             round,
+            asker,
         }
     }
 }

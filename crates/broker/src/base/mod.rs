@@ -11,5 +11,5 @@ pub mod settings;
 pub mod snapshot;
 pub(crate) mod strangers;
 pub mod time;
-pub(crate) mod turns;
+pub mod turns;
 pub mod work;

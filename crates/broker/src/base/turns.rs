@@ -18,7 +18,7 @@ const REMEMBERED: usize = 4096;
 
 /// The queue.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub struct Turns<T> {
     parties: BTreeMap<u64, Waiting<T>>,
     /// The parties that have queued something, but for the one that is served: by their shares, and in the order in which they came.
     order: BinaryHeap<Reverse<(u64, u64, u64)>>,

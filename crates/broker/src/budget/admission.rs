@@ -13,6 +13,7 @@
 mod client;
 mod party;
 mod rate;
+pub mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -69,13 +70,14 @@ pub struct Counts {
     connections: AtomicU32,
     connections_max: AtomicU32,
     clients: Option<Clients>,
-    session_owners: Option<Clients>,
+    session_owners: Clients,
     log_owners: Option<Clients>,
     /// Of all clients together; 0 per second is no limit.
     publishes: (AtomicU64, AtomicU64),
     publishers: Option<Buckets>,
     topic_makers: Option<Buckets>,
     followers: AtomicU32,
+    follower_owners: Clients,
     sessions: AtomicU32,
     sessions_max: AtomicU32,
     /// The memory that clients make all shards hold.
@@ -100,7 +102,8 @@ impl Admission {
             session_owners: Clients::new(
                 settings.mqtt.sessions_per_address_max as usize,
                 settings.mqtt.sessions_max as usize,
-            ),
+            )
+            .unwrap_or_else(Clients::without_limit),
             log_owners: Clients::new(limits.log_bytes_per_address_max, limits.log_bytes),
             publishes: (AtomicU64::new(0), AtomicU64::new(0)),
             publishers: Buckets::new(
@@ -112,6 +115,7 @@ impl Admission {
                 limits.topics_per_address_burst,
             ),
             followers: AtomicU32::new(0),
+            follower_owners: Clients::without_limit(),
             sessions: AtomicU32::new(0),
             sessions_max: AtomicU32::new(0),
             account: Account::new(limits.memory_bytes),
@@ -198,45 +202,62 @@ impl Counts {
         self.sessions.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
-    /// A client has one more session, if its address may.
+    /// A client has one more session, if its address may: by its limit, and by its share of the sessions of all.
     ///
     /// # Errors
     /// [`Reached::SessionsOfAddress`]; then it must not [`leave_session`](Counts::leave_session).
     pub fn enter_session(&self, client: Client) -> Result<(), Reached> {
-        match &self.session_owners {
-            Some(owners) if client.is_known() && !owners.enter(client) => {
-                Err(Reached::SessionsOfAddress)
-            }
-            _ => Ok(()),
+        let owners = &self.session_owners;
+        if !client.is_known() {
+            return Ok(());
+        }
+        let (taken, most) = (self.sessions.load(Relaxed), self.sessions_max.load(Relaxed));
+        let free = most.saturating_sub(taken) as usize;
+        match shares::may_take(owners.held_by(client), free) && owners.enter(client) {
+            true => Ok(()),
+            false => Err(Reached::SessionsOfAddress),
         }
     }
 
     /// A session passes from one client to another, even past the limit: taking up a session creates none.
     pub fn move_session(&self, from: Client, to: Client) {
-        if let Some(owners) = self.session_owners.as_ref().filter(|_| to.is_known()) {
-            owners.add(to, 1);
+        if to.is_known() {
+            self.session_owners.add(to, 1);
         }
         self.leave_session(from);
     }
 
     /// A client has one fewer session.
     pub fn leave_session(&self, client: Client) {
-        if let Some(owners) = self.session_owners.as_ref().filter(|_| client.is_known()) {
-            owners.subtract(client, 1);
+        if client.is_known() {
+            self.session_owners.subtract(client, 1);
         }
     }
 
-    /// A connection begins to follow; false when the limit is reached.
-    pub fn enter_follower(&self) -> bool {
-        let enters = self.followers.fetch_add(1, Relaxed) < self.followers_max.load(Relaxed);
+    /// A connection of this client begins to follow; false when the limit is reached, or the client's share of it.
+    pub fn enter_follower(&self, client: Client) -> bool {
+        let owners = &self.follower_owners;
+        let taken = self.followers.fetch_add(1, Relaxed);
+        let free = self.followers_max.load(Relaxed).saturating_sub(taken) as usize;
+        let held = if client.is_known() {
+            owners.held_by(client)
+        } else {
+            0
+        };
+        let enters = shares::may_take(held, free);
         if !enters {
             self.followers.fetch_sub(1, Relaxed);
+        } else if client.is_known() {
+            owners.add(client, 1);
         }
         enters
     }
 
-    /// A connection that followed is gone.
-    pub fn leave_follower(&self) {
+    /// A connection of this client that followed is gone.
+    pub fn leave_follower(&self, client: Client) {
+        if client.is_known() {
+            self.follower_owners.subtract(client, 1);
+        }
         let before = self.followers.fetch_sub(1, Relaxed);
         assert!(before > 0, "more have left than entered");
     }

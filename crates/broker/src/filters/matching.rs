@@ -9,9 +9,13 @@
 
 mod filtered;
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::base::ids::ShardId;
 use crate::base::work::Steps;
+use crate::budget::admission::Client;
+use crate::budget::admission::shares::Holders;
 use crate::budget::stats::Accounts;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
@@ -55,8 +59,10 @@ impl Default for Members {
 pub struct Matching {
     filters: Filters,
     members: Side<Members>,
-    /// The filters in the walk of the present message, in reverse.
-    walked: Vec<Walked>,
+    /// The clients that brought the filters of the table's second half.
+    holders: Holders,
+    /// By home: the filters in the walk of its message at hand, in reverse.
+    walks: BTreeMap<ShardId, Vec<Walked>>,
     /// By partition: the offset that all live subscribers have seen.
     pub seen: Vec<u64>,
 }
@@ -75,7 +81,8 @@ impl Matching {
         Matching {
             filters: Filters::new(seed, steps),
             members: Side::new(),
-            walked: Vec::new(),
+            holders: Holders::default(),
+            walks: BTreeMap::new(),
             seen: alloc::vec![0; partitions],
         }
     }
@@ -102,14 +109,26 @@ impl Matching {
         self.filters.name(row)
     }
 
+    /// Whether this client may subscribe to a filter, among at most `most` on the shard.
+    pub fn may_join(&self, filter: &[u8], client: Client, most: usize) -> bool {
+        self.find(filter).is_some() || self.holders.may_take(client, self.len(), most)
+    }
+
     /// Adds a member; returns the filter's row and the member's place.
     ///
     /// # Errors
     /// When the filter is refused.
-    pub fn join(&mut self, filter: &[u8], member: Member) -> Result<(u32, u32), Refused> {
-        let row = self.filters.open(filter)?;
+    pub fn join(
+        &mut self,
+        filter: &[u8],
+        member: Member,
+        client: Client,
+        most: usize,
+    ) -> Result<(u32, u32), Refused> {
+        let row = self.filters.open(filter, client.number().into())?;
         let id = self.filters.value(row);
         if id == NONE {
+            self.holders.took(row, client, self.len(), most);
             let id = self.members.insert(Members::One(member));
             self.filters.set_value(row, id);
             return Ok((row, 0));
@@ -139,9 +158,12 @@ impl Matching {
             }
         }
         self.members.remove(id);
-        self.walked.retain(|walked| walked.set != id);
+        for walk in self.walks.values_mut() {
+            walk.retain(|walked| walked.set != id);
+        }
         let ended = Some(self.filters.name(row));
         self.filters.close(row);
+        self.holders.freed(row);
         Left { moved: None, ended }
     }
 
@@ -170,19 +192,23 @@ impl Matching {
             .matches(topic, |row| each(Set(self.filters.value(row))));
     }
 
-    /// Begins a walk over the members of these filters, for one message at a time.
-    pub fn begin_walk(&mut self, sets: impl Iterator<Item = Set>) {
+    /// Begins a walk over the members of these filters, for one message of a home at a time.
+    pub fn begin_walk(&mut self, home: ShardId, sets: impl Iterator<Item = Set>) {
         let walked = sets.map(|set| Walked {
             set: set.0,
             left: self.members(set).len() as u32,
         });
-        self.walked = walked.collect();
+        let walked = walked.collect();
+        self.walks.insert(home, walked);
     }
 
-    /// Puts the next members of the walk into `into`, at most `most`; none when the walk is over.
-    pub fn walk(&mut self, most: usize, into: &mut Vec<Member>) {
+    /// Puts the next members of the home's walk into `into`, at most `most`; none when the walk is over.
+    pub fn walk(&mut self, home: ShardId, most: usize, into: &mut Vec<Member>) {
         into.clear();
-        while let Some(walked) = self.walked.last_mut() {
+        let Some(walk) = self.walks.get_mut(&home) else {
+            return;
+        };
+        while let Some(walked) = walk.last_mut() {
             let members = match self.members.get(walked.set) {
                 Members::One(member) => core::slice::from_ref(member),
                 Members::Many(all) => all,
@@ -194,8 +220,9 @@ impl Matching {
             if start > 0 {
                 return;
             }
-            self.walked.pop();
+            walk.pop();
         }
+        self.walks.remove(&home);
     }
 
     /// Members of a filter.

@@ -51,7 +51,7 @@ proptest! {
         let mut filters = Filters::new(7, &Steps::default());
         let mut open = BTreeSet::new();
         for text in &some {
-            let id = filters.open(text.as_bytes()).unwrap();
+            let id = filters.open(text.as_bytes(), NO_PARTY).unwrap();
             prop_assert_eq!(filters.find(text.as_bytes()), Some(id));
             prop_assert_eq!(filters.name(id), text.as_bytes());
             open.insert(text);
@@ -115,16 +115,16 @@ fn what_cannot_match_the_same_topic_does_not_overlap() {
 fn values_stay_with_their_filters() {
     let mut filters = Filters::new(1, &Steps::default());
     let (one, other) = (
-        filters.open(b"a/+").unwrap(),
-        filters.open(b"a/+/b").unwrap(),
+        filters.open(b"a/+", NO_PARTY).unwrap(),
+        filters.open(b"a/+/b", NO_PARTY).unwrap(),
     );
     assert_eq!(filters.value(one), NONE);
     filters.set_value(one, 5);
     filters.set_value(other, 6);
-    assert_eq!(filters.open(b"a/+"), Ok(one));
+    assert_eq!(filters.open(b"a/+", NO_PARTY), Ok(one));
     assert_eq!((filters.value(one), filters.value(other)), (5, 6));
     filters.close(one);
-    let again = filters.open(b"a/+").unwrap();
+    let again = filters.open(b"a/+", NO_PARTY).unwrap();
     assert_eq!((filters.value(again), filters.value(other)), (NONE, 6));
 }
 
@@ -132,25 +132,31 @@ fn values_stay_with_their_filters() {
 fn shapes_and_levels_are_limited_and_come_free_again() {
     let mut filters = Filters::new(1, &Steps::default());
     let deep = "a/".repeat(LEVELS_MAX - 1) + "a";
-    assert!(filters.open(deep.as_bytes()).is_ok());
-    assert_eq!(filters.open((deep + "/a").as_bytes()), Err(Refused::Levels));
+    assert!(filters.open(deep.as_bytes(), NO_PARTY).is_ok());
+    assert_eq!(
+        filters.open((deep + "/a").as_bytes(), NO_PARTY),
+        Err(Refused::Levels)
+    );
     // All shapes of twelve levels: 79 have at most two wildcards.
     let text = |shape: u32| -> String {
         let level = |n: u32| if shape >> n & 1 == 1 { "+" } else { "a" };
         (0..12).map(level).collect::<Vec<_>>().join("/")
     };
     let taken: Vec<u32> = (0..1 << 12)
-        .filter(|shape| filters.open(text(*shape).as_bytes()).is_ok())
+        .filter(|shape| filters.open(text(*shape).as_bytes(), NO_PARTY).is_ok())
         .collect();
     assert_eq!(taken.len(), 79 + SHAPES_MAX);
-    assert_eq!(filters.open(text(0xFFF).as_bytes()), Err(Refused::Shapes));
+    assert_eq!(
+        filters.open(text(0xFFF).as_bytes(), NO_PARTY),
+        Err(Refused::Shapes)
+    );
     let full = *taken.iter().find(|shape| shape.count_ones() == 3).unwrap();
     let same = format!("{}/other", text(full));
     assert!(
-        filters.open(same.as_bytes()).is_ok(),
+        filters.open(same.as_bytes(), NO_PARTY).is_ok(),
         "a shape that is there costs nothing"
     );
     filters.close(filters.find(same.as_bytes()).unwrap());
     filters.close(filters.find(text(full).as_bytes()).unwrap());
-    assert!(filters.open(text(0xFFF).as_bytes()).is_ok());
+    assert!(filters.open(text(0xFFF).as_bytes(), NO_PARTY).is_ok());
 }

@@ -210,7 +210,7 @@ impl Home {
             None => {
                 self.admit_topic(ask.hash, name, ask.client, rules, now)
                     .map_err(Attached::Full)?;
-                self.create(ask.hash, name, rules, now)
+                self.create(ask.hash, name, ask.client, rules, now)
             }
         };
         let row = self.rows.get_mut(id);

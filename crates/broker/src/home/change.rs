@@ -135,7 +135,7 @@ mod tests {
                         if home.find(hash, name.as_bytes()).is_none() {
                             let room = home.make_room(Client::NOBODY, &here.rules, now);
                             prop_assert!(room.is_ok());
-                            home.create(hash, name.as_bytes(), &here.rules, now);
+                            home.create(hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
                         }
                     }
                     Step::Forget(any) if home.rows.end() > 0 => {

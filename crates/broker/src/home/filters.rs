@@ -59,7 +59,7 @@ impl Home {
         let mut refused = false;
         if !ask.again && from != lanes.me {
             for filter in &filters {
-                refused |= self.filters.add(filter, from).is_err();
+                refused |= self.filters.add(filter, from, ask.party.number()).is_err();
             }
         }
         let mut names = Names::new(names, ask.partition.map_or(self.partitions.len(), |_| 1));

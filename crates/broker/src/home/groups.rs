@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, In, kind};
 use crate::base::work::Steps;
-use crate::filters::Filters;
+use crate::filters::{Filters, NO_PARTY};
 use crate::mail::{LeaveGroup, Unacked};
 use lists::Lists;
 pub(super) use members::Member;
@@ -200,7 +200,7 @@ impl Groups {
         name: &[u8],
         offsets: impl Iterator<Item = u64>,
     ) -> Option<u64> {
-        let row = self.filters.open(filter).ok()?;
+        let row = self.filters.open(filter, NO_PARTY).ok()?;
         self.ids += 1;
         let id = self.ids;
         let name: Arc<[u8]> = name.into();

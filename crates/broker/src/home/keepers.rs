@@ -6,7 +6,7 @@ use alloc::collections::BTreeMap;
 
 use crate::base::snapshot::{Block, kind};
 use crate::base::work::Steps;
-use crate::filters::Filters;
+use crate::filters::{Filters, NO_PARTY};
 
 /// The subscriptions of a home's topics.
 pub(super) struct Keepers {
@@ -68,7 +68,7 @@ impl Keepers {
 
     /// One subscription more to a filter.
     pub fn add_filter(&mut self, filter: &[u8]) {
-        if let Ok(row) = self.filters.open(filter) {
+        if let Ok(row) = self.filters.open(filter, NO_PARTY) {
             let count = self.filters.value(row).wrapping_add(1);
             self.filters.set_value(row, count);
         }
@@ -76,7 +76,7 @@ impl Keepers {
 
     /// Restores a filter with its subscriptions, which each home counted alike.
     pub fn restore_filter(&mut self, filter: &[u8], count: u32) {
-        if let Ok(row) = self.filters.open(filter) {
+        if let Ok(row) = self.filters.open(filter, NO_PARTY) {
             let before = self.filters.value(row).wrapping_add(1);
             self.filters
                 .set_value(row, count.max(before).saturating_sub(1));

@@ -69,7 +69,8 @@ impl Home {
     ) -> Info {
         // One step for the message, and one for an older message that it displaces.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
-        let id = found.unwrap_or_else(|| self.create(message.hash, message.name, rules, now));
+        let id = found
+            .unwrap_or_else(|| self.create(message.hash, message.name, message.client, rules, now));
         let at = self.at(id);
         let now = self.partitions[at].moment(now);
         let offset = self.partitions[at].next_offset();

@@ -90,9 +90,9 @@ impl Registered {
         others + 1
     }
 
-    /// A shard has a subscriber of this filter.
-    pub fn add(&mut self, filter: &[u8], shard: ShardId) -> Result<(), Refused> {
-        let id = self.filters.open(filter)?;
+    /// A shard has a subscriber of this filter, and this party brings it.
+    pub fn add(&mut self, filter: &[u8], shard: ShardId, party: u64) -> Result<(), Refused> {
+        let id = self.filters.open(filter, party)?;
         let value = self.filters.value(id);
         if value == NONE {
             self.filters.set_value(id, u32::from(shard));

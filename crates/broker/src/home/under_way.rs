@@ -115,7 +115,7 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Outcome {
         match verb {
-            Verb::Create => self.make(hash, name, rules, now),
+            Verb::Create => self.make(hash, name, Client::NOBODY, rules, now),
             Verb::Info | Verb::Delete | Verb::Purge => {
                 self.verb(verb, hash, name, Client::NOBODY, rules, now, lanes)
             }

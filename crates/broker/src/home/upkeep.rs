@@ -32,7 +32,7 @@ impl Home {
     ) -> Outcome {
         match verb {
             Verb::Create => match self.admit_topic(hash, name, client, rules, now) {
-                Ok(()) => self.make(hash, name, rules, now),
+                Ok(()) => self.make(hash, name, client, rules, now),
                 Err(reached) => Outcome::Full(reached),
             },
             Verb::Info => self.describe(hash, name, rules, now),
@@ -75,9 +75,16 @@ impl Home {
     }
 
     /// Makes a topic, for which there is room, unless a publisher has made it before.
-    pub(super) fn make(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+    pub(super) fn make(
+        &mut self,
+        hash: u32,
+        name: &[u8],
+        client: Client,
+        rules: &Rules,
+        now: Now,
+    ) -> Outcome {
         let found = self.find(hash, name);
-        let id = found.unwrap_or_else(|| self.create(hash, name, rules, now));
+        let id = found.unwrap_or_else(|| self.create(hash, name, client, rules, now));
         let row = self.rows.get_mut(id);
         let existed = row.has(CREATED) && !row.has(DELETED);
         row.flags = (row.flags | CREATED) & !DELETED;
@@ -345,6 +352,7 @@ impl Home {
         }
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
+        self.makers.freed(id);
         let at = self.place_of(&row);
         let Partition { log, forgotten, .. } = &mut self.partitions[at];
         let lost = log.reaches_back_to(row.log).unwrap_or(row.last());

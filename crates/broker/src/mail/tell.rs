@@ -128,6 +128,35 @@ impl Tell {
             | Tell::Interest { .. } => None,
         }
     }
+
+    /// A copy of a tell about a topic, other than one for subscribers by filter.
+    pub fn copied(&self) -> Option<Tell> {
+        Some(match *self {
+            Tell::Live {
+                topic,
+                serial,
+                record,
+            } => Tell::Live {
+                topic,
+                serial,
+                record,
+            },
+            Tell::Page {
+                topic,
+                serial,
+                to,
+                page,
+            } => Tell::Page {
+                topic,
+                serial,
+                to,
+                page,
+            },
+            Tell::Gone { topic, serial } => Tell::Gone { topic, serial },
+            Tell::Displaced { topic, serial } => Tell::Displaced { topic, serial },
+            _ => return None,
+        })
+    }
 }
 
 /// The answer to an attach.

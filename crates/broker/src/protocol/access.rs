@@ -23,6 +23,7 @@ use crate::base::access::{
     Credential, Denied, Digest, Grants, Known, Question, Refusal, Right, Verdict, Who,
 };
 use crate::base::ids::ConnId;
+use crate::budget::admission::Party;
 use crate::conn::io::Io;
 use crate::conn::{CLOSING, PAUSED, State, TURNED_AWAY};
 use crate::mail::Verb;
@@ -168,7 +169,9 @@ impl Front {
         if let Some(known) = self.gate.verdicts().get(digest, self.now.unix_s) {
             return Some(Ok(Some(known.clone())));
         }
-        let question = Question::of(credential, digest, self.gate.verdicts().round());
+        let asker = Party::without_name(self.conns.get(slot).client, slot).number();
+        let round = self.gate.verdicts().round();
+        let question = Question::of(credential, digest, round, asker);
         match io.question(self.conns.id_of(slot), question) {
             true => None,
             false => Some(Err(Refusal::Busy)),

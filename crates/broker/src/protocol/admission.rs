@@ -51,7 +51,9 @@ impl Reached {
             Reached::SessionsOfAddress => "mqtt.sessions_per_address_max is reached",
             Reached::Publishes => "limits.publishes_per_s is reached",
             Reached::PublishesOfAddress => "limits.publishes_per_address_per_s is reached",
-            Reached::Topics => "limits.topics_max or limits.topics_per_shard is reached",
+            Reached::Topics => {
+                "limits.topics_max or limits.topics_per_shard is reached, or this client's address has made so many topics that others would find no room"
+            }
             Reached::TopicsOfAddress => "limits.topics_per_address_per_s is reached",
             Reached::LogBytesOfAddress => "limits.log_bytes_per_address_max is reached",
         }

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::filters::matching::Member;
 use crate::mail::{Frames, Record, Tell};
+use crate::store::slab::NONE;
 
 /// The tells of one home in one turn.
 pub struct Delivery {
@@ -18,10 +19,64 @@ pub struct Delivery {
     pub(crate) walking: bool,
     /// The home that sent them.
     pub(crate) home: ShardId,
+    /// It has messages or pages for filters: it is gone through as a whole, and behind all that its home told before.
+    pub(crate) ordered: bool,
     pub(crate) run: Run,
 }
 
+/// Keys of answers begin with 0, those of tells about a topic with the topic's row and 1; these stand for tells that keep the order
+/// in which they were told.
+pub(crate) const IN_ORDER: u32 = NONE - 1;
+/// These stand for other tells about no topic.
+pub(crate) const OTHERS: u32 = NONE;
+
+/// The key of a tell with this number.
+pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
+    let class = match tell {
+        // Nobody relies on their places among messages, and their clients wait for them.
+        Tell::Outcome(..) | Tell::Fenced(_) | Tell::Session(..) | Tell::SessionTaken(_) => 0,
+        tell => match tell.topic() {
+            None | Some(NONE) => OTHERS,
+            Some(topic) => topic + 1,
+        },
+    };
+    u64::from(class) << 32 | n as u64
+}
+
 impl Delivery {
+    /// The topic that a key stands for.
+    pub(crate) fn topic_of(key: u64) -> Option<u32> {
+        let class = (key >> 32) as u32;
+        (class > 0 && class < IN_ORDER).then(|| class - 1)
+    }
+
+    /// Whether an answer is next.
+    pub(crate) fn is_at_answer(&self) -> bool {
+        self.keys.get(self.at).is_some_and(|key| key >> 32 == 0)
+    }
+
+    /// Takes the tells at the cursor that are about the same topic, with the walk over its members that is under way.
+    pub(crate) fn take_topic(&mut self) -> Delivery {
+        let first = self.keys[self.at] >> 32;
+        let same = self.keys[self.at..].iter();
+        let same = same.take_while(|key| **key >> 32 == first);
+        let tells: Vec<Tell> = same
+            .filter_map(|key| self.tells[*key as u32 as usize].copied())
+            .collect();
+        self.at += tells.len();
+        Delivery {
+            keys: (0..tells.len()).map(|n| first << 32 | n as u64).collect(),
+            tells,
+            frames: self.frames.clone(),
+            at: 0,
+            place: core::mem::take(&mut self.place),
+            walking: core::mem::take(&mut self.walking),
+            home: self.home,
+            ordered: false,
+            run: Run::default(),
+        }
+    }
+
     /// The tell that stands so far behind the cursor.
     pub(crate) fn try_tell(&self, behind: usize) -> Option<&Tell> {
         let key = self.keys.get(self.at + behind)?;

@@ -2,7 +2,6 @@
 
 use crate::base::work::Steps;
 use crate::budget::world::World;
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -22,7 +21,7 @@ use crate::mail::Ask;
 use crate::mail::lanes::Lanes;
 use crate::protocol::census::Census;
 use crate::protocol::connections::Connections;
-use crate::protocol::delivery::Delivery;
+use crate::protocol::deliveries::Deliveries;
 use crate::protocol::ending::Ending;
 use crate::protocol::gate::Gate;
 use crate::protocol::mqtt::farewells::Farewells;
@@ -47,7 +46,7 @@ pub struct Front {
     pub(crate) matching: Matching,
     pub(crate) home: Option<Home>,
     pub(crate) lanes: Lanes,
-    pub(crate) deliveries: VecDeque<Delivery>,
+    pub(crate) deliveries: Deliveries,
     /// Connections that wait for their turn, a page or credit.
     pub(crate) queues: Queues,
     /// Which clients hold how much, while the account is near its limit.
@@ -102,7 +101,7 @@ impl Front {
             matching: Matching::new(usize::from(world.partitions), world.seed, &work.steps),
             home,
             lanes,
-            deliveries: VecDeque::new(),
+            deliveries: Deliveries::default(),
             queues: Queues::default(),
             census: Census::default(),
             forms: Forms::default(),
@@ -143,6 +142,7 @@ impl Front {
         }
         let (sent, waiting) = self.conns.send_outbox(slot, io);
         if sent > 0 {
+            self.work.steps.add_bytes(sent);
             let row = self.conns.get_mut(slot);
             row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
             row.sent_s = self.now.s;

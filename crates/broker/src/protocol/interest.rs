@@ -27,7 +27,7 @@ use crate::protocol::front::Front;
 use crate::protocol::side::{Attaching, Follow};
 use crate::store::slab::NONE;
 
-const FOLLOWERS_REACHED: &str = "interest.followers_max is reached";
+const FOLLOWERS_REACHED: &str = "interest.followers_max is reached, or this client's address follows so often that others would find no room";
 const TOO_SLOW: &str =
     "events are lost, since they were read too slowly; connect again for a new snapshot";
 
@@ -44,7 +44,8 @@ impl Front {
         if let Err(denied) = self.may(slot, Right::Interest, &filter) {
             return self.deny(slot, denied);
         }
-        if !self.conns.get(slot).wants(HEAD) && !self.world.admission.enter_follower() {
+        let client = self.conns.get(slot).client;
+        if !self.conns.get(slot).wants(HEAD) && !self.world.admission.enter_follower(client) {
             if !upgrade && head.accept() == Accept::EventStream {
                 self.shed_events(slot);
             } else {
@@ -55,7 +56,7 @@ impl Front {
         self.conns.get_mut(slot).options |= FOLLOWS;
         if upgrade {
             if let Err((status, reason)) = self.accept_upgrade(slot, head) {
-                self.world.admission.leave_follower();
+                self.world.admission.leave_follower(client);
                 self.conns.get_mut(slot).options &= !FOLLOWS;
                 self.respond_reason(slot, status, reason);
                 return Flow::Next;
@@ -76,6 +77,7 @@ impl Front {
         extra.attaching = Some(attaching);
         extra.follow = Some(Follow {
             filter,
+            client,
             ..Follow::default()
         });
         self.conns.get_mut(slot).state = State::Waiting;
@@ -261,7 +263,7 @@ impl Front {
         let Some(follow) = self.conns.extra(slot).follow.take() else {
             return;
         };
-        self.world.admission.leave_follower();
+        self.world.admission.leave_follower(follow.client);
         let to = self.conns.reply_to(slot, 0);
         let known = follow.home + u16::from(follow.begun);
         for home in 0..known {

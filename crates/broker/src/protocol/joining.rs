@@ -102,8 +102,14 @@ impl Front {
         id: u32,
     ) -> Result<(), &'static str> {
         let most = self.world.settings.limits.filters_per_shard;
-        if self.matching.len() >= most && self.matching.find(filter).is_none() {
-            return Err("limits.filters_per_shard is reached");
+        let client = self.conns.get(slot).client;
+        if !self.matching.may_join(filter, client, most) {
+            return Err(match self.matching.len() < most {
+                true => {
+                    "this client's address has so many of limits.filters_per_shard that others would find no room"
+                }
+                false => "limits.filters_per_shard is reached",
+            });
         }
         let filtered = self.filtered_mut(slot);
         let Some(filtered) = filtered.filter(|all| all.group(serial).is_some()) else {
@@ -113,7 +119,7 @@ impl Front {
         let part = filtered.next_place();
         let (row, place) = self
             .matching
-            .join(filter, Member { slot, part })
+            .join(filter, Member { slot, part }, client, most)
             .map_err(|refused| refused.reason())?;
         if let Some(filtered) = self.filtered_mut(slot) {
             filtered.add(serial, row, place, id);

@@ -65,8 +65,7 @@ impl Front {
     pub(crate) fn seen_by(&self, slot: u32, partition: PartitionId) -> u64 {
         let seen = self.matching.seen[usize::from(partition)];
         let home = self.world.placement().home_of(partition);
-        let front = self.deliveries.front().filter(|d| d.home == home);
-        let visited = front.and_then(|d| {
+        let visited = self.deliveries.under_way(home).and_then(|d| {
             let until = d.run.visited(slot)?;
             let mut back = (0..=until).rev().map(|n| d.matched(n));
             back.find(|message| message.partition == partition)

@@ -11,6 +11,7 @@
 //! who may come in, `ending` why connections end, `scratch` buffers, `opening` a response that waits for homes, `census` who holds most.
 
 pub(crate) mod asking;
+pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod encode;
 mod ending;

@@ -9,6 +9,7 @@ use crore_wire::websocket::receive::Partial;
 
 use crate::base::access::Who;
 use crate::base::ids::ShardId;
+use crate::budget::admission::Client;
 use crate::filters::matching::Filtered;
 use crate::mail::inbox::Inbox;
 use crate::mail::{Frames, Record};
@@ -276,6 +277,8 @@ pub struct Follow {
     pub begun: bool,
     /// A page is under way.
     pub asked: bool,
+    /// The client that it counts for.
+    pub client: Client,
     /// Topics with subscribers that it was told of.
     pub topics: u64,
 }

@@ -1,8 +1,8 @@
 //! Deliveries: the tells of homes on their way to this shard's connections.
 //!
 //! Tells of one topic are taken in order and together, so that a subscriber gets all that came in a
-//! turn with one write. A fan-out is a cursor: when the turn's budget is spent it stays where it is,
-//! and everything behind it waits its turn.
+//! turn with one write. A fan-out is a cursor: when the turn's budget is spent it stays where it is, and what else is to be delivered
+//! passes it (see `protocol/deliveries.rs`).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,7 +12,8 @@ use crate::base::pace::WARMED;
 use crate::base::work::STEP_BYTES;
 use crate::conn::io::Io;
 use crate::mail::{Frames, Tell};
-use crate::protocol::delivery::{Delivery, Run};
+use crate::protocol::deliveries::Flow;
+use crate::protocol::delivery::{Delivery, IN_ORDER, Run, key_of};
 use crate::protocol::run::cost_of_bytes;
 use crate::shard::Shard;
 use crate::store::slab::NONE;
@@ -21,6 +22,12 @@ use crate::store::slab::NONE;
 const TOGETHER_MAX: usize = 256;
 /// Bytes of them, without the last: more in one write brings nothing, and a visit must be short.
 const TOGETHER_BYTES: usize = 256 << 10;
+
+/// Visits of a fan-out beside others that wait, before it becomes a flow: about as many as that itself costs.
+const CROWDED_VISITS: u32 = 16;
+/// Visits of a flow before it is the turn of the next one: a quarter of a turn, since the messages are encoded again for each turn of
+/// their flow.
+const FLOW_VISITS: u32 = 256;
 
 /// The cost of a tell to one connection, in visits.
 fn cost_of(tell: &Tell) -> u32 {
@@ -34,9 +41,6 @@ fn cost_of(tell: &Tell) -> u32 {
 
 /// Messages of a page that are written in the time of a visit, which is a write.
 const TOLD_PER_VISIT: u32 = 8;
-
-/// Stands for the topic of all tells that keep the order in which they were told.
-const IN_ORDER: u32 = NONE - 1;
 
 /// Messages and pages for filters keep their order, and so does every tell about one of their topics. A page for a filter may be of
 /// any topic, so it keeps its place among all pages for its connection: which of two subscriptions of one client sends a message
@@ -65,7 +69,7 @@ fn keep_order(tells: &[Tell], keys: &mut [u64]) {
         let is_mixed = |topic: u32| topic != NONE && mixed.binary_search(&topic).is_ok();
         let in_order = matches!(tell, Tell::Match { .. } | Tell::Matches { .. })
             || tell.topic().is_some_and(is_mixed);
-        if in_order {
+        if in_order && *key >> 32 > 0 {
             *key = u64::from(IN_ORDER) << 32 | n as u64;
         }
     }
@@ -75,17 +79,16 @@ impl Shard {
     /// Takes tells in as a delivery, which goes through them topic by topic.
     pub(crate) fn enqueue(&mut self, home: ShardId, tells: Vec<Tell>, frames: Arc<Frames>) {
         let mut keys = Vec::with_capacity(tells.len());
-        let mut matches = false;
+        let mut ordered = false;
         for (n, tell) in tells.iter().enumerate() {
-            // Tells about no topic are sorted to the end.
-            keys.push(u64::from(tell.topic().unwrap_or(NONE)) << 32 | n as u64);
-            matches |= matches!(tell, Tell::Match { .. } | Tell::Matches { .. });
+            keys.push(key_of(tell, n));
+            ordered |= matches!(tell, Tell::Match { .. } | Tell::Matches { .. });
         }
-        if matches {
+        if ordered {
             keep_order(&tells, &mut keys);
         }
         keys.sort_unstable();
-        self.front.deliveries.push_back(Delivery {
+        self.front.deliveries.came.push_back(Delivery {
             tells,
             frames,
             keys,
@@ -93,89 +96,235 @@ impl Shard {
             place: 0,
             walking: false,
             home,
+            ordered,
             run: Run::default(),
         });
     }
 
     /// Works through the deliveries; false when the budget of visits was spent first.
     pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
-        while let Some(mut delivery) = self.front.deliveries.pop_front() {
-            let before = *budget;
-            let done = self.deliver_one(&mut delivery, budget, io);
-            self.front.work.steps.add((before - *budget) as usize);
-            if !done {
-                let made = self.front.forms.take_made_bytes();
-                self.front.work.steps.add_bytes(made);
-                self.front.deliveries.push_front(delivery);
-                return false;
-            }
-            let Delivery {
-                tells,
-                frames,
-                home,
-                ..
-            } = delivery;
-            drop(frames);
-            if home == self.front.lanes.me {
-                self.front.lanes.recycle(tells);
-            }
+        let all = *budget;
+        let reserved = self.front.deliveries.reserved(all);
+        *budget -= reserved;
+        self.answer(budget, io);
+        self.deliver_queued(budget, io);
+        *budget += reserved;
+        self.deliver_flows(budget, io);
+        self.front.work.steps.add((all - *budget) as usize);
+        let done = self.front.deliveries.is_empty();
+        if !done {
+            let made = self.front.forms.take_made_bytes();
+            self.front.work.steps.add_bytes(made);
         }
-        true
+        self.front.deliveries.late = !self.front.deliveries.queued.is_empty();
+        done
     }
 
-    fn deliver_one<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
+    /// Gives the answers among the tells that came.
+    fn answer<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
+        while *budget > 0
+            && let Some(mut d) = self.front.deliveries.came.pop_front()
+        {
+            let frames = d.frames.clone();
+            while *budget > 0 && d.is_at_answer() {
+                self.step(&mut d, &frames, budget, io);
+            }
+            match d.is_at_answer() {
+                true => self.front.deliveries.came.push_front(d),
+                false => self.front.deliveries.queued.push_back(d),
+            }
+        }
+    }
+
+    /// Works through what came, in order; fan-outs that take long become flows.
+    fn deliver_queued<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
+        while *budget > 0
+            && let Some(mut d) = self.front.deliveries.queued.pop_front()
+        {
+            let waiting = &self.front.deliveries;
+            let waits =
+                waiting.has(Flow::ordered(d.home)) || d.ordered && waiting.has_topics_of(d.home);
+            let done = !waits && self.go_through_tells(&mut d, budget, io);
+            if done {
+                self.delivered(d);
+            } else if waits || d.ordered && (d.run.len > 0 || d.walking) {
+                let flow = Flow::ordered(d.home);
+                self.front.deliveries.park(flow, flow.own_party(), d);
+            } else {
+                self.front.deliveries.queued.push_front(d);
+            }
+        }
+    }
+
+    /// Goes on with fan-outs that take long, in fair turns.
+    fn deliver_flows<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
+        while *budget > 0
+            && let Some((flow, mut d)) = self.front.deliveries.next()
+        {
+            let most = match self.front.deliveries.has_next() {
+                true => FLOW_VISITS.min(*budget),
+                false => *budget,
+            };
+            let mut left = most;
+            let done = self.go_on_with_flow(&mut d, &mut left, io);
+            *budget -= most - left;
+            let party = self.party_of_flow(flow);
+            let rest = match done {
+                true => {
+                    self.delivered(d);
+                    None
+                }
+                false => Some(d),
+            };
+            self.front.deliveries.did(flow, party, most - left, rest);
+        }
+    }
+
+    /// Lets go of what was delivered.
+    fn delivered(&mut self, d: Delivery) {
+        let Delivery { tells, home, .. } = d;
+        if home == self.front.lanes.me {
+            self.front.lanes.recycle(tells);
+        }
+    }
+
+    /// Whom a flow's work is done for.
+    fn party_of_flow(&self, flow: Flow) -> u64 {
+        let Some(row) = flow.row() else {
+            return flow.own_party();
+        };
+        let last = self.front.topics.places(row).saturating_sub(1);
+        let party = |place| {
+            let member = self.front.topics.member(row, place)?;
+            Some(self.front.party(member).number())
+        };
+        let first = match self.front.topics.places(row) {
+            0 => None,
+            _ => party(0),
+        };
+        let same = [last / 2, last].map(|place| first.is_some() && party(place) == first);
+        match (first, same) {
+            (Some(party), [true, true]) => party,
+            _ => flow.own_party(),
+        }
+    }
+
+    /// Works through a delivery until it is done or the budget is spent. A fan-out that takes more than its share becomes a flow,
+    /// and so does what concerns a topic that has one.
+    fn go_through_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
         let before = self.front.stats.delivered;
         let done = loop {
-            // Megabytes that one message was turned into took as long as many visits.
-            let made = self.front.forms.take_made_bytes() / STEP_BYTES;
-            *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
-            if d.at == d.keys.len() {
+            self.charge_made(budget);
+            let Some(key) = d.keys.get(d.at) else {
                 break true;
-            }
+            };
             if *budget == 0 {
                 break false;
+            }
+            let crowded = self.front.deliveries.has_flows();
+            if crowded
+                && let Some(topic) = Delivery::topic_of(*key)
+                && self.front.deliveries.has(Flow::topic(d.home, topic))
+            {
+                self.park_topic(d, topic);
+                continue;
             }
             if d.at.is_multiple_of(WARMED) {
                 self.warm(&d.keys[d.at..d.keys.len().min(d.at + WARMED)]);
             }
-            let tell = &d.tells[d.keys[d.at] as u32 as usize];
-            if let Tell::Live { topic, serial, .. } = *tell {
-                let end = self.gather(d, topic);
-                // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
-                if self.front.topics.is_current(topic, serial)
-                    && !self.fan_out(d, topic, serial, &frames, budget, io)
-                {
-                    break false;
-                }
-                d.at = end;
-                continue;
+            let topic = Delivery::topic_of(*key);
+            let share = match crowded || self.front.deliveries.late {
+                true => CROWDED_VISITS.min(*budget),
+                false => *budget,
+            };
+            let mut left = share;
+            let done = self.step(d, &frames, &mut left, io);
+            *budget -= share - left;
+            match topic {
+                _ if done => {}
+                Some(topic) if !d.ordered => self.park_topic(d, topic),
+                _ => break false,
             }
-            if matches!(tell, Tell::Match { .. }) {
-                if !self.match_run(d, &frames, budget, io) {
-                    break false;
-                }
-                continue;
-            }
-            if let Tell::Gone { topic, serial } | Tell::Displaced { topic, serial } = *tell {
-                let gone = matches!(tell, Tell::Gone { .. });
-                if self.front.topics.is_current(topic, serial)
-                    && !self.end_members(d, topic, serial, gone, budget, io)
-                {
-                    break false;
-                }
-                d.at += 1;
-                continue;
-            }
-            *budget = budget.saturating_sub(cost_of(tell));
-            self.tell(d.home, tell, &frames, io);
-            d.at += 1;
         };
+        self.count_written(&frames, before, io);
+        done
+    }
+
+    /// Goes on with a flow until it is done or the budget is spent.
+    fn go_on_with_flow<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
+        let frames = d.frames.clone();
+        let before = self.front.stats.delivered;
+        let done = loop {
+            self.charge_made(budget);
+            if d.at == d.keys.len() {
+                break true;
+            }
+            if *budget == 0 || !self.step(d, &frames, budget, io) {
+                break false;
+            }
+        };
+        self.count_written(&frames, before, io);
+        done
+    }
+
+    /// What concerns the topic at the cursor becomes a flow, or joins it.
+    fn park_topic(&mut self, d: &mut Delivery, topic: u32) {
+        let flow = Flow::topic(d.home, topic);
+        let party = self.party_of_flow(flow);
+        self.front.deliveries.park(flow, party, d.take_topic());
+    }
+
+    /// Megabytes that one message was turned into took as long as many visits.
+    fn charge_made(&mut self, budget: &mut u32) {
+        let made = self.front.forms.take_made_bytes() / STEP_BYTES;
+        *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
+    }
+
+    fn count_written<I: Io>(&self, frames: &Frames, before: u64, io: &mut I) {
         let deliveries = self.front.stats.delivered.wrapping_sub(before);
         if frames.stamp != 0 && deliveries > 0 {
             io.written(frames.stamp, deliveries);
         }
-        done
+    }
+
+    /// Does what the tell at the cursor says, or a run of them; false when the budget was spent first.
+    fn step<I: Io>(
+        &mut self,
+        d: &mut Delivery,
+        frames: &Frames,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        let tell = &d.tells[d.keys[d.at] as u32 as usize];
+        if let Tell::Live { topic, serial, .. } = *tell {
+            let end = self.gather(d, topic);
+            // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
+            if self.front.topics.is_current(topic, serial)
+                && !self.fan_out(d, topic, serial, frames, budget, io)
+            {
+                return false;
+            }
+            d.at = end;
+            return true;
+        }
+        if matches!(tell, Tell::Match { .. }) {
+            return self.match_run(d, frames, budget, io);
+        }
+        if let Tell::Gone { topic, serial } | Tell::Displaced { topic, serial } = *tell {
+            let gone = matches!(tell, Tell::Gone { .. });
+            if self.front.topics.is_current(topic, serial)
+                && !self.end_members(d, topic, serial, gone, budget, io)
+            {
+                return false;
+            }
+            d.at += 1;
+            return true;
+        }
+        *budget = budget.saturating_sub(cost_of(tell));
+        self.tell(d.home, tell, frames, io);
+        d.at += 1;
+        true
     }
 
     /// Touches the rows that the next deliveries need. They are cold, and each leads to the next; side by
@@ -183,8 +332,7 @@ impl Shard {
     fn warm(&self, keys: &[u64]) {
         let mut members = [NONE; WARMED];
         for (member, key) in members.iter_mut().zip(keys) {
-            let topic = (key >> 32) as u32;
-            if topic < IN_ORDER {
+            if let Some(topic) = Delivery::topic_of(*key) {
                 *member = self.front.topics.only_member(topic).unwrap_or(NONE);
             }
         }
@@ -273,10 +421,16 @@ impl Shard {
                     done = false;
                     break;
                 }
-                *budget = budget.saturating_sub(cost);
                 let place = d.place;
                 d.place += 1;
-                if let Some(conn) = self.front.topics.member(topic, place) {
+                let member = self.front.topics.member(topic, place);
+                // Large messages that wait behind others are not written now.
+                let waits = |conn| cost > 1 && self.front.conns.get(conn).outbox != NONE;
+                *budget = budget.saturating_sub(match member.is_some_and(waits) {
+                    true => 1,
+                    false => cost,
+                });
+                if let Some(conn) = member {
                     self.front.live(conn, topic, frames, io);
                 }
             }

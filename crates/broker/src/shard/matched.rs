@@ -16,6 +16,7 @@
 
 use alloc::vec::Vec;
 
+use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::conn::io::Io;
 use crate::filters::matching::{Filtered, Member};
@@ -76,7 +77,7 @@ impl Shard {
         let topics = messages.iter().map(|it| (it.partition, it.name));
         self.front.run.topics.extend(topics);
         if let Some(mut broad) = d.run.broad.take() {
-            let done = self.go_through(&mut broad, &messages, frames, budget, io);
+            let done = self.go_through(d.home, &mut broad, &messages, frames, budget, io);
             d.run.broad = Some(broad);
             if !done {
                 return false;
@@ -124,6 +125,7 @@ impl Shard {
     /// Visits the connections that get a broad message; false when the budget was spent first.
     fn go_through<I: Io>(
         &mut self,
+        home: ShardId,
         broad: &mut Broad,
         messages: &[Matched],
         frames: &Frames,
@@ -137,7 +139,7 @@ impl Shard {
             }
             self.front
                 .matching
-                .walk(WARMED.min(*budget as usize), &mut next);
+                .walk(home, WARMED.min(*budget as usize), &mut next);
             if next.is_empty() {
                 return true;
             }
@@ -187,10 +189,10 @@ impl Shard {
     }
 
     /// Begins a run of one message, which goes to very many.
-    fn begin_broad(&mut self, name: &[u8]) -> Broad {
+    fn begin_broad(&mut self, home: ShardId, name: &[u8]) -> Broad {
         let mut sets = Vec::new();
         self.front.matching.sets(name, |set| sets.push(set));
-        self.front.matching.begin_walk(sets.into_iter());
+        self.front.matching.begin_walk(home, sets.into_iter());
         Broad {
             rows: self.front.matching.rows(name),
             visited: alloc::vec![0; self.front.conns.end().div_ceil(64) as usize],
@@ -225,7 +227,7 @@ impl Shard {
                 && message == 0
                 && let Some(name) = of(0)
             {
-                (run.len, run.broad) = (1, Some(self.begin_broad(name)));
+                (run.len, run.broad) = (1, Some(self.begin_broad(d.home, name)));
                 break;
             }
             if broad || run.due.len() >= enough {

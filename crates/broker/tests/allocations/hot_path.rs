@@ -145,6 +145,10 @@ fn lists_of_a_turn(by: Transport, deliveries: usize) -> u64 {
     }
 }
 
+/// A fan-out that takes several turns is a flow of its own in each shard: its tells, their keys, and its place among the flows. These
+/// are for the fan-out, not for a receiver.
+const FLOW_MAX: u64 = 6;
+
 #[test]
 fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
     for (shards, keep, by) in worlds() {
@@ -156,7 +160,7 @@ fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
         let members = 10_000;
         let many = fan_out(shards, keep, by, members);
         assert!(
-            many <= one + lists_of_a_turn(by, members),
+            many <= one + lists_of_a_turn(by, members) + FLOW_MAX * u64::from(shards),
             "{shards} shards, {keep} kept, {by:?}, {members} subscribers: {many} a message, not {one}"
         );
     }

@@ -6,6 +6,7 @@ mod bounds;
 mod broad;
 mod closing;
 mod ended;
+mod fair;
 mod filters;
 mod order;
 mod runs;

@@ -3,7 +3,8 @@
 //! The books: the connections that wait for each credential (one flight each, however many wait), recent answers, and how many wait.
 //! They have one owner and no lock. The work: signatures, passwords and the callback have threads and queues of their own, so that a
 //! storm of passwords holds up no token. A question past `access.questions_max` in one of the queues is refused at once: a client
-//! that is told to come back then finds the answers of those before it.
+//! that is told to come back then finds the answers of those before it. Addresses share each queue: none may fill it
+//! ([`may_take`]), and the work is done in fair turns, so that a storm of one address holds up no other.
 //!
 //! Invariants: each question that was taken gets one answer; a question that was refused leaves nothing behind.
 
@@ -11,11 +12,13 @@ use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender as Notes};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use crore_broker::access::{Digest, Known, Question, Refusal, Verdict};
+use crore_broker::admission::shares::may_take;
+use crore_broker::turns::Turns;
 use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
 
@@ -36,8 +39,8 @@ const STACK_BYTES: usize = 512 << 10;
 enum Note {
     /// A connection waits for an answer.
     Asked(ShardId, ConnId, Question),
-    /// Work is done, by the checks of this round.
-    Found(Flown, Queue, Result<Known, Refusal>, u32),
+    /// Work is done, for this address, by the checks of this round.
+    Found(Flown, (Queue, u64), Result<Known, Refusal>, u32),
     /// The operator has changed what to verify with.
     Checks(Arc<Checks>),
 }
@@ -50,9 +53,87 @@ enum Queue {
     Callback,
 }
 
-/// The number of questions that wait in each queue, those that are being worked on included.
+/// The questions that wait in a queue, those that are being worked on included.
 #[derive(Default)]
-struct Waiting([AtomicUsize; 3]);
+struct Waiting {
+    all: usize,
+    /// By address.
+    of: HashMap<u64, usize>,
+}
+
+impl Waiting {
+    fn add(&mut self, asker: u64) {
+        self.all += 1;
+        *self.of.entry(asker).or_default() += 1;
+    }
+
+    fn remove(&mut self, asker: u64) {
+        self.all -= 1;
+        if let Some(count) = self.of.get_mut(&asker) {
+            *count -= 1;
+            if *count == 0 {
+                self.of.remove(&asker);
+            }
+        }
+    }
+
+    fn may_add(&self, asker: u64, most: usize) -> bool {
+        let own = self.of.get(&asker).copied().unwrap_or(0);
+        may_take(own, most.saturating_sub(self.all))
+    }
+}
+
+/// Work that waits for the threads of a queue.
+#[derive(Default)]
+struct Line {
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    turns: Turns<Job>,
+    /// No more comes: the threads end when all is done.
+    over: bool,
+}
+
+impl Line {
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next job, that of the address for which least was done; none when no more comes.
+    fn next(&self) -> Option<Job> {
+        let mut jobs = self.jobs();
+        loop {
+            if let Some(job) = jobs.turns.pop() {
+                return Some(job);
+            }
+            if jobs.over {
+                return None;
+            }
+            let more = self.more.wait(jobs);
+            jobs = more.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The books' end of a line.
+struct Workers(Arc<Line>);
+
+impl Workers {
+    fn hand(&self, job: Job) {
+        self.0.jobs().turns.push(job.question.asker, job);
+        self.0.more.notify_one();
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.0.jobs().over = true;
+        self.0.more.notify_all();
+    }
+}
 
 /// How a shard is answered.
 pub type Answer = Box<dyn Fn(ConnId, Verdict) + Send>;
@@ -112,7 +193,7 @@ impl Desk {
             shards,
             notes: notes.clone(),
             open,
-            waiting: Waiting::default(),
+            waiting: Default::default(),
             workers: [const { None }; 3],
             flights: HashMap::new(),
             answers: Answers::default(),
@@ -185,8 +266,9 @@ struct Books {
     shards: Vec<Answer>,
     notes: Notes<Note>,
     open: Arc<AtomicUsize>,
-    waiting: Waiting,
-    workers: [Option<Notes<Job>>; 3],
+    /// By queue.
+    waiting: [Waiting; 3],
+    workers: [Option<Workers>; 3],
     flights: HashMap<Flown, Vec<Waits>>,
     answers: Answers,
     /// When each refusal was logged, and how many there were since.
@@ -205,8 +287,8 @@ impl Books {
         while let Ok(note) = inbox.recv() {
             match note {
                 Note::Asked(shard, conn, question) => self.asked(shard, conn, question),
-                Note::Found(flown, queue, found, cache_s) => {
-                    self.waiting.0[queue as usize].fetch_sub(1, Relaxed);
+                Note::Found(flown, (queue, asker), found, cache_s) => {
+                    self.waiting[queue as usize].remove(asker);
                     let cache_s = if flown.1 == self.round { cache_s } else { 0 };
                     self.found(flown, found, cache_s);
                 }
@@ -265,13 +347,12 @@ impl Books {
         }
     }
 
-    /// Queues the work; false when the queue is full.
+    /// Queues the work; false when the queue is full, or its share for this address.
     fn hand_on(&mut self, queue: Queue, question: Question) -> bool {
-        let waiting = &self.waiting.0[queue as usize];
-        if waiting.load(Relaxed) >= self.checks.questions_max {
+        let asker = question.asker;
+        if !self.waiting[queue as usize].may_add(asker, self.checks.questions_max) {
             return false;
         }
-        waiting.fetch_add(1, Relaxed);
         let (checks, round) = (Arc::clone(&self.checks), self.round);
         if self.workers[queue as usize].is_none() {
             self.workers[queue as usize] = self.start_workers(queue);
@@ -281,15 +362,15 @@ impl Books {
             round,
             question,
         };
-        let workers = self.workers[queue as usize].as_ref();
-        let queued = workers.is_some_and(|workers| workers.send(job).is_ok());
-        if !queued {
-            self.waiting.0[queue as usize].fetch_sub(1, Relaxed);
-        }
-        queued
+        let Some(workers) = &self.workers[queue as usize] else {
+            return false;
+        };
+        self.waiting[queue as usize].add(asker);
+        workers.hand(job);
+        true
     }
 
-    fn start_workers(&self, queue: Queue) -> Option<Notes<Job>> {
+    fn start_workers(&self, queue: Queue) -> Option<Workers> {
         let (count, name) = match queue {
             Queue::Tokens => (TOKEN_THREADS, "access-token"),
             Queue::Passwords => (self.checks.password_threads, "access-passwd"),
@@ -298,16 +379,15 @@ impl Books {
                 (concurrency.unwrap_or(1), "access-ask")
             }
         };
-        let (jobs, inbox) = mpsc::channel();
-        let inbox = Arc::new(Mutex::new(inbox));
+        let workers = Workers(Arc::default());
         for _ in 0..count {
-            let (inbox, notes) = (Arc::clone(&inbox), self.notes.clone());
-            if let Err(error) = spawn(name, move || work(queue, &inbox, &notes)) {
+            let (line, notes) = (Arc::clone(&workers.0), self.notes.clone());
+            if let Err(error) = spawn(name, move || work(queue, &line, &notes)) {
                 tracing::error!(%error, "a thread that verifies credentials could not be started");
                 return None;
             }
         }
-        Some(jobs)
+        Some(workers)
     }
 
     /// Work is done: tells all connections that waited, and remembers it.
@@ -379,19 +459,14 @@ impl Books {
 }
 
 /// A thread that does the work of one queue.
-fn work(queue: Queue, inbox: &Mutex<Receiver<Job>>, notes: &Notes<Note>) {
+fn work(queue: Queue, line: &Line, notes: &Notes<Note>) {
     let mut connection = None;
-    loop {
-        let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        // The queue was replaced: nothing more is sent to this one.
-        let Ok(Job {
+    while let Some(job) = line.next() {
+        let Job {
             checks,
             round,
             question,
-        }) = job
-        else {
-            return;
-        };
+        } = job;
         let (found, cache_s) = match (queue, &checks.callback) {
             (Queue::Callback, Some(callback)) => callback.ask(&question, &mut connection),
             (Queue::Callback, None) => (Err(Refusal::Unreachable), 0),
@@ -406,7 +481,7 @@ fn work(queue: Queue, inbox: &Mutex<Receiver<Job>>, notes: &Notes<Note>) {
         };
         let flown = (question.digest, round);
         if notes
-            .send(Note::Found(flown, queue, found, cache_s))
+            .send(Note::Found(flown, (queue, question.asker), found, cache_s))
             .is_err()
         {
             return;

@@ -93,6 +93,22 @@ impl Clients {
         })
     }
 
+    /// Counters without a limit for each client, for its share of a place: few are enough, since a sum that is too high by others'
+    /// counts only when the place is nearly full.
+    pub fn without_limit() -> Clients {
+        let table = || (0..COUNTERS_MIN).map(|_| AtomicU64::new(0)).collect();
+        Clients {
+            counts: [table(), table()],
+            max: u64::MAX,
+        }
+    }
+
+    /// What is counted for this client.
+    pub fn held_by(&self, client: Client) -> usize {
+        let [one, other] = self.of(client).map(|count| count.load(Relaxed));
+        one.min(other) as usize
+    }
+
     fn of(&self, client: Client) -> [&AtomicU64; 2] {
         let [first, second] = client.places(self.counts[0].len());
         [&self.counts[0][first], &self.counts[1][second]]

@@ -131,7 +131,7 @@ proptest! {
             let text = name(filter);
             if joins && !members.contains_key(&(filter, slot)) {
                 let member = Member { slot, part: filter };
-                let at = matching.join(text.as_bytes(), member).unwrap();
+                let at = matching.join(text.as_bytes(), member, Client::NOBODY, 1000).unwrap();
                 prop_assert_eq!(matching.name(at.0), text.as_bytes());
                 members.insert((filter, slot), at);
             } else if let Some((row, place)) = members.remove(&(filter, slot)) {

@@ -130,7 +130,7 @@ impl World {
                 let (hash, key, rules) = (topic as u32, name.as_bytes(), &self.rules);
                 let room = self.home.admit_topic(hash, key, NOBODY, rules, self.now);
                 if room.is_ok() {
-                    self.home.make(hash, key, rules, self.now);
+                    self.home.make(hash, key, NOBODY, rules, self.now);
                 }
             }
             Step::Follow(filter) => self.follow(FILTERS[filter]),
@@ -158,7 +158,7 @@ impl World {
         let room = self.home.admit_topic(hash, key, NOBODY, rules, self.now);
         if room.is_ok() {
             let found = self.home.find(hash, key);
-            let id = found.unwrap_or_else(|| self.home.create(hash, key, rules, self.now));
+            let id = found.unwrap_or_else(|| self.home.create(hash, key, NOBODY, rules, self.now));
             let (serial, topic_row, subscribers) = (1, hash, 1);
             self.home.count_in(
                 id,

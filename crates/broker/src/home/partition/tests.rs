@@ -112,7 +112,7 @@ fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
     let made = |world: &mut World, name: &str| {
         let hash = world.home.hash_of(name.as_bytes());
         let (home, rules) = (&mut world.home, &world.rules);
-        match home.make(hash, name.as_bytes(), rules, NOW) {
+        match home.make(hash, name.as_bytes(), Client::NOBODY, rules, NOW) {
             Outcome::Done(info) => info.offset,
             other => panic!("{name}: {other:?}"),
         }

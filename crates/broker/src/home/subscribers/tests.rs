@@ -41,7 +41,7 @@ impl World {
             (Placement::new(1, 1), 0),
             42,
         );
-        let create = |name: &&[u8]| home.create(HASH, name, &rules, NOW);
+        let create = |name: &&[u8]| home.create(HASH, name, Client::NOBODY, &rules, NOW);
         let ids = NAMES.iter().map(create).collect();
         World {
             home,

@@ -1,0 +1,123 @@
+//! Shares of a place that all clients share: topics, sessions, followers of interest, filters, questions about credentials. Nobody may
+//! take it for all.
+//!
+//! A client may take one more while it holds less than [`TIMES`] times what is free. So one client alone may have four fifths of a
+//! place and two have eight ninths, and whatever they do, something is free for one that holds little. Nothing is taken away from
+//! anybody, and while a place is not nearly full nobody is refused.
+//!
+//! Clients are addresses, by their keyed hashes; those whose address no proxy has told are one client.
+
+use alloc::collections::BTreeMap;
+
+use super::client::Client;
+
+/// A client may hold so many times what is free.
+pub const TIMES: usize = 4;
+
+/// Whether one that holds `own` may take one more of a place in which this many are free.
+pub fn may_take(own: usize, free: usize) -> bool {
+    own < free.saturating_mul(TIMES)
+}
+
+/// The clients that hold rows of a table, once the table is half full: before that nobody can have too many, and it costs nothing.
+#[derive(Debug, Default)]
+pub struct Holders {
+    /// By row.
+    holders: BTreeMap<u32, Client>,
+    /// By client.
+    held: BTreeMap<u32, u32>,
+}
+
+impl Holders {
+    /// Whether this client may take one more row of a table with `taken` of at most `most` rows.
+    pub fn may_take(&self, client: Client, taken: usize, most: usize) -> bool {
+        may_take(self.held_by(client), most.saturating_sub(taken))
+    }
+
+    /// Rows that this client is known to hold.
+    pub fn held_by(&self, client: Client) -> usize {
+        self.held.get(&client.number()).copied().unwrap_or(0) as usize
+    }
+
+    /// The client takes a row of a table in which `taken` of at most `most` are taken then.
+    #[inline]
+    pub fn took(&mut self, row: u32, client: Client, taken: usize, most: usize) {
+        if taken > most / 2 && client != Client::NOBODY {
+            self.holders.insert(row, client);
+            *self.held.entry(client.number()).or_default() += 1;
+        }
+    }
+
+    /// A row is free again.
+    #[inline]
+    pub fn freed(&mut self, row: u32) {
+        if !self.holders.is_empty() {
+            self.forget(row);
+        }
+    }
+
+    fn forget(&mut self, row: u32) {
+        let Some(client) = self.holders.remove(&row) else {
+            return;
+        };
+        if let Some(held) = self.held.get_mut(&client.number()) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&client.number());
+            }
+        }
+    }
+
+    /// Bytes of heap that it occupies, about.
+    pub fn bytes(&self) -> usize {
+        // A tree's nodes are two thirds full.
+        (self.holders.len() + self.held.len()) * size_of::<(u32, Client)>() * 3 / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_some_take_something_is_left_for_one_that_has_little() {
+        for most in [1, 2, 3, 5, 64, 256, 1000] {
+            let mut held = [0_usize; 4];
+            loop {
+                let before = held;
+                for n in 0..held.len() {
+                    let free = most - held.iter().sum::<usize>();
+                    held[n] += usize::from(may_take(held[n], free));
+                }
+                if held == before {
+                    break;
+                }
+            }
+            let free = most - held.iter().sum::<usize>();
+            assert!(free > 0 || most <= held.len() * TIMES, "{most}: {held:?}");
+        }
+    }
+
+    #[test]
+    fn one_alone_has_four_fifths() {
+        let all = (0..1000).take_while(|own| may_take(*own, 1000 - own));
+        assert_eq!(all.count(), 800);
+    }
+
+    #[test]
+    fn holders_are_known_from_half_on_and_forgotten_with_their_rows() {
+        let (one, other) = (Client::from_number(6), Client::from_number(8));
+        let mut holders = Holders::default();
+        let mut taken = 0;
+        while holders.may_take(one, taken, 100) {
+            holders.took(taken as u32, one, taken + 1, 100);
+            taken += 1;
+        }
+        assert_eq!((taken, holders.held_by(one)), (90, 40));
+        assert!(holders.may_take(other, taken, 100));
+        for row in 0..90 {
+            holders.freed(row);
+        }
+        assert_eq!((holders.held_by(one), holders.bytes()), (0, 0));
+    }
+}

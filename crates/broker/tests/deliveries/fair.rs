@@ -1,0 +1,129 @@
+//! A fan-out that takes many turns holds up nothing else: answers, other topics' messages and the first pages of new subscribers
+//! pass it, and its own topic keeps its order.
+
+use super::*;
+
+const VISITS: u32 = 4;
+const CROWD: usize = 60;
+const LARGE_BYTES: usize = 300_000;
+/// Turns that something else may take beside a fan-out: those of its way, each with a share of the visits.
+const TURNS: usize = 6;
+
+fn town() -> Town {
+    let pace = Pace {
+        visits_per_turn: VISITS,
+        ..Pace::default()
+    };
+    Town::new(rule(), |limits| limits.message_bytes = 1 << 20, pace)
+}
+
+/// A crowd that subscribes to this, and a fan-out to it that is under way.
+fn under_way(query: &str, topic: &str) -> (Town, Vec<usize>) {
+    let mut town = town();
+    let crowd: Vec<usize> = (0..CROWD)
+        .map(|_| town.subscribe_to(Kind::Plain, query))
+        .collect();
+    town.publish([(topic, "long".into())]);
+    town.turn();
+    town.turn();
+    assert!(town.accounts().deliveries > 0);
+    (town, crowd)
+}
+
+/// Turns until this connection has got something.
+fn turns_until_served(town: &mut Town, link: usize) -> usize {
+    let served = |turn: &usize| {
+        town.turn();
+        *turn > 10 * CROWD || !town.received(link).is_empty()
+    };
+    (1..).find(served).unwrap_or_default()
+}
+
+#[test]
+fn an_answer_passes_a_fan_out() {
+    for query in ["topic=long", "filter=long/%23", "filter=%23"] {
+        let (mut town, crowd) = under_way(query, "long");
+        for request in [
+            "GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "PUT /pub/made HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "DELETE /pub/made HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        ] {
+            let link = town.says(request);
+            let turns = turns_until_served(&mut town, link);
+            assert!(turns <= TURNS, "{query}: {request} took {turns}");
+        }
+        assert!(town.accounts().deliveries > 0, "{query}");
+        town.settle();
+        for link in crowd {
+            assert_eq!(town.received(link), frame("long"), "{query}");
+        }
+    }
+}
+
+#[test]
+fn a_message_and_a_page_of_another_topic_pass_a_fan_out() {
+    let mut town = town();
+    let other = town.subscribe(Kind::Plain, "other");
+    let crowd: Vec<usize> = (0..CROWD)
+        .map(|_| town.subscribe(Kind::Plain, "long"))
+        .collect();
+    town.publish([("long", "one".into()), ("old", "kept".into())]);
+    town.turn();
+    town.publish([("long", "two".into()), ("other", "short".into())]);
+    let turns = turns_until_served(&mut town, other);
+    assert!(turns <= TURNS, "{turns}");
+    let reader = town.says("GET /sub/old?since=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let turns = turns_until_served(&mut town, reader);
+    assert!(turns <= TURNS, "{turns}");
+    assert!(town.accounts().deliveries > 0);
+    town.settle();
+    assert_eq!(town.received(other), frame("short"));
+    for link in crowd {
+        assert_eq!(town.received(link), [frame("one"), frame("two")].concat());
+    }
+}
+
+#[test]
+fn the_end_of_a_topic_with_a_crowd_holds_up_no_answer_and_comes_behind_its_messages() {
+    let (mut town, crowd) = under_way("topic=long", "long");
+    town.says("DELETE /pub/long HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    town.turn();
+    let link = town.says("GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(turns_until_served(&mut town, link) <= TURNS);
+    assert!(town.accounts().deliveries > 0);
+    town.settle();
+    for link in crowd {
+        let received = town.received(link).to_vec();
+        assert!(received.starts_with(&frame("long")) && received.len() > frame("long").len());
+        assert!(!town.is_open(link));
+    }
+}
+
+#[test]
+fn large_messages_to_sockets_that_refuse_them_are_not_counted_as_written() {
+    let mut town = Town::new(
+        rule(),
+        |limits| (limits.message_bytes, limits.outbox_bytes) = (1 << 20, 1 << 20),
+        Pace::default(),
+    );
+    let crowd: Vec<usize> = (0..CROWD)
+        .map(|_| {
+            let link = town.subscribe(Kind::Plain, "long");
+            town.window(link, Some(0));
+            link
+        })
+        .collect();
+    let mut turns = [0; 2];
+    for turns in &mut turns {
+        town.publish([("long", "x".repeat(LARGE_BYTES))]);
+        town.turn();
+        while town.accounts().deliveries > 0 {
+            town.turn();
+            *turns += 1;
+        }
+    }
+    assert!(turns[1] * 4 < turns[0], "{turns:?}");
+    for link in crowd {
+        town.window(link, None);
+    }
+}
