@@ -430,6 +430,7 @@ impl Shards {
             homes: self.world.homes,
             home,
             unix_s: self.now.unix_s,
+            wall_s: self.now.unix_s,
         };
         let blocks = saved(&mut self.shards[usize::from(home)], &head);
         Left {

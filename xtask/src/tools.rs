@@ -26,6 +26,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("dpkg-deb", &["dpkg"]),
     ("objdump", &["binutils"]),
     ("systemd-analyze", &["systemd"]),
+    ("faketime", &["faketime"]),
 ];
 
 /// The packages that bring a service of their name.

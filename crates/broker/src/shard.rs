@@ -157,6 +157,11 @@ impl Shard {
         self.front.lanes.read_at = stamp;
     }
 
+    /// The wall clock is ahead of [`Now::unix_s`] by so many seconds, or behind it by less than none.
+    pub fn set_wall(&mut self, ahead_s: i32) {
+        self.front.wall.set(ahead_s);
+    }
+
     /// Has room for so many connections at most: the transport below may have less than the settings allow.
     pub fn limit_connections(&mut self, most: u32) {
         self.front.gate.limit(most);
@@ -193,7 +198,7 @@ impl Shard {
 
     /// Takes one input. Its effects may go out now or with [`Shard::flush`].
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
-        self.front.now = now;
+        self.front.set_now(now);
         let about = input.about();
         match input {
             Input::Accepted(link, peer) => self.accepted(link, peer, io),
@@ -236,7 +241,8 @@ impl Shard {
     /// Ends the turn: delivers what is due within the budget and posts the mail. Says whether work
     /// is left, so that the caller does not sleep.
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
-        self.front.now = now;
+        self.front.set_now(now);
+        let now = self.front.now;
         self.front.begin_work();
         // Once a turn: a snapshot of a million topics is many turns.
         self.front.ask_pages();

@@ -37,7 +37,7 @@ fn answer(town: &mut Town) {
     let verdict = Verdict {
         digest: question.digest,
         found: Ok(known),
-        believed_until_unix_s: NOW.unix_s + 3600,
+        believed_until_s: NOW.unix_s + 3600,
         round: question.round,
     };
     let conn = *conn;

@@ -350,7 +350,7 @@ fn grants_that_a_refused_line_is_compared_with_are_counted() {
     let verdict = Verdict {
         digest: question.digest,
         found: Ok(known),
-        believed_until_unix_s: NOW.unix_s + 3600,
+        believed_until_s: NOW.unix_s + 3600,
         round: question.round,
     };
     let conn = *conn;

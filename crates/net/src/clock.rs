@@ -1,5 +1,11 @@
 //! The time, as a shard asks for it once a turn.
+//!
+//! Three clocks. The monotonic one stands still while the machine is suspended: it is for what others must do in time. The counted
+//! one goes on then, and like the first no step of the wall clock moves it: it is for all that was promised for a time. The wall clock
+//! may jump: it is only for dates that people and other machines see or name.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -20,6 +26,59 @@ pub fn unix_s() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
+}
+
+/// What `CLOCK_BOOTTIME` lacks to the count, in nanoseconds.
+static ORIGIN_NS: OnceLock<i64> = OnceLock::new();
+/// What was last told of how far the wall clock is ahead of the count.
+static AHEAD_S: AtomicI32 = AtomicI32::new(0);
+
+/// Unix seconds as this process counts them: what the wall clock showed when the count began, and all seconds since.
+pub fn counted_s() -> u64 {
+    (counted_ns() / NS_PER_S as i64).max(0) as u64
+}
+
+/// Begins the count where another process left it, when that had counted to `counted_s` and the wall clock showed `unix_s`. How long
+/// nobody counted is known by the wall clock alone: it does not count less than nothing.
+///
+/// # Panics
+/// When the count has begun already.
+pub fn go_on_from(counted_s: u64, unix_s: u64) {
+    let passed_ns = (wall_ns() - ns(unix_s)).max(0);
+    let begun = ORIGIN_NS.set(ns(counted_s) + passed_ns - boot_ns());
+    assert!(begun.is_ok(), "the count begins once");
+}
+
+/// By how many seconds the wall clock is ahead of the count; less than none behind it. The same all the time between two steps of the wall
+/// clock: one of less than a second is not told.
+pub fn ahead_s() -> i32 {
+    let (apart_ns, told_s) = (wall_ns() - counted_ns(), AHEAD_S.load(Relaxed));
+    let second = NS_PER_S as i64;
+    if (apart_ns - i64::from(told_s) * second).abs() < second {
+        return told_s;
+    }
+    let ahead_s = (apart_ns + second / 2).div_euclid(second);
+    let ahead_s = ahead_s.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
+    AHEAD_S.store(ahead_s, Relaxed);
+    ahead_s
+}
+
+fn counted_ns() -> i64 {
+    boot_ns() + ORIGIN_NS.get_or_init(|| wall_ns() - boot_ns())
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME`, which no step of the wall clock moves, and which goes on while the machine is suspended.
+fn boot_ns() -> i64 {
+    read_ns(libc::CLOCK_BOOTTIME) as i64
+}
+
+fn wall_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as i64)
+}
+
+fn ns(s: u64) -> i64 {
+    i64::try_from(s.saturating_mul(NS_PER_S)).unwrap_or(i64::MAX / 2)
 }
 
 /// Whether something keeps the machine's clock to the world's, and how far off it may be at most, in microseconds.
@@ -70,5 +129,14 @@ mod tests {
         );
         assert!(monotonic_ns() >= ns);
         assert!(monotonic_ms() >= ms);
+    }
+
+    #[test]
+    fn the_count_begins_with_the_wall_clock_and_goes_on_with_it() {
+        let (counted, unix) = (counted_s(), unix_s());
+        assert!(counted.abs_diff(unix) <= 1, "{counted} {unix}");
+        assert!(counted_s() >= counted);
+        // Nothing steps the clock of the machine that tests.
+        assert_eq!(ahead_s(), ahead_s());
     }
 }

@@ -81,6 +81,8 @@ pub struct ShardLoop<T> {
     tls_told: Option<tls::Told>,
     /// When the next tick is due.
     tick_ms: u64,
+    /// The second of the last look at the wall clock.
+    looked_s: u32,
 }
 
 impl<T: Transport> ShardLoop<T> {
@@ -117,6 +119,7 @@ impl<T: Transport> ShardLoop<T> {
             told_s: 0,
             tls_told: start.tls.as_ref().map(tls::Shared::told),
             tick_ms: began_ms,
+            looked_s: 0,
         }
     }
 
@@ -143,6 +146,11 @@ impl<T: Transport> ShardLoop<T> {
         self.shard.stamp(began_ns);
         let now_ms = clock::monotonic_ms();
         let now = now(now_ms - self.began_ms);
+        if now.unix_s != self.looked_s {
+            // Once a second is often enough for dates, and spares each turn a look at another clock.
+            self.looked_s = now.unix_s;
+            self.shard.set_wall(clock::ahead_s());
+        }
         self.tick(now_ms, now);
         self.events(events, began_ns + EVENTS_NS, now);
         let handshakes = self.handshakes(now);
@@ -251,7 +259,7 @@ impl<T: Transport> ShardLoop<T> {
 pub fn now(elapsed_ms: u64) -> Now {
     Now {
         s: u32::try_from(elapsed_ms / 1000 + 1).unwrap_or(u32::MAX),
-        unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
+        unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
     }
 }
 

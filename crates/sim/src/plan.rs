@@ -142,6 +142,8 @@ pub struct Plan {
     pub restarts_at: Option<usize>,
     /// Batches that are published before all else, so that the logs are long where a turn is short.
     pub hoard: usize,
+    /// The wall clock steps, ahead and back.
+    pub wall_steps: bool,
     /// A shard that seldom gets a turn.
     lazy: Option<usize>,
     weights: [u32; 9],

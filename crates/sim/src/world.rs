@@ -31,6 +31,8 @@ const LOG_EPOCH: u32 = 0x5EED;
 const RECEIVE_BYTES: usize = 2048;
 /// Turns for each batch that makes logs long.
 const HOARD_TURNS: usize = 12;
+/// What the wall clock may be ahead of the world's by, in seconds: as it should be, an hour or a day apart, a little off, far off.
+const AHEAD_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
 /// A client sends its next requests while it waits for fewer answers than this.
 const PENDING_MAX: usize = 12;
 
@@ -60,6 +62,8 @@ pub struct World {
     pub shared: Arc<crore_broker::World>,
     ticked_s: Vec<u32>,
     busy: Vec<bool>,
+    /// By how much the wall clock is ahead, in seconds.
+    ahead_s: i32,
 }
 
 impl World {
@@ -124,6 +128,7 @@ impl World {
             live: vec![Vec::new(); plan.shards],
             ticked_s: vec![0; plan.shards],
             busy: vec![false; plan.shards],
+            ahead_s: 0,
             plan: plan.clone(),
             shared: world,
         }
@@ -226,6 +231,9 @@ impl World {
             Op::Turn(shard) => self.turn(usize::from(shard), false, rng),
             Op::Clock(seconds) => {
                 self.truth.now_s += u32::from(seconds);
+                if self.plan.wall_steps {
+                    self.ahead_s = rng.pick(&AHEAD_S);
+                }
                 Ok(())
             }
             Op::Ask(n) => {

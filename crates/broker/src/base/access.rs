@@ -326,8 +326,8 @@ pub struct Verdict {
     pub digest: Digest,
     /// The grants, or why the credential was refused.
     pub found: Result<Known, Refusal>,
-    /// The Unix second until which a shard may reuse the answer without asking again.
-    pub believed_until_unix_s: u32,
+    /// The second, as [`Now::unix_s`](crate::Now::unix_s), until which a shard may reuse the answer without asking again.
+    pub believed_until_s: u32,
     /// The round of the question: an answer from before a change of settings is not remembered.
     pub round: u32,
 }

@@ -59,6 +59,8 @@ pub enum Fault {
     EarlyFence,
     /// Two publishes with one idempotency key that are under way together are both applied.
     KeyTwice,
+    /// Durations are reckoned by the wall clock.
+    WallClock,
 }
 
 #[cfg(feature = "planted")]
@@ -69,7 +71,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 27] = [
+        pub const ALL: [super::Fault; 28] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -97,6 +99,7 @@ mod switch {
             Self::NewNumber,
             Self::EarlyFence,
             Self::KeyTwice,
+            Self::WallClock,
         ];
     }
 

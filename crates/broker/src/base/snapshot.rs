@@ -27,7 +27,7 @@ use crate::base::placement::{Placement, SLOTS};
 /// The first bytes of every snapshot.
 pub const MAGIC: &[u8; 12] = b"crore state\n";
 /// The version of the form of the records. No other one is read.
-pub const FORM: u16 = 5;
+pub const FORM: u16 = 6;
 /// Bytes before the first block.
 pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before each block: its length and its checksum.
@@ -62,8 +62,10 @@ pub struct Head {
     pub homes: ShardId,
     /// The number of this home.
     pub home: ShardId,
-    /// When the snapshot was taken.
+    /// When the snapshot was taken, as [`Now::unix_s`](crate::Now::unix_s): all times in it are of that count.
     pub unix_s: u32,
+    /// What the wall clock showed then. No other clock outlives the process.
+    pub wall_s: u32,
 }
 
 impl Head {
@@ -76,6 +78,7 @@ impl Head {
         out.number(u64::from(self.homes));
         out.number(u64::from(self.home));
         out.number(u64::from(self.unix_s));
+        out.number(u64::from(self.wall_s));
     }
 
     /// Reads the first block of a snapshot.
@@ -97,6 +100,7 @@ impl Head {
             homes,
             home: block.number16()?,
             unix_s: block.number32()?,
+            wall_s: block.number32()?,
         };
         let placed = head.homes <= head.partitions && usize::from(head.partitions) <= SLOTS;
         match block.is_empty() && head.home < head.homes && placed {

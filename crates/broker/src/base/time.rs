@@ -1,10 +1,109 @@
 //! Time, as the shard receives it: the broker has no clock.
+//!
+//! Every duration is reckoned with [`Now`], which never falls and never jumps, whatever happens to the wall clock. The wall clock
+//! counts only where a client or an operator sees a date or names one, and for the end of a token: [`Wall`] converts.
 
 /// One moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Seconds since the shard began; never falls.
+    /// Seconds since the shard began in which the machine was awake; never falls. For what a peer must do in time: a client can
+    /// do nothing while the server's machine is suspended.
     pub s: u32,
-    /// Unix seconds.
+    /// Unix seconds as this process counts them: what the wall clock showed when the count began, and all seconds since, those in which the
+    /// machine was suspended too. It never falls, and a planned restart goes on with it. For what was promised for a time: ages, times to
+    /// live, sessions, windows, rates. Not what the wall clock shows now.
     pub unix_s: u32,
+}
+
+/// How the wall clock stands to [`Now::unix_s`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wall {
+    ahead_s: i32,
+    /// The most that it has been ahead.
+    ahead_s_max: i32,
+}
+
+impl Wall {
+    /// The wall clock is ahead of the count by so many seconds, behind it by less than none.
+    pub fn set(&mut self, ahead_s: i32) {
+        self.ahead_s = ahead_s;
+        self.ahead_s_max = self.ahead_s_max.max(ahead_s);
+    }
+
+    /// What the wall clock shows.
+    pub fn unix_s(self, now: Now) -> u32 {
+        now.unix_s.saturating_add_signed(self.ahead_s)
+    }
+
+    /// The date of a counted second: never later than now, though another shard may have counted a second more.
+    pub fn date_of(self, counted_s: u32, now: Now) -> u32 {
+        counted_s
+            .min(now.unix_s)
+            .saturating_add_signed(self.ahead_s)
+    }
+
+    /// The counted second of a date that a client names. A date later than now is from before the clock was set back, if it ever
+    /// was: it then means the second that had this date.
+    pub fn counted(self, unix_s: u64, now: Now) -> u32 {
+        let later = unix_s > u64::from(self.unix_s(now));
+        let ahead_s = if later {
+            self.ahead_s_max
+        } else {
+            self.ahead_s
+        };
+        let counted_s = i64::try_from(unix_s).map_or(i64::MAX, |it| it - i64::from(ahead_s));
+        counted_s.clamp(0, u32::MAX.into()) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now = Now {
+        s: 1,
+        unix_s: 1_000_000,
+    };
+    const DAY_S: i32 = 86_400;
+
+    #[test]
+    fn a_date_that_was_shown_leads_back_to_its_second_after_any_steps() {
+        for steps in [
+            &[0][..],
+            &[DAY_S],
+            &[DAY_S, 0],
+            &[-DAY_S],
+            &[1, 0],
+            &[DAY_S, 7],
+        ] {
+            let mut wall = Wall::default();
+            let mut shown = alloc::vec::Vec::new();
+            for ahead_s in steps {
+                wall.set(*ahead_s);
+                shown.push(wall.date_of(NOW.unix_s - 5, NOW));
+                assert_eq!(
+                    wall.counted(shown[shown.len() - 1].into(), NOW),
+                    NOW.unix_s - 5
+                );
+            }
+            // One of before the clock was set back lies in the future now, unless so much time has passed.
+            for date in shown.into_iter().filter(|date| *date > wall.unix_s(NOW)) {
+                assert_eq!(wall.counted(date.into(), NOW), NOW.unix_s - 5, "{steps:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_date_is_later_than_now() {
+        for ahead_s in [0, DAY_S, -DAY_S, i32::MIN, i32::MAX] {
+            let mut wall = Wall::default();
+            wall.set(ahead_s);
+            for counted_s in [0, NOW.unix_s - 1, NOW.unix_s, NOW.unix_s + 1, u32::MAX] {
+                assert!(wall.date_of(counted_s, NOW) <= wall.unix_s(NOW));
+            }
+            for date in [0, 1, u64::from(u32::MAX) + 1, u64::MAX] {
+                _ = wall.counted(date, NOW);
+            }
+        }
+    }
 }

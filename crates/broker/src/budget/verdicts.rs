@@ -19,18 +19,18 @@ pub struct Verdicts {
 
 impl Verdicts {
     /// The answer about this credential, if it is still valid.
-    pub fn get(&self, digest: Digest, now_unix_s: u32) -> Option<&Known> {
-        let (known, until_unix_s) = self.known.get(&digest)?;
-        let end_unix_s = (*until_unix_s).min(known.until_unix_s);
-        (now_unix_s < end_unix_s).then_some(known)
+    /// `now_s` is of the count that no step of the wall clock changes, `wall_s` what that shows: tokens name their end by it.
+    pub fn get(&self, digest: Digest, now_s: u32, wall_s: u32) -> Option<&Known> {
+        let (known, until_s) = self.known.get(&digest)?;
+        (now_s < *until_s && wall_s < known.until_unix_s).then_some(known)
     }
 
     /// Keeps an answer until that second, among at most `most`.
-    pub fn keep(&mut self, digest: Digest, known: Known, until_unix_s: u32, most: usize) {
+    pub fn keep(&mut self, digest: Digest, known: Known, until_s: u32, most: usize) {
         if most == 0 {
             return;
         }
-        if self.known.insert(digest, (known, until_unix_s)).is_some() {
+        if self.known.insert(digest, (known, until_s)).is_some() {
             return;
         }
         self.order.push_back(digest);
@@ -71,24 +71,29 @@ mod tests {
         let mut verdicts = Verdicts::default();
         verdicts.keep(digest(1), known(u32::MAX), 10, 2);
         verdicts.keep(digest(2), known(7), 10, 2);
-        assert!(verdicts.get(digest(1), 9).is_some());
+        assert!(verdicts.get(digest(1), 9, 9).is_some());
         assert!(
-            verdicts.get(digest(1), 10).is_none(),
+            verdicts.get(digest(1), 10, 10).is_none(),
             "it is asked for again"
         );
-        assert!(verdicts.get(digest(2), 6).is_some());
+        assert!(verdicts.get(digest(2), 6, 6).is_some());
         assert!(
-            verdicts.get(digest(2), 7).is_none(),
+            verdicts.get(digest(2), 7, 7).is_none(),
             "the token itself is over"
         );
+        // When the wall clock steps, the token ends by it, and the answer is believed as long as before.
+        assert!(verdicts.get(digest(2), 6, 7).is_none());
+        assert!(verdicts.get(digest(2), 9, 6).is_some());
+        assert!(verdicts.get(digest(1), 9, 90_000).is_some());
+        assert!(verdicts.get(digest(1), 10, 0).is_none());
         verdicts.keep(digest(1), known(u32::MAX), 20, 2);
-        assert!(verdicts.get(digest(1), 19).is_some());
+        assert!(verdicts.get(digest(1), 19, 19).is_some());
         verdicts.keep(digest(3), known(u32::MAX), 20, 2);
         assert!(
-            verdicts.get(digest(1), 11).is_none(),
+            verdicts.get(digest(1), 11, 11).is_none(),
             "the oldest made room"
         );
-        assert!(verdicts.get(digest(3), 11).is_some());
+        assert!(verdicts.get(digest(3), 11, 11).is_some());
         assert_eq!(verdicts.order.len(), verdicts.known.len());
     }
 }

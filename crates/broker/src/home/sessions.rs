@@ -408,7 +408,7 @@ impl Sessions {
         self.states.remove(away.state);
         let expiry_s = match away.expires_s {
             FOREVER_S => FOREVER_S,
-            expires_s => expires_s.saturating_sub(now.s + 1),
+            expires_s => expires_s.saturating_sub(now.unix_s + 1),
         };
         let will = away.will.map(|delayed| delayed.will);
         (Kept { expiry_s, state }, will, away.owner)
@@ -436,7 +436,7 @@ impl Sessions {
         let away = self.away.get_mut(holder);
         self.will_bytes -= away.will_bytes();
         let will = away.will.take().map(|delayed| delayed.will);
-        if away.expires_s > now.s {
+        if away.expires_s > now.unix_s {
             if away.expires_s != FOREVER_S {
                 self.due.insert((away.expires_s, id));
             }
@@ -451,7 +451,7 @@ impl Sessions {
 
 /// The second in which so many seconds have passed for certain: the current one has begun already.
 fn end_s(now: Now, seconds: u32) -> u32 {
-    now.s.saturating_add(seconds).saturating_add(1)
+    now.unix_s.saturating_add(seconds).saturating_add(1)
 }
 
 /// The outcome of giving a session back.

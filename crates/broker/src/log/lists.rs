@@ -194,8 +194,7 @@ impl Lists {
         id
     }
 
-    /// The offset of the last entry of a list that came by this second, or 0. If the clock was set back, there may be
-    /// several candidates, and it is one of them.
+    /// The offset of the last entry of a list that came by this second, or 0.
     pub fn arrived(&self, entries: &Slab<Entry>, number: u8, time_s: u32, steps: &Steps) -> u64 {
         let list = &self.0[number as usize];
         let came = |id: u32| entries.get(id).time_s <= time_s;

@@ -174,7 +174,7 @@ pub struct Messages {
 pub struct Message {
     /// Its sequence number at its home.
     pub offset: u64,
-    /// Unix seconds.
+    /// When it was published: Unix seconds, by the wall clock.
     pub time_s: u32,
     /// Its data.
     pub data: Vec<u8>,

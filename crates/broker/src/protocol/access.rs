@@ -56,7 +56,7 @@ impl Front {
         let steps = &self.work.steps;
         let pass = self.conns.pass(slot);
         if let Some((grants, until_unix_s)) = pass {
-            if until_unix_s <= self.now.unix_s {
+            if until_unix_s <= self.wall_s() {
                 return Err(Denied::Expired);
             }
             if grants.cover(right, filter, steps) {
@@ -166,7 +166,8 @@ impl Front {
                 until_unix_s,
             })));
         }
-        if let Some(known) = self.gate.verdicts().get(digest, self.now.unix_s) {
+        let (now_s, wall_s) = (self.now.unix_s, self.wall_s());
+        if let Some(known) = self.gate.verdicts().get(digest, now_s, wall_s) {
             return Some(Ok(Some(known.clone())));
         }
         let asker = Party::without_name(self.conns.get(slot).client, slot).number();
@@ -183,7 +184,7 @@ impl Front {
         let Verdict {
             digest,
             found,
-            believed_until_unix_s: until_unix_s,
+            believed_until_s,
             round,
         } = verdict;
         if let Ok(known) = &found
@@ -192,7 +193,7 @@ impl Front {
             let most = self.world.settings.access.verdicts_per_shard;
             self.gate
                 .verdicts()
-                .keep(digest, known.clone(), until_unix_s, most);
+                .keep(digest, known.clone(), believed_until_s, most);
         }
         if !self.conns.is_current(conn) {
             return;
@@ -219,7 +220,7 @@ impl Front {
     pub(super) fn enter_as(&mut self, slot: u32, who: Option<Who>) -> Result<(), Refusal> {
         match who {
             None | Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(known))) if known.until_unix_s <= self.now.unix_s => Err(Refusal::Expired),
+            Some(Ok(Some(known))) if known.until_unix_s <= self.wall_s() => Err(Refusal::Expired),
             Some(Ok(Some(known))) => {
                 self.conns.set_pass(slot, known);
                 Ok(())

@@ -32,7 +32,7 @@ impl Front {
     /// no page of another origin reads a response that a visitor's cookie opened.
     pub(super) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let row = self.conns.get(slot);
-        let (options, unix_s) = (row.options, self.now.unix_s);
+        let (options, unix_s) = (row.options, self.wall_s());
         let origins = &self.world.settings.http.allowed_origins;
         let mut head = ResponseHead::new(self.scratch.reply(), status)
             .date("Date", u64::from(unix_s))

@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::pace::Pace;
-use crate::base::time::Now;
+use crate::base::planted::{self, Fault};
+use crate::base::time::{Now, Wall};
 use crate::budget::purse::Purse;
 use crate::budget::stats::Stats;
 use crate::conn::CLOSING;
@@ -35,6 +36,7 @@ use crate::store::slab::NONE;
 pub struct Front {
     pub(crate) world: Arc<World>,
     pub(crate) now: Now,
+    pub(crate) wall: Wall,
     pub(crate) conns: Connections,
     pub(crate) topics: Topics,
     /// Requests to homes about sessions: they wait until no delivery is under way, since a will is a publish.
@@ -93,6 +95,7 @@ impl Front {
         let work = Work::default();
         let mut front = Front {
             now,
+            wall: Wall::default(),
             conns: Connections::new(Purse::new(world.admission.clone(), world.shards as usize)),
             topics: Topics::default(),
             errands: Vec::new(),
@@ -117,6 +120,24 @@ impl Front {
         };
         front.begin_work();
         front
+    }
+
+    /// An input comes, or a turn ends, at this moment.
+    pub(crate) fn set_now(&mut self, now: Now) {
+        self.now = now;
+        if planted::is(Fault::WallClock) {
+            self.now.unix_s = self.wall_s();
+        }
+    }
+
+    /// Unix seconds as the wall clock shows them.
+    pub(crate) fn wall_s(&self) -> u32 {
+        self.wall.unix_s(self.now)
+    }
+
+    /// The date of a message of this second, for the client to see: never later than the `Date` of the same answer.
+    pub(crate) fn date_of(&self, counted_s: u32) -> u64 {
+        self.wall.date_of(counted_s, self.now).into()
     }
 
     /// The keyed hash and the home of a topic.

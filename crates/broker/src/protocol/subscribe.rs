@@ -247,7 +247,8 @@ impl Front {
             return Ok(parse(id).unwrap_or_else(|_| alloc::vec![Since::Unknown; count]));
         }
         if let Some(time) = time {
-            return Ok(alloc::vec![Since::After(u32::try_from(time).unwrap_or(u32::MAX)); count]);
+            let counted_s = self.wall.counted(time, self.now);
+            return Ok(alloc::vec![Since::After(counted_s); count]);
         }
         for (key, value) in form::pairs(head.query) {
             if matches!(key, b"since" | b"last_event_id") && !value.is_empty() {

@@ -63,7 +63,7 @@ impl Shard {
                 continue;
             }
             self.sweep.met(row.transport());
-            let over = watches_passes && self.front.conns.is_pass_over(slot, self.front.now.unix_s);
+            let over = watches_passes && self.front.conns.is_pass_over(slot, self.front.wall_s());
             if over && self.front.lapse(slot, io) {
                 continue;
             }

@@ -227,22 +227,19 @@ struct Answers {
 }
 
 impl Answers {
-    fn get(&self, digest: Digest, now_unix_s: u64) -> Option<(Result<Known, Refusal>, u64)> {
-        let found = self.known.get(&digest).filter(|(_, end)| now_unix_s < *end);
-        found.cloned()
+    /// The answer about a credential and until when it is believed, by the count; a token ends by the wall clock.
+    fn get(&self, digest: Digest) -> Option<(Result<Known, Refusal>, u64)> {
+        let (found, end_s) = self.known.get(&digest)?;
+        let is_over = |known: &Known| u64::from(known.until_unix_s) <= clock::unix_s();
+        let valid = clock::counted_s() < *end_s && !found.as_ref().is_ok_and(is_over);
+        valid.then(|| (found.clone(), *end_s))
     }
 
-    fn keep(
-        &mut self,
-        digest: Digest,
-        answer: Result<Known, Refusal>,
-        end_unix_s: u64,
-        most: usize,
-    ) {
+    fn keep(&mut self, digest: Digest, answer: Result<Known, Refusal>, end_s: u64, most: usize) {
         if most == 0 {
             return;
         }
-        if self.known.insert(digest, (answer, end_unix_s)).is_none() {
+        if self.known.insert(digest, (answer, end_s)).is_none() {
             self.order.push_back(digest);
         }
         while self.order.len() > most {
@@ -305,7 +302,7 @@ impl Books {
 
     fn asked(&mut self, shard: ShardId, conn: ConnId, question: Question) {
         let (digest, waits) = (question.digest, (shard, conn, question.round));
-        if let Some((found, end)) = self.answers.get(digest, clock::unix_s()) {
+        if let Some((found, end)) = self.answers.get(digest) {
             return self.answer(&[waits], digest, &found, end);
         }
         let flown = (digest, self.round);
@@ -393,41 +390,31 @@ impl Books {
     /// Work is done: tells all connections that waited, and remembers it.
     fn found(&mut self, flown: Flown, found: Result<Known, Refusal>, cache_s: u32) {
         let digest = flown.0;
-        let now_unix_s = clock::unix_s();
         let transient = matches!(found, Err(Refusal::Busy | Refusal::Unreachable));
         let cache_s = match (&found, transient) {
             (_, true) => 0,
             (Err(_), _) => cache_s.min(REFUSED_S),
             (Ok(_), _) => cache_s,
         };
-        let end_unix_s = match &found {
-            Ok(known) => u64::from(known.until_unix_s).min(now_unix_s + u64::from(cache_s)),
-            Err(_) => now_unix_s + u64::from(cache_s),
-        };
+        let end_s = clock::counted_s() + u64::from(cache_s);
         if cache_s > 0 {
             let most = self.checks.cache_entries;
-            self.answers.keep(digest, found.clone(), end_unix_s, most);
+            self.answers.keep(digest, found.clone(), end_s, most);
         }
         if let Err(refusal) = &found {
             self.tell(*refusal);
         }
         if let Some(waiting) = self.flights.remove(&flown) {
-            self.answer(&waiting, digest, &found, end_unix_s);
+            self.answer(&waiting, digest, &found, end_s);
         }
     }
 
-    fn answer(
-        &self,
-        to: &[Waits],
-        digest: Digest,
-        found: &Result<Known, Refusal>,
-        end_unix_s: u64,
-    ) {
+    fn answer(&self, to: &[Waits], digest: Digest, found: &Result<Known, Refusal>, end_s: u64) {
         for (shard, conn, round) in to {
             let verdict = Verdict {
                 digest,
                 found: found.clone(),
-                believed_until_unix_s: u32::try_from(end_unix_s).unwrap_or(u32::MAX),
+                believed_until_s: u32::try_from(end_s).unwrap_or(u32::MAX),
                 round: *round,
             };
             self.shards[usize::from(*shard)](*conn, verdict);

@@ -1,5 +1,7 @@
 //! Reads responses as they arrive in pieces.
 
+use crore_wire::http::date::parse_date;
+
 use crate::truth::{Wrong, shown};
 
 /// A response's head.
@@ -45,7 +47,14 @@ pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Wrong> {
             .ok_or_else(|| format!("no header: {}", shown(line.as_bytes())))?;
         fields.push((name.to_ascii_lowercase(), value.to_string()));
     }
-    Ok(Some(Head { status, fields }))
+    let head = Head { status, fields };
+    let date = |name| parse_date(head.field(name)?.as_bytes());
+    if let (Some(date), Some(modified)) = (date("date"), date("last-modified"))
+        && modified > date
+    {
+        return Err(format!("a message of {modified} in an answer of {date}"));
+    }
+    Ok(Some(head))
 }
 
 /// How a body ends.

@@ -56,6 +56,10 @@ const ENGINES_PERCENT: u32 = 35;
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
 const MAKERS_PERCENT: u32 = 30;
+/// Salt of the random choice whether the wall clock steps, likewise.
+const WALL: u64 = 0x3A11_C10C;
+/// How many of a hundred worlds have a wall clock that does.
+const WALL_PERCENT: u32 = 40;
 /// Salt of the random choices of turns that may do little, likewise.
 const SHORT_TURNS: u64 = 0x57E9_5101;
 /// How many of a hundred worlds have such turns.
@@ -89,6 +93,7 @@ impl Plan {
         plan.limit_makers(&mut own(MAKERS));
         plan.divide(&mut own(PARTITIONS));
         plan.commit(&mut own(ENGINES));
+        plan.wall_steps = own(WALL).chance(WALL_PERCENT);
         plan
     }
 
@@ -135,6 +140,7 @@ impl Plan {
             engine: None,
             restarts_at: None,
             hoard: 0,
+            wall_steps: false,
             lazy: rng.chance(30).then(|| rng.below(shards)),
         }
     }

@@ -110,6 +110,8 @@ impl World {
             homes: self.shared.homes,
             home: 0,
             unix_s: now(self.truth.now_s).unix_s,
+            // The world's count goes on by itself.
+            wall_s: 0,
         };
         let mut snapshots = Vec::new();
         for home in 0..self.shared.homes {

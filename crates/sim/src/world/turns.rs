@@ -30,6 +30,7 @@ impl World {
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.next());
         let now = now(self.truth.now_s);
+        self.shards[shard].set_wall(self.ahead_s);
         self.tick(shard, now);
         let sockets = &self.net.sockets;
         self.live[shard].retain(|link| !sockets[*link as usize].server_closed);

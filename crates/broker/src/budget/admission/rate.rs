@@ -71,7 +71,7 @@ impl Rate {
     pub fn take(&self, cell: &AtomicU64, unix_s: u32) -> bool {
         let taken = cell.fetch_update(Relaxed, Relaxed, |cell| {
             let (then_s, spent) = ((cell >> 32) as u32, cell as u32);
-            // A clock that was set back gives nothing until it has caught up.
+            // Another shard's turn may have begun in the next second already.
             let passed_s = unix_s.saturating_sub(then_s);
             let spent = spent.saturating_sub(self.per_s.saturating_mul(passed_s));
             let now_s = u64::from(unix_s.max(then_s));

@@ -124,7 +124,7 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
     );
     assert_eq!(taken(one, 1_001), 10);
     assert_eq!(taken(one, 1_001), 0);
-    // A clock that was set back gives nothing, and no extra when it has caught up.
+    // A shard that is behind another's second gets nothing, and no extra when it has caught up.
     assert_eq!(taken(one, 900), 0);
     assert_eq!(taken(one, 1_002), 10);
     assert_eq!(taken(one, 9_999), 30);

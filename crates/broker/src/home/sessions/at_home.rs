@@ -135,7 +135,7 @@ impl SessionsAtHome {
 
     /// Whether a session has something due.
     pub fn is_due(&self, now: Now) -> bool {
-        self.due_s <= now.s
+        self.due_s <= now.unix_s
     }
 
     /// The place of the next partition with something due.
@@ -165,7 +165,7 @@ impl SessionsAtHome {
         counts: &Admission,
         now: Now,
     ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
-        let is_due = self.partitions[at].next_due_s() <= now.s;
+        let is_due = self.partitions[at].next_due_s() <= now.unix_s;
         is_due.then(|| self.change(at, |sessions| sessions.next_due(counts, now)))?
     }
 

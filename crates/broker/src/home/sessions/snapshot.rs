@@ -72,7 +72,7 @@ impl Sessions {
     fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut Out<'_>) {
         let away = self.away.get(id);
         let payloads = self.payloads.get(&id);
-        let left_s = |s: u32| u64::from(s.saturating_sub(now.s));
+        let left_s = |s: u32| u64::from(s.saturating_sub(now.unix_s));
         let endless = away.expires_s == FOREVER_S;
         let flag = |set, flag| if set { flag } else { 0 };
         out.byte(
@@ -128,7 +128,7 @@ impl Sessions {
 
     /// Restores a session in the next row. `passed_s` have passed since it was written.
     pub(super) fn restore(&mut self, saved: Saved<'_>, world: &World, now: Now, passed_s: u32) {
-        let due = |left_s: u32| now.s.saturating_add(left_s.saturating_sub(passed_s));
+        let due = |left_s: u32| now.unix_s.saturating_add(left_s.saturating_sub(passed_s));
         let delayed = |(left_s, will)| {
             Box::new(Delayed {
                 will: Box::new(will),

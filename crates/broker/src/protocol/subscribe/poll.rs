@@ -211,11 +211,12 @@ impl Front {
         bytes: usize,
     ) {
         let (frames, record) = (message.frames, message.record);
+        let date = self.date_of(record.time_s);
         let mut head = self
             .head(slot, 200)
             .header("Content-Type", content_type)
             .header_parts("ETag", &[b"\"", message.id, b"\""])
-            .date("Last-Modified", u64::from(record.time_s))
+            .date("Last-Modified", date)
             .header("Cache-Control", b"private, no-cache")
             .header("Vary", VARY);
         if options & (MULTI | FILTERS) != 0 {
@@ -301,17 +302,17 @@ impl Front {
         };
         let tag = [b"\"", &self.position_of_poll(slot, page)[..], b"\""].concat();
         // RFC 9110 section 15.4.5: a 304 that has a tag needs no date.
-        let newest_s = page
+        let newest = page
             .filter(|_| options & MULTI == 0 && status != 304)
-            .and_then(|page| page.newest_s);
+            .and_then(|page| Some(self.date_of(page.newest_s?)));
         let retry_after_s = u64::from(self.retry_after_s(slot));
         let drains = self.drains();
         if drains && options & KEEP == 0 {
             self.because(Reason::Operator);
         }
         let mut head = self.head(slot, status).header("ETag", &tag);
-        if let Some(newest_s) = newest_s {
-            head = head.date("Last-Modified", u64::from(newest_s));
+        if let Some(newest) = newest {
+            head = head.date("Last-Modified", newest);
         }
         head = head
             .header("Cache-Control", b"private, no-cache")

@@ -22,7 +22,11 @@ impl Shard {
     }
 
     pub(super) fn log_page(&mut self, page: &LogPage) -> Option<Messages> {
-        self.front.home.as_mut()?.read_log(page)
+        let mut read = self.front.home.as_mut()?.read_log(page)?;
+        for message in &mut read.messages {
+            message.time_s = self.front.date_of(message.time_s) as u32;
+        }
+        Some(read)
     }
 
     pub(super) fn purge_some(&mut self, name: &[u8], until: u64, ticket: Ticket) {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crore_broker::{PartitionId, World};
-use crore_net::memory;
+use crore_net::{clock, memory};
 
 use crate::shard_loop::now;
 
@@ -38,6 +38,7 @@ pub fn resume(
                 head.partitions
             );
         }
+        clock::go_on_from(head.unix_s.into(), head.wall_s.into());
         let world = new_world(head.epoch, head.seed, head.partitions);
         if let Some(used) = found.restore(&world, now(0))? {
             return Ok((world, Some(used)));

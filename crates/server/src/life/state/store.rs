@@ -69,7 +69,8 @@ async fn write(
         partitions: world.partitions,
         homes: world.homes,
         home: 0,
-        unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
+        unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
+        wall_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
     };
     let homes = (0..world.homes).map(|home| {
         let head = Head { home, ..head };

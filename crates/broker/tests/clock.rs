@@ -1,0 +1,259 @@
+//! The wall clock steps ahead and back: nothing that was promised for a time ends earlier or later, and only dates move.
+
+use crore_broker::settings::{Rule, Settings};
+use crore_broker::{Input, Now, Pace};
+use crore_wire::mqtt::{Connect, PropertyBuf, Version, encode};
+use support::{NOW, Town};
+
+mod support;
+
+const DAY_S: i32 = 86_400;
+/// What the wall clock is ahead by, one after the other.
+const STEPS: [&[i32]; 6] = [
+    &[0],
+    &[DAY_S],
+    &[-DAY_S],
+    &[DAY_S, 0, DAY_S, -DAY_S],
+    &[-3, 5, -1],
+    // As on a machine that learns the year after the server has started.
+    &[1_700_000_000],
+];
+
+/// A shard whose wall clock makes these steps again and again, one before whatever happens.
+struct Stepped {
+    town: Town,
+    steps: std::iter::Cycle<std::slice::Iter<'static, i32>>,
+    ahead_s: i32,
+}
+
+impl Stepped {
+    fn new(settings: Settings, steps: &'static [i32]) -> Stepped {
+        let world = support::world(settings, 1, 1);
+        Stepped {
+            town: Town::new(&world, Pace::default(), NOW),
+            steps: steps.iter().cycle(),
+            ahead_s: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        self.ahead_s = *self.steps.next().expect("a cycle");
+        self.town.shards[0].set_wall(self.ahead_s);
+    }
+
+    /// Time passes.
+    fn pass(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.step();
+            let Now { s, unix_s } = self.town.now;
+            (self.town.now.s, self.town.now.unix_s) = (s + 1, unix_s + 1);
+            self.town.handle(0, Input::Tick);
+            self.town.settle();
+        }
+    }
+
+    /// The answer to a request, and its `Last-Modified`. Of two answers that differ by dates alone, the rest is the same.
+    fn ask(&mut self, line: &str, fields: &str, body: &str) -> (String, Option<String>) {
+        self.step();
+        let conn = self.town.open(0);
+        let length = body.len();
+        self.town.say(
+            conn,
+            format!(
+                "{line} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {length}\r\n\r\n{body}"
+            ),
+        );
+        self.town.settle();
+        let answer = String::from_utf8(self.town.received(conn).to_vec()).expect("text");
+        let field = |name| {
+            let found = answer.lines().find_map(|line| line.strip_prefix(name));
+            found.map(|date: &str| date.trim().to_string())
+        };
+        let second = |date: &String| crore_wire::http::date::parse_date(date.as_bytes());
+        let (date, modified) = (field("Date:"), field("Last-Modified:"));
+        let wall_s = (i64::from(self.town.now.unix_s) + i64::from(self.ahead_s)) as u64;
+        if let Some(date) = date.as_ref().and_then(second) {
+            assert_eq!(date, wall_s);
+            let modified = modified.as_ref().and_then(second);
+            assert!(modified.is_none_or(|modified| modified <= date), "{answer}");
+        }
+        if self.town.is_open(conn) {
+            self.town.cut(conn);
+            self.town.settle();
+        }
+        let dated = |line: &&str| line.starts_with("Date:") || line.starts_with("Last-Modified:");
+        let rest: Vec<_> = answer.lines().filter(|line| !dated(line)).collect();
+        (rest.join("\n"), modified)
+    }
+
+    fn publish(&mut self, topic: &str, fields: &str, body: &str) -> String {
+        self.ask(&format!("POST /pub/{topic}"), fields, body).0
+    }
+
+    fn oldest(&mut self, topic: &str) -> String {
+        self.ask(&format!("GET /sub/{topic}?since=oldest"), "", "")
+            .0
+    }
+
+    fn info(&mut self, topic: &str) -> String {
+        self.ask(&format!("GET /pub/{topic}"), "", "").0
+    }
+
+    /// An MQTT client connects, asks that its session outlive it by ten seconds, and is cut; the answer says whether it had one.
+    fn visits(&mut self) -> Vec<u8> {
+        self.step();
+        let mut set = PropertyBuf::new();
+        set.session_expiry_interval_s(10);
+        let mut packet = Vec::new();
+        let connect = Connect {
+            version: Version::V5,
+            bridge: false,
+            clean_start: false,
+            keep_alive_s: 0,
+            properties: set.properties(),
+            client_id: "c",
+            will: None,
+            user_name: None,
+            password: None,
+        };
+        encode::connect(&mut packet, &connect);
+        let conn = self.town.open(0);
+        self.town.say(conn, packet);
+        self.town.settle();
+        let answer = self.town.received(conn)[..3].to_vec();
+        self.town.cut(conn);
+        self.town.settle();
+        answer
+    }
+}
+
+fn settings() -> Settings {
+    let mut settings = Settings::default();
+    settings.publish.idempotency_window_s = 20;
+    settings.limits.publishes_per_address_per_s = 1;
+    settings.limits.publishes_per_address_burst = 10;
+    let rule = |filter: &str| Rule {
+        filter: filter.into(),
+        poll_timeout_s: 0,
+        ..Rule::default()
+    };
+    settings.rules = vec![
+        Rule {
+            ttl_s: 10,
+            ..rule("ttl")
+        },
+        Rule {
+            log_age_s: 10,
+            position_age_s: 15,
+            ..rule("old")
+        },
+        rule("#"),
+    ];
+    settings
+}
+
+/// All that is seen of a scenario in which each promise is tried right before its end and right behind it.
+fn seen(steps: &'static [i32]) -> Vec<String> {
+    let mut it = Stepped::new(settings(), steps);
+    let mut seen = Vec::new();
+    seen.push(it.publish("own", "Crore-TTL: 10\r\n", "mortal"));
+    for topic in ["ttl", "old", "own"] {
+        seen.push(it.publish(topic, "", "ordinary"));
+        seen.push(it.publish(topic, "Crore-TTL: 10\r\n", "mortal"));
+        // More than the rate: the burst is spent for all topics together, and comes back with the seconds.
+        seen.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
+    }
+    seen.push(it.publish("own", "", "one too many"));
+    seen.push(format!("{:?}", it.visits()));
+    for _ in 0..3 {
+        it.pass(9);
+        for topic in ["ttl", "old", "own"] {
+            seen.push(it.oldest(topic));
+            seen.push(it.info(topic));
+        }
+        it.pass(2);
+        for topic in ["ttl", "old", "own"] {
+            seen.push(it.oldest(topic));
+            seen.push(it.info(topic));
+            seen.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
+        }
+        seen.push(format!("{:?}", it.visits()));
+    }
+    it.pass(20);
+    seen.push(format!("{:?}", it.visits()));
+    seen
+}
+
+#[test]
+fn nothing_but_dates_depends_on_the_wall_clock() {
+    let plain = seen(STEPS[0]);
+    // The scenario sees each promise kept and ended.
+    for expected in ["ordinary", "mortal", "Idempotency-Replayed", " 429 "] {
+        assert!(
+            plain.iter().any(|seen| seen.contains(expected)),
+            "{expected}"
+        );
+    }
+    assert!(
+        plain.contains(&String::new()),
+        "a poll that finds nothing waits"
+    );
+    for steps in &STEPS[1..] {
+        for (n, (plain, stepped)) in plain.iter().zip(seen(steps)).enumerate() {
+            assert_eq!(*plain, stepped, "{steps:?}, the {n}th");
+        }
+    }
+}
+
+#[test]
+fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
+    for steps in [[0, DAY_S, 0], [0, 0, DAY_S], [0, -DAY_S, 0], [DAY_S, 1, 0]] {
+        let mut it = Stepped::new(settings(), &[0]);
+        let set = |it: &mut Stepped, n: usize| {
+            it.steps = match steps[n] {
+                DAY_S => [DAY_S].iter(),
+                0 => [0].iter(),
+                1 => [1].iter(),
+                _ => [-DAY_S].iter(),
+            }
+            .cycle();
+        };
+        for n in 0..3 {
+            set(&mut it, n);
+            it.publish("a", "", &format!("message {n}"));
+            let (answer, date) = it.ask("GET /sub/a?since=-1", "", "");
+            assert!(answer.ends_with(&format!("message {n}")), "{answer}");
+            let date = date.expect("a date");
+            it.pass(3);
+            if n == 2 {
+                break;
+            }
+            // The clock steps, a message comes, and the client asks with the date that it was shown before.
+            set(&mut it, n + 1);
+            it.publish("a", "", "between");
+            let fields = format!("If-Modified-Since: {date}\r\n");
+            let (answer, _) = it.ask("GET /sub/a", &fields, "");
+            let back = steps[n + 1] <= steps[n];
+            // After a step ahead the date is that of an earlier second: all since then comes, and nothing is missed.
+            let first = if back { "between" } else { "message" };
+            assert!(answer.contains(first), "{steps:?} {n}: {answer}");
+            it.pass(3);
+        }
+    }
+}
+
+#[test]
+fn a_session_expires_while_the_machine_is_suspended_and_connections_wait() {
+    let mut it = Stepped::new(settings(), &[0]);
+    it.visits();
+    let waiting = it.town.open(0);
+    it.town.settle();
+    // The machine was suspended for an hour: nobody could send anything.
+    it.town.now.unix_s += 3600;
+    it.pass(1);
+    assert!(
+        it.town.is_open(waiting),
+        "a client had no time to send its request"
+    );
+    assert_eq!(it.visits()[2] & 1, 0, "no session is present");
+}

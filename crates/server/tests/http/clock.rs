@@ -1,0 +1,183 @@
+//! The wall clock of a running server is set ahead and back, by the library of `faketime`: only dates follow it.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::http::{Conn, Response, info, once, publish};
+use crate::support::state::State;
+use crate::support::{Server, until};
+
+/// A clock that a test sets, and the variables that make a server follow it.
+struct Clock {
+    file: PathBuf,
+    library: String,
+}
+
+impl Clock {
+    /// None where the library is missing, or the tests run on a clock that is set already.
+    fn new(name: &str, ahead_s: i64) -> Option<Clock> {
+        let lib = std::fs::read_dir("/usr/lib").ok()?;
+        let all =
+            lib.map(|entry| entry.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1")));
+        let library = all.flatten().find(|path| path.exists());
+        let Some(library) = library.filter(|_| std::env::var_os("FAKETIME").is_none()) else {
+            eprintln!("skipped: there is no libfaketime, or the clock is set already");
+            return None;
+        };
+        let file = std::env::temp_dir().join(format!("crore-clock-{name}-{}", std::process::id()));
+        let library = library.to_str()?.to_string();
+        let clock = Clock { file, library };
+        clock.set(ahead_s);
+        Some(clock)
+    }
+
+    /// The wall clock is ahead of the world's by so much from now on.
+    fn set(&self, ahead_s: i64) {
+        // It is read at any time, so it is replaced as a whole.
+        let whole = self.file.with_extension("next");
+        std::fs::write(&whole, format!("{ahead_s:+}s\n")).expect("a file");
+        std::fs::rename(&whole, &self.file).expect("a file");
+    }
+
+    fn server(&self, settings: &str) -> Server {
+        let environment = [
+            ("LD_PRELOAD", self.library.as_str()),
+            (
+                "FAKETIME_TIMESTAMP_FILE",
+                self.file.to_str().expect("a path"),
+            ),
+            ("FAKETIME_NO_CACHE", "1"),
+            // The wall clock alone.
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ];
+        Server::with_environment(settings, &environment)
+    }
+
+    /// Sets the clock and waits until the server shows it.
+    fn step(&self, server: &Server, ahead_s: i64) {
+        let before = date(&once(server, "GET", "/pub/none", &[], ""), "date");
+        self.set(ahead_s);
+        until("another date", || {
+            let answer = once(server, "GET", "/pub/none", &[], "");
+            date(&answer, "date").abs_diff(before) > u64::from(DAY_S as u32) / 2
+        });
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(Path::new(&self.file));
+    }
+}
+
+const DAY_S: i64 = 86_400;
+const SHORT: &str = "[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n";
+
+fn date(answer: &Response, name: &str) -> u64 {
+    let date = answer.header(name).unwrap_or_else(|| panic!("no {name}"));
+    crore_wire::http::date::parse_date(date.as_bytes()).expect("a date")
+}
+
+/// The oldest message; its date is no later than that of the answer.
+fn oldest(server: &Server, topic: &str) -> Response {
+    let answer = once(
+        server,
+        "GET",
+        &format!("/sub/{topic}?since=oldest"),
+        &[],
+        "",
+    );
+    if answer.status == 200 {
+        assert!(date(&answer, "last-modified") <= date(&answer, "date"));
+    }
+    answer
+}
+
+#[test]
+fn messages_expire_though_the_wall_clock_was_set_back() {
+    let Some(clock) = Clock::new("back", DAY_S) else {
+        return;
+    };
+    let rules = "[[rule]]\nmatch = \"rule\"\nttl_s = 1\npoll_timeout_s = 1\n\
+         [[rule]]\nmatch = \"age\"\nlog_age_s = 1\npoll_timeout_s = 1\n";
+    let server = clock.server(&format!("{rules}{SHORT}"));
+    let mortal = [("Crore-TTL", "1")];
+    assert_eq!(once(&server, "POST", "/pub/own", &mortal, "x").status, 202);
+    publish(&server, "rule", "x");
+    publish(&server, "age", "x");
+    clock.step(&server, 0);
+    for topic in ["own", "rule", "age"] {
+        until("the message is gone", || {
+            oldest(&server, topic).status == 204
+        });
+    }
+}
+
+#[test]
+fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_sense() {
+    let Some(clock) = Clock::new("ahead", 0) else {
+        return;
+    };
+    let server = clock.server(SHORT);
+    let mortal = [("Crore-TTL", "3600")];
+    assert_eq!(
+        once(&server, "POST", "/pub/a", &mortal, "first").status,
+        202
+    );
+    let key = [("Idempotency-Key", "\"k\"")];
+    Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+    let shown = date(&oldest(&server, "a"), "last-modified");
+
+    clock.step(&server, 2 * DAY_S);
+    let answer = oldest(&server, "a");
+    assert_eq!(answer.text(), "first");
+    let left: u64 = answer
+        .header("crore-ttl")
+        .expect("it")
+        .parse()
+        .expect("a number");
+    assert!((1..=3600).contains(&left));
+    assert!(
+        date(&answer, "last-modified") > shown,
+        "it is as old as before"
+    );
+    let again = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+    assert_eq!(
+        again.header("idempotency-replayed").as_deref(),
+        Some("true")
+    );
+
+    // What was read while the clock was wrong has a date of the future when it is right again.
+    let seen = answer.header("last-modified").expect("a date");
+    clock.step(&server, 0);
+    publish(&server, "a", "second");
+    let since = [("If-Modified-Since", seen.as_str())];
+    let next = once(&server, "GET", "/sub/a", &since, "");
+    assert!(
+        ["first", "second"].contains(&next.text()),
+        "{}",
+        next.status
+    );
+    assert!(date(&next, "last-modified") <= date(&next, "date"));
+    assert_eq!(info(&server, "a")["messages"], 2);
+}
+
+#[test]
+fn a_planned_restart_goes_on_with_the_time_though_the_wall_clock_was_set_back_meanwhile() {
+    let Some(clock) = Clock::new("restart", DAY_S) else {
+        return;
+    };
+    let state = State::new();
+    let settings = format!("{SHORT}{}", state.settings());
+    let server = clock.server(&settings);
+    let mortal = [("Crore-TTL", "2")];
+    assert_eq!(
+        once(&server, "POST", "/pub/a", &mortal, "mortal").status,
+        202
+    );
+    publish(&server, "b", "kept");
+    server.stop();
+    clock.set(0);
+    let server = clock.server(&settings);
+    assert_eq!(oldest(&server, "b").text(), "kept");
+    until("the message is gone", || oldest(&server, "a").status == 204);
+}
