@@ -203,9 +203,13 @@ pub fn fields(data: &[u8]) {
         date::write_date(&mut text, unix_s);
         assert_eq!(date::parse_date(&text), Some(unix_s));
     }
-    if let Some(tag) = etag::first_entity_tag(value) {
-        let quoted = [b"\"", tag, b"\""].concat();
-        assert_eq!(etag::first_entity_tag(&quoted), Some(tag));
+    for tag in etag::entity_tags(value) {
+        let quoted = [b"W/\"", tag, b"\""].concat();
+        assert_eq!(etag::undress(&quoted), etag::undress(tag));
+    }
+    if let Some(normal) = origin::normal(value) {
+        let again = origin::normal(normal.as_bytes());
+        assert_eq!(again.as_ref(), Some(&normal));
     }
     let (left, right) = halves(value);
     if origin::same_origin(left, right) {

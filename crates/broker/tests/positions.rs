@@ -1,6 +1,9 @@
 //! Texts that are positions and texts that are none, character by character.
 
-use crore_broker::position::{Malformed, Position, Since, parse, parse_decimal, write, write_set};
+use crore_broker::position::{
+    Malformed, Position, Since, later, parse, parse_decimal, parse_partitions, read_back, write,
+    write_partitions, write_set,
+};
 use proptest::prelude::*;
 
 fn at(epoch: u32, offset: u64) -> Since {
@@ -93,6 +96,100 @@ fn a_position_of_another_set_is_unknown() {
         Ok(vec![Since::Unknown]),
         "of no topic"
     );
+}
+
+/// What proxies put behind a tag: Apache, Caddy, Jetty, LiteSpeed, nginx' modules; before or behind the quote.
+const SUFFIXES: &[&str] = &[
+    "-gzip",
+    ";gzip",
+    ":gzip",
+    "--gzip",
+    "-br",
+    "--br",
+    ";br",
+    "-zstd",
+    "--zstd",
+    "-deflate",
+    "_gzip",
+    ".gz",
+    "+gzip",
+    "~br",
+    "-gzip-br",
+    "\"-gzip",
+    "\";br",
+    ";;;",
+    ";gz",
+    "-compress",
+    " gzip",
+    "\"",
+];
+
+#[test]
+fn a_position_is_read_with_what_a_proxy_put_behind_it() {
+    let positions =
+        [(5, 1), (5, 1 << 40), (6, 7)].map(|(epoch, offset)| Position { epoch, offset });
+    let mut texts = Vec::new();
+    for at in positions {
+        write(&mut texts, at);
+        let read = |suffix: &str| {
+            let text = [&texts[..], suffix.as_bytes()].concat();
+            read_back(&text, |text| parse(text, 0, 1))
+        };
+        for suffix in ["", "-br"].iter().chain(SUFFIXES) {
+            assert_eq!(read(suffix), Ok(vec![Since::At(at)]), "{suffix}");
+        }
+        texts.clear();
+    }
+    // Sets of all lengths, so that their text ends within any part of a byte.
+    for count in 1..=positions.len() {
+        let all = &positions[..count];
+        let expected: Vec<Since> = all.iter().copied().map(Since::At).collect();
+        let (mut set, mut filtered) = (Vec::new(), Vec::new());
+        write_set(&mut set, 0xab, all.iter().copied());
+        write_partitions(&mut filtered, count as u16, all.iter().copied());
+        for suffix in SUFFIXES {
+            let text = [&set[..], suffix.as_bytes()].concat();
+            let read = read_back(&text, |text| parse(text, 0xab, count));
+            assert_eq!(read.as_ref(), Ok(&expected), "{count} {suffix}");
+            let of_another = read_back(&text, |text| parse(text, 0xac, count));
+            assert_eq!(
+                of_another,
+                Ok(vec![Since::Unknown; count]),
+                "{count} {suffix}"
+            );
+            let text = [&filtered[..], suffix.as_bytes()].concat();
+            let read = read_back(&text, |text| parse_partitions(text, count as u16));
+            assert_eq!(read.as_ref(), Ok(&expected), "{count} {suffix}");
+        }
+    }
+    let one = |text: &str| read_back(text.as_bytes(), |text| parse(text, 0, 1));
+    for text in [
+        "1a-5gzip",
+        "x1a-5",
+        "live-gzip",
+        "*",
+        "1a-gzip",
+        "urn:uuid:1-2",
+    ] {
+        assert_eq!(one(text), Err(Malformed), "{text}");
+    }
+    assert_eq!(one("oldest"), Ok(vec![Since::Oldest]));
+}
+
+#[test]
+fn the_later_of_two_positions_counts() {
+    let (early, late, old) = (at(3, 1), at(3, 2), at(2, 9));
+    for (one, other, expected) in [
+        (early, late, late),
+        (late, early, late),
+        (old, early, early),
+        (late, old, late),
+        (Since::Unknown, early, early),
+        (early, Since::Unreadable, early),
+        (Since::Unreadable, Since::Unknown, Since::Unreadable),
+    ] {
+        assert_eq!(later(one, other, 3), expected, "{one:?} {other:?}");
+    }
 }
 
 /// An epoch costs its bytes only where it changes.

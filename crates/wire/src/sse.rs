@@ -37,14 +37,14 @@ pub fn write_data(out: &mut Vec<u8>, data: &[u8]) {
     out.push(b'\n');
 }
 
-/// Appends a comment, which readers skip: a heartbeat, or the first bytes of a stream.
+/// Appends a comment, which readers skip: a heartbeat, or the first bytes of a stream. No empty line follows: some readers
+/// take each for the end of an event, even where the event has no data.
 pub fn write_comment(out: &mut Vec<u8>, text: &str) {
     let prefix: &[u8] = if text.is_empty() { b":" } else { b": " };
     write_lines(out, prefix, text.as_bytes());
-    out.push(b'\n');
 }
 
-/// Appends the time in milliseconds that a client waits before it reconnects.
+/// Appends the time in milliseconds that a client waits before it reconnects. It holds as soon as its line ends.
 pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
     let mut digits = [0; 10];
     let mut at = digits.len();
@@ -58,7 +58,6 @@ pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
         }
     }
     write_line(out, b"retry: ", &digits[at..]);
-    out.push(b'\n');
 }
 
 /// Whether a value may become an id, an event name or a header such as a content type: it holds no

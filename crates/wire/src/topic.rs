@@ -28,8 +28,10 @@ pub enum TopicError {
     NotUtf8,
     /// A control character: C0 (NUL included), DEL or C1.
     Control,
-    /// `+` or `#` in a name, or not as a level of its own in a filter, or `#` before the end.
+    /// `+` or `#` in a name.
     Wildcard,
+    /// `+` or `#` not as a level of its own in a filter, or `#` before the end.
+    Misplaced,
     /// Two slashes together, or one at an end, in a path.
     EmptyLevel,
     /// A level `.` or `..`, which a proxy on the way would have resolved.
@@ -49,8 +51,13 @@ impl TopicError {
             Self::Empty => "the topic is empty",
             Self::TooLong { .. } => "the topic is too long",
             Self::NotUtf8 => "the topic is not UTF-8",
-            Self::Control => "the topic has a control character",
-            Self::Wildcard => "the topic has a misplaced wildcard, + or #",
+            Self::Control => {
+                "the topic has a control character (U+0000 to U+001F, U+007F to U+009F); leave it out"
+            }
+            Self::Wildcard => {
+                "the topic has a + or #, which only filters may have; in a URL a space is %20"
+            }
+            Self::Misplaced => "the filter has a misplaced wildcard, + or #",
             Self::EmptyLevel => "the topic has an empty level; give it as ?topic=",
             Self::DotSegment => "the topic has a level that is . or ..",
             Self::EncodedSlash => "the topic has an encoded slash; give it as ?topic=",
@@ -138,7 +145,7 @@ pub fn check_filter(filter: &[u8], max: usize) -> Result<(), TopicError> {
     check_text(filter, max)?;
     match wildcards_stand_alone(filter) {
         true => Ok(()),
-        false => Err(TopicError::Wildcard),
+        false => Err(TopicError::Misplaced),
     }
 }
 

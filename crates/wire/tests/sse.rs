@@ -90,7 +90,7 @@ fn events_are_written_line_by_line() {
     write_retry(&mut out, 0);
     write_retry(&mut out, u32::MAX);
     let expected = "id: 7\nevent: tick\ndata: a\ndata: b\ndata: c\ndata: d\ndata: \n\n\
-        data: \n\n:\n\n: two\n: lines\n\nretry: 0\n\nretry: 4294967295\n\n";
+        data: \n\n:\n: two\n: lines\nretry: 0\nretry: 4294967295\n";
     assert_eq!(core::str::from_utf8(&out).unwrap(), expected);
 }
 

@@ -480,7 +480,7 @@ mod tests {
         let wrong = Grants::new("", [(Right::Publish, "a/#/b")]);
         assert_eq!(
             wrong,
-            Err(GrantError::Filter(Right::Publish, TopicError::Wildcard))
+            Err(GrantError::Filter(Right::Publish, TopicError::Misplaced))
         );
         assert_eq!(Grants::new("a\n", []), Err(GrantError::User));
         assert_eq!(Grants::new(&"x".repeat(256), []), Err(GrantError::User));

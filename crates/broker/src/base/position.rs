@@ -39,7 +39,15 @@ pub enum Since {
     At(Position),
     /// The client named a position of another server or of another set: a gap, then the oldest.
     Unknown,
+    /// What a long-poll sent back is no position: a gap, then the next message. The oldest would be its answer again and again if
+    /// what is sent back is altered each time.
+    Unreadable,
 }
+
+/// The longest suffix that is taken off a position, in bytes.
+const SUFFIX_BYTES_MAX: usize = 32;
+/// Places at which a suffix may begin: each is tried.
+const CUTS_MAX: usize = 8;
 
 /// A position that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +144,43 @@ pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malforme
     }
 }
 
-/// The same for a subscriber by filter, with one entry for each partition. Positions of topics are not taken, even with a single
+/// Reads a position that a client sent back, with `parse`. A proxy that passes an answer on in a content coding alters its tag: it
+/// may stand there with a suffix behind it, such as `-gzip`, `;br`, `--zstd` or `"-gzip`.
+pub fn read_back(
+    text: &[u8],
+    parse: impl Fn(&[u8]) -> Result<Vec<Since>, Malformed>,
+) -> Result<Vec<Since>, Malformed> {
+    let is_position = |since: &Since| matches!(since, Since::At(_));
+    let mut found = parse(text);
+    if matches!(&found, Ok(all) if !all.contains(&Since::Unknown)) {
+        return found;
+    }
+    let ends = (1..text.len()).rev().take(SUFFIX_BYTES_MAX);
+    let cuts = ends.filter(|at| !text[*at].is_ascii_alphanumeric());
+    // A set with something behind it is no set of so many topics, so that the first one to fit is the right one.
+    for cut in cuts.take(CUTS_MAX) {
+        match parse(&text[..cut]) {
+            Ok(all) if all.iter().all(is_position) => return Ok(all),
+            Ok(all) if all.contains(&Since::Unknown) => found = found.or(Ok(all)),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The later one of two places that a client has sent back for the same topic; `epoch` is the present one of the logs.
+pub fn later(one: Since, other: Since, epoch: u32) -> Since {
+    let rank = |since: Since| match since {
+        Since::At(at) => (1 + u32::from(at.epoch == epoch), at.offset),
+        _ => (0, 0),
+    };
+    match rank(other) > rank(one) {
+        true => other,
+        false => one,
+    }
+}
+
+/// What [`parse`] is for topics, for a subscriber by filter: one entry for each partition. Positions of topics are not taken, even with a single
 /// partition: they say nothing about losses of other topics. Nor are those by filter of a server that had no partitions yet, which
 /// were written like those of sets.
 pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, Malformed> {

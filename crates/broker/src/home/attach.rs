@@ -222,7 +222,9 @@ impl Home {
                 Since::At(seen) if seen.epoch == self.epoch && seen.offset == row.last() => {
                     row.flags &= !DELETED;
                 }
-                Since::At(_) | Since::Unknown | Since::After(_) => return Err(Attached::Gone),
+                Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
+                    return Err(Attached::Gone);
+                }
                 // A poll whose wait ends does not bring the topic back to life.
                 _ if ask.poll && ask.again => return Err(Attached::Gone),
                 _ => row.flags &= !DELETED,
@@ -397,6 +399,7 @@ impl Home {
                 (offset.min(last), false, false)
             }
             Since::Unknown => (oldest, true, true),
+            Since::Unreadable => (last, true, false),
             Since::At(Position { epoch, offset }) => {
                 let known = epoch == self.epoch && offset <= *sequence;
                 match known {

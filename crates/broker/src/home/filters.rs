@@ -174,6 +174,7 @@ impl Home {
                     reader(offset, 0, 0, false, false)
                 }
             }
+            Since::Unreadable => reader(sequence, sequence, losses, true, false),
             Since::At(_) | Since::Unknown => reader(0, 0, losses, true, true),
         }
     }

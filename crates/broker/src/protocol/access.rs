@@ -15,8 +15,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crore_wire::form;
+use crore_wire::http::cookie;
 use crore_wire::http::head::{Head, Method};
-use crore_wire::http::{cookie, origin};
 
 use super::task::{Door, Flow};
 use crate::base::access::{
@@ -126,7 +126,9 @@ impl Front {
         io: &mut I,
     ) -> bool {
         let closed = self.world.settings.access.closed;
-        if !closed || kept.who.is_some() || self.conns.get(slot).is(TURNED_AWAY) {
+        // These are answered alike whoever asks; a browser asks by OPTIONS, with the query of the request that it is to send.
+        let open = !closed || matches!(head.method, Method::Options | Method::Other);
+        if open || kept.who.is_some() || self.conns.get(slot).is(TURNED_AWAY) {
             return true;
         }
         kept.who = match self.credential(head) {
@@ -272,17 +274,6 @@ impl Front {
         let token = cookie::value(head.headers("cookie"), access.cookie.as_bytes());
         let token = token.filter(|token| !token.is_empty());
         Ok(token.map(|token| Came::Token(token.to_vec())))
-    }
-
-    /// Whether the request's cookies count. A browser sends them with requests from any page, so those from another site's page
-    /// count only when that origin is allowed by name. `null` never counts: any site's sandboxed frame sends it.
-    fn sends_cookies(&self, head: &Head<'_>) -> bool {
-        let Some(from) = head.header("origin") else {
-            return true;
-        };
-        let listed = &self.world.settings.http.allowed_origins;
-        origin::same_origin(from, head.host().unwrap_or_default())
-            || from != b"null" && listed.iter().any(|allowed| allowed.as_bytes() == from)
     }
 
     /// The client's credential has expired: ends a stream, a poll or an MQTT client. False when there is none to end.

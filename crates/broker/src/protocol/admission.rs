@@ -234,9 +234,7 @@ impl Front {
 
     /// The last bytes of an event stream that ends: they tell the client to come back, at a time of its own.
     pub(crate) fn come_back(&self, slot: u32) -> Vec<u8> {
-        let mut text = retry(self.spread(slot));
-        text.push(b'\n');
-        text
+        retry(self.spread(slot))
     }
 
     /// Seconds after which the client should come back.

@@ -86,6 +86,10 @@ impl Front {
         if status == 401 {
             head = head.header("WWW-Authenticate", b"Bearer realm=\"crore\"");
         }
+        if status == 415 {
+            // RFC 9110 section 15.5.16.
+            head = head.header("Accept-Encoding", b"identity");
+        }
         if matches!(status, 429 | 503) {
             head = head.number("Retry-After", retry_after_s);
         }

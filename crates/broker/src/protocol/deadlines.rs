@@ -10,6 +10,9 @@ use crate::protocol::encode::chunk;
 use crate::protocol::front::Front;
 use crate::store::slab::NONE;
 
+/// A comment of an event stream. An empty line behind it would be an event to some readers.
+const COMMENT: &[u8] = b":\n";
+
 impl Front {
     /// The connection's deadline has passed.
     pub(crate) fn deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
@@ -56,8 +59,8 @@ impl Front {
                 row.options += PING;
                 frame::write_frame(self.scratch.reply(), Opcode::Ping, b"");
             }
-            _ if row.wants(HTTP10) => self.scratch.reply().extend_from_slice(b":\n\n"),
-            _ => chunk(self.scratch.reply(), b":\n\n"),
+            _ if row.wants(HTTP10) => self.scratch.reply().extend_from_slice(COMMENT),
+            _ => chunk(self.scratch.reply(), COMMENT),
         }
         let bytes = self.scratch.take_reply();
         self.put(slot, &bytes, io);

@@ -73,19 +73,23 @@ impl Encoding {
         }
     }
 
-    /// Whether the message names its topic.
+    /// Whether the message names its topic to a subscriber of a single one.
     #[inline]
     pub fn names_topic(self) -> bool {
         !matches!(
             self,
-            Encoding::Frame | Encoding::Packed | Encoding::Events | Encoding::EventsToEnd
+            Encoding::Frame
+                | Encoding::Packed
+                | Encoding::Meta
+                | Encoding::Events
+                | Encoding::EventsToEnd
         )
     }
 }
 
 /// A message with its names.
 pub struct Message<'a> {
-    /// The topic, where [`Encoding::names_topic`] says so.
+    /// The topic, where [`Encoding::names_topic`] says so or the connection has several.
     pub topic: &'a [u8],
     /// The position.
     pub id: &'a [u8],
@@ -113,7 +117,10 @@ impl Message<'_> {
             },
             Encoding::Meta => {
                 meta_line(&mut out.own, b"id", self.id);
-                meta_line(&mut out.own, b"topic", self.topic);
+                // Nchan's own client takes no line here that it does not know.
+                if !self.topic.is_empty() {
+                    meta_line(&mut out.own, b"topic", self.topic);
+                }
                 if !frames.content_type(record).is_empty() {
                     meta_line(&mut out.own, b"content-type", frames.content_type(record));
                 }

@@ -15,6 +15,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{form, json, sse, topic};
 
 use super::close_code;
+use super::names::filter_reason;
 use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::position;
@@ -101,7 +102,7 @@ impl Front {
             filter.push(b'#');
         }
         topic::check_filter(&filter, self.world.settings.limits.topic_bytes)
-            .map_err(|error| error.reason())?;
+            .map_err(|error| filter_reason(&error))?;
         Ok(filter)
     }
 

@@ -3,23 +3,17 @@
 //!
 //! Invariant: nothing is done to topics here, so that a head may be judged twice: before its body comes, and with it.
 
-use alloc::format;
-use alloc::string::String;
-
 use crore_wire::http::accept::Accept;
 use crore_wire::http::head::{Body, Head, Method};
-use crore_wire::http::origin;
 use crore_wire::{form, topic};
 
 use super::access::rights;
-use super::answer::ANY_ORIGIN;
 use super::mqtt::packets::speaks_mqtt;
 use super::publish::RESERVED;
 use super::task::{Answered, Door, Flow, Task};
 use crate::base::access::Who;
-use crate::base::strangers::Stranger;
 use crate::conn::io::Io;
-use crate::conn::{FILTERS, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, TURNED_AWAY};
+use crate::conn::{FILTERS, HEAD, HTTP10, JSON, KEEP, TURNED_AWAY};
 use crate::mail::Verb;
 use crate::protocol::front::Front;
 
@@ -66,13 +60,16 @@ impl Front {
         who: Option<Who>,
     ) -> Result<Task, Answered> {
         let upgrade = head.is_websocket_upgrade();
-        if let Err(reason) = self.admit(slot, head, upgrade) {
-            return self.answered(slot, 403, &reason);
+        if let Err((status, reason)) = self.admit(slot, head, upgrade) {
+            return self.answered(slot, status, &reason);
         }
         if let Err(reached) = self.admitted(slot, head) {
             self.turn_away(slot, head, reached);
             return Err(Answered);
         }
+        let routed = self.route(head.path);
+        let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
+        self.judge_methods(slot, head, routed.map(|(door, _)| door))?;
         if let Err(refusal) = self.enter_as(slot, who) {
             self.refuse_credentials(slot, refusal);
             return Err(Answered);
@@ -80,13 +77,6 @@ impl Front {
         if upgrade && speaks_mqtt(head) {
             return Ok(Task::Mqtt);
         }
-        if head.path == b"*" {
-            // About the server as a whole (RFC 9110 section 9.3.7).
-            self.preflight(slot, allowed(Door::Publish));
-            return Err(Answered);
-        }
-        let routed = self.route(head.path);
-        let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
         let Some((door, rest)) = routed else {
             let reason =
                 "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
@@ -94,6 +84,26 @@ impl Front {
         };
         self.judge_method(slot, head, body, door, upgrade)?;
         self.judge_names(slot, head, door, rest, upgrade)
+    }
+
+    /// Answers methods whose answer depends on nobody's rights: one that asks which there are, and one that there is not.
+    fn judge_methods(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        door: Option<Door>,
+    ) -> Result<(), Answered> {
+        // About the server as a whole (RFC 9110 section 9.3.7); load balancers ask it at the root whether it lives.
+        let whole = matches!(head.path, b"*" | b"/");
+        match (head.method, door) {
+            (Method::Options, Some(door)) => self.preflight(slot, allowed(door)),
+            (Method::Options, None) if whole => self.preflight(slot, allowed(Door::Publish)),
+            (Method::Other, door) => {
+                self.method_not_allowed(slot, allowed(door.unwrap_or(Door::Publish)));
+            }
+            _ => return Ok(()),
+        }
+        Err(Answered)
     }
 
     /// Whether this method is allowed at that door.
@@ -105,13 +115,9 @@ impl Front {
         door: Door,
         upgrade: bool,
     ) -> Result<(), Answered> {
-        if head.method == Method::Options {
-            self.preflight(slot, allowed(door));
-            return Err(Answered);
-        }
         let get = matches!(head.method, Method::Get | Method::Head);
         let fits = match door {
-            Door::Publish => head.method != Method::Other,
+            Door::Publish => true,
             Door::Subscribe | Door::Interest => get,
             Door::PubSub => head.method == Method::Get,
         };
@@ -125,6 +131,9 @@ impl Front {
         if head.method == Method::Put && has_body(body) {
             // `curl -T` sends a body with PUT, which would be lost.
             return self.answered(slot, 400, PUT_WITH_BODY);
+        }
+        if head.method == Method::Post && head.is_coded() {
+            return self.answered(slot, 415, CODED);
         }
         Ok(())
     }
@@ -234,50 +243,6 @@ impl Front {
         }
     }
 
-    /// Refuses requests to foreign host names and from pages of origins that are not allowed; notes what scripts may read of the
-    /// answer.
-    fn admit(&mut self, slot: u32, head: &Head<'_>, upgrade: bool) -> Result<(), String> {
-        let http = &self.world.settings.http;
-        let host = head.host().unwrap_or_default();
-        if http.loopback_hosts_only
-            && head
-                .host()
-                .is_some_and(|host| !origin::is_loopback_host(host))
-        {
-            self.stats.foreign_hosts += 1;
-            self.gate.strangers().refused(Stranger::Host, host);
-            return Err(format!(
-                "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
-                shown(host)
-            ));
-        }
-        let Some(from) = head.header("origin") else {
-            return Ok(());
-        };
-        let listed = http
-            .allowed_origins
-            .iter()
-            .position(|allowed| allowed == "*" || allowed.as_bytes() == from);
-        let safe = matches!(head.method, Method::Get | Method::Head | Method::Options) && !upgrade;
-        match listed {
-            Some(n) => {
-                let any = http.allowed_origins[n] == "*";
-                let number = if any { ANY_ORIGIN } else { n as u32 + 1 };
-                self.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;
-                Ok(())
-            }
-            None if safe || origin::same_origin(from, host) => Ok(()),
-            None => {
-                self.stats.foreign_origins += 1;
-                self.gate.strangers().refused(Stranger::Origin, from);
-                Err(format!(
-                    "the origin {0} is not allowed: write allowed_origins = [\"{0}\"] under [http] in crore.toml (http.allowed_origins)",
-                    shown(from)
-                ))
-            }
-        }
-    }
-
     fn route<'p>(&self, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
         let http = &self.world.settings.http;
         for (door, prefixes) in [
@@ -297,12 +262,14 @@ impl Front {
         None
     }
 
+    /// Says which methods there are, and to the browsers of listed origins that a script may send any header: the star stands for
+    /// all but `Authorization`; older browsers know the names only.
     fn preflight(&mut self, slot: u32, allowed: &str) {
         let head = self.head(slot, 204).header("Allow", allowed.as_bytes());
         head.header("Access-Control-Allow-Methods", allowed.as_bytes())
             .header(
                 "Access-Control-Allow-Headers",
-                b"Authorization, Content-Type, Accept, Cache-Control, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key",
+                b"Authorization, Content-Type, Accept, Cache-Control, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, X-Requested-With, Pragma, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key, *",
             )
             .header("Access-Control-Max-Age", b"600")
             .end();
@@ -314,15 +281,6 @@ impl Front {
             .content(b"");
     }
 }
-
-/// Text from a client, cut to the length that an answer may repeat.
-fn shown(text: &[u8]) -> String {
-    let most = text.len().min(SHOWN_BYTES_MAX);
-    String::from_utf8_lossy(&text[..most]).into_owned()
-}
-
-/// A host name has at most 253 bytes; a longer one is no typing error.
-const SHOWN_BYTES_MAX: usize = 300;
 
 /// The methods allowed at a door.
 fn allowed(door: Door) -> &'static str {
@@ -341,6 +299,10 @@ fn has_body(body: Body) -> bool {
 /// The answer to a PUT that would publish.
 const PUT_WITH_BODY: &str =
     "PUT makes a topic and takes no body; POST publishes (curl --data-binary @FILE)";
+
+/// The answer to a publish whose body is in a content coding. A message has no field for it, so that subscribers would get bytes
+/// that they cannot read.
+const CODED: &str = "Content-Encoding is not decoded here: send the body as it is, or publish compressed bytes with a content type of their own, such as application/gzip";
 
 pub(super) fn is_batch(head: &Head<'_>) -> bool {
     head.header("content-type").is_some_and(|value| {

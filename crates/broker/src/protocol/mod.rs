@@ -1,5 +1,5 @@
 //! The protocols of connections. Each file is a part of the shard's turn: `http` reads
-//! requests, `judge` decides by their heads, `publish` and `subscribe` carry them out, `answer` writes the
+//! requests, `judge` decides by their heads, `sites` by where they come from, `publish` and `subscribe` carry them out, `answer` writes the
 //! responses, `access` checks credentials and rights, `filtered` serves subscribers by filter, `admission` turns clients away,
 //! `interest` serves followers of interest, `websocket` reads frames, `deadlines` watches the clock, `hold` ends inputs that
 //! are too slow or have no room, `review` ends connections that new settings grant less to. `push` and `send` write to the sockets.
@@ -51,6 +51,7 @@ pub(crate) mod run;
 mod scratch;
 pub(crate) mod send;
 pub(crate) mod side;
+mod sites;
 pub(crate) mod subscribe;
 mod task;
 pub(crate) mod websocket;

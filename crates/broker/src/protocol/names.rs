@@ -58,14 +58,16 @@ impl Front {
 }
 
 /// Why a filter is wrong, in one line.
-fn filter_reason(error: &TopicError) -> &'static str {
+pub(super) fn filter_reason(error: &TopicError) -> &'static str {
     match error {
         TopicError::Empty => "the filter is empty",
         TopicError::TooLong { .. } => "the filter is too long",
         TopicError::NotUtf8 => "the filter is not UTF-8",
-        TopicError::Control => "the filter has a control character",
-        TopicError::Wildcard => {
-            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23"
+        TopicError::Control => {
+            "the filter has a control character (U+0000 to U+001F, U+007F to U+009F); leave it out"
+        }
+        TopicError::Misplaced => {
+            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23, and a space is %20"
         }
         other => other.reason(),
     }

@@ -181,6 +181,8 @@ pub struct Attaching {
     pub frames: Frames,
     /// A topic that has answered was deleted meanwhile.
     pub gone: bool,
+    /// The client says `no-cache`, as `EventSource` does: it takes an id without data as the standard has it.
+    pub no_cache: bool,
 }
 
 /// A message or gap that a connection on several topics holds until the last of them has answered.

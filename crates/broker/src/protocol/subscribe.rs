@@ -73,6 +73,9 @@ impl Front {
         }
         let mut attaching = Attaching {
             waiting: names.len() as u32,
+            no_cache: ["cache-control", "pragma"]
+                .iter()
+                .any(|name| head.has_token(name, "no-cache")),
             ..Attaching::default()
         };
         if streams {
@@ -215,8 +218,9 @@ impl Front {
         }
     }
 
-    /// Where to begin: as the headers say, else `since` or `last_event_id` in the query. A client that reconnects by itself, such
-    /// as an event source or a cache, repeats the query of its first request, so its headers are newer.
+    /// Where to begin: as the headers say, else the query. A client that reconnects by itself, such as an event source or a
+    /// cache, repeats the query of its first request, so its headers are newer; so is a last event id in the query, which
+    /// polyfills add to their URL, than `since` there.
     fn since(
         &mut self,
         slot: u32,
@@ -225,43 +229,73 @@ impl Front {
         count: usize,
     ) -> Result<Vec<Since>, &'static str> {
         let (filtered, partitions) = (self.conns.get(slot).wants(FILTERS), self.world.partitions);
-        let parse = |text: &[u8]| match filtered {
-            true => position::parse_partitions(text, partitions),
-            false => position::parse(text, set, count),
+        let read = |text: &[u8]| {
+            position::read_back(etag::undress(text), |text| match filtered {
+                true => position::parse_partitions(text, partitions),
+                false => position::parse(text, set, count),
+            })
         };
-        let tag = head
-            .header("if-none-match")
-            .and_then(etag::first_entity_tag);
+        let upgrade = head.is_websocket_upgrade();
+        let events = !upgrade && head.accept() == Accept::EventStream;
+        // A browser that got 400 here would give up for good, so it is told a gap instead.
+        let unreadable = || match events || upgrade {
+            true => alloc::vec![Since::Unknown; count],
+            false => alloc::vec![Since::Unreadable; count],
+        };
+        let newest = |name| {
+            let tags = head
+                .headers(name)
+                .flat_map(etag::entity_tags)
+                .take(TAGS_MAX);
+            let each = tags.map(|tag| read(tag).unwrap_or_else(|_| unreadable()));
+            let epoch = self.world.epoch;
+            let later = |(one, other)| position::later(one, other, epoch);
+            each.reduce(|all, tag| all.into_iter().zip(tag).map(later).collect())
+        };
+        let (event_id, tag) = (newest("last-event-id"), newest("if-none-match"));
         let time = head
             .header("if-modified-since")
             .and_then(crore_wire::http::date::parse_date);
         if tag.is_some() || time.is_some() {
             self.conns.get_mut(slot).options |= CONDITIONAL;
         }
-        let id = head
-            .header("last-event-id")
-            .filter(|id| !id.is_empty())
-            .or(tag);
-        if let Some(id) = id {
-            // A browser that got 400 here would give up for good, so it is told a gap instead.
-            return Ok(parse(id).unwrap_or_else(|_| alloc::vec![Since::Unknown; count]));
+        if let Some(since) = event_id.or(tag) {
+            return Ok(since);
         }
         if let Some(time) = time {
             let counted_s = self.wall.counted(time, self.now);
             return Ok(alloc::vec![Since::After(counted_s); count]);
         }
-        for (key, value) in form::pairs(head.query) {
-            if matches!(key, b"since" | b"last_event_id") && !value.is_empty() {
-                let mut text = Vec::new();
-                form::decode(value, &mut text)
-                    .map_err(|_| "a bad percent escape in the position")?;
-                return parse(&text).map_err(
-                    |_| "since= takes oldest, live, -N or a position that the server gave",
-                );
-            }
+        let pairs = || form::pairs(head.query).filter(|(_, value)| !value.is_empty());
+        let event_id = pairs().filter(|(key, _)| is_event_id(key)).last();
+        let Some((_, value)) = event_id.or_else(|| pairs().find(|(key, _)| *key == b"since"))
+        else {
+            return Ok(alloc::vec![Since::Default; count]);
+        };
+        let mut text = Vec::new();
+        let decoded = form::decode(value, &mut text);
+        let since = decoded.map_err(|_| "a bad percent escape in the position");
+        let since = since.and_then(|()| read(&text).map_err(|_| NO_POSITION));
+        // The id in an event source's URL comes from a program too.
+        match event_id.is_some() && events {
+            true => Ok(since.unwrap_or_else(|_| unreadable())),
+            false => since,
         }
-        Ok(alloc::vec![Since::Default; count])
     }
+}
+
+/// Tags of one request that are read: caches send those of all that they keep.
+const TAGS_MAX: usize = 16;
+
+const NO_POSITION: &str =
+    "since= and last_event_id= take oldest, live, -N or a position that the server gave";
+
+/// Whether a key of the query names the last event id: `last_event_id`, and what polyfills of `EventSource` and other servers call
+/// it (`lastEventId`, `lastEventID`, `Last-Event-ID`, `evs_last_event_id`).
+fn is_event_id(key: &[u8]) -> bool {
+    let key = key.strip_prefix(b"evs_").unwrap_or(key);
+    let letters = key.iter().filter(|b| !matches!(b, b'-' | b'_'));
+    letters.map(u8::to_ascii_lowercase).eq(*b"lasteventid")
 }
 
 /// Hash of a set of topics for its positions: another set, or another order, has another hash.

@@ -22,9 +22,9 @@ const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nC
     Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\n";
 const STREAM: &str = "HTTP/1.1 200 OK\nContent-Type: text/event-stream\n\
     Cache-Control: no-cache, no-transform\nX-Accel-Buffering: no\nTransfer-Encoding: chunked\n\n\
-    11\n:\n\nretry: 2000\n\n\n\n";
+    e\n:\nretry: 2000\n\n";
 const STREAM_OF_1_0: &str = "HTTP/1.1 200 OK\nConnection: close\nContent-Type: text/event-stream\n\
-    Cache-Control: no-cache, no-transform\nX-Accel-Buffering: no\n\n:\n\nretry: 2000\n\n\n";
+    Cache-Control: no-cache, no-transform\nX-Accel-Buffering: no\n\n:\nretry: 2000\n";
 const CACHING: &str =
     "Cache-Control: private, no-cache\nVary: If-None-Match, If-Modified-Since, Accept, Origin\n";
 const TIME: &str = "Last-Modified: Fri, 15 Jan 2027 08:00:00 GMT\n";

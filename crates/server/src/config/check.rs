@@ -10,9 +10,10 @@ use crore_broker::settings::{
 };
 use crore_broker::{PartitionId, SLOTS};
 
+use crore_wire::http::origin::normal;
 use crore_wire::topic::check_filter;
 
-use super::forms::{is_origin, overlap, path_prefix};
+use super::forms::{overlap, path_prefix};
 use crate::access::Checks;
 use crate::settings::file::File;
 use crate::settings::problems::{Check, Problem, ranges};
@@ -204,9 +205,9 @@ fn http(check: &mut Check, http: &Http) {
         }
     }
     for (index, origin) in http.allowed_origins.iter().enumerate() {
-        if !is_origin(origin) {
+        if origin != "*" && normal(origin.as_bytes()).is_none() {
             let what = format!(
-                "`{origin}` is not an origin; write scheme, host and perhaps port in lower case without a path, \
+                "`{origin}` is not an origin; write scheme, host and perhaps port without a path, \
                  such as \"https://app.example.com\", \"null\" for pages from files, or \"*\" for all"
             );
             check.fail(format!("http.allowed_origins[{}]", index + 1), what);

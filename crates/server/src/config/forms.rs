@@ -1,4 +1,4 @@
-//! The forms of path prefixes and origins.
+//! The form of path prefixes.
 
 /// A prefix is plain segments: what a request line can hold without an escape.
 pub fn path_prefix(path: &str) -> Result<(), String> {
@@ -19,23 +19,6 @@ pub fn overlap(a: &str, b: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The serialization of RFC 6454 section 6.2, `null` included (which stands for pages from files, and for pages that
-/// hide their origin), or `*` for all.
-pub fn is_origin(origin: &str) -> bool {
-    if origin == "*" || origin == "null" {
-        return true;
-    }
-    let Some((scheme, authority)) = origin.split_once("://") else {
-        return false;
-    };
-    let scheme_ok = scheme.starts_with(|c: char| c.is_ascii_lowercase())
-        && scheme
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
-    let host_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
-    scheme_ok && !authority.is_empty() && authority.chars().all(host_char)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,31 +35,5 @@ mod tests {
         }
         assert!(overlap("/a", "/a/b") && overlap("/a/b", "/a") && overlap("/a", "/a"));
         assert!(!overlap("/pub", "/pubsub") && !overlap("/a/b", "/a/c"));
-    }
-
-    #[test]
-    fn origins() {
-        for origin in [
-            "*",
-            "null",
-            "https://a.example",
-            "http://localhost:3000",
-            "http://[::1]:80",
-            "app+x://a",
-        ] {
-            assert!(is_origin(origin), "{origin}");
-        }
-        for origin in [
-            "",
-            "a.example",
-            "https://",
-            "https://A.example",
-            "https://a/",
-            "NULL",
-            "://a",
-            "https://a b",
-        ] {
-            assert!(!is_origin(origin), "{origin}");
-        }
     }
 }

@@ -15,7 +15,10 @@ mod forms;
 mod host;
 mod locate;
 
+use std::mem::take;
 use std::path::{Path, PathBuf};
+
+use crore_wire::http::origin::normal;
 
 use crate::settings::access::Access;
 use crate::settings::file::File;
@@ -110,8 +113,11 @@ pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
     Ok(file.access)
 }
 
-/// Replaces what the file leaves to the host (0 = by cores, 0 = by memory).
+/// Brings origins into the form in which requests are compared with them, and replaces what the file leaves to the host (0 = by cores, 0 = by memory).
 fn resolve(mut file: File, source: Option<PathBuf>, resources: &Resources) -> Effective {
+    for origin in &mut file.http.allowed_origins {
+        *origin = normal(origin.as_bytes()).unwrap_or_else(|| take(origin));
+    }
     if file.shards == 0 {
         file.shards = resources.cores.min(MAX_SHARDS);
     }

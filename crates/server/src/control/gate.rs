@@ -1,23 +1,28 @@
 //! The checks of every request to the admin port, before any handler.
 //!
-//! * `Host` names the admin port itself, else 403: a page whose name was rebound to this address gets nothing. A port on all
-//!   addresses (`0.0.0.0`, `[::]`) is named by any address with its number, since only a name can be rebound. The two questions
-//!   of a load balancer are answered by any `Host`: their answers are worth nothing to a page.
-//! * `Origin`, where a browser sends one, is the admin port's own, else 403: no page elsewhere may order anything. On a port on
-//!   all addresses, only the address of the request counts: a page at another address is elsewhere.
+//! * `Host` names the admin port itself, a name of the loopback with whatever port (a tunnel has one of its own), or one of
+//!   `admin.hosts`; else 403: a page whose name was rebound to this address gets nothing, since its `Host` is that name. A port on
+//!   all addresses (`0.0.0.0`, `[::]`) is named by any address, since only a name can be rebound. The two questions of a load
+//!   balancer are answered by any `Host`: their answers are worth nothing to a page.
+//! * `Origin`, where a browser sends one, is the admin port's own, else 403: no page elsewhere may order anything. Of a name of the
+//!   loopback and of a port on all addresses, only the address of the request counts: a page at another port or address is
+//!   elsewhere. Several `Origin` fields are 400.
+//! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403: no header would guard
+//!   its answer. A link that leads to the console is followed.
 //! * With `admin.token` set, `Authorization: Bearer` has it, else 401, except for the files of the console, the API's
 //!   description and the two questions of a load balancer. The time of the comparison tells nothing about the token.
 //!
 //! Cookies are never looked at, and no answer permits another origin. Refused requests are counted, and logged once in a while
 //! for each reason.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use crore_wire::http::origin::{is_elsewhere, is_loopback_host, same_origin};
 use subtle::ConstantTimeEq as _;
 
 use super::port::Met;
@@ -33,11 +38,11 @@ const CLOSED: &[&str] = &["/api/", "/metrics"];
 /// The checks' state.
 pub struct Gate {
     hosts: Vec<String>,
-    /// The port, where it is one of all addresses of the host: each of them names it.
-    on_all: Option<u16>,
+    /// It is a port on all addresses of the host: each of them names it.
+    on_all: bool,
     token: Option<String>,
     /// Refused requests, by [`Refusal`].
-    refused: [Met; 3],
+    refused: [Met; 5],
 }
 
 /// Why a request is refused.
@@ -45,13 +50,16 @@ pub struct Gate {
 enum Refusal {
     Host,
     Origin,
+    Origins,
+    Site,
     Token,
 }
 
 impl Refusal {
     fn status(self) -> StatusCode {
         match self {
-            Refusal::Host | Refusal::Origin => StatusCode::FORBIDDEN,
+            Refusal::Host | Refusal::Origin | Refusal::Site => StatusCode::FORBIDDEN,
+            Refusal::Origins => StatusCode::BAD_REQUEST,
             Refusal::Token => StatusCode::UNAUTHORIZED,
         }
     }
@@ -60,9 +68,15 @@ impl Refusal {
     fn why(self) -> &'static str {
         match self {
             Refusal::Host => {
-                "the Host is not the admin port's; ask it by its address, or name the host in admin.hosts"
+                "the Host is not the admin port's; ask it by its address or as localhost, or name the host in admin.hosts"
             }
-            Refusal::Origin => "pages of another origin may not ask here",
+            Refusal::Origin => {
+                "pages of another origin may not ask here; the console's own name may be listed in admin.hosts"
+            }
+            Refusal::Origins => "several Origin fields, or several Host fields; send one of each",
+            Refusal::Site => {
+                "a page of another origin asks (Sec-Fetch-Site); open the address in a tab of its own, or ask with a program"
+            }
             Refusal::Token => "send Authorization: Bearer with the token of admin.token",
         }
     }
@@ -72,10 +86,7 @@ impl Gate {
     /// That of an admin port at `address`.
     pub fn new(admin: &Admin, address: SocketAddr) -> Self {
         let mut hosts = vec![address.to_string()];
-        let on_all = Some(address.port()).filter(|_| address.ip().is_unspecified());
-        if address.ip().is_loopback() || on_all.is_some() {
-            hosts.push(format!("localhost:{}", address.port()));
-        }
+        let on_all = address.ip().is_unspecified();
         hosts.extend(admin.hosts.iter().map(|host| host.to_ascii_lowercase()));
         let token = Some(admin.token.clone()).filter(|token| !token.is_empty());
         Gate {
@@ -98,31 +109,44 @@ impl Gate {
         }
     }
 
-    /// Whether a name is the admin port's.
+    /// Whether the settings give the port this name.
     fn is_ours(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         self.hosts.contains(&host)
     }
 
-    /// Whether it is an address of a port on all addresses.
-    fn is_address(&self, host: &str) -> bool {
-        let address = host.parse::<SocketAddr>().ok();
-        address.is_some_and(|address| self.on_all == Some(address.port()))
+    /// Whether it is a name that nobody can rebind and that leads to this port: one of the loopback, or an address of a port on all
+    /// addresses.
+    fn is_fixed(&self, host: &str) -> bool {
+        let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok();
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let is_address = is_address || bare.is_some_and(|it| it.parse::<Ipv6Addr>().is_ok());
+        is_loopback_host(host.as_bytes()) || self.on_all && is_address
     }
 
     /// Why a request is refused.
     fn refuse(&self, path: &str, headers: &HeaderMap) -> Option<Refusal> {
         let text = |name| Some(headers.get(name)?.to_str().unwrap_or_default());
+        let several = |name| headers.get_all(name).iter().nth(1).is_some();
+        if several(header::ORIGIN) || several(header::HOST) {
+            return Some(Refusal::Origins);
+        }
         let host = text(header::HOST).unwrap_or_default();
-        if !(self.is_ours(host) || self.is_address(host) || PROBES.contains(&path)) {
+        if !(self.is_ours(host) || self.is_fixed(host) || PROBES.contains(&path)) {
             return Some(Refusal::Host);
         }
-        let foreign = text(header::ORIGIN).is_some_and(|origin| {
-            let from = origin.split_once("://").map_or(origin, |(_, from)| from);
-            !(self.is_ours(from) || self.is_address(from) && from == host)
-        });
-        if foreign {
-            return Some(Refusal::Origin);
+        match text(header::ORIGIN) {
+            Some(origin) => {
+                let from = origin.split_once("://").map_or(origin, |(_, from)| from);
+                let same = self.is_fixed(host) && same_origin(origin.as_bytes(), host.as_bytes());
+                if !(self.is_ours(from) || same) {
+                    return Some(Refusal::Origin);
+                }
+            }
+            None if is_foreign(path, headers) => return Some(Refusal::Site),
+            None => {}
         }
         let wants_token =
             CLOSED.iter().any(|closed| path.starts_with(closed)) && !OPEN.contains(&path);
@@ -134,6 +158,16 @@ impl Gate {
         let is_right = bool::from(given.as_bytes().ct_eq(token.as_bytes()));
         (!is_right).then_some(Refusal::Token)
     }
+}
+
+/// Whether a browser sent it for a page of another origin, which does not say so by `Origin`. A tab that a link opens shows the
+/// console to its visitor and nothing to the page.
+fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
+    let says = |name, value| headers.get(name).is_some_and(|it| it == value);
+    let opens =
+        path == "/" && says("sec-fetch-mode", "navigate") && says("sec-fetch-dest", "document");
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    !opens && sites.any(|site| is_elsewhere(site.as_bytes()))
 }
 
 /// Lets a request through or answers it.
@@ -173,10 +207,11 @@ mod tests {
     }
 
     fn status(gate: &Gate, path: &str, headers: &[(header::HeaderName, &str)]) -> u16 {
-        let headers = headers
-            .iter()
-            .map(|(name, value)| (name.clone(), value.parse().unwrap()))
-            .collect();
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(name.clone(), value.parse().unwrap());
+        }
+        let headers = map;
         gate.refuse(path, &headers)
             .map_or(200, |refusal| refusal.status().as_u16())
     }
@@ -189,9 +224,22 @@ mod tests {
             ("localhost:8801", 200),
             ("LOCALHOST:8801", 200),
             ("admin.example", 200),
-            ("localhost", 403),
-            ("127.0.0.1:8800", 403),
+            // A tunnel has a port of its own.
+            ("localhost", 200),
+            ("localhost:9000", 200),
+            ("127.0.0.1:9000", 200),
+            ("127.0.0.1", 200),
+            ("[::1]", 200),
+            ("[::1]:9000", 200),
+            ("127.8.8.8:1", 200),
+            ("admin.example:9000", 403),
+            ("10.0.0.5:8801", 403),
             ("rebound.example:8801", 403),
+            ("localhost.rebound.example:8801", 403),
+            ("127.0.0.1.rebound.example", 403),
+            ("localhost:8801@rebound.example", 403),
+            ("localhost:x", 403),
+            ("::1", 403),
             ("", 403),
         ] {
             let seen = status(&gate, "/api/v1/stats", &[(header::HOST, host)]);
@@ -216,14 +264,20 @@ mod tests {
                 ("localhost:8801", "", 200),
                 ("admin.example", "", 200),
                 (address, "", 200),
-                ("10.0.0.5:8800", "", 403),
-                ("10.0.0.5", "", 403),
+                ("10.0.0.5:9000", "", 200),
+                ("10.0.0.5", "", 200),
+                ("[2001:db8::5]", "", 200),
+                ("localhost:9000", "", 200),
+                ("10.0.0", "", 403),
                 ("rebound.example:8801", "", 403),
                 ("10.0.0.5.rebound.example:8801", "", 403),
                 ("", "", 403),
                 // A page at an address is one of ours only when it is the one that is asked.
                 ("10.0.0.5:8801", "http://10.0.0.5:8801", 200),
                 ("10.0.0.5:8801", "http://203.0.113.9:8801", 403),
+                ("10.0.0.5:9000", "http://10.0.0.5:9000", 200),
+                ("10.0.0.5:9000", "http://10.0.0.5:8801", 403),
+                ("rebound.example", "http://rebound.example", 403),
                 ("admin.example", "https://admin.example", 200),
                 ("10.0.0.5:8801", "http://rebound.example:8801", 403),
             ] {
@@ -252,6 +306,74 @@ mod tests {
                 expected,
                 "{origin}"
             );
+        }
+        // Through a tunnel the page has the tunnel's port.
+        let host = (header::HOST, "localhost:9000");
+        for (origin, expected) in [
+            ("http://localhost:9000", 200),
+            ("http://localhost:3000", 403),
+            ("http://127.0.0.1:9000", 403),
+            ("http://a.localhost:9000", 403),
+        ] {
+            let headers = [host.clone(), (header::ORIGIN, origin)];
+            let seen = status(&gate, "/api/v1/rules", &headers);
+            assert_eq!(seen, expected, "{origin} through a tunnel");
+        }
+    }
+
+    #[test]
+    fn a_page_elsewhere_gets_nothing_without_an_origin_either() {
+        let gate = gate("", &[]);
+        let name = header::HeaderName::from_static;
+        let host = (header::HOST, "localhost:8801");
+        let ask = |path, headers: &[(&'static str, &str)]| {
+            let named = headers.iter().map(|(key, value)| (name(key), *value));
+            let all: Vec<_> = std::iter::once(host.clone()).chain(named).collect();
+            status(&gate, path, &all)
+        };
+        let link = [
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", "document"),
+        ];
+        for path in ["/", "/metrics", "/api/v1/stats", "/api/v1/tail", "/healthz"] {
+            for (site, expected) in [
+                ("cross-site", 403),
+                ("same-site", 403),
+                ("same-origin", 200),
+                ("none", 200),
+                ("of-a-later-standard", 200),
+            ] {
+                let seen = ask(path, &[("sec-fetch-site", site)]);
+                assert_eq!(seen, expected, "{path} {site}");
+            }
+            let followed = [&[("sec-fetch-site", "cross-site")], &link[..]].concat();
+            let expected = if path == "/" { 200 } else { 403 };
+            assert_eq!(ask(path, &followed), expected, "a link to {path}");
+            let framed = [
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "navigate"),
+                ("sec-fetch-dest", "iframe"),
+            ];
+            assert_eq!(ask(path, &framed), 403, "a frame of {path}");
+        }
+    }
+
+    #[test]
+    fn several_hosts_or_origins_are_refused() {
+        let gate = gate("", &["admin.example"]);
+        let ours = (header::HOST, "localhost:8801");
+        for other in [
+            (header::HOST, "localhost:8801"),
+            (header::HOST, "rebound.example"),
+        ] {
+            let headers = [ours.clone(), other];
+            assert_eq!(status(&gate, "/api/v1/stats", &headers), 400);
+        }
+        let own = (header::ORIGIN, "http://localhost:8801");
+        let evil = (header::ORIGIN, "http://evil.example");
+        for origins in [[own.clone(), own.clone()], [own, evil]] {
+            let headers: Vec<_> = std::iter::once(ours.clone()).chain(origins).collect();
+            assert_eq!(status(&gate, "/healthz", &headers), 400);
         }
     }
 

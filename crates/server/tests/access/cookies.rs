@@ -130,3 +130,24 @@ fn the_header_goes_before_the_query_and_the_query_before_the_cookie() {
     let log = server.log();
     assert!(!log.contains(&right), "no token stands in the log: {log}");
 }
+
+/// A script or an image of another site comes with the visitor's cookie and without an origin.
+#[test]
+fn a_cookie_of_a_page_elsewhere_does_not_count_where_every_origin_is_let_in() {
+    let token = token(everything());
+    let cookie = format!("crore_token={token}");
+    let server = Server::with(&format!(
+        "[http]\nallowed_origins = ['*']\n[access]\n{}",
+        key_settings()
+    ));
+    for (site, status) in [
+        ("cross-site", 401),
+        ("same-site", 401),
+        ("same-origin", 404),
+        ("none", 404),
+    ] {
+        let headers = [("Cookie", &cookie[..]), ("Sec-Fetch-Site", site)];
+        let answer = Conn::open(&server).get("/pub/doors/none", &headers);
+        assert_eq!(answer.status, status, "{site}");
+    }
+}

@@ -61,7 +61,9 @@ fn a_port_on_all_addresses_answers_by_an_address_and_not_by_a_name() {
         (format!("192.0.2.7:{port}"), 200),
         (format!("localhost:{port}"), 200),
         (format!("rebound.example:{port}"), 403),
-        ("127.0.0.1".to_string(), 403),
+        ("127.0.0.1".to_string(), 200),
+        (format!("192.0.2.7:{}", port ^ 1), 200),
+        ("localhost:9000".to_string(), 200),
     ] {
         let with = |path: &str, rest: &str| {
             let headers = format!("Host: {host}\r\n{rest}");
@@ -122,4 +124,46 @@ fn a_token_is_wanted_and_a_cookie_or_a_parameter_is_none() {
         !config.contains(TOKEN) && config.contains("(secret)"),
         "{config}"
     );
+}
+
+#[test]
+fn a_tunnel_with_a_port_of_its_own_leads_to_it_and_a_rebound_name_does_not() {
+    let server = Server::with_admin("");
+    let admin = server.admin();
+    for (headers, expected) in [
+        ("Host: localhost\r\n", 200),
+        ("Host: localhost:9000\r\n", 200),
+        ("Host: 127.0.0.1:9000\r\n", 200),
+        ("Host: [::1]:9000\r\n", 200),
+        (
+            "Host: localhost:9000\r\nOrigin: http://localhost:9000\r\n",
+            200,
+        ),
+        (
+            "Host: localhost:9000\r\nOrigin: http://localhost:3000\r\n",
+            403,
+        ),
+        ("Host: evil.example:9000\r\n", 403),
+        ("Host: 127.0.0.1.evil.example\r\n", 403),
+        ("Host: localhost.evil.example:9000\r\n", 403),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site\r\n", 403),
+        ("Host: localhost\r\nSec-Fetch-Site: same-site\r\n", 403),
+        ("Host: localhost\r\nSec-Fetch-Site: same-origin\r\n", 200),
+        (
+            "Host: localhost\r\nOrigin: http://localhost\r\nOrigin: http://localhost\r\n",
+            400,
+        ),
+    ] {
+        for path in ["/api/v1/topics", "/metrics", "/api/v1/stats"] {
+            let answer = raw(admin, &format!("GET {path}"), headers, None);
+            assert_eq!(
+                answer.status, expected,
+                "{path} {headers:?}: {}",
+                answer.body
+            );
+            if headers.starts_with("Host: evil") {
+                assert!(answer.body.contains("admin.hosts"), "{}", answer.body);
+            }
+        }
+    }
 }

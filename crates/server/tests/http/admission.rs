@@ -39,7 +39,7 @@ fn is_shed_stream(mut conn: Conn, response: &Response) {
     let ms: u32 = response
         .text()
         .strip_prefix("retry: ")
-        .and_then(|rest| rest.strip_suffix("\n\n"))
+        .and_then(|rest| rest.strip_suffix("\n"))
         .unwrap_or_else(|| panic!("{:?} is no retry alone", response.text()))
         .parse()
         .expect("milliseconds");

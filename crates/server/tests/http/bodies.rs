@@ -198,3 +198,60 @@ fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
     assert_eq!(conn.head().status, 101);
     server.await_subscribers("frames", 1);
 }
+
+#[test]
+fn a_body_in_a_content_coding_is_415_with_the_codings_that_are_taken() {
+    let server = Server::start();
+    let ndjson = ("Content-Type", "application/x-ndjson");
+    let line = "{\"topic\":\"b\",\"data\":1}\n";
+    for coding in [
+        "gzip",
+        "GZIP",
+        "x-gzip",
+        "deflate",
+        "br",
+        "zstd",
+        "compress",
+        "aes128gcm",
+        "identity, gzip",
+        "gzip, identity",
+        "gz;q=1",
+    ] {
+        let coded = ("Content-Encoding", coding);
+        for (target, headers, body) in [
+            ("/pub/a", vec![coded], "x"),
+            ("/pub?topic=a", vec![coded, ndjson], line),
+            ("/pub", vec![ndjson, coded], line),
+            ("/pub/a", vec![("Content-Encoding", "identity"), coded], "x"),
+            ("/pub/a", vec![coded, ("Expect", "100-continue")], "x"),
+        ] {
+            let answer = once(&server, "POST", target, &headers, body);
+            assert_eq!(answer.status, 415, "{target} {coding}");
+            assert_eq!(
+                answer.header("accept-encoding").as_deref(),
+                Some("identity")
+            );
+            assert!(answer.text().contains("application/gzip"), "{answer:?}");
+        }
+    }
+    assert_eq!(
+        once(&server, "GET", "/pub/a", &[], "").status,
+        404,
+        "nothing was published"
+    );
+    for coding in ["identity", "Identity", "", "identity, identity"] {
+        let headers = [("Content-Encoding", coding)];
+        let answer = once(&server, "POST", "/pub/a", &headers, "x");
+        assert!(answer.status < 300, "{coding:?}: {answer:?}");
+        let batch = once(&server, "POST", "/pub", &[ndjson, headers[0]], line);
+        assert_eq!(batch.status, 200, "{coding:?}");
+    }
+    // A coding of the transfer is another thing: of those only chunks are read.
+    let transfer = [("Transfer-Encoding", "gzip, chunked")];
+    let mut conn = Conn::open(&server);
+    conn.send(format!(
+        "POST /pub/a HTTP/1.1\r\nHost: localhost\r\n{}: {}\r\n\r\n",
+        transfer[0].0, transfer[0].1
+    ));
+    assert_eq!(conn.response().status, 501);
+}

@@ -256,3 +256,178 @@ fn who_is_refused_reads_which_setting_and_the_log_says_it_once() {
     let refused = once(&server, "POST", "/pub/a", &[("Origin", &odd)], "x");
     assert!(refused.body.len() < 2_000, "{}", refused.body.len());
 }
+
+/// The advice of the 403 is one that the settings take, and it lets the page in.
+#[test]
+fn the_advice_for_an_origin_lets_it_in() {
+    let server = Server::start();
+    for origin in [
+        "file://",
+        "HTTPS://App.Example.com",
+        "https://app.example.com:443",
+        "http://app.example.com:80",
+        "https://m\u{fc}nchen.example",
+        "https://XN--MNCHEN-3YA.example:8443",
+        "http://[0:0::1]:3000",
+        "capacitor://localhost",
+        "safari-web-extension://E4D2-AB",
+        "null",
+    ] {
+        let from = [("Origin", origin)];
+        let refused = once(&server, "POST", "/pub/a", &from, "x");
+        assert_eq!(refused.status, 403, "{origin}");
+        let said = refused.text();
+        let advice = said.split_once("allowed_origins = ").expect("an advice").1;
+        let value = advice.split(']').next().expect("its end").to_string() + "]";
+        let value = if value.ends_with("::1]") {
+            advice.split(" under").next().expect("its end").to_string()
+        } else {
+            value
+        };
+        let other = Server::with(&format!("[http]\nallowed_origins = {value}\n"));
+        let mut conn = Conn::open(&other);
+        conn.ask("GET", "/sub/a", &handshake(&from), "");
+        assert_eq!(conn.head().status, 101, "{origin} by {value}");
+        assert_eq!(
+            once(&other, "POST", "/pub/a", &from, "x").status,
+            201,
+            "{origin}"
+        );
+        assert_eq!(once(&other, "POST", "/pub/a", &[EVIL], "x").status, 403);
+    }
+    for origin in [
+        "https://a/",
+        "https://u@a.example",
+        "evil",
+        "https://a, https://b",
+        "a\"]",
+    ] {
+        let refused = once(&server, "POST", "/pub/a", &[("Origin", origin)], "x");
+        assert_eq!(refused.status, 403, "{origin}");
+        assert!(
+            !refused.text().contains("allowed_origins = "),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn a_setting_in_any_form_matches_what_browsers_send() {
+    for (setting, sent) in [
+        ("https://app.example.com:443", "https://app.example.com"),
+        ("http://app.example.com:80", "http://app.example.com"),
+        ("HTTPS://App.Example.com", "https://app.example.com"),
+        (
+            "https://m\u{fc}nchen.example",
+            "https://xn--mnchen-3ya.example",
+        ),
+        (
+            "https://app.example.com:8443",
+            "https://app.example.com:8443",
+        ),
+    ] {
+        let server = Server::with(&format!("[http]\nallowed_origins = [\"{setting}\"]\n"));
+        let answer = once(&server, "POST", "/pub/a", &[("Origin", sent)], "x");
+        assert_eq!(answer.status, 202, "{setting}");
+        let allowed = answer.header("access-control-allow-origin");
+        assert_eq!(allowed.as_deref(), Some(sent), "{setting}");
+    }
+}
+
+#[test]
+fn several_origins_are_400() {
+    let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
+    let good = ("Origin", "https://app.example.com");
+    for origins in [[good, EVIL], [EVIL, good], [good, good]] {
+        for (method, target) in [("GET", "/sub/a"), ("POST", "/pub/a"), ("OPTIONS", "/pub/a")] {
+            let answer = once(&server, method, target, &origins, "");
+            assert_eq!(answer.status, 400, "{method} {origins:?}");
+            assert_eq!(answer.header("access-control-allow-origin"), None);
+        }
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", "/sub/a", &handshake(&origins), "");
+        assert_eq!(conn.head().status, 400, "{origins:?}");
+    }
+}
+
+/// A page of another site may show or run what it asks for without `Origin`, where no header guards the answer.
+#[test]
+fn a_page_elsewhere_reads_nothing_without_an_origin() {
+    let named = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
+    let server = Server::start();
+    publish(&server, "news", "x");
+    let targets = [
+        "/sub/news",
+        "/pub/news",
+        "/interest",
+        "/interest?match=news",
+        "/sub?filter=%23",
+    ];
+    for site in ["cross-site", "same-site"] {
+        let from = ("Sec-Fetch-Site", site);
+        for target in targets {
+            for method in ["GET", "HEAD"] {
+                let answer = once(&server, method, target, &[from], "");
+                assert_eq!(answer.status, 403, "{method} {target} {site}");
+            }
+            let events = [from, ("Accept", "text/event-stream")];
+            let answer = once(&named, "GET", target, &events, "");
+            assert_eq!(answer.status, 403, "{target} {site}");
+            let said = answer.text();
+            assert!(
+                said.contains(site) && said.contains("http.allowed_origins"),
+                "{said}"
+            );
+        }
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", "/sub/news", &handshake(&[from]), "");
+        assert_eq!(conn.head().status, 403, "{site}");
+        // With an origin that is listed, and from one that is not (the browser hides that answer).
+        for origin in ["https://app.example.com", "https://other.example"] {
+            let headers = [from, ("Origin", origin)];
+            assert_eq!(once(&named, "GET", "/pub/none", &headers, "").status, 404);
+        }
+        let all = Server::with("[http]\nallowed_origins = [\"*\"]\n");
+        assert_eq!(once(&all, "GET", "/pub/none", &[from], "").status, 404);
+    }
+    for site in ["same-origin", "none", "something-new"] {
+        let headers = [("Sec-Fetch-Site", site)];
+        assert_eq!(
+            once(&server, "GET", "/sub/news", &headers, "").text(),
+            "x",
+            "{site}"
+        );
+    }
+}
+
+/// What EventSource polyfills, Mercure's clients, htmx and tracing send besides what the standard's EventSource does.
+#[test]
+fn scripts_of_an_allowed_origin_may_send_the_headers_of_common_clients() {
+    let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
+    let preflight = [
+        ("Origin", "https://app.example.com"),
+        ("Access-Control-Request-Method", "GET"),
+    ];
+    for target in ["/sub/news", "/pub/news", "/interest"] {
+        let answer = once(&server, "OPTIONS", target, &preflight, "");
+        for name in [
+            "X-Requested-With",
+            "Authorization",
+            "Accept",
+            "Cache-Control",
+            "Pragma",
+            "Content-Type",
+            "Last-Event-ID",
+            "If-None-Match",
+            "If-Modified-Since",
+            "Idempotency-Key",
+            "*",
+        ] {
+            assert!(
+                answer.lists("access-control-allow-headers", name),
+                "{name}: {answer:?}"
+            );
+        }
+        assert_eq!(answer.header("access-control-allow-credentials"), None);
+    }
+}

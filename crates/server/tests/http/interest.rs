@@ -73,7 +73,7 @@ fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
 /// A subscriber that is there: the head of its response has come.
 fn subscriber(server: &Server, topic: &str) -> Stream {
     let mut stream = Stream::open(server, &format!("/sub/{topic}"), &[]);
-    stream.block();
+    stream.conn.chunk();
     stream
 }
 

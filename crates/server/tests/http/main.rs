@@ -32,6 +32,7 @@ mod proxies;
 mod publish;
 mod purge;
 mod requests;
+mod returns;
 mod several;
 mod slow;
 mod sse;

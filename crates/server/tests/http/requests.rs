@@ -29,6 +29,47 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
     }
 }
 
+/// What a method does is told whoever asks: a browser asks by OPTIONS without credentials, and TRACE is nobody's right.
+#[test]
+fn methods_are_answered_alike_whoever_asks() {
+    let access = "[[access.key]]\nalg = 'HS256'\nsecret = '0123456789abcdef0123456789abcdef'\n";
+    for server in [Server::start(), Server::with(access)] {
+        for credentials in ["", "Bearer eyJ0.e30.x", "Basic YTpi", "Negotiate x"] {
+            let headers = [("Authorization", credentials)];
+            let headers = &headers[usize::from(credentials.is_empty())..];
+            for method in ["TRACE", "PATCH", "FROBNICATE", "get"] {
+                for target in ["/pub/a", "/sub/a", "/pubsub/a", "/interest", "/nothing"] {
+                    let answer = once(&server, method, target, headers, "");
+                    assert_eq!(answer.status, 405, "{method} {target} {credentials}");
+                    assert!(answer.lists("allow", "GET"), "{answer:?}");
+                }
+            }
+            for target in ["*", "/", "/pub/a", "/sub/a?token=x", "/interest"] {
+                let answer = once(&server, "OPTIONS", target, headers, "");
+                assert_eq!(answer.status, 204, "OPTIONS {target} {credentials}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_load_balancer_may_ask_at_the_root() {
+    let server = Server::start();
+    // HAProxy's `option httpchk`, and with a version and a host.
+    for request in [
+        "OPTIONS / HTTP/1.0\r\n\r\n",
+        "OPTIONS / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        "OPTIONS http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ] {
+        let mut conn = Conn::open(&server);
+        conn.send(request);
+        let answer = conn.response();
+        assert_eq!(answer.status, 204, "{request:?}");
+        assert!(answer.lists("allow", "POST"), "{answer:?}");
+    }
+    assert_eq!(once(&server, "OPTIONS", "/nothing", &[], "").status, 404);
+}
+
 #[test]
 fn other_versions_are_505() {
     let server = Server::start();

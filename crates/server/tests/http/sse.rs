@@ -19,14 +19,58 @@ fn a_stream_begins_at_once_with_a_comment_and_a_retry() {
         "{head:?}"
     );
     assert_eq!(head.header("x-accel-buffering").as_deref(), Some("no"));
-    let (mut comments, mut retry) = (0, None);
-    while comments == 0 || retry.is_none() {
-        let block = stream.block().expect("the stream goes on");
-        assert_eq!(block.event, None);
-        comments += block.comments;
-        retry = retry.or(block.retry);
+    assert_eq!(stream.conn.chunk(), b":\nretry: 1234\n");
+}
+
+/// Libraries such as fetch-event-source and httpx-sse take every empty line for the end of an event.
+#[test]
+fn no_empty_line_ends_anything_but_an_event() {
+    let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
+    for target in [
+        "/sub/news",
+        "/sub?topic=news&topic=b",
+        "/sub?filter=news/%23",
+        "/sub/news?envelope=json",
+    ] {
+        let mut stream = Stream::open(&server, target, &[]);
+        let begun = String::from_utf8([stream.conn.chunk(), stream.conn.chunk()].concat());
+        let begun = begun.expect("text");
+        let id = begun.strip_prefix(":\nretry: 2000\nid: ").expect("an id");
+        assert!(id.ends_with('\n') && !id.contains("\n\n"), "{begun:?}");
+        publish(&server, "news", "x");
+        let block = stream.block().expect("an event");
+        let event = block.event.expect("no block came before it");
+        assert!(
+            event.data.contains('x') && !event.id.is_empty(),
+            "{event:?}"
+        );
+        // A heartbeat has none either.
+        assert_eq!(stream.conn.chunk(), b":\n", "{target}");
+        once(&server, "DELETE", "/pub/news?purge", &[], "");
     }
-    assert_eq!(retry.as_deref(), Some("1234"));
+}
+
+/// The standard's clients say `no-cache`: an id without data counts for them at once, and is no event.
+#[test]
+fn an_event_source_has_a_position_before_the_first_message() {
+    let server = Server::start();
+    for header in [("Cache-Control", "no-cache"), ("Pragma", "no-cache")] {
+        for target in [
+            "/sub/news",
+            "/sub?topic=news&topic=b",
+            "/sub?filter=news/%23",
+        ] {
+            let mut stream = Stream::open(&server, target, &[header]);
+            let begun = [stream.conn.chunk(), stream.conn.chunk()].concat();
+            let begun = String::from_utf8(begun).expect("text");
+            let id = begun.strip_prefix(":\nretry: 2000\nid: ").expect("an id");
+            let id = id.strip_suffix("\n\n").expect("a block");
+            drop(stream);
+            publish(&server, "news", "missed");
+            let mut again = Stream::open(&server, target, &[header, ("Last-Event-ID", id)]);
+            assert_eq!(again.data(1), ["missed"], "{target}");
+        }
+    }
 }
 
 #[test]
@@ -192,11 +236,9 @@ fn a_gap_is_told_as_an_event_with_a_new_id() {
 fn silence_is_broken_by_comments() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
     let mut stream = Stream::open(&server, "/sub/news", &[]);
-    // One that it begins with, and one that is due.
-    let mut comments = 0;
-    while comments < 2 {
-        let block = stream.block().expect("the stream goes on");
-        assert_eq!(block.event, None);
-        comments += block.comments;
+    // What it begins with, and what is due.
+    for begins in [":\nretry: ", "id: ", ":\n"] {
+        let chunk = String::from_utf8(stream.conn.chunk()).expect("text");
+        assert!(chunk.starts_with(begins), "{chunk:?}");
     }
 }

@@ -394,3 +394,59 @@ fn the_key_is_the_rfcs() {
     // Guards the constants of this test program.
     assert_eq!((KEY.len(), ACCEPT.len()), (24, 28));
 }
+
+/// Nchan's own client reads `id`, perhaps `content-type`, an empty line, and breaks on any other line.
+#[test]
+fn the_topic_is_named_only_where_there_are_several() {
+    let server = Server::start();
+    for text in ["one", "two", "three"] {
+        publish(&server, "news", text);
+    }
+    for target in [
+        "/sub/news?since=oldest",
+        "/sub?topic=news&since=oldest",
+        "/sub?topic=news&topic=news&since=oldest",
+        "/pubsub/news?since=oldest",
+    ] {
+        let mut ws = Ws::meta(&server, target);
+        for text in ["one", "two", "three"] {
+            let (lines, data) = ws.meta_message();
+            let names: Vec<&str> = lines.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names, ["id", "content-type"], "{target}");
+            assert_eq!(data, text.as_bytes(), "{target}");
+        }
+    }
+    // Live ones come by another way.
+    let mut ws = Ws::meta(&server, "/sub/news");
+    server.await_subscribers("news", 1);
+    once(
+        &server,
+        "POST",
+        "/pub/news",
+        &[("Content-Type", "")],
+        "live",
+    );
+    let (lines, data) = ws.meta_message();
+    let names: Vec<&str> = lines.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!((names, &data[..]), (vec!["id"], &b"live"[..]));
+    // A gap, too.
+    let mut ws = Ws::meta(&server, "/sub/news?since=1a-0");
+    let (lines, _) = ws.meta_message();
+    let names: Vec<&str> = lines.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["gap", "id"]);
+    for target in ["/sub?topic=news&topic=b", "/sub?filter=news"] {
+        let mut ws = Ws::meta(&server, &format!("{target}&since=1a-0"));
+        let mut gaps = 0;
+        while let (lines, data) = ws.meta_message()
+            && data.is_empty()
+        {
+            assert_eq!(lines[0].0, "gap", "{target}");
+            assert!(["news", "b"].contains(&line(&lines, "topic")), "{target}");
+            gaps += 1;
+        }
+        assert!(gaps > 0, "{target}");
+        let (lines, _) = ws.meta_message();
+        assert_eq!(line(&lines, "topic"), "news", "{target}");
+        assert_eq!(lines[0].0, "id");
+    }
+}

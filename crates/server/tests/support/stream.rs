@@ -9,6 +9,7 @@ pub struct Stream {
     chunked: bool,
     bytes: Vec<u8>,
     last_id: String,
+    ended: bool,
 }
 
 /// An event, as an `EventSource` would dispatch it.
@@ -45,6 +46,7 @@ impl Stream {
             chunked,
             bytes: Vec::new(),
             last_id: String::new(),
+            ended: false,
         }
     }
 
@@ -61,6 +63,9 @@ impl Stream {
                 );
                 return Some(line.to_string());
             }
+            if self.ended {
+                return None;
+            }
             let more = if self.chunked {
                 self.conn.chunk()
             } else {
@@ -72,18 +77,23 @@ impl Stream {
                 }
             };
             if more.is_empty() {
+                self.ended = true;
                 return None;
             }
             self.bytes.extend(more);
         }
     }
 
-    /// The next block, or nothing at the end of the stream.
+    /// The next block, or nothing at the end of the stream. The last one may be without an empty line, and then has no event.
     pub fn block(&mut self) -> Option<Block> {
         let mut block = Block::default();
         let (mut kind, mut data) = (String::new(), None::<String>);
         loop {
-            let line = self.line()?;
+            let Some(line) = self.line() else {
+                // Fields that are not of an event hold from the end of their line on.
+                let told = block.comments > 0 || block.retry.is_some();
+                return told.then_some(block);
+            };
             if line.is_empty() {
                 break;
             }

@@ -230,7 +230,7 @@ impl Subscriber {
     /// The header fields that ask for its transport.
     fn push_fields(&self, fields: &mut String) {
         let kind = match self.kind {
-            Kind::Sse | Kind::Sse10 => "Accept: text/event-stream\r\n",
+            Kind::Sse | Kind::Sse10 => "Accept: text/event-stream\r\nCache-Control: no-cache\r\n",
             Kind::Poll => "",
             Kind::Plain | Kind::Meta | Kind::Envelope => {
                 "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\

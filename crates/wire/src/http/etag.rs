@@ -1,23 +1,26 @@
 //! Entity tags that clients send back (RFC 9110 section 8.8.3).
 //!
-//! Looser than the RFC on purpose: our tags are positions, and scripts send them back without quotes.
+//! Looser than the RFC on purpose: our tags are positions, and scripts send them back without quotes, and proxies on the way
+//! with a `W/`, or with a suffix for the coding in which they passed the message on.
 
-use super::trim_ows;
+use super::list;
 
-/// The first tag of an `If-None-Match` value, without quotes: of `"x"`, `W/"x"` or an unquoted `x`.
-///
-/// `None` for `*`, for an empty tag, and for anything that is not a tag.
-pub fn first_entity_tag(value: &[u8]) -> Option<&[u8]> {
-    let value = trim_ows(value);
-    let quoted = value
-        .strip_prefix(b"W/")
-        .or_else(|| value.strip_prefix(b"w/"));
-    let tag = match quoted.unwrap_or(value) {
-        [b'"', rest @ ..] => &rest[..memchr::memchr(b'"', rest)?],
-        // Weak and not quoted: `W/x` may as well be a tag of its own, but not one that we sent.
-        _ if quoted.is_some() => return None,
-        bare => trim_ows(&bare[..memchr::memchr(b',', bare).unwrap_or(bare.len())]),
-    };
-    let fits = |&b: &u8| b > b' ' && b != 0x7f && b != b'"';
-    (!tag.is_empty() && tag != b"*" && tag.iter().all(fits)).then_some(tag)
+/// The tags of a list without what they are dressed in (quotes, escaped ones too, and `W/`): of `W/"x", "y"-gzip` they are `x`
+/// and `y"-gzip`. The suffix is left to those who know what a tag may be. No tag of ours has a comma, a quote or a backslash.
+pub fn entity_tags(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list(value).map(undress).filter(|tag| !tag.is_empty())
+}
+
+/// A tag without quotes and without `W/`.
+pub fn undress(mut tag: &[u8]) -> &[u8] {
+    while let [b'W' | b'w', b'/', rest @ ..] = tag {
+        tag = rest;
+    }
+    while let [b'"' | b'\'' | b'\\', rest @ ..] = tag {
+        tag = rest;
+    }
+    while let [rest @ .., b'"' | b'\'' | b'\\'] = tag {
+        tag = rest;
+    }
+    tag
 }

@@ -203,6 +203,13 @@ impl<'b> Head<'b> {
         }
     }
 
+    /// Whether the body is in a content coding (RFC 9110 section 8.4); `identity` is none.
+    pub fn is_coded(&self) -> bool {
+        self.headers("content-encoding")
+            .flat_map(list)
+            .any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+    }
+
     /// Whether the connection stays after this request (RFC 9112 section 9.3).
     pub fn keep_alive(&self) -> bool {
         !self.has_token("connection", "close")

@@ -1,7 +1,76 @@
-//! Same-origin checks: the `Origin` of a page against the `Host` that it reached (RFC 6454), and whether a host names this
-//! machine, which defends a server on loopback against DNS rebinding.
+//! Origins of pages (RFC 6454): their normal form, whether one is that of the `Host` that was reached, and whether a host names
+//! this machine, which defends a server on loopback against DNS rebinding.
 
+use alloc::string::String;
+use core::fmt::Write as _;
 use core::net::{Ipv4Addr, Ipv6Addr};
+
+use super::punycode;
+
+/// The form in which two origins are compared, and in which browsers send one: scheme and host in lower case, names in their
+/// ASCII form, no default port. `null` stays. Schemes that are not the web's (`file://`, those of extensions and of
+/// applications) may be without a host, and their hosts keep their case, as the URL standard has it.
+///
+/// `None` for what is no origin: one with a path, a user or a bad port, or a text without a scheme.
+pub fn normal(origin: &[u8]) -> Option<String> {
+    let text = core::str::from_utf8(origin).ok()?;
+    if text == "null" {
+        return Some(text.into());
+    }
+    let (scheme, authority) = text.split_once("://")?;
+    let of_scheme = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+    if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(of_scheme) {
+        return None;
+    }
+    let mut out = scheme.to_ascii_lowercase();
+    out.push_str("://");
+    let Some(default) = default_port(&out[..scheme.len()]) else {
+        let opaque = |b: u8| b.is_ascii_alphanumeric() || b"-._~:[]%+".contains(&b);
+        out.push_str(authority);
+        return authority.bytes().all(opaque).then_some(out);
+    };
+    let (host, port) = split(authority.as_bytes())?;
+    write_host(core::str::from_utf8(host).ok()?, &mut out)?;
+    if let Some(port) = port.filter(|port| *port != default) {
+        let _ = write!(out, ":{port}");
+    }
+    Some(out)
+}
+
+/// Appends a host as browsers write it.
+fn write_host(host: &str, out: &mut String) -> Option<()> {
+    if let Some(inner) = host.strip_prefix('[') {
+        let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
+        let _ = write!(out, "[{address}]");
+        return Some(());
+    }
+    // One dot at the end belongs to the name.
+    let labels = host.strip_suffix('.').unwrap_or(host);
+    for (n, label) in labels.split('.').enumerate() {
+        if n > 0 {
+            out.push('.');
+        }
+        let of_name = |c: char| match c.is_ascii() {
+            true => c.is_ascii_alphanumeric() || c == '-' || c == '_',
+            false => !c.is_control() && !c.is_whitespace(),
+        };
+        if label.is_empty() || !label.chars().all(of_name) {
+            return None;
+        }
+        punycode::write_label(label, out)?;
+    }
+    out.push_str(&host[labels.len()..]);
+    Some(())
+}
+
+/// The port that a scheme of the web has by default.
+fn default_port(scheme: &str) -> Option<u16> {
+    match scheme {
+        "http" | "ws" => Some(80),
+        "https" | "wss" => Some(443),
+        _ => None,
+    }
+}
 
 /// Whether a page of `origin` (`https://example.com:8443`) belongs to the server that was reached as `host`.
 ///
@@ -23,6 +92,13 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
     };
     theirs.eq_ignore_ascii_case(ours)
         && their_port.unwrap_or(default_port) == our_port.unwrap_or(default_port)
+}
+
+/// Whether a value of `Sec-Fetch-Site` says that a page of another origin sent the request: `same-site` is one of another port or
+/// another name of the same domain. Other values, later ones too, say nothing (W3C Fetch Metadata, section 2.3).
+pub fn is_elsewhere(site: &[u8]) -> bool {
+    let value = site.split(|b| *b == b';').next().unwrap_or_default();
+    matches!(value.trim_ascii(), b"cross-site" | b"same-site")
 }
 
 /// Whether `host`, with or without a port, can only mean this machine: `localhost` and all names under it

@@ -1,6 +1,7 @@
 //! The request line: method, target and version (RFC 9112 section 3).
 //!
-//! Invariant: exactly two spaces, and nothing in the target that another server could cut elsewhere.
+//! Invariant: exactly two spaces, and nothing in the target that another server could cut elsewhere. It is ASCII (RFC 3986
+//! section 2); the few ASCII characters that no URI may hold and that browsers send all the same, such as `|`, pass.
 
 use super::is_tchar;
 use super::refusal::HeadError;
@@ -52,6 +53,11 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
     }
     let method = method_of(method);
     let target = &line[first + 1..last];
+    if !target.is_ascii() {
+        return Err(HeadError::Malformed(
+            "a byte in the target that is not ASCII; percent-encode it (%C3%A9)",
+        ));
+    }
     if target.iter().any(|&b| b <= b' ' || b == b'#' || b == 0x7f) {
         return Err(HeadError::Malformed(
             "a space, a control character or a fragment in the target",
@@ -113,8 +119,6 @@ fn method_of(name: &[u8]) -> Method {
 }
 
 /// The authority of a target in absolute-form and the rest; origin-form has none (RFC 9112 section 3.2).
-/// Bytes from 0x80 on pass, as `curl` sends the UTF-8 that was typed; names are checked where they
-/// are decoded.
 fn split_authority(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), HeadError> {
     if target.first() == Some(&b'/') {
         return Ok((None, target));

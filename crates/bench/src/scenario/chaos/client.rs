@@ -155,9 +155,13 @@ impl Client {
                 self.out = request::upgrade("localhost", &target, Some("ws+meta.nchan"));
                 return;
             }
-            (Transport::Sse, None) => "Accept: text/event-stream\r\n".into(),
+            (Transport::Sse, None) => {
+                "Accept: text/event-stream\r\nCache-Control: no-cache\r\n".into()
+            }
             (Transport::Sse, Some(position)) => {
-                format!("Accept: text/event-stream\r\nLast-Event-ID: {position}\r\n")
+                format!(
+                    "Accept: text/event-stream\r\nCache-Control: no-cache\r\nLast-Event-ID: {position}\r\n"
+                )
             }
             (Transport::Poll, Some(tag)) => format!("If-None-Match: {tag}\r\n"),
             (Transport::Poll, None) => String::new(),
@@ -192,7 +196,10 @@ impl Client {
 
     /// The place of a topic that the server names in a gap.
     fn named(&self, name: Option<&str>, world: &World) -> Result<usize, String> {
-        let name = name.ok_or("a gap without a topic")?;
+        let Some(name) = name else {
+            let only = self.part.topics.len() == 1;
+            return only.then_some(0).ok_or("a gap without a topic".into());
+        };
         let mut topics = self.part.topics.iter();
         let place = topics.position(|topic| world.topics[*topic as usize].name == name);
         place.ok_or_else(|| format!("a gap of `{name}`, which was not asked for"))

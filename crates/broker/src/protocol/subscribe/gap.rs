@@ -7,7 +7,7 @@ use crore_wire::{json, sse};
 
 use crate::base::settings::Slow;
 use crate::conn::io::Io;
-use crate::conn::{ENVELOPE, EVENTS, HTTP10, META};
+use crate::conn::{ENVELOPE, EVENTS, FILTERS, HTTP10, META, MULTI};
 use crate::protocol::close_code;
 use crate::protocol::encode::{chunk, meta_line};
 use crate::protocol::front::Front;
@@ -94,7 +94,9 @@ impl Front {
         if row.wants(META) {
             meta_line(&mut text, b"gap", LOST);
             meta_line(&mut text, b"id", id);
-            meta_line(&mut text, b"topic", name);
+            if row.options & (MULTI | FILTERS) != 0 {
+                meta_line(&mut text, b"topic", name);
+            }
             text.push(b'\n');
         } else if row.wants(ENVELOPE) {
             gap_object(&mut text, name, id);

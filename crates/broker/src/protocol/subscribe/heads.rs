@@ -89,7 +89,6 @@ impl Front {
         let mut text = Vec::with_capacity(32);
         sse::write_comment(&mut text, "");
         sse::write_retry(&mut text, retry_ms);
-        text.push(b'\n');
         self.append_events(slot, &text);
     }
 

@@ -218,12 +218,16 @@ impl Front {
         self.begin_stream(slot, io);
     }
 
-    /// An event without data: a browser remembers the position before the first message.
+    /// An id without data, so that the client remembers the position before the first message. An empty line behind it makes it
+    /// hold at once, and is no event by the standard. Some libraries take it for one: they get no empty line. Who follows
+    /// the standard in that says `no-cache` (HTML, section 9.2.2, and Fetch, section 4.6, for the cache mode that it names).
     pub(in crate::protocol) fn tell_position(&mut self, slot: u32, offset: u64) {
+        let attaching = self.conns.extra(slot).attaching.as_ref();
+        let no_cache = attaching.is_some_and(|begun| begun.no_cache);
         let mut text = Vec::with_capacity(48);
         text.extend_from_slice(b"id: ");
         self.write_id(slot, offset, &mut text);
-        text.extend_from_slice(b"\n\n");
+        text.extend_from_slice(if no_cache { b"\n\n" } else { b"\n" });
         let before = self.scratch.take_reply();
         self.append_events(slot, &text);
         let bytes = core::mem::replace(self.scratch.reply(), before);

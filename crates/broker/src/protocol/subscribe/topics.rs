@@ -79,7 +79,10 @@ impl Front {
         };
         debug_assert!(row.wants(ENVELOPE) || encoding != Encoding::FrameEnvelope);
         Message {
-            topic: self.topics.name(topic),
+            topic: match encoding.names_topic() || row.wants(MULTI) {
+                true => self.topics.name(topic),
+                false => b"",
+            },
             id: &id,
             frames,
             record,

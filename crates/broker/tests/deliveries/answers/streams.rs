@@ -5,8 +5,11 @@ use super::*;
 #[test]
 fn a_stream_says_where_it_begins() {
     let begun = |target: &str| answer(target, EVENTS);
-    let silent = "a\nid: 17-2\n\n\n";
+    let silent = "9\nid: 17-2\n\n";
     assert_eq!(begun("/sub/full"), format!("{STREAM}{silent}"));
+    let standard = format!("{EVENTS}Cache-Control: no-cache\r\n");
+    let silent = "a\nid: 17-2\n\n\n";
+    assert_eq!(answer("/sub/full", &standard), format!("{STREAM}{silent}"));
     let two = "14\nid: 17-2\ndata: two\n\n\n";
     assert_eq!(begun("/sub/full?since=-1"), format!("{STREAM}{two}"));
     let mut town = town();
@@ -17,10 +20,7 @@ fn a_stream_says_where_it_begins() {
     town.settle();
     assert_eq!(take(&mut town, link), "id: 17-7\ndata: three\n\n");
     let link = asks_with(&mut town, "GET /sub/empty HTTP/1.0", EVENTS);
-    assert_eq!(
-        take(&mut town, link),
-        format!("{STREAM_OF_1_0}id: 17-0\n\n")
-    );
+    assert_eq!(take(&mut town, link), format!("{STREAM_OF_1_0}id: 17-0\n"));
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
         take(&mut town, link),
         format!("{STREAM_OF_1_0}{event}{two}")
     );
-    let notice = meta("gap: messages before this position are lost\nid: 17-3\ntopic: short/1\n\n");
-    let two = meta("id: 17-4\ntopic: short/1\n\ntwo");
+    let notice = meta("gap: messages before this position are lost\nid: 17-3\n\n");
+    let two = meta("id: 17-4\n\ntwo");
     let protocol = "Sec-WebSocket-Protocol: ws+meta.nchan\n";
     assert_eq!(
         answer(target, META),

@@ -125,7 +125,7 @@ fn request(
         .map(|value| format!("Last-Event-ID: {value}\r\n"))
         .unwrap_or_default();
     Ok(format!(
-        "GET {path}?{what}{since}&envelope=json HTTP/1.0\r\nHost: {}\r\nAccept: text/event-stream\r\nAuthorization: Bearer {}\r\n{position}\r\n",
+        "GET {path}?{what}{since}&envelope=json HTTP/1.0\r\nHost: {}\r\nAccept: text/event-stream\r\nCache-Control: no-cache\r\nAuthorization: Bearer {}\r\n{position}\r\n",
         door.address,
         operator_token()
     ))

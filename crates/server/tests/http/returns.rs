@@ -1,0 +1,187 @@
+//! How a subscriber comes back: with the position as it was given, as a proxy or a polyfill altered it, or with none that can be
+//! read. What it has seen never comes again and again.
+
+use crate::support::Server;
+use crate::support::http::{Conn, Response, once, publish};
+use crate::support::stream::Stream;
+use crate::support::ws::{Ws, handshake};
+
+/// A tag as it may come back of one that went out as `"x"`.
+const DRESSES: &[&str] = &[
+    "\"x\"",
+    "x",
+    "W/\"x\"",
+    "W/x",
+    "'x'",
+    "\"x",
+    "\\\"x\\\"",
+    "\"x-gzip\"",
+    "x-gzip",
+    "\"x\"-gzip",
+    "\"x;gzip\"",
+    "\"x-br\"",
+    "\"x--gzip\"",
+    "\"x-zstd\"",
+    "\"x-deflate\"",
+    "\"x:gzip\"",
+    "\"x_gzip\"",
+    "W/\"x-gzip\"",
+    "\"x-gzip-br\"",
+    "\"x;;;\"",
+    "\"y\", \"x-gzip\"",
+    "*, \"x\"",
+];
+
+fn poll(server: &Server, target: &str, header: &str, value: &str) -> Response {
+    once(server, "GET", target, &[(header, value)], "")
+}
+
+#[test]
+fn a_position_comes_back_in_whatever_dress_a_proxy_gives_it() {
+    let server = Server::start();
+    for target in ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=%23"] {
+        for text in ["one", "two"] {
+            publish(&server, "a", text);
+        }
+        let at = once(&server, "GET", target, &[], "").position();
+        for dress in DRESSES {
+            let tag = dress.replace('x', &at);
+            for header in ["If-None-Match", "Last-Event-ID"] {
+                let answer = poll(&server, target, header, &tag);
+                let seen = (answer.status, answer.text());
+                assert_eq!(seen, (200, "two"), "{target} {header}: {tag}");
+                assert_eq!(answer.header("crore-gap"), None, "{target} {header}: {tag}");
+            }
+        }
+        let mut stream = Stream::open(&server, target, &[("Last-Event-ID", &format!("{at}-br"))]);
+        assert_eq!(stream.event().expect("an event").data, "two", "{target}");
+        once(&server, "DELETE", "/pub/a?purge", &[], "");
+    }
+}
+
+#[test]
+fn of_several_tags_the_furthest_counts() {
+    let server = Server::start();
+    let mut tags = Vec::new();
+    for text in ["one", "two", "three"] {
+        publish(&server, "a", text);
+    }
+    let mut conn = Conn::open(&server);
+    tags.push(conn.get("/sub/a", &[]).header("etag").expect("a tag"));
+    for n in 0..1 {
+        let next = conn.get("/sub/a", &[("If-None-Match", &tags[n])]);
+        tags.push(next.header("etag").expect("a tag"));
+    }
+    for list in [tags.join(", "), format!("{}, {}", tags[1], tags[0])] {
+        assert_eq!(
+            poll(&server, "/sub/a", "If-None-Match", &list).text(),
+            "three"
+        );
+    }
+    let both = [
+        ("If-None-Match", &tags[0][..]),
+        ("If-None-Match", &tags[1][..]),
+    ];
+    assert_eq!(once(&server, "GET", "/sub/a", &both, "").text(), "three");
+}
+
+#[test]
+fn a_poll_with_a_tag_that_cannot_be_read_is_told_a_gap_and_never_gets_the_same_message_again() {
+    let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 100\n");
+    for text in ["one", "two"] {
+        publish(&server, "a", text);
+    }
+    for (n, tag) in [
+        "\"altered\"",
+        "*",
+        "\"1zz-1\"",
+        "urn:uuid:1b4e28ba",
+        "W/\"*\"",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let mut conn = Conn::open(&server);
+        for round in 0..2 {
+            conn.ask("GET", "/sub/a", &[("If-None-Match", tag)], "");
+            server.await_subscribers("a", 1);
+            let text = format!("new {n} {round}");
+            publish(&server, "a", &text);
+            let answer = conn.response();
+            assert_eq!((answer.status, answer.text()), (200, &text[..]), "{tag}");
+            assert!(answer.header("crore-gap").is_some(), "{tag}: {answer:?}");
+        }
+    }
+    // A stream is told the gap once, and goes on with all that is kept.
+    let mut stream = Stream::open(&server, "/sub/a", &[("Last-Event-ID", "urn:uuid:7")]);
+    assert_eq!(stream.event().expect("a gap").kind, "crore.gap");
+    assert_eq!(stream.data(2), ["one", "two"]);
+}
+
+#[test]
+fn a_last_event_id_in_the_query_counts_by_all_its_names_and_more_than_since() {
+    let server = Server::start();
+    for text in ["one", "two"] {
+        publish(&server, "a", text);
+    }
+    let at = once(&server, "GET", "/sub/a", &[], "").position();
+    for name in [
+        "last_event_id",
+        "lastEventId",
+        "lastEventID",
+        "LastEventId",
+        "Last-Event-ID",
+        "last-event-id",
+        "evs_last_event_id",
+    ] {
+        // A polyfill adds it behind the query of its first URL, and again each time.
+        for query in [
+            format!("{name}={at}"),
+            format!("since=oldest&{name}={at}"),
+            format!("since=live&{name}={at}"),
+            format!("{name}=&{name}=1a-0&{name}={at}"),
+            format!("{name}=%22{at}-gzip%22"),
+        ] {
+            let target = format!("/sub/a?{query}");
+            assert_eq!(
+                once(&server, "GET", &target, &[], "").text(),
+                "two",
+                "{query}"
+            );
+            let mut stream = Stream::open(&server, &target, &[]);
+            assert_eq!(stream.data(1), ["two"], "{query}");
+            let mut ws = Ws::open(&server, &target, &[]);
+            assert_eq!(ws.texts(1), ["two"], "{query}");
+        }
+        // Empty is none, and the header is newer.
+        let oldest = once(&server, "GET", &format!("/sub/a?{name}="), &[], "");
+        assert_eq!(oldest.text(), "one");
+        let mut newer = Stream::open(
+            &server,
+            &format!("/sub/a?{name}=1a-0"),
+            &[("Last-Event-ID", &at)],
+        );
+        assert_eq!(newer.data(1), ["two"], "{name}");
+    }
+}
+
+#[test]
+fn a_last_event_id_that_is_none_is_400_where_a_program_reads_it_and_else_a_gap() {
+    let server = Server::start();
+    publish(&server, "a", "one");
+    for query in ["since=bogus", "lastEventId=bogus", "last_event_id=%zz"] {
+        let target = format!("/sub/a?{query}");
+        let refused = once(&server, "GET", &target, &[], "");
+        assert_eq!(refused.status, 400, "{query}");
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", &target, &handshake(&[]), "");
+        assert_eq!(conn.head().status, 400, "{query}");
+        let events = [("Accept", "text/event-stream")];
+        let status = once(&server, "HEAD", &target, &events, "").status;
+        assert_eq!(status, if query.starts_with("since") { 400 } else { 200 });
+    }
+    // An event source gives up for good when it gets another status than 200.
+    let mut stream = Stream::open(&server, "/sub/a?lastEventId=bogus", &[]);
+    assert_eq!(stream.event().expect("a gap").kind, "crore.gap");
+    assert_eq!(stream.data(1), ["one"]);
+}
