@@ -171,17 +171,20 @@ fn digit64(digit: u8) -> Option<u32> {
     }))
 }
 
-/// The bytes that the text begins with in base64, over line ends.
+/// The bytes that the text begins with in base64, over spaces and line ends.
 fn base64(text: &[u8]) -> Vec<u8> {
-    let digits = text.iter().filter(|byte| !matches!(byte, b'\r' | b'\n'));
+    let digits = text.iter().filter(|byte| !byte.is_ascii_whitespace());
     joined(digits.map_while(|digit| digit64(*digit)), 6)
 }
 
-/// The bytes that the text begins with in hex, with whatever stands between pairs there.
+/// The bytes that the text begins with in hex, with whatever stands between pairs there: in a list or a string of C too.
 fn hex(text: &[u8]) -> Vec<u8> {
-    let text = text.strip_prefix(b"0x").unwrap_or(text);
-    let digits = text.iter().filter(|byte| !b"\r\n: ".contains(byte));
-    joined(digits.map_while(|digit| char::from(*digit).to_digit(16)), 4)
+    let text = text.strip_prefix(b"x").unwrap_or(text);
+    let pairs = String::from_utf8_lossy(text)
+        .replace("0x", "")
+        .replace("\\x", "");
+    let digits = pairs.chars().filter(|digit| !"\t\r\n:,- ".contains(*digit));
+    joined(digits.map_while(|digit| digit.to_digit(16)), 4)
 }
 
 /// The whole bytes of these digits of so many bits.

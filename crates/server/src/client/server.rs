@@ -61,8 +61,7 @@ impl Server {
         if authority.contains('@') {
             // Not shown: it holds a password.
             return Err(
-                "a user and a password have no place in a server's URL; show a token (--token)"
-                    .to_string(),
+                "a user and a password have no place in a server's URL; leave them out".to_string(),
             );
         }
         let (host, port) = match authority.rsplit_once(':') {

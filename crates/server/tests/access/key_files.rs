@@ -202,6 +202,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Each byte in hex, between these.
+fn pairs_of(bytes: &[u8], before: &str, behind: &str) -> String {
+    let pairs = bytes
+        .iter()
+        .map(|byte| format!("{before}{byte:02X}{behind}"));
+    pairs.collect()
+}
+
 /// The text in lines of 64.
 fn wrapped(text: &str) -> String {
     let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
@@ -222,7 +230,6 @@ fn forms_of_der(pair: &KeyPair) -> Vec<Form> {
     let own_der = openssl(&["x509", "-outform", "DER"], own.as_bytes());
     let described = openssl(&["x509", "-text"], own.as_bytes());
     let base64 = STANDARD.encode(&spki);
-    let pairs: String = spki.iter().map(|byte| format!("{byte:02X}:")).collect();
     let wide: Vec<u8> = pem.encode_utf16().flat_map(u16::to_be_bytes).collect();
     vec![
         form("PEM", &pem[..]),
@@ -239,6 +246,7 @@ fn forms_of_der(pair: &KeyPair) -> Vec<Form> {
         form("a certificate in DER", &own_der[..]),
         form("base64", &base64[..]),
         form("base64 in lines", wrapped(&STANDARD.encode(&own_der))),
+        form("base64 in words", wrapped(&base64).replace('\n', " ")),
         form("base64url", URL_SAFE_NO_PAD.encode(&spki)),
         form(
             "base64 behind a comment",
@@ -250,8 +258,10 @@ fn forms_of_der(pair: &KeyPair) -> Vec<Form> {
         ),
         form("base64 of PEM", STANDARD.encode(&pem)),
         form("hex", hex(&spki)),
-        form("hex in pairs", pairs),
+        form("hex in pairs", pairs_of(&spki, "", ":")),
         form("hex behind 0x", format!("0x{}", hex(&spki))),
+        form("hex in a list", pairs_of(&spki, "0x", ", ")),
+        form("hex in escapes", pairs_of(&spki, "\\x", "")),
         form("hex of PEM", hex(pem.as_bytes())),
         form("hex of base64", hex(base64.as_bytes())),
         form("a private key", pair.serialize_pem()),

@@ -127,6 +127,11 @@ fn a_token_from_a_file_loses_its_line_end() {
         let server = Scripted::start(&[|peer| {
             let request = peer.request();
             assert_eq!(request.header("authorization"), Some("Bearer secret-token"));
+            // The head goes on behind it.
+            assert_eq!(
+                (request.header("content-length"), &request.body[..]),
+                (Some("1"), "x")
+            );
             peer.respond("202 Accepted", "");
         }]);
         let mut command = Command::new(program());
@@ -197,7 +202,7 @@ fn a_value_that_would_make_another_request_is_refused_by_name() {
 }
 
 #[test]
-fn a_url_that_no_request_can_carry_is_refused_and_a_password_in_it_is_not_shown_twice() {
+fn a_url_that_no_request_can_carry_is_refused_by_name() {
     let quiet = Quiet::new();
     let address = quiet.url().replace("http://", "");
     for url in [

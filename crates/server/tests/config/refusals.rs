@@ -320,3 +320,38 @@ fn more_rules_than_a_topic_can_name_are_refused_and_the_one_that_keep_adds_count
     let keep = ["--keep", "5"];
     assert_eq!((code(252, &keep), code(253, &keep)), (Some(0), Some(1)));
 }
+
+#[test]
+fn values_that_a_request_could_not_carry_are_refused_by_their_key() {
+    let urls = [
+        "http://a/b c",
+        "http://a/b\\r\\nX: y",
+        "http://a/gr\\u00fcn",
+        "http://gr\\u00fcn/",
+        "http://a/{b}",
+        "http://a/<b>",
+        "http://a:+80/",
+        "http://ann:secret@a/",
+        "http://a/?b",
+        "http://a/\\u0000",
+        "",
+    ];
+    let url = |url: &str| format!("[access.callback]\nurl = \"{url}\"");
+    let token = |token: &str| format!("[admin]\ntoken = \"{token}\"");
+    let tokens = [
+        "0123456789abcdef\\n",
+        "0123456789abcdef\\r\\nX: y",
+        "0123456789 abcdef",
+        "0123456789abcd\\u00fc",
+        "0123456789abcdef\\u0000",
+    ];
+    let urls = urls.map(|it| (url(it), "access.callback.url: "));
+    let tokens = tokens.map(|it| (token(it), "admin.token: "));
+    for (text, key) in urls.into_iter().chain(tokens) {
+        let output = check(Some(&text), &[]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}\n{error}");
+        assert!(error.contains(key), "{text}\n{error}");
+        assert!(!error.contains("secret@"), "{text}\n{error}");
+    }
+}
