@@ -28,6 +28,10 @@ fn town(settings: Settings) -> Town {
     Town::new(&support::world(settings, 1, 1), pace, NOW)
 }
 
+const UPGRADE: &str = "GET /pub/t HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+     Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
+
 /// The steps of an input.
 fn steps_of(town: &mut Town, conn: usize, bytes: impl AsRef<[u8]>) -> u64 {
     let before = town.shards[0].steps();
@@ -56,12 +60,7 @@ fn turns_until(town: &mut Town, published: u64, bytes: usize) -> usize {
 /// A connection that publishes compressed frames to `t`.
 fn socket(town: &mut Town) -> usize {
     let conn = town.open(0);
-    town.say(
-        conn,
-        "GET /pub/t HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-         Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
-    );
+    town.say(conn, UPGRADE);
     town.settle();
     assert!(town.received(conn).starts_with(b"HTTP/1.1 101 "));
     conn
@@ -218,8 +217,8 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
     town.settle();
 }
 
-/// A client of MQTT 5 in so many groups of the topic `t`.
-fn member(town: &mut Town, groups: usize) -> usize {
+/// A client of MQTT 5 with these subscriptions.
+fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> usize {
     let conn = town.open(0);
     let mut bytes = Vec::new();
     let connect = Connect {
@@ -234,10 +233,9 @@ fn member(town: &mut Town, groups: usize) -> usize {
         password: None,
     };
     encode::connect(&mut bytes, &connect);
-    for n in 0..groups {
-        let id = PacketId::new(n as u16 + 1).expect("not 0");
-        let filter = format!("$share/g{n}/t");
-        let filters = [(&filter[..], SubscribeOptions::of(Qos::AtMostOnce))];
+    for (filter, id) in filters.zip(1..) {
+        let id = PacketId::new(id).expect("not 0");
+        let filters = [(&filter[..], SubscribeOptions::of(qos))];
         encode::subscribe(
             &mut bytes,
             Version::V5,
@@ -249,6 +247,12 @@ fn member(town: &mut Town, groups: usize) -> usize {
     town.say(conn, bytes);
     town.settle();
     conn
+}
+
+/// A client in so many groups of the topic `t`.
+fn member(town: &mut Town, groups: usize) -> usize {
+    let filters = (0..groups).map(|n| format!("$share/g{n}/t"));
+    client(town, filters, Qos::AtMostOnce)
 }
 
 /// The payloads of the messages that a client was sent.
@@ -322,6 +326,76 @@ fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in
             .all(|payload| payload == "last")
     );
     assert_eq!(all.len(), GROUPS * (MESSAGES + 1));
+}
+
+#[test]
+fn an_acknowledgement_is_looked_for_in_counted_steps() {
+    const UNDER_WAY: usize = 5_000;
+    let mut settings = Settings::default();
+    settings.mqtt.inflight_max = u16::MAX;
+    settings.mqtt.session_messages = 10_000;
+    let mut town = town(settings);
+    let conn = client(&mut town, ["t".to_owned()].into_iter(), Qos::AtLeastOnce);
+    let publisher = town.open(0);
+    town.say(
+        publisher,
+        batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(UNDER_WAY)),
+    );
+    town.settle();
+    assert_eq!(payloads(&town, conn).len(), UNDER_WAY);
+    let [high, low] = (UNDER_WAY as u16).to_be_bytes();
+    let steps = steps_of(&mut town, conn, [0x40, 2, high, low]);
+    assert!(
+        steps >= UNDER_WAY as u64 / 16,
+        "{steps} steps for the last of {UNDER_WAY}"
+    );
+}
+
+/// At level 9 a byte of these takes half a microsecond.
+#[test]
+fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
+    let random = |n: u32| b"ab"[(n.wrapping_mul(2_654_435_761) >> 31) as usize];
+    for (level, bytes, is_compressed) in [
+        (1, 1 << 20, true),
+        (9, 64 << 10, true),
+        (6, (256 << 10) + 1, false),
+        (9, (64 << 10) + 1, false),
+    ] {
+        let mut settings = Settings::default();
+        settings.deflate.level = level;
+        let mut town = town(settings);
+        let conn = town.open(0);
+        town.say(conn, UPGRADE.replacen("/pub/t", "/sub/t", 1));
+        town.settle();
+        let head = town.received(conn).len();
+        let publisher = town.open(0);
+        let data: String = (0..bytes).map(|n| char::from(random(n))).collect();
+        let before = town.shards[0].steps();
+        town.say(
+            publisher,
+            format!(
+                "POST /pub/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n{data}"
+            ),
+        );
+        town.settle();
+        let steps = town.shards[0].steps() - before;
+        let first = town.received(conn)[head];
+        let (plain, compressed) = (0x81, 0xc1);
+        assert_eq!(
+            first,
+            if is_compressed { compressed } else { plain },
+            "{bytes} at level {level}"
+        );
+        let least = if is_compressed {
+            bytes / 32
+        } else {
+            bytes / 256
+        };
+        assert!(
+            steps >= u64::from(least),
+            "{steps} steps for {bytes} at level {level}"
+        );
+    }
 }
 
 fn closed() -> Arc<World> {

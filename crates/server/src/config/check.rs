@@ -33,13 +33,14 @@ const MIN_HEARTBEAT_S: u32 = 5;
 /// A day: a peer that was silent for longer is not coming back.
 const MAX_WAIT_S: u32 = 86_400;
 
-/// Every encoding of it must have a length that its protocol can say: an MQTT packet, with topic and properties, 28 bits; a JSON
-/// object, where a control character takes six bytes, 32 bits among its turn's. And one message must never take a shard's
-/// turn for long.
-const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// One message must never take a shard's turn for long, and some of the work on it is done in one go: it is copied, and made into JSON or an
+/// event. At this size the worst bytes (line ends, which become seven bytes of an event each) take some 50 ms; those of 64 MiB take 350 ms,
+/// and half a gigabyte.
+const MAX_MESSAGE_BYTES: usize = 8 << 20;
 
-/// A batch is held whole before its first line is published, and its messages lie side by side in a turn whose spans have 32 bits.
-const MAX_BATCH_BYTES: usize = 64 << 20;
+/// A batch is held whole before its first line is published, and may be one line, which is parsed in one go: some 60 ms for the worst bytes
+/// at this size.
+const MAX_BATCH_BYTES: usize = 16 << 20;
 
 /// Every answer line of a batch waits until the last one is known.
 const MAX_BATCH_LINES: usize = 100_000;

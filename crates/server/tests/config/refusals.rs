@@ -157,8 +157,18 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             &["limits.message_bytes: 0", "from 1"],
         ),
         (
-            "[limits]\nmessage_bytes = '65 MiB'\nbatch_bytes = '64 MiB'",
-            &["limits.message_bytes: 68157440", "from 1 to 67108864"],
+            "[limits]\nmessage_bytes = '64 MiB'\nbatch_bytes = '16 MiB'",
+            &[
+                "limits.message_bytes: 67108864",
+                "write a value from 1 to 8388608",
+            ],
+        ),
+        (
+            "[limits]\nbatch_bytes = '64 MiB'",
+            &[
+                "limits.batch_bytes: 67108864",
+                "write a value from 1 to 16777216",
+            ],
         ),
         (
             "[limits]\nmessage_bytes = '8 MiB'",

@@ -28,6 +28,8 @@ use crate::protocol::side::{Behind, Extra};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
+/// Messages under way that are looked at in the time of a step: they lie side by side.
+pub(super) const SENT_PER_STEP: usize = 16;
 /// Bytes of messages that are sent again at once when a session is resumed.
 const AGAIN_BYTES: usize = 256 << 10;
 
@@ -226,15 +228,11 @@ impl Front {
     }
 
     pub(super) fn take_packet_id(&mut self, slot: u32) -> PacketId {
-        let mut id = self.conns.mqtt_row(slot).packet_id;
+        let last = self.conns.mqtt_row(slot).packet_id;
         let mqtt = self.mqtt_state(slot);
-        loop {
-            id = mqtt.next_packet_id(id);
-            // Messages that wait to be sent again keep their ids.
-            if mqtt.waiting.iter().all(|next| next.packet_id != id) {
-                break;
-            }
-        }
+        let id = mqtt.next_packet_id(last);
+        let seen = mqtt.inflight.len() + mqtt.waiting.len();
+        self.work.steps.add(seen / SENT_PER_STEP);
         self.conns.mqtt_row_mut(slot).packet_id = id;
         PacketId::new(id).unwrap_or(PacketId::MAX)
     }
@@ -298,14 +296,16 @@ impl Front {
         let mqtt = self.mqtt_state(slot);
         // Messages that wait to be sent again were sent on a former connection.
         let is_old = |next: &Inflight| next.packet_id == id.get() && next.was_sent();
-        if let Some(at) = mqtt.waiting.iter().position(is_old) {
+        let old = mqtt.waiting.iter().position(is_old);
+        if let Some(at) = old {
             mqtt.inflight.extend(mqtt.waiting.remove(at));
         }
         let is = |sent: &Inflight| sent.packet_id == id.get();
-        let Some(at) = mqtt.inflight.iter().position(is) else {
-            return Ok(None);
-        };
-        let sent = &mqtt.inflight[at];
+        let found = mqtt.inflight.iter().position(is);
+        let seen = old.unwrap_or(mqtt.waiting.len()) + found.unwrap_or(mqtt.inflight.len());
+        self.work.steps.add(seen / SENT_PER_STEP);
+        let Some(at) = found else { return Ok(None) };
+        let sent = &self.mqtt_state(slot).inflight[at];
         let is_due = match (sent.step, sent.qos()) {
             (Step::Released, _) => matches!(kind, PacketType::PubRec | PacketType::PubComp),
             (Step::Published, 1) => kind == PacketType::PubAck,

@@ -9,6 +9,7 @@ use crore_wire::mqtt::{
 use crore_wire::topic;
 
 use super::super::publish::check_fields;
+use super::deliver::SENT_PER_STEP;
 use super::plain::{EVENT, KEY};
 use super::state::Answer;
 use crate::base::access::Right;
@@ -286,6 +287,7 @@ impl Front {
         }
         let (id, exactly_once) = answered(part);
         let mqtt = self.mqtt_state(slot);
+        let answers = mqtt.answers.len();
         if exactly_once && reason.is_error() {
             // Refused: its id is free again [MQTT-4.3.3-9], also for the session on a later connection.
             mqtt.received.remove(&id);
@@ -299,6 +301,8 @@ impl Front {
             // No answer is due for this one, though each publish has exactly one.
             return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
         }
+        // Each was looked at.
+        self.work.steps.add(answers / SENT_PER_STEP);
         self.write_answers(slot);
         Ok(())
     }
@@ -357,12 +361,14 @@ impl Front {
     pub(super) fn client_released(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
         let version = self.version(slot);
         let mqtt = self.mqtt_state(slot);
+        let seen = mqtt.answers.len();
         let mut answers = mqtt.answers.iter();
         if answers.any(|answer| answer.is_due(id.get(), true)) {
             // [MQTT-4.3.3-4]: PUBREL answers a PUBREC, and there was none.
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
         let known = mqtt.received.remove(&id.get());
+        self.work.steps.add(seen / SENT_PER_STEP);
         let ack = Ack {
             packet_id: id,
             reason: match known {

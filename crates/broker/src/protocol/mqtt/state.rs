@@ -394,21 +394,59 @@ impl Mqtt {
         parts.sum()
     }
 
-    /// The packet id of the next message.
+    /// The packet id of the next message: the first behind `last` that no message has, neither one under way nor one that waits to be sent
+    /// again. Looks at each once, however many ids in a row are taken.
     pub fn next_packet_id(&self, last: u16) -> u16 {
-        let mut id = last;
-        loop {
-            id = id.wrapping_add(1).max(1);
-            if self.inflight.iter().all(|sent| sent.packet_id != id) {
-                return id;
+        const IDS: usize = u16::MAX as usize;
+        let first = usize::from(last) % IDS;
+        let all = || self.inflight.iter().chain(&self.waiting);
+        // How far behind the first candidate.
+        let distance = |sent: &Inflight| (usize::from(sent.packet_id) + 2 * IDS - 1 - first) % IDS;
+        let mut at = 0;
+        if all().any(|sent| distance(sent) == 0) {
+            let mut taken = alloc::vec![false; self.inflight.len() + self.waiting.len() + 1];
+            for sent in all() {
+                if let Some(taken) = taken.get_mut(distance(sent)) {
+                    *taken = true;
+                }
             }
+            at = taken.iter().position(|taken| !taken).unwrap_or(0);
         }
+        ((first + at) % IDS) as u16 + 1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sent(packet_id: u16) -> Inflight {
+        Inflight {
+            packet_id,
+            step: Step::Published,
+            end_s: 0,
+            offset: 0,
+            group: None,
+            version: Version::V5,
+            packet: [].into(),
+            payload: None,
+        }
+    }
+
+    #[test]
+    fn the_next_packet_id_is_the_first_free_one_and_never_zero() {
+        let mut mqtt = Mqtt::default();
+        assert_eq!(
+            [0, 1, u16::MAX].map(|last| mqtt.next_packet_id(last)),
+            [1, 2, 1]
+        );
+        mqtt.inflight.extend([1, 2, u16::MAX].map(sent));
+        mqtt.waiting.extend([3, 5].map(sent));
+        let next = [0, 2, 3, 4, u16::MAX - 1].map(|last| mqtt.next_packet_id(last));
+        assert_eq!(next, [4, 4, 4, 6, 4]);
+        mqtt.inflight = (1..u16::MAX).map(sent).collect();
+        assert_eq!(mqtt.next_packet_id(7), u16::MAX);
+    }
 
     #[test]
     fn what_a_connection_remembers_is_weighed() {
