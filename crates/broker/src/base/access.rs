@@ -13,8 +13,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use blake2::Blake2bMac;
-use blake2::digest::consts::U16;
-use blake2::digest::{FixedOutput, KeyInit, Update};
+use blake2::digest::{FixedOutput, KeyInit, Update, consts::U16};
 
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 use crore_wire::topic::{self, TopicError};
@@ -277,7 +276,7 @@ impl Credential<'_> {
     }
 }
 
-/// A credential for the verifier outside the shard to check.
+/// A credential for the verifier to check.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Question {
     /// Identifies the question in the answer.
@@ -288,7 +287,7 @@ pub struct Question {
     pub secret: Box<[u8]>,
     /// The shard's settings under which it was asked; the answer repeats the number.
     pub round: u32,
-    /// The address that asks, or the connection where the address is not known: they share the work.
+    /// The address that asks, or the connection where that is not known.
     pub asker: u64,
 }
 
@@ -299,11 +298,10 @@ impl Question {
             Credential::Token(token) => (None, token),
             Credential::Password { user, password } => (Some(user.into()), password),
         };
-        let secret = secret.into();
         Question {
             digest,
             user,
-            secret,
+            secret: secret.into(),
             round,
             asker,
         }

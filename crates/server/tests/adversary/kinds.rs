@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::random::Random;
 use crate::script::{Script, TlsStart};
-use crate::{crowds, hostile, http, mqtt, websocket};
+use crate::{crowds, hostile, http, mqtt, places, websocket};
 
 /// Makes a script.
 type Generator = fn(&mut Random) -> Script;
@@ -36,6 +36,9 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("turned-away", 2, crowds::turned_away),
     ("tls-games", 4, hostile::tls_games),
     ("last-word", 6, websocket::last_word),
+    ("topic-makers", 2, places::topic_makers),
+    ("followers", 2, places::followers),
+    ("deaf-publishers", 2, places::deaf_publishers),
 ];
 
 /// Those of them that play.

@@ -26,6 +26,7 @@ mod kinds;
 mod mqtt;
 mod own;
 mod ping;
+mod places;
 mod player;
 mod random;
 mod round;

@@ -52,7 +52,7 @@ interval_s = 5
 
 [interest]
 debounce_s = 1
-followers_max = 8
+followers_max = 64
 
 [mqtt]
 inflight_max = 20

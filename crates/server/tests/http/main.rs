@@ -34,6 +34,7 @@ mod purge;
 mod requests;
 mod returns;
 mod several;
+mod shares;
 mod slow;
 mod sse;
 mod stalled;

@@ -2,10 +2,9 @@
 
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::ws::{BINARY, FIN, TEXT, Ws, handshake, head, masked};
-use crate::support::{PATIENCE, Server, connect, until};
-use socket2::{Domain, Socket, Type};
+use crate::support::{Server, connect, connect_from, until};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 const SHORT: &str = "[timeouts]\nbody_s = 1\n";
@@ -159,24 +158,12 @@ fn half_sent_bodies_do_not_shut_out_those_who_send_theirs() {
     });
 }
 
-/// A connection from that address.
-fn from(host: u8, server: &Server) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    let ours = SocketAddr::from(([127, 0, 0, host], 0));
-    socket.bind(&ours.into()).expect("an address");
-    let theirs = server.address().into();
-    socket.connect(&theirs).expect("a connection");
-    let wait = Some(PATIENCE);
-    socket.set_read_timeout(wait).expect("a timeout");
-    socket.into()
-}
-
 #[test]
 fn who_holds_little_does_not_go_for_what_others_do_not_acknowledge() {
     let settings = "[limits]\nmessage_bytes = 65536\nbatch_bytes = 65536\noutbox_bytes = 65536\n\
         memory_bytes = 524288\n[[rule]]\nmatch = 'big'\nkeep = 'latest'\n";
     let server = Server::with_shards(1, settings);
-    let mut deaf = from(2, &server);
+    let mut deaf = connect_from(2, server.address());
     // MQTT 5: CONNECT, SUBSCRIBE with QoS 1, and never a PUBACK.
     let packets =
         b"\x10\x10\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x03one\x82\x09\x00\x01\x00\x00\x03big\x01";
@@ -187,7 +174,7 @@ fn who_holds_little_does_not_go_for_what_others_do_not_acknowledge() {
         publish(&server, "big", "x".repeat(58_000));
     }
     let half = |host, length: usize| {
-        let mut stream = from(host, &server);
+        let mut stream = connect_from(host, server.address());
         let head =
             format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
         stream.write_all(head.as_bytes()).expect("sent");

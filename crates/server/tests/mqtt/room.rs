@@ -261,3 +261,44 @@ fn a_group_that_was_refused_is_not_subscribed_to() {
         assert!(conn.is_served());
     }
 }
+
+/// The greedy one's address, 127.0.0.`GREEDY`. The others have 127.0.0.1.
+const GREEDY: u8 = 2;
+
+#[test]
+fn absent_sessions_of_one_address_leave_room_for_another_s_topics() {
+    let broker = small("[limits]\ntopics_per_shard = 100\n");
+    for session in 0..8 {
+        let mut greedy = Conn::open_from(GREEDY, &broker, Version::V5);
+        greedy.resume(&format!("greedy-{session}"));
+        for topic in 0..32 {
+            let filter = format!("greedy/{session}/{topic}");
+            greedy.subscribe(&filter, 1);
+        }
+        greedy.cut();
+    }
+    let mut modest = Conn::connected(&broker, Version::V5, "modest");
+    assert_eq!(modest.subscribe("modest", 1), ReasonCode::GRANTED_QOS_1);
+}
+
+#[test]
+fn sessions_of_one_address_leave_room_for_one_of_another() {
+    let broker = small("[mqtt]\nsessions_max = 10\n");
+    let mut refused = 0;
+    for session in 0..20 {
+        let mut greedy = Conn::open_from(GREEDY, &broker, Version::V5);
+        let client = format!("greedy-{session}");
+        let mut properties = crore_wire::mqtt::PropertyBuf::new();
+        properties.session_expiry_interval_s(1000);
+        let mut connect = crate::support::mqtt::plain(Version::V5, &client);
+        connect.properties = properties.properties();
+        greedy.write(|out| encode::connect(out, &connect));
+        let got = greedy.packet();
+        let Packet::ConnAck(connack) = got.packet() else {
+            panic!("a CONNACK is due");
+        };
+        refused += u32::from(connack.reason == ReasonCode::QUOTA_EXCEEDED);
+    }
+    assert!((11..20).contains(&refused), "{refused}");
+    Conn::connected(&broker, Version::V5, "modest");
+}

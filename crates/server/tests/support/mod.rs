@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
+
 /// How long a test waits for an event. No test says how soon it comes: this only ends one that waits in vain.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it looks meanwhile.
@@ -33,6 +35,17 @@ pub fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(to).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream
+}
+
+/// The same from 127.0.0.`host`.
+pub fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let ours = SocketAddr::from(([127, 0, 0, host], 0));
+    socket.bind(&ours.into()).expect("an address");
+    socket.connect(&to.into()).expect("a connection");
+    let wait = Some(PATIENCE);
+    socket.set_read_timeout(wait).expect("a timeout");
+    socket.into()
 }
 
 /// Looks again and again until there is something.

@@ -7,7 +7,7 @@ use crore_wire::mqtt::{
     ReasonCode, SubscribeOptions, Version, Will, decode, encode, fixed_header,
 };
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// How long one look at a connection takes, when a test looks again and again.
@@ -120,6 +120,12 @@ impl Conn {
     pub fn open(broker: &Broker, version: Version) -> Conn {
         let stream = TcpStream::connect(("127.0.0.1", broker.tcp())).expect("a connection");
         Conn::over(stream, Over::Tcp, version)
+    }
+
+    /// The same from 127.0.0.`host`.
+    pub fn open_from(host: u8, broker: &Broker, version: Version) -> Conn {
+        let to = SocketAddr::from(([127, 0, 0, 1], broker.tcp()));
+        Conn::over(super::connect_from(host, to), Over::Tcp, version)
     }
 
     /// A WebSocket that has been upgraded, with the response's head.

@@ -2,6 +2,7 @@
 //! in order and soon, and that nothing of theirs is refused.
 
 mod mqtt;
+mod newcomer;
 mod publishers;
 mod readers;
 mod stream;
@@ -55,6 +56,7 @@ const PUBLISHERS: &[(&str, Life)] = &[
     ("WebSocket publisher", publishers::web_socket),
     ("MQTT 5 publisher, QoS 1", mqtt::publishes_at_least_once),
     ("MQTT 3.1.1 publisher, QoS 2", mqtt::publishes_exactly_once),
+    ("newcomer", newcomer::comes_anew),
 ];
 
 /// Topics and their publishers: one each.

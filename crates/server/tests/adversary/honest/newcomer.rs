@@ -1,0 +1,54 @@
+//! An honest client that comes anew again and again, and needs a little of each place that all clients share: a topic that was not
+//! there, a place among the followers of interest, a filter, and an answer.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Server;
+use super::readers::Socket;
+use super::stream::{Stream, answer};
+use crate::tally::Tally;
+
+/// Between two visits.
+const PACE: Duration = Duration::from_millis(150);
+
+/// Comes again and again.
+pub fn comes_anew(server: &Server, tally: &Tally) -> Result<(), String> {
+    let mut number = 0;
+    while !tally.quiet.load(Ordering::Relaxed) {
+        number += 1;
+        let topic = format!("own/new/{number}");
+        ask(server, tally, "GET", "none", 404)?;
+        ask(server, tally, "PUT", &topic, 201)?;
+        ask(server, tally, "DELETE", &topic, 200)?;
+        for target in [
+            "/interest?match=own/none",
+            &format!("/sub?filter=own/none/%2B/{number}"),
+        ] {
+            let began = Instant::now();
+            Socket::open(server, target, "").map_err(|fault| format!("{target}: {fault}"))?;
+            tally.took(|| format!("the upgrade of {target}"), began);
+        }
+        std::thread::sleep(PACE);
+    }
+    Ok(())
+}
+
+fn ask(
+    server: &Server,
+    tally: &Tally,
+    method: &str,
+    topic: &str,
+    status: u16,
+) -> Result<(), String> {
+    let mut stream = Stream::plain(server)?;
+    let began = Instant::now();
+    let request = format!("{method} /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.send(request.as_bytes())?;
+    let answer = answer(&mut stream)?;
+    tally.took(|| format!("the answer to {method} {topic}"), began);
+    match answer.status == status {
+        true => Ok(()),
+        false => Err(format!("{method} {topic}: {}", answer.shown())),
+    }
+}

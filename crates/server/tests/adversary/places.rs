@@ -1,0 +1,67 @@
+//! Attackers that take a place which all clients share: topics, followers, and the time of deliveries.
+
+use std::fmt::Write as _;
+
+use crore_wire::websocket::frame::Opcode;
+
+use crate::http::ask;
+use crate::random::Random;
+use crate::script::{Door, Script, Send, Step};
+use crate::websocket::{frame, upgrade};
+
+/// Topics of one batch.
+const BATCH: usize = 4_000;
+
+/// Batches that each make thousands of topics.
+pub fn topic_makers(random: &mut Random) -> Script {
+    let first = random.below(1_000_000);
+    let kind = [("Content-Type", "application/x-ndjson")];
+    let batches = random.between(2, 5);
+    let mut steps: Vec<Step> = (0..batches)
+        .map(|batch| {
+            let topics = (0..BATCH).map(|n| first + batch * BATCH + n);
+            let lines = topics.fold(String::new(), |mut lines, n| {
+                let _ = writeln!(lines, "{{\"topic\":\"evil/made/{n}\",\"data\":\"x\"}}");
+                lines
+            });
+            Step::Send(ask("POST", "/pub", &kind, lines.as_bytes()))
+        })
+        .collect();
+    steps.push(Step::Await(batches, 10_000));
+    Script::new("", Door::Http, steps)
+}
+
+/// More followers of interest than there may be, for a while.
+pub fn followers(random: &mut Random) -> Script {
+    let steps = vec![
+        Step::Send(upgrade("/interest?match=evil/none", &[])),
+        Step::Wait(random.between(1_000, 4_000) as u64),
+    ];
+    Script {
+        sockets: random.between(70, 120),
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// WebSockets that read nothing, each of which publishes a large message to all of them.
+pub fn deaf_publishers(random: &mut Random) -> Script {
+    let target = format!("/pubsub/evil/{}?since=live", random.below(40));
+    let size = random.one(&[300_000, 900_000]);
+    let large = Send::new(
+        format!("a message of {size}"),
+        frame(Opcode::Text, &vec![b'x'; size]),
+    );
+    let steps = vec![
+        Step::Send(upgrade(&target, &[])),
+        Step::Await(1, 2_000),
+        Step::Deaf(true),
+        Step::Wait(random.between(0, 1_500) as u64),
+        Step::Send(large),
+        Step::Wait(random.between(1_000, 4_000) as u64),
+    ];
+    Script {
+        sockets: random.between(100, 200),
+        linger_ms: 0,
+        ..Script::new("", Door::Http, steps)
+    }
+}
