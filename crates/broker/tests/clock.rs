@@ -2,7 +2,10 @@
 
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Input, Now, Pace};
-use crore_wire::mqtt::{Connect, PropertyBuf, Version, encode};
+use crore_wire::mqtt::{
+    Connect, PacketId, Properties, PropertyBuf, Publish, Qos, SubscribeOptions, Version, Will,
+    encode,
+};
 use support::{NOW, Town};
 
 mod support;
@@ -99,39 +102,85 @@ impl Stepped {
         self.ask(&format!("GET /pub/{topic}"), "", "").0
     }
 
-    /// An MQTT client connects, asks that its session outlive it by ten seconds, and is cut; the answer says whether it had one.
-    fn visits(&mut self) -> Vec<u8> {
+    /// An MQTT client sends all of this and is cut; what it was sent meanwhile.
+    fn mqtt(&mut self, packets: &[u8]) -> Vec<u8> {
         self.step();
-        let mut set = PropertyBuf::new();
-        set.session_expiry_interval_s(10);
-        let mut packet = Vec::new();
-        let connect = Connect {
-            version: Version::V5,
-            bridge: false,
-            clean_start: false,
-            keep_alive_s: 0,
-            properties: set.properties(),
-            client_id: "c",
-            will: None,
-            user_name: None,
-            password: None,
-        };
-        encode::connect(&mut packet, &connect);
         let conn = self.town.open(0);
-        self.town.say(conn, packet);
+        self.town.say(conn, packets);
         self.town.settle();
-        let answer = self.town.received(conn)[..3].to_vec();
+        let answers = self.town.received(conn).to_vec();
         self.town.cut(conn);
         self.town.settle();
-        answer
+        answers
     }
+
+    /// A client whose session outlives its connection by ten seconds, and that leaves a will with a delay of five; the third byte
+    /// of the answer says whether it had a session.
+    fn visits(&mut self) -> Vec<u8> {
+        self.mqtt(&connect("c", 10, true))
+    }
+
+    /// A message is retained for ten seconds.
+    fn retains(&mut self) {
+        let mut packets = connect("r", 0, false);
+        let mut set = PropertyBuf::new();
+        set.message_expiry_interval_s(10);
+        let publish = Publish {
+            dup: false,
+            qos: Qos::AtMostOnce,
+            retain: true,
+            topic: "kept",
+            packet_id: None,
+            properties: set.properties(),
+            payload: b"retained",
+        };
+        encode::publish(&mut packets, Version::V5, &publish);
+        self.mqtt(&packets);
+    }
+
+    /// A client that asks for the retained message.
+    fn looks(&mut self) -> Vec<u8> {
+        let mut packets = connect("l", 0, false);
+        let filters = [("kept", SubscribeOptions::of(Qos::AtMostOnce))];
+        let id = PacketId::new(7).expect("not 0");
+        let filters = filters.into_iter();
+        encode::subscribe(&mut packets, Version::V5, id, &Properties::NONE, filters);
+        self.mqtt(&packets)
+    }
+}
+
+fn connect(client_id: &str, expiry_s: u32, dies: bool) -> Vec<u8> {
+    let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+    set.session_expiry_interval_s(expiry_s);
+    of_will.will_delay_interval_s(5);
+    let will = Will {
+        qos: Qos::AtMostOnce,
+        retain: false,
+        properties: of_will.properties(),
+        topic: "will",
+        payload: b"gone",
+    };
+    let connect = Connect {
+        version: Version::V5,
+        bridge: false,
+        clean_start: false,
+        keep_alive_s: 0,
+        properties: set.properties(),
+        client_id,
+        will: dies.then_some(will),
+        user_name: None,
+        password: None,
+    };
+    let mut packet = Vec::new();
+    encode::connect(&mut packet, &connect);
+    packet
 }
 
 fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.publish.idempotency_window_s = 20;
     settings.limits.publishes_per_address_per_s = 1;
-    settings.limits.publishes_per_address_burst = 10;
+    settings.limits.publishes_per_address_burst = 11;
     let rule = |filter: &str| Rule {
         filter: filter.into(),
         poll_timeout_s: 0,
@@ -156,6 +205,7 @@ fn settings() -> Settings {
 fn seen(steps: &'static [i32]) -> Vec<String> {
     let mut it = Stepped::new(settings(), steps);
     let mut seen = Vec::new();
+    it.retains();
     seen.push(it.publish("own", "Crore-TTL: 10\r\n", "mortal"));
     for topic in ["ttl", "old", "own"] {
         seen.push(it.publish(topic, "", "ordinary"));
@@ -166,12 +216,17 @@ fn seen(steps: &'static [i32]) -> Vec<String> {
     seen.push(it.publish("own", "", "one too many"));
     seen.push(format!("{:?}", it.visits()));
     for _ in 0..3 {
-        it.pass(9);
+        it.pass(4);
+        seen.push(it.info("will"));
+        it.pass(5);
+        seen.push(String::from_utf8_lossy(&it.looks()).into_owned());
+        seen.push(it.info("will"));
         for topic in ["ttl", "old", "own"] {
             seen.push(it.oldest(topic));
             seen.push(it.info(topic));
         }
         it.pass(2);
+        seen.push(String::from_utf8_lossy(&it.looks()).into_owned());
         for topic in ["ttl", "old", "own"] {
             seen.push(it.oldest(topic));
             seen.push(it.info(topic));
@@ -194,6 +249,8 @@ fn nothing_but_dates_depends_on_the_wall_clock() {
             "{expected}"
         );
     }
+    let retained = plain.iter().filter(|seen| seen.contains("retained"));
+    assert_eq!(retained.count(), 1, "before its end alone");
     assert!(
         plain.contains(&String::new()),
         "a poll that finds nothing waits"

@@ -1,10 +1,11 @@
 //! The topics under `$SYS/broker`: each is there, says what it should, and moves with what it counts.
 
+use crate::support::PATIENCE;
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, message};
 use crore_wire::mqtt::{Packet, PacketType::PubAck, Version};
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Topics whose message is a number, below `$SYS/broker/`.
 const NUMBERS: [&str; 24] = [
@@ -69,7 +70,7 @@ impl Sys {
     pub fn until(&mut self, what: &str, wanted: impl Fn(&HashMap<String, String>) -> bool) {
         let started = Instant::now();
         while !wanted(&self.last) {
-            let late = started.elapsed() > Duration::from_secs(20);
+            let late = started.elapsed() > PATIENCE;
             assert!(!late, "{what}: {:?}", self.last);
             let got = self.conn.packet();
             if let Packet::Publish(publish) = got.packet() {
