@@ -73,16 +73,15 @@ fn of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
 /// # Errors
 /// The algorithm would verify nothing with it.
 pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
-    let (by, made): (&'static dyn VerificationAlgorithm, fn(&[u8]) -> DecodingKey) = match algorithm
-    {
-        Algorithm::RS256 => (&RSA_PKCS1_2048_8192_SHA256, DecodingKey::from_rsa_der),
-        Algorithm::ES256 => (&ECDSA_P256_SHA256_FIXED, DecodingKey::from_ec_der),
-        _ => (&ED25519, DecodingKey::from_ed_der),
+    let by: &'static dyn VerificationAlgorithm = match algorithm {
+        Algorithm::RS256 => &RSA_PKCS1_2048_8192_SHA256,
+        Algorithm::ES256 => &ECDSA_P256_SHA256_FIXED,
+        _ => &ED25519,
     };
-    let needs = match algorithm {
-        Algorithm::RS256 => "an RSA key",
-        Algorithm::ES256 => "a point of P-256",
-        _ => "an Ed25519 key",
+    let (needs, made): (&str, fn(&[u8]) -> DecodingKey) = match algorithm {
+        Algorithm::RS256 => ("an RSA key", DecodingKey::from_rsa_der),
+        Algorithm::ES256 => ("a point of P-256", DecodingKey::from_ec_der),
+        _ => ("an Ed25519 key", DecodingKey::from_ed_der),
     };
     ParsedPublicKey::new(by, key)
         .map_err(|_| format!("is no public key for {algorithm:?}, which needs {needs}"))?;
