@@ -71,6 +71,8 @@ struct Shape {
 
 /// Nobody: not counted.
 pub const NO_PARTY: u64 = 0;
+/// A trie that has become empty is given back when it is larger than this: some filters come and go without it.
+const EMPTY_MAX: usize = 1 << 20;
 
 /// Set in `children` when a filter ends here.
 const ENDS: u32 = 1 << 31;
@@ -166,9 +168,14 @@ impl Filters {
         self.filters
     }
 
-    /// Bytes that the rows and their texts occupy.
+    /// Bytes that the rows, their buckets and their texts occupy.
     pub fn bytes(&self) -> usize {
-        self.nodes.len() as usize * size_of::<Node>() + self.levels.bytes()
+        self.nodes.len() as usize * (size_of::<Node>() + 4) + self.levels.bytes()
+    }
+
+    /// Bytes that a filter needs in a trie, if it shares no level with another: nodes, buckets and places.
+    pub fn bytes_alone(filter: &[u8]) -> usize {
+        levels(filter).count() * (size_of::<Node>() + 8) + filter.len()
     }
 
     /// Whether any filter matches.
@@ -275,6 +282,9 @@ impl Filters {
         let mut at = id;
         while at != NONE && self.nodes.get(at).children == 0 {
             at = self.prune(at);
+        }
+        if self.is_empty() && self.nodes.bytes() > EMPTY_MAX {
+            *self = Filters::new(self.seed, &self.steps);
         }
     }
 

@@ -46,6 +46,7 @@ use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::mail::Mail;
 use crate::mail::lanes::Asked;
+use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
 use crate::shard::saving::Saving;
@@ -80,7 +81,7 @@ impl Shard {
     /// A shard of this world, which began at `now`.
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
         Shard {
-            sessions: SessionsAtHome::new(world.placement(), me),
+            sessions: SessionsAtHome::new(world.placement(), me, needs_bytes),
             commits: Commits::new(world.placement(), me),
             front: Front::new(me, world, now),
             added: Added::default(),
@@ -235,7 +236,7 @@ impl Shard {
             }
         }
         self.front.end_missed(about, io);
-        self.front.charge_input(io);
+        self.front.charge_input(&mut self.sessions, io);
     }
 
     /// Ends the turn: delivers what is due within the budget and posts the mail. Says whether work
@@ -288,9 +289,8 @@ impl Shard {
         if let Some(home) = &mut self.front.home {
             home.end_turn();
         }
-        let held_bytes = self.sessions.held_bytes();
-        (self.front).charge_turn(held_bytes, self.commits.bytes(), io);
-        let relieves = self.front.relieve(io);
+        self.front.charge_turn(self.commits.bytes(), io);
+        let relieves = self.front.relieve(&mut self.sessions, io);
         self.front.begin_work();
         relieves
             || more_news

@@ -375,6 +375,9 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     if !world.shared.admission.keeps_nothing() {
         return Err("at the end messages are still counted for their addresses".into());
     }
+    if !world.shared.admission.has_no_absent() {
+        return Err("at the end absent sessions are still counted for their parties".into());
+    }
     match world.shared.admission.connections() {
         0 => limits::check(world, 0),
         count => Err(format!("at the end {count} connections are still counted")),

@@ -142,7 +142,16 @@ pub struct Limits {
     pub publish_credit_bytes: usize,
 }
 
+/// An address or user holds little when it holds no more than this part of `memory_bytes`, and no more than the largest
+/// message and its head.
+const LITTLE_PART: usize = 32;
+
 impl Limits {
+    /// Bytes that one address or user may hold, whatever the others do.
+    pub fn little_bytes(&self) -> usize {
+        (self.memory_bytes / LITTLE_PART).min(self.message_bytes + self.head_bytes)
+    }
+
     /// Topics of each home: its share of the limit of the process. Names are hashed, so the shares fill alike.
     pub fn topics_per_home(&self, homes: usize) -> usize {
         match self.topics_max {

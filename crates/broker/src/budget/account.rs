@@ -86,8 +86,13 @@ impl Account {
 
     /// How near the sum is to its limit.
     pub fn level(&self) -> Level {
+        self.level_without(0)
+    }
+
+    /// The same when so many bytes of it are gone.
+    pub(super) fn level_without(&self, bytes: usize) -> Level {
         let limit = self.limit_bytes();
-        match self.used_bytes() {
+        match self.used_bytes().saturating_sub(bytes) {
             used if used > limit => Level::Over,
             used if used > limit - limit / 16 => Level::Tight,
             used if used > limit - limit / 8 => Level::Full,

@@ -72,6 +72,8 @@ pub struct Counts {
     clients: Option<Clients>,
     session_owners: Clients,
     log_owners: Option<Clients>,
+    /// Bytes of MQTT sessions whose clients are away, by party.
+    absent: Option<Clients>,
     /// Of all clients together; 0 per second is no limit.
     publishes: (AtomicU64, AtomicU64),
     publishers: Option<Buckets>,
@@ -105,6 +107,7 @@ impl Admission {
             )
             .unwrap_or_else(Clients::without_limit),
             log_owners: Clients::new(limits.log_bytes_per_address_max, limits.log_bytes),
+            absent: Clients::new(limits.little_bytes(), limits.memory_bytes),
             publishes: (AtomicU64::new(0), AtomicU64::new(0)),
             publishers: Buckets::new(
                 limits.publishes_per_address_per_s,
@@ -232,6 +235,32 @@ impl Counts {
         if client.is_known() {
             self.session_owners.subtract(client, 1);
         }
+    }
+
+    /// Whose an MQTT session is.
+    pub fn party_of_session(&self, name: &[u8], owner: Client) -> Party {
+        Party::of_session(name, owner, self.seed)
+    }
+
+    /// Bytes that the party's sessions hold at all homes while their clients are away. Parties that share both of its counters may
+    /// add theirs.
+    pub fn absent_bytes(&self, party: Party) -> usize {
+        let absent = self.absent.as_ref();
+        absent.map_or(0, |absent| absent.count(party.key()) as usize)
+    }
+
+    /// What the party's absent sessions hold went from `before` bytes to `after`.
+    pub fn change_absent(&self, party: Party, before: usize, after: usize) {
+        let Some(absent) = &self.absent else { return };
+        match after > before {
+            true => absent.add(party.key(), (after - before) as u64),
+            false => absent.subtract(party.key(), (before - after) as u64),
+        }
+    }
+
+    /// Whether no absent session is counted.
+    pub fn has_no_absent(&self) -> bool {
+        self.absent.as_ref().is_none_or(Clients::is_empty)
     }
 
     /// A connection of this client begins to follow; false when the limit is reached, or the client's share of it.

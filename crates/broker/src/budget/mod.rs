@@ -3,6 +3,7 @@
 pub mod account;
 pub mod admission;
 pub mod part;
+pub mod passage;
 pub mod passes;
 pub mod purse;
 pub mod stats;

@@ -14,8 +14,10 @@ pub enum Part {
     /// Responses that wait for homes, and state that few connections need: lists, filters, aliases, unacknowledged
     /// messages, addresses behind proxies.
     Connections,
-    /// MQTT sessions whose clients are away, and groups of shared subscriptions.
+    /// MQTT sessions whose clients are away.
     Sessions,
+    /// What shards remember of subscriptions: filters, groups, whose messages are kept, and losses for readers by filter.
+    Subscriptions,
     /// First answers to idempotency keys.
     Answers,
     /// TLS handshakes and incomplete records.
@@ -24,7 +26,7 @@ pub enum Part {
 
 impl Part {
     /// How many there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
 
     /// All of them, in order.
     pub const ALL: [Part; Part::COUNT] = [
@@ -34,6 +36,7 @@ impl Part {
         Part::Turns,
         Part::Connections,
         Part::Sessions,
+        Part::Subscriptions,
         Part::Answers,
         Part::Tls,
     ];
@@ -47,6 +50,7 @@ impl Part {
             Part::Turns => "turns",
             Part::Connections => "states",
             Part::Sessions => "absent_sessions",
+            Part::Subscriptions => "subscriptions",
             Part::Answers => "answers",
             Part::Tls => "tls",
         }

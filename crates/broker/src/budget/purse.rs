@@ -109,9 +109,14 @@ impl Purse {
 
     /// How near the sum of the process is to its limit, for this shard: calm while the shard holds less than its floor.
     pub fn level(&self) -> Level {
-        match self.held_bytes < self.floor_bytes {
+        self.level_without(0)
+    }
+
+    /// The same when so many of its bytes are gone.
+    pub fn level_without(&self, bytes: usize) -> Level {
+        match self.held_bytes.saturating_sub(bytes) < self.floor_bytes {
             true => Level::Calm,
-            false => self.account().level(),
+            false => self.account().level_without(bytes),
         }
     }
 

@@ -132,6 +132,8 @@ pub struct Stats {
     pub connects: u64,
     /// MQTT sessions that expired.
     pub sessions_expired: u64,
+    /// MQTT sessions that ended, or were not kept, because `limits.memory_bytes` was near and their party held much.
+    pub sessions_evicted: u64,
     /// Subscriptions that fell behind their socket and went on from the log.
     pub fallbacks: u64,
     /// Publishers that had to wait for credit.
@@ -190,6 +192,7 @@ impl AddAssign for Stats {
         self.packets_sent += other.packets_sent;
         self.connects += other.connects;
         self.sessions_expired += other.sessions_expired;
+        self.sessions_evicted += other.sessions_evicted;
         self.fallbacks += other.fallbacks;
         self.credit_waits += other.credit_waits;
         self.pages_waited += other.pages_waited;

@@ -91,7 +91,11 @@ impl Matching {
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.carrier_filters = self.filters.len();
         accounts.carrier_sets += self.members.len();
-        accounts.name_bytes += self.filters.bytes();
+    }
+
+    /// Bytes of the filters and their members.
+    pub fn bytes(&self) -> usize {
+        self.filters.bytes() + self.members.len() as usize * size_of::<Members>()
     }
 
     /// Filters that are open.

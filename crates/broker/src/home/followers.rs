@@ -1,6 +1,6 @@
 //! The followers of a home, the news that waits for them, and topics whose interest outlives their subscribers.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crore_wire::topic;
@@ -27,8 +27,8 @@ pub(super) struct Followers {
     list: Vec<Follower>,
     /// Topics without subscribers that still have interest, and the second in which it ends.
     lingering: BTreeMap<u32, u32>,
-    /// The same in the order of the seconds; an entry that `lingering` does not confirm is void.
-    ends: VecDeque<(u32, u32)>,
+    /// The same in the order of the seconds.
+    ends: BTreeSet<(u32, u32)>,
     /// Seconds that interest outlives the last subscriber.
     pub debounce_s: u32,
     has_news: bool,
@@ -39,7 +39,7 @@ impl Followers {
         Followers {
             list: Vec::new(),
             lingering: BTreeMap::new(),
-            ends: VecDeque::new(),
+            ends: BTreeSet::new(),
             debounce_s,
             has_news: false,
         }
@@ -121,7 +121,8 @@ impl Followers {
 
     /// A topic's interest lingers no more, because it has a subscriber again or is forgotten; says whether it did.
     pub fn stop_lingering(&mut self, topic: u32) -> bool {
-        self.lingering.remove(&topic).is_some()
+        let end_s = self.lingering.remove(&topic);
+        end_s.is_some_and(|end_s| self.ends.remove(&(end_s, topic)))
     }
 
     /// A topic has no subscriber any more, and interest for some time yet; false when it has none from now on.
@@ -131,19 +132,17 @@ impl Followers {
         }
         // The current second has begun already: one more makes it the whole time at least.
         let end_s = now.s + self.debounce_s + 1;
-        self.lingering.insert(topic, end_s);
-        self.ends.push_back((topic, end_s));
+        if let Some(former) = self.lingering.insert(topic, end_s) {
+            self.ends.remove(&(former, topic));
+        }
+        self.ends.insert((end_s, topic));
         true
     }
 
-    /// The next end of interest that is due: none, or a topic if the end is not void.
-    pub fn next_end(&mut self, now: Now) -> Option<Option<u32>> {
-        let (topic, end_s) = self.ends.front().copied()?;
-        if end_s > now.s {
-            return None;
-        }
-        self.ends.pop_front();
-        Some((self.lingering.get(&topic) == Some(&end_s)).then_some(topic))
+    /// The next topic whose interest ends and is due.
+    pub fn next_end(&mut self, now: Now) -> Option<u32> {
+        let (end_s, topic) = self.ends.first().copied()?;
+        (end_s <= now.s).then_some(topic)
     }
 
     pub fn has_news(&self) -> bool {

@@ -15,8 +15,8 @@ use crate::base::rules::Rules;
 pub(super) struct Forgotten {
     /// The last message that each had lost, the number of that loss, the rule and the name; in no order.
     named: VecDeque<(u64, u64, u8, Box<[u8]>)>,
-    /// The last loss of those that are remembered by rule.
-    by_rule: Vec<u64>,
+    /// The last loss of those that are remembered by rule, and the highest number of one.
+    by_rule: Vec<(u64, u64)>,
     named_max: usize,
 }
 
@@ -25,21 +25,25 @@ impl Forgotten {
     pub fn new(rules: usize, named_max: usize) -> Self {
         Forgotten {
             named: VecDeque::new(),
-            by_rule: alloc::vec![0; rules],
+            by_rule: alloc::vec![(0, 0); rules],
             named_max,
         }
     }
 
     /// A topic that lost messages is forgotten.
     pub fn add(&mut self, rule: u8, lost: u64, number: u64, name: &[u8]) {
-        let Forgotten { named, by_rule, .. } = self;
-        if named.len() >= self.named_max
-            && let Some((lost, _, rule, _)) = named.pop_front()
+        if self.named.len() >= self.named_max
+            && let Some((lost, number, rule, _)) = self.named.pop_front()
         {
-            let of_rule = &mut by_rule[rule as usize];
-            *of_rule = lost.max(*of_rule);
+            self.note(rule, lost, number);
         }
-        named.push_back((lost, number, rule, name.into()));
+        self.named.push_back((lost, number, rule, name.into()));
+    }
+
+    /// Notes for a rule that some topic lost a message at `lost`, the loss with this number.
+    pub fn note(&mut self, rule: u8, lost: u64, number: u64) {
+        let of = &mut self.by_rule[rule as usize];
+        *of = (lost.max(of.0), number.max(of.1));
     }
 
     /// Forgotten topics that had lost messages: the last one, the number of that loss, the name.
@@ -50,17 +54,22 @@ impl Forgotten {
 
     /// The last losses of those that are remembered by rule.
     pub fn blamed_rules(&self) -> impl Iterator<Item = (u8, u64)> {
-        let all = (0..).zip(self.by_rule.iter().copied());
+        let all = (0..).zip(self.by_rule.iter().map(|of| of.0));
         all.filter(|(_, lost)| *lost > 0)
     }
 
     /// Notes for the rule with this filter that its forgotten topics lost a message at `lost`; if there is no such
     /// rule, for all rules.
     pub fn blame(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
-        let by_rule = &mut self.by_rule;
-        match rules.with_filter(filter) {
-            Some(number) => by_rule[number as usize] = lost.max(by_rule[number as usize]),
-            None => by_rule.iter_mut().for_each(|of| *of = lost.max(*of)),
+        self.blame_with(filter, (lost, 0), rules);
+    }
+
+    fn blame_with(&mut self, filter: &[u8], (lost, number): (u64, u64), rules: &Rules) {
+        let one = rules.with_filter(filter);
+        for rule in 0..self.by_rule.len() as u8 {
+            if one.is_none_or(|one| one == rule) {
+                self.note(rule, lost, number);
+            }
         }
     }
 
@@ -70,9 +79,9 @@ impl Forgotten {
         for (_, _, rule, name) in named {
             *rule = rules.number_for(name);
         }
-        let blamed = core::mem::replace(by_rule, alloc::vec![0; rules.count()]);
-        for (number, lost) in (0..).zip(blamed).filter(|(_, lost)| *lost > 0) {
-            self.blame(former.get(number).filter.as_bytes(), lost, rules);
+        let blamed = core::mem::replace(by_rule, alloc::vec![(0, 0); rules.count()]);
+        for (number, of) in (0..).zip(blamed).filter(|(_, of)| of.0 > 0) {
+            self.blame_with(former.get(number).filter.as_bytes(), of, rules);
         }
     }
 
@@ -92,7 +101,8 @@ impl Forgotten {
             .filter(|(lost, number, _, name)| *lost > offset && *number > base && matches(name))
             .map(|(lost, ..)| *lost);
         let mut all: Vec<u64> = of_rules
-            .filter(|lost| *lost > offset && base == 0)
+            .filter(|(lost, number)| *lost > offset && (base == 0 || *number > base))
+            .map(|(lost, _)| lost)
             .chain(of_names)
             .collect();
         all.sort_unstable();

@@ -71,9 +71,9 @@ impl Group {
         !self.again.is_empty()
     }
 
-    /// Bytes of heap that it occupies, without the topics of messages given back.
+    /// Bytes of heap that it occupies, with its number in its filter's list, without the topics of messages given back.
     fn own_bytes(&self) -> usize {
-        size_of::<Group>()
+        ROW_BYTES
             + self.filter.len()
             + self.name.len()
             + self.members.bytes()
@@ -90,6 +90,20 @@ impl Group {
     pub fn is_behind(&self) -> bool {
         self.cursors.iter().any(|cursor| cursor.behind)
     }
+}
+
+/// A group's row in the tree of all groups, whose leaves are half full since numbers only rise, and its place in the list of its filter.
+const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
+
+/// Bytes that a group needs at one home, if no other has its filter.
+pub(super) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
+    let member = size_of::<Member>() + size_of::<Cursor>();
+    ROW_BYTES
+        + lists::LIST_BYTES
+        + member
+        + name.len()
+        + filter.len()
+        + Filters::bytes_alone(filter)
 }
 
 /// Bytes of the topics of messages given back.
@@ -154,9 +168,10 @@ impl Groups {
         self.all.len() as u32
     }
 
-    /// Bytes of the groups, with their members and the messages given back.
+    /// Bytes of the groups, with their filters, members and the messages given back.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        let lists = self.filters.len() as usize * lists::LIST_BYTES;
+        self.bytes + lists + self.filters.bytes()
     }
 
     /// Adds to a group, and counts the bytes that it grows by.
@@ -458,7 +473,9 @@ mod tests {
             .make(b"a/+", b"workers", core::iter::once(0))
             .expect("there is room");
         let alone = groups.bytes();
-        assert_eq!(alone, size_of::<Group>() + 3 + 7 + size_of::<Cursor>());
+        let trie = groups.filters.bytes();
+        let row = ROW_BYTES + lists::LIST_BYTES;
+        assert_eq!(alone, row + 3 + 7 + size_of::<Cursor>() + trie);
         groups.grow(id, |group| {
             let unacked = Unacked {
                 topic: [b'x'; 1000].into(),

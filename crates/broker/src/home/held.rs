@@ -1,7 +1,8 @@
 //! How much a home holds of everything.
 
-use super::Home;
 use super::answers::Answers;
+use super::partition::Partition;
+use super::{Home, groups};
 use crate::budget::stats::Accounts;
 use crate::log::Log;
 
@@ -12,7 +13,6 @@ impl Home {
         accounts.home_sets = self.carriers.sets();
         accounts.home_filters = self.filters.len();
         accounts.home_losses = self.logs().map(|log| log.losses.topics() as u32).sum();
-        accounts.name_bytes += self.filters.bytes();
         accounts.followers = self.followers.len();
         accounts.groups = self.groups.len();
         accounts.keepers = self.keepers.len();
@@ -36,9 +36,28 @@ impl Home {
         self.answers.as_ref().map_or(0, Answers::bytes)
     }
 
-    /// Bytes of the groups of shared subscriptions.
-    pub fn groups_bytes(&self) -> usize {
-        self.groups.bytes()
+    /// Bytes of what it remembers of subscriptions, beside the rows of topics.
+    pub fn subscriptions_bytes(&self) -> usize {
+        let losses: usize = self.logs().map(|log| log.losses.bytes()).sum();
+        self.groups.bytes() + self.keepers.bytes() + self.filters.bytes() + losses
+    }
+
+    /// Bytes that a group of shared subscriptions needs, if no other has its filter.
+    pub fn group_bytes_alone(name: &[u8], filter: &[u8]) -> usize {
+        groups::bytes_alone(name, filter)
+    }
+
+    /// Remembers the losses of so many topics at most. Of those that lost messages longest ago the rules are noted instead.
+    pub fn trim_losses(&mut self, most: usize) {
+        let most = most / self.partitions.len().max(1);
+        for Partition { log, forgotten, .. } in &mut self.partitions {
+            while log.losses.topics() > most
+                && let Some((offset, topic, number)) = log.losses.pop()
+            {
+                self.steps.add(1);
+                forgotten.note(self.rows.get(topic).rule, offset, number);
+            }
+        }
     }
 
     /// Bytes of the rows and their index.

@@ -105,8 +105,7 @@ impl Home {
         for _ in 0..ENDS_AT_ONCE {
             self.steps.add(1 + self.followers.len() as usize);
             match self.followers.next_end(now) {
-                Some(Some(id)) => self.interest_is_forgotten(id),
-                Some(None) => {}
+                Some(id) => self.interest_is_forgotten(id),
                 None => return false,
             }
         }

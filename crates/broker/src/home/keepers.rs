@@ -8,6 +8,9 @@ use crate::base::snapshot::{Block, kind};
 use crate::base::work::Steps;
 use crate::filters::{Filters, NO_PARTY};
 
+/// An entry of the tree of topics.
+const TOPIC_BYTES: usize = 16;
+
 /// The subscriptions of a home's topics.
 pub(super) struct Keepers {
     /// By topic.
@@ -27,6 +30,11 @@ impl Keepers {
     /// Topics and filters.
     pub fn len(&self) -> u32 {
         self.topics.len() as u32 + self.filters.len()
+    }
+
+    /// Bytes of both.
+    pub fn bytes(&self) -> usize {
+        self.topics.len() * TOPIC_BYTES + self.filters.bytes()
     }
 
     pub fn filters(&self) -> u32 {

@@ -19,6 +19,9 @@ use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
+/// Topics whose losses a home remembers for readers by filter: 13 MiB.
+const LOSSES_MAX: usize = 1 << 18;
+
 impl Home {
     /// The work that it has done since it began, in steps.
     pub fn steps(&self) -> u64 {
@@ -37,6 +40,7 @@ impl Home {
 
     /// The turn is over: the next one may read as much again.
     pub fn end_turn(&mut self) {
+        self.trim_losses(LOSSES_MAX);
         self.readings.end_turn(self.steps());
     }
 

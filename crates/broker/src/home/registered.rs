@@ -42,7 +42,7 @@ impl Registered {
     }
 
     pub fn bytes(&self) -> usize {
-        self.filters.bytes()
+        self.filters.bytes() + self.sets.len() as usize * size_of::<Vec<ShardId>>()
     }
 
     /// See [`Filters::warm`].

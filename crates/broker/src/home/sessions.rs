@@ -10,13 +10,14 @@
 //! home of sessions knows neither connections nor topics; the shard does what follows from an end (sends a will,
 //! releases logs).
 
+mod absent;
 mod at_home;
 mod snapshot;
 
 pub use at_home::SessionsAtHome;
 
 use crate::mail::session::Kept;
-use crate::mail::session::{SessionId, Will, Written};
+use crate::mail::session::{SessionId, Will};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -34,9 +35,6 @@ use crate::store::slab::{NONE, Side, Slab, Vacant};
 
 /// A session that never expires by itself (section 3.1.2.11.2).
 pub const FOREVER_S: u32 = u32::MAX;
-
-/// Bytes of a list of payloads, without the payloads.
-const PAYLOADS_BYTES: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
@@ -182,11 +180,15 @@ pub enum Opening {
     Full,
 }
 
+/// Bytes that so many homes need for the subscriptions in a stored state, if no other session has the same.
+pub type Weigh = fn(state: &[u8], homes: usize) -> usize;
+
 /// All sessions of a partition.
-#[derive(Default)]
 pub struct Sessions {
     /// The partition.
     partition: PartitionId,
+    weigh: Weigh,
+    homes: usize,
     rows: Slab<Row>,
     index: Index,
     clients: Names,
@@ -196,17 +198,34 @@ pub struct Sessions {
     payloads: BTreeMap<u32, Vec<Slice>>,
     away_bytes: usize,
     will_bytes: usize,
+    /// Of the client ids of sessions that are away.
+    away_name_bytes: usize,
     /// Sessions that are away, by the second in which something is due.
     due: BTreeSet<(u32, u32)>,
+    /// Those of them that are evicted, with the bytes that this sets free.
+    evicted: BTreeMap<u32, usize>,
     claims: BTreeMap<u32, Claim>,
 }
 
 impl Sessions {
     /// None yet, in this partition.
-    pub fn new(partition: PartitionId) -> Sessions {
+    pub fn new(partition: PartitionId, weigh: Weigh, homes: usize) -> Sessions {
         Sessions {
             partition,
-            ..Sessions::default()
+            weigh,
+            homes,
+            rows: Slab::new(),
+            index: Index::new(),
+            clients: Names::default(),
+            away: Side::new(),
+            states: Blobs::new(),
+            payloads: BTreeMap::new(),
+            away_bytes: 0,
+            will_bytes: 0,
+            away_name_bytes: 0,
+            due: BTreeSet::new(),
+            evicted: BTreeMap::new(),
+            claims: BTreeMap::new(),
         }
     }
 
@@ -219,17 +238,13 @@ impl Sessions {
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.sessions += self.rows.len();
         accounts.session_bytes += self.away_bytes;
-        accounts.name_bytes += self.clients.bytes();
+        accounts.name_bytes += self.clients.bytes().saturating_sub(self.away_name_bytes);
     }
 
-    /// Bytes of what the sessions that are away left behind.
-    pub fn held_bytes(&self) -> usize {
-        self.states.bytes() + self.will_bytes + self.payloads.len() * PAYLOADS_BYTES
-    }
-
-    /// Bytes of the rows and their index.
+    /// Bytes of the rows and their index, without those that are charged for sessions that are away.
     pub fn bytes(&self) -> usize {
-        self.rows.bytes() + self.index.bytes() + self.away.bytes()
+        let all = self.rows.bytes() + self.index.bytes();
+        all.saturating_sub(self.away.len() as usize * absent::ROW_BYTES)
     }
 
     fn find(&self, hash: u32, client: &[u8]) -> Option<u32> {
@@ -277,7 +292,7 @@ impl Sessions {
         }
         let row = self.rows.get_mut(id);
         if row.held == Held::No {
-            let (kept, will, owner) = self.take_away(id, now);
+            let (kept, will, owner) = self.take_away(id, counts, now);
             counts.move_session(owner, claim.owner);
             return self.hand_over(id, &claim, Some(kept), will);
         }
@@ -334,6 +349,7 @@ impl Sessions {
             owner,
             kept,
             will,
+            ..
         } = farewell;
         let holds = |row: &Row| row.serial == id.serial && row.held != Held::No;
         if !self.rows.try_get(id.row).is_some_and(holds) {
@@ -367,51 +383,16 @@ impl Sessions {
             Box::new(Delayed { will, due_s })
         };
         let away = Away {
-            state: self.states.insert(&[&kept.state.bytes], counts),
             state_bytes: kept.state.bytes.len() as u32,
+            state: self.insert_state(kept.state.bytes, counts),
             will: will.map(delayed),
             expires_s,
             owner,
         };
-        let due_s = away.due_s();
-        let away = self.insert_away(away, kept.state.payloads);
-        let row = self.rows.get_mut(id.row);
-        (row.held, row.holder) = (Held::No, away);
-        if due_s != FOREVER_S {
-            self.due.insert((due_s, id.row));
-        }
+        self.insert_away(id.row, away, kept.state.payloads);
+        let (party, bytes) = self.charged(id.row, counts);
+        counts.change_absent(party, 0, bytes);
         Closing::Done(due)
-    }
-
-    /// Keeps what a session left behind.
-    fn insert_away(&mut self, away: Away, payloads: Vec<Slice>) -> u32 {
-        self.away_bytes += away.state_bytes as usize;
-        self.will_bytes += away.will_bytes();
-        let id = self.away.insert(away);
-        if !payloads.is_empty() {
-            self.payloads.insert(id, payloads);
-        }
-        id
-    }
-
-    fn take_away(&mut self, id: u32, now: Now) -> (Kept, Option<Box<Will>>, Client) {
-        let holder = self.rows.get(id).holder;
-        let away = self.away.remove(holder);
-        self.due.remove(&(away.due_s(), id));
-        let len = away.state_bytes as usize;
-        self.away_bytes -= len;
-        self.will_bytes -= away.will_bytes();
-        let state = Written {
-            bytes: self.states.get(away.state)[..len].into(),
-            payloads: self.payloads.remove(&holder).unwrap_or_default(),
-        };
-        self.states.remove(away.state);
-        let expiry_s = match away.expires_s {
-            FOREVER_S => FOREVER_S,
-            expires_s => expires_s.saturating_sub(now.unix_s + 1),
-        };
-        let will = away.will.map(|delayed| delayed.will);
-        (Kept { expiry_s, state }, will, away.owner)
     }
 
     fn forget(&mut self, id: u32) {
@@ -433,16 +414,20 @@ impl Sessions {
     ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
         let (_, id) = self.due.pop_first()?;
         let holder = self.rows.get(id).holder;
+        let (party, before) = self.charged(id, counts);
         let away = self.away.get_mut(holder);
         self.will_bytes -= away.will_bytes();
         let will = away.will.take().map(|delayed| delayed.will);
+        let (_, after) = self.charged(id, counts);
+        counts.change_absent(party, before, after);
+        let away = self.away.get_mut(holder);
         if away.expires_s > now.unix_s {
             if away.expires_s != FOREVER_S {
                 self.due.insert((away.expires_s, id));
             }
             return Some((will, None));
         }
-        let (kept, _, owner) = self.take_away(id, now);
+        let (kept, _, owner) = self.take_away(id, counts, now);
         self.forget(id);
         counts.leave_session(owner);
         Some((will, Some(kept)))

@@ -1,10 +1,14 @@
 //! The last lost message of each topic, by offset, with the number of the loss: for readers by filter, who are told of a loss where it
 //! stands in the order of arrival.
 //!
-//! Invariant: from the first reader by filter on, each topic that loses a message is in here, with its last one.
+//! Invariant: from the first reader by filter on, each topic that loses a message is in here, with its last one, unless it was taken out
+//! to be noted elsewhere ([`Losses::pop`]): the home bounds how many topics are in here.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;
+
+/// An entry of the tree: its offsets only rise, so that its leaves are half full.
+const ENTRY_BYTES: usize = 52;
 
 /// The losses of a log's topics.
 #[derive(Default)]
@@ -40,6 +44,17 @@ impl Losses {
     /// Topics whose losses are remembered.
     pub fn topics(&self) -> usize {
         self.by_offset.as_ref().map_or(0, BTreeMap::len)
+    }
+
+    /// Bytes of heap in use.
+    pub fn bytes(&self) -> usize {
+        self.topics() * ENTRY_BYTES
+    }
+
+    /// Takes out the first loss: offset, topic, number.
+    pub fn pop(&mut self) -> Option<(u64, u32, u64)> {
+        let (offset, (topic, number)) = self.by_offset.as_mut()?.pop_first()?;
+        Some((offset, topic, number))
     }
 
     /// A topic loses the message at `offset`; its last loss, or its last offset, before that is at `before`.

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use crate::base::ids::{PartitionId, Ticket};
 use crate::base::position::Since;
-use crate::budget::admission::{Client, Party};
+use crate::budget::admission::{Admission, Client, Party};
+use crate::budget::passage::Passage;
 use crate::mail::answer::{Answer, ReplyTo};
 use crate::mail::message::{Headers, Retry};
 use crate::mail::session::{Kept, SessionId, Will};
@@ -220,6 +221,30 @@ pub struct Farewell {
     pub kept: Option<Kept>,
     /// The message to publish then.
     pub will: Option<Box<Will>>,
+    /// Charges the two on their way home.
+    pub passage: Passage,
+}
+
+impl Farewell {
+    /// A session on its way home, which is charged until it is there.
+    pub fn new(
+        id: SessionId,
+        owner: Client,
+        kept: Option<Kept>,
+        will: Option<Box<Will>>,
+        admission: &Admission,
+    ) -> Box<Farewell> {
+        let state = kept.as_ref().map_or(0, |kept| kept.state.bytes.len());
+        let bytes = state + will.as_ref().map_or(0, |will| will.bytes());
+        let passage = Passage::new(admission, size_of::<Farewell>() + bytes);
+        Box::new(Farewell {
+            id,
+            owner,
+            kept,
+            will,
+            passage,
+        })
+    }
 }
 
 /// A message of a group that its member has not acknowledged.

@@ -28,6 +28,8 @@ use crate::protocol::outbox::Outbox;
 use crate::protocol::side::{Extra, Spill};
 use crate::store::slab::{NONE, Side, Slab};
 
+/// A share with a short name and filter in the list of a connection.
+const SHARE_BYTES: usize = 96;
 /// Side rows that wait to be weighed: with more than these they are weighed before the end of the turn.
 const TOUCHED_MAX: usize = 4096;
 
@@ -282,6 +284,11 @@ impl Connections {
         self.purse.level()
     }
 
+    /// The same when so many bytes of this shard are gone.
+    pub(super) fn level_without(&self, bytes: usize) -> Level {
+        self.purse.level_without(bytes)
+    }
+
     /// Bytes that must be released before this many more still fit below [`Level::Full`].
     pub(super) fn lacks(&mut self, bytes: usize) -> usize {
         self.charge_received();
@@ -291,6 +298,16 @@ impl Connections {
     /// Something that is no connection's holds so many bytes now.
     pub(super) fn charge(&mut self, part: Part, bytes: usize) {
         self.purse.set(part, bytes);
+    }
+
+    /// Subscriptions of a connection by filter, those in groups included.
+    pub(super) fn filters_of(&self, slot: u32) -> usize {
+        let Some(extra) = self.find_extra(slot) else {
+            return 0;
+        };
+        let own = extra.filters.as_ref().map_or(0, |filters| filters.len());
+        // A group's name is at its homes too, and its filter in their tries.
+        own + extra.shared_bytes / SHARE_BYTES
     }
 
     /// Bytes that a connection makes the shard hold; of shared messages its part.

@@ -124,7 +124,10 @@ impl Shard {
                 };
                 self.session_open(claim, (hash, &client), Room::Ask);
             }
-            Ask::SessionClose(farewell) => self.session_close(*farewell),
+            Ask::SessionClose(mut farewell) => {
+                self.trim(&mut farewell);
+                self.session_close(*farewell);
+            }
             ask => self.home_asked(from, &ask, bytes),
         }
     }

@@ -131,6 +131,7 @@ impl Shard {
                     owner,
                     kept,
                     will,
+                    passage: Default::default(),
                 });
             }
             (Write::EndSession, For::Ending(at)) => self.end_session(at),

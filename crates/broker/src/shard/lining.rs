@@ -83,12 +83,14 @@ impl Shard {
                 clean,
                 owner,
             } => self.append_claim(from, to, (hash, &client), clean, owner),
-            Ask::SessionClose(farewell) => {
+            Ask::SessionClose(mut farewell) => {
+                self.trim(&mut farewell);
                 let Farewell {
                     id,
                     owner,
                     kept,
                     will,
+                    ..
                 } = *farewell;
                 let place = self.place(id.partition.into());
                 let write = Write::CloseSession(id, kept, will);
@@ -261,6 +263,9 @@ impl Shard {
         clean: bool,
         owner: Client,
     ) {
+        if !self.may_open((hash, client), owner) {
+            return self.refuse_session(from, to, ReasonCode::QUOTA_EXCEEDED);
+        }
         let admission = &self.front.world.admission;
         let room = match self.sessions.has(hash, client) {
             true => Room::None,

@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::snapshot::{Damaged, Head, In, Origin, kind};
 use crate::base::time::Now;
-use crate::budget::admission::Client;
 use crate::budget::world::World;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
+use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::Shard;
 
 /// A home and its sessions, as far as they are read.
@@ -59,7 +59,7 @@ impl Restored {
             me,
             now,
             home: Box::new(home),
-            sessions: SessionsAtHome::new(placement, me),
+            sessions: SessionsAtHome::new(placement, me, needs_bytes),
             reading: None,
             ended: Vec::new(),
             world,
@@ -202,11 +202,7 @@ impl Shard {
         } = restored;
         assert!(me == self.front.lanes.me, "each has its own");
         let pace = self.front.pace;
-        let admission = &self.front.world.admission;
-        admission.count_sessions(0, sessions.len());
-        for owner in sessions.owners() {
-            admission.move_session(Client::NOBODY, owner);
-        }
+        sessions.adopt(&self.front.world.admission);
         self.front.home = Some(*home);
         self.sessions = sessions;
         self.set_pace(pace);

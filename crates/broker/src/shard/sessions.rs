@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use crate::base::ids::ShardId;
-use crate::budget::admission::Client;
+use crate::budget::admission::{Client, Party};
 use crate::budget::stats::Reason;
 use crate::home::sessions::{Claim, Closing, Opening, Room};
 use crate::mail::message::Publish;
@@ -32,6 +32,9 @@ impl Shard {
     /// A client connects.
     pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8]), room: Room) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
+        if room == Room::Ask && !self.may_open(client, owner) {
+            return self.refuse_session(shard, to, ReasonCode::QUOTA_EXCEEDED);
+        }
         let before = self.sessions.len();
         let admission = &self.front.world.admission;
         let opening = self
@@ -41,9 +44,34 @@ impl Shard {
         self.opened(shard, to, owner, opening);
     }
 
-    fn count_sessions(&self, before: u32) {
+    /// Whether a client may have this session: where memory is short, one that holds much gets no new one.
+    pub(super) fn may_open(&self, (hash, client): (u32, &[u8]), owner: Client) -> bool {
+        let party = Party::of_session(client, owner, self.front.world.seed);
+        self.front.may_leave(party, 0) || self.sessions.has(hash, client)
+    }
+
+    /// The same for what a session leaves behind when its connection ends: otherwise it ends, too.
+    pub(super) fn trim(&mut self, farewell: &mut Farewell) {
+        let Some(name) = self.sessions.name_of(farewell.id) else {
+            return;
+        };
+        let party = Party::of_session(name, farewell.owner, self.front.world.seed);
+        let will = farewell.will.as_ref().map_or(0, |will| will.bytes());
+        let state = farewell.kept.as_ref().map(|kept| kept.state.bytes.len());
+        if let Some(state) = state
+            && !self.front.may_leave(party, state + will)
+        {
+            let ended = farewell.kept.take();
+            self.front.session_ended(ended);
+            self.front.stats.sessions_evicted += 1;
+        }
+    }
+
+    /// Sessions have come or gone, of which there were so many before.
+    fn count_sessions(&mut self, before: u32) {
         let after = self.sessions.len();
         self.front.world.admission.count_sessions(before, after);
+        self.front.charge_sessions(self.sessions.held_bytes());
     }
 
     fn opened(&mut self, shard: ShardId, to: ReplyTo, owner: Client, opening: Opening) {

@@ -118,6 +118,11 @@ impl Blobs {
         self.chunks * CHUNK_BYTES + self.own_bytes + self.own.bytes()
     }
 
+    /// Blobs with an allocation of their own.
+    pub fn own(&self) -> u32 {
+        self.own.len()
+    }
+
     /// Whether there may be no place for the next blob: the table of blobs with an allocation of their own is full.
     pub fn is_full(&self) -> bool {
         self.own.len() >= PLACES_MAX - 1

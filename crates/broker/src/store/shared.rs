@@ -33,6 +33,9 @@ impl Drop for Inner {
     }
 }
 
+/// Bytes of heap that shared bytes need besides themselves.
+pub const SHARED_BESIDE: usize = size_of::<Inner>() + 2 * size_of::<usize>();
+
 /// Bytes with several holders.
 #[derive(Clone)]
 pub struct Shared(Arc<Inner>);

@@ -99,6 +99,7 @@ const COUNTERS: &Named = numbers! { s;
     accepted_connections = s.stats.accepted, "Connections that came in";
     turned_away_connections = s.stats.turned_away + s.turns.shed, "Connections for which there was no room, or no descriptor";
     relieved_connections = s.stats.relieved, "Connections that were ended, or lost what they had pipelined, because limits.memory_bytes was passed";
+    evicted_sessions = s.stats.sessions_evicted, "MQTT sessions that ended, or were not kept, because limits.memory_bytes was near and their client held much";
     untrusted_connections = s.stats.untrusted, "Connections from peers that may not say who their clients are";
     refused_credentials = s.stats.refused, "Requests and connections whose credentials were worth nothing";
     oversized_credentials = s.stats.oversized, "Those of them that were longer than access.token_bytes";

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::random::Random;
 use crate::script::{Script, TlsStart};
-use crate::{crowds, hostile, http, mqtt, places, websocket};
+use crate::{absent, crowds, hostile, http, mqtt, places, websocket};
 
 /// Makes a script.
 type Generator = fn(&mut Random) -> Script;
@@ -39,6 +39,10 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("topic-makers", 2, places::topic_makers),
     ("followers", 2, places::followers),
     ("deaf-publishers", 2, places::deaf_publishers),
+    ("absent-wills", 2, absent::wills),
+    ("absent-filters", 4, absent::filters),
+    ("absent-groups", 4, absent::groups),
+    ("passing-topics", 2, absent::passing_topics),
 ];
 
 /// Those of them that play.

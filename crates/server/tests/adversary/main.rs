@@ -13,6 +13,7 @@
     reason = "the test harness shows it with a failure, and a long run must show that it lives"
 )]
 
+mod absent;
 mod answers;
 mod cgroup;
 mod connection;

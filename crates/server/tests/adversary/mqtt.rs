@@ -18,7 +18,7 @@ pub fn version(random: &mut Random) -> Version {
     random.one(&[Version::V311, Version::V5])
 }
 
-fn encoded(label: impl Into<String>, encode: impl FnOnce(&mut Vec<u8>)) -> Send {
+pub fn encoded(label: impl Into<String>, encode: impl FnOnce(&mut Vec<u8>)) -> Send {
     let mut out = Vec::new();
     encode(&mut out);
     Send::new(label, out)
@@ -99,7 +99,7 @@ fn publish_to(
     encoded(label, |out| encode::publish(out, version, &publish))
 }
 
-fn subscribe_to(version: Version, id: usize, filters: &[&str], qos: u8) -> Send {
+pub fn subscribe_to(version: Version, id: usize, filters: &[&str], qos: u8) -> Send {
     let options = SubscribeOptions {
         max_qos: Qos::from_bits(qos).expect("a QoS"),
         no_local: false,

@@ -58,7 +58,7 @@ followers_max = 64
 inflight_max = 20
 receive_max = 50
 session_messages = 100
-session_expiry_max_s = 3
+session_expiry_max_s = 6
 sys_interval_s = 1
 
 [[rule]]

@@ -124,10 +124,15 @@ impl Clients {
         enters
     }
 
+    /// The lower of its two counts.
+    pub fn count(&self, client: Client) -> u64 {
+        let [one, other] = self.of(client).map(|count| count.load(Relaxed));
+        one.min(other)
+    }
+
     /// Whether this many more are within the limit.
     pub fn has_room(&self, client: Client, more: u64) -> bool {
-        let [one, other] = self.of(client).map(|count| count.load(Relaxed));
-        one.min(other) + more <= self.max
+        self.count(client) + more <= self.max
     }
 
     /// Adds this many, limit or not.

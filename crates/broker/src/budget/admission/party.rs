@@ -20,9 +20,28 @@ impl Party {
     /// All clients without a name at that address, or only this connection if its address is unknown.
     pub fn without_name(client: Client, slot: u32) -> Party {
         match client.is_known() {
-            true => Party(u64::from(client.number())),
+            true => Party::of_address(client),
             false => Party(u64::from(slot) | CONNECTION),
         }
+    }
+
+    /// All clients without a name at that address; where it is not known, all of those together.
+    pub fn of_address(client: Client) -> Party {
+        Party(u64::from(client.number()))
+    }
+
+    /// Whose an MQTT session is: the user's behind the NUL in its name, or else of the address that it is counted for.
+    pub fn of_session(name: &[u8], owner: Client, seed: u64) -> Party {
+        let user = name.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default();
+        match core::str::from_utf8(user) {
+            Ok(user) if !user.is_empty() => Party::user(user, seed),
+            _ => Party::of_address(owner),
+        }
+    }
+
+    /// The key of its counters.
+    pub(super) fn key(self) -> Client {
+        Client::from_number((self.0 ^ self.0 >> 32) as u32)
     }
 
     /// Whether it is a user.

@@ -107,6 +107,11 @@ impl Filtered {
             + positions * size_of::<At>()
     }
 
+    /// Places of filters.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
     /// Begins a group without filters, live in all partitions; returns its serial.
     pub fn add_group(&mut self) -> u32 {
         let serial = self.serials;

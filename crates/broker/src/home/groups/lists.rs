@@ -17,6 +17,13 @@ use crate::store::slab::{NONE, Side};
 /// Groups that one publish gives its message to: far more than subscribe to one filter in use, some hundred microseconds.
 pub(super) const AT_ONCE: usize = 256;
 
+/// A leaf of the tree of names, which has room for eleven.
+const LEAF_BYTES: usize = 11 * size_of::<(Arc<[u8]>, u64)>() + 16;
+/// The list of a filter with some groups.
+pub(super) const LIST_BYTES: usize = size_of::<List>() + LEAF_BYTES;
+/// A name in a list besides its text: an entry in leaves that are two thirds full, and its counts.
+pub(super) const NAME_BYTES: usize = 3 * size_of::<(Arc<[u8]>, u64)>() / 2 + 16;
+
 /// The groups of a filter.
 #[derive(Default)]
 struct List {

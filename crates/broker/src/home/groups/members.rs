@@ -15,6 +15,9 @@ pub(in crate::home) type Member = (ShardId, ReplyTo);
 /// Bytes of heap for a member: its place in two B-trees, whose nodes are two thirds full.
 const MEMBER_BYTES: usize = 3 * (size_of::<(Member, u32)>() + size_of::<Member>()) / 2;
 
+/// Two leaves, each with room for eleven.
+const LEAVES_BYTES: usize = 11 * (size_of::<(Member, u32)>() + size_of::<Member>()) + 32;
+
 #[derive(Default)]
 pub(super) struct Members {
     /// Each with the number of messages that it may still be given.
@@ -49,6 +52,10 @@ impl Members {
     pub fn remove(&mut self, member: Member) {
         self.credit.remove(&member);
         self.ready.remove(&member);
+        if self.credit.is_empty() {
+            // Otherwise the trees would keep a leaf each.
+            (self.credit, self.ready) = Default::default();
+        }
     }
 
     /// The next member in turn that may have a message; it has one credit less.
@@ -71,7 +78,10 @@ impl Members {
 
     /// Bytes of heap.
     pub fn bytes(&self) -> usize {
-        self.credit.len() * MEMBER_BYTES
+        match self.credit.len() {
+            0 => 0,
+            count => LEAVES_BYTES.max(count * MEMBER_BYTES),
+        }
     }
 }
 

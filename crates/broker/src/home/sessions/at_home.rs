@@ -4,13 +4,15 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Range;
 
-use super::{Claim, Closing, FOREVER_S, Opening, Room, Sessions};
+use super::absent::Absent;
+use super::{Claim, Closing, FOREVER_S, Opening, Room, Sessions, Weigh};
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, In, Origin, kind};
 use crate::base::time::Now;
-use crate::budget::admission::{Admission, Client};
+use crate::budget::admission::Admission;
 use crate::budget::stats::Accounts;
 use crate::budget::world::World;
 use crate::mail::Farewell;
@@ -30,12 +32,14 @@ pub struct SessionsAtHome {
 
 impl SessionsAtHome {
     /// None yet, at the home `me`.
-    pub fn new(placement: Placement, me: ShardId) -> SessionsAtHome {
+    pub fn new(placement: Placement, me: ShardId, weigh: Weigh) -> SessionsAtHome {
         let all = (me < placement.homes()).then(|| placement.of_home(me));
+        let homes = placement.homes().into();
+        let sessions = |partition| Sessions::new(partition, weigh, homes);
         SessionsAtHome {
             placement,
             me,
-            partitions: all.into_iter().flatten().map(Sessions::new).collect(),
+            partitions: all.into_iter().flatten().map(sessions).collect(),
             due_s: FOREVER_S,
             ending: Vec::new(),
             held_bytes: 0,
@@ -133,6 +137,42 @@ impl SessionsAtHome {
         }
     }
 
+    /// Rows of all partitions.
+    pub fn end(&self) -> u32 {
+        self.sum(Sessions::end)
+    }
+
+    /// Calls `each` with the sessions that are away in these rows, counted over all partitions.
+    pub fn each_absent(
+        &self,
+        mut rows: Range<u32>,
+        counts: &Admission,
+        mut each: impl FnMut(Absent),
+    ) {
+        let mut before = 0;
+        for sessions in &self.partitions {
+            let end = before + sessions.end();
+            while rows.start < end.min(rows.end) {
+                if let Some(absent) = sessions.absent(rows.start - before, counts) {
+                    each(absent);
+                }
+                rows.start += 1;
+            }
+            before = end;
+        }
+    }
+
+    /// This session is due to end now, as if it had expired. Says whether it still was away.
+    pub fn evict(&mut self, id: SessionId, counts: &Admission) -> bool {
+        let at = self.place_of(id);
+        at.is_some_and(|at| self.change(at, |it| it.evict(id, counts)))
+    }
+
+    /// Bytes of sessions that are evicted and have not ended yet.
+    pub fn evicted_bytes(&self) -> usize {
+        self.sum(Sessions::evicted_bytes)
+    }
+
     /// Whether a session has something due.
     pub fn is_due(&self, now: Now) -> bool {
         self.due_s <= now.unix_s
@@ -169,9 +209,10 @@ impl SessionsAtHome {
         is_due.then(|| self.change(at, |sessions| sessions.next_due(counts, now)))?
     }
 
-    /// The client that each of them is counted for.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = Client> {
-        self.partitions.iter().flat_map(Sessions::owners)
+    /// Begins to count the sessions that were read, each for its client and its party.
+    pub(crate) fn adopt(&self, counts: &Admission) {
+        counts.count_sessions(0, self.len());
+        self.partitions.iter().for_each(|it| it.adopt(counts));
     }
 
     /// Writes the sessions from this place and this row of it on; returns where to go on.

@@ -12,7 +12,7 @@ use super::{Away, Delayed, FOREVER_S, Held, Row, Sessions};
 use crate::base::snapshot::Block;
 use crate::base::snapshot::{Damaged, In, Out, kind};
 use crate::base::time::Now;
-use crate::budget::admission::Client;
+use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
 use crate::mail::session::Will;
 use crate::store::blobs::Blob;
@@ -140,26 +140,21 @@ impl Sessions {
             shared.slice(0..payload.len())
         });
         let away = Away {
-            state: self.states.insert(&[saved.state], &world.admission),
+            state: self.insert_state(saved.state.into(), &world.admission),
             state_bytes: saved.state.len() as u32,
             will: saved.will.map(delayed),
             expires_s: saved.left_s.map_or(FOREVER_S, due),
             owner: saved.owner,
         };
-        let due_s = away.due_s();
-        let away = self.insert_away(away, payloads.collect());
         let id = self.rows.insert(Row {
             hash: xxh3_64_with_seed(saved.client, world.seed) as u32,
             client: self.clients.insert(saved.client),
-            holder: away,
             serial: saved.serial,
             life: saved.life,
             ..Row::vacant(NONE)
         });
         self.index.insert(&mut self.rows, id);
-        if due_s != FOREVER_S {
-            self.due.insert((due_s, id));
-        }
+        self.insert_away(id, away, payloads.collect());
     }
 
     /// Restores a row without a session.
@@ -171,11 +166,16 @@ impl Sessions {
         });
     }
 
-    /// The client that each of them is counted for.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = Client> {
-        let rows = (0..self.rows.end()).map(|id| self.rows.get(id));
-        let away = rows.filter(|row| row.client != Blob::NONE && row.held == Held::No);
-        away.map(|row| self.away.get(row.holder).owner)
+    /// Begins to count them, each for its client and its party.
+    pub(super) fn adopt(&self, counts: &Admission) {
+        for id in 0..self.rows.end() {
+            let row = self.rows.get(id);
+            if row.client != Blob::NONE && row.held == Held::No {
+                counts.move_session(Client::NOBODY, self.away.get(row.holder).owner);
+                let (party, bytes) = self.charged(id, counts);
+                counts.change_absent(party, 0, bytes);
+            }
+        }
     }
 
     /// All is read: rows without a session are free.

@@ -247,12 +247,7 @@ impl Front {
                     expiry_s: kept.expiry_s,
                     state: kept.state.clone(),
                 });
-                let farewell = Box::new(Farewell {
-                    id: *id,
-                    owner: *owner,
-                    kept,
-                    will: None,
-                });
+                let farewell = Farewell::new(*id, *owner, kept, None, &self.world.admission);
                 let home = self.home_of_session(*id);
                 self.errands.push((home, Ask::SessionClose(farewell)));
             }
@@ -401,12 +396,8 @@ impl Front {
         if needs_told && kept.is_some() {
             self.fence_needs(slot, &mut due);
         }
-        let farewell = Box::new(Farewell {
-            id: mqtt.session,
-            owner: self.conns.get(slot).client,
-            kept,
-            will,
-        });
+        let owner = self.conns.get(slot).client;
+        let farewell = Farewell::new(mqtt.session, owner, kept, will, &self.world.admission);
         let from = self.conns.id_of(slot);
         self.give_back(from, farewell, due);
     }

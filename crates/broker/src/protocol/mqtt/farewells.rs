@@ -79,6 +79,7 @@ mod tests {
                 owner: Client::NOBODY,
                 kept: None,
                 will: None,
+                passage: Default::default(),
             }),
             due: due.into(),
         };

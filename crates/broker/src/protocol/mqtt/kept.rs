@@ -21,6 +21,8 @@ use crate::base::planted::{self, Fault};
 use crate::base::position::{Since, read_varint, write_varint};
 use crate::conn::MULTI;
 use crate::conn::io::Io;
+use crate::filters::Filters;
+use crate::home::Home;
 use crate::mail::session::Written;
 use crate::protocol::front::Front;
 use crate::protocol::side::Sub;
@@ -109,6 +111,22 @@ pub(crate) fn topics_kept(state: &[u8]) -> Vec<&[u8]> {
     subs.filter(|sub| qos(sub.options) > 0 || is_shared(sub.filter))
         .map(|sub| sub.filter)
         .collect()
+}
+
+/// Of a topic that keeps messages for a session: its row at home, its name's place beside the name, and an entry that counts.
+const TOPIC_BYTES: usize = 96;
+
+/// Bytes that so many homes need for the subscriptions of a stored session, if no other session has the same.
+pub(crate) fn needs_bytes(state: &[u8], homes: usize) -> usize {
+    let of = |name: &[u8]| match is_shared(name) {
+        true => {
+            let (group, filter) = split(name);
+            Home::group_bytes_alone(group, filter) * homes
+        }
+        false if topic::has_wildcard(name) => Filters::bytes_alone(name) * homes,
+        false => TOPIC_BYTES + name.len(),
+    };
+    topics_kept(state).into_iter().map(of).sum()
 }
 
 impl Front {

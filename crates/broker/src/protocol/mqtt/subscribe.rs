@@ -142,6 +142,10 @@ impl Front {
         if list.iter().filter(|sub| !is_vacant(sub)).count() >= most {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
+        if !self.may_take(slot, 0) {
+            // Memory is short, and this client holds much.
+            return Err(ReasonCode::QUOTA_EXCEEDED);
+        }
         if wildcard {
             return self.join_wildcard(slot, &wanted, &[]);
         }

@@ -1,0 +1,183 @@
+//! The bytes of sessions whose clients are away: what is charged for them, to whom, and which of them end when memory is short.
+//!
+//! Two sums. The account of the process has what a home's tables hold ([`Sessions::held_bytes`]). The counters by party
+//! ([`Admission::change_absent`]) have besides what all homes need for a session's subscriptions, as if nobody shared them: they say who
+//! holds much, and are at once the same for all shards.
+//!
+//! Invariant: a session counts for its party exactly while it is away.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::{Away, FOREVER_S, Held, Row, Sessions};
+use crate::base::time::Now;
+use crate::budget::admission::{Admission, Client, Party};
+use crate::mail::session::{Kept, SessionId, Will, Written};
+use crate::store::blobs::{Blob, Blobs, occupied};
+use crate::store::shared::{SHARED_BESIDE, Shared, Slice};
+use crate::store::slab::{Side, Slot};
+
+/// States from this length on have an allocation of their own, so that their bytes are free again when the session goes.
+const OWN_MIN: usize = 512;
+/// A session's row and its bucket.
+pub(super) const ROW_BYTES: usize = size_of::<Row>() + 4;
+/// Of each session that is away: these, what it left, and an entry in the order of ends, whose tree has leaves that are half full.
+const ROWS_BYTES: usize = ROW_BYTES + size_of::<Slot<Away>>() + 16;
+/// Bytes of a list of payloads, without the payloads.
+const PAYLOADS_BYTES: usize = 128;
+/// An arena that has become empty is given back when it is larger than this: a few sessions come and go without it.
+const EMPTY_MAX: usize = 1 << 20;
+/// The end of a session that is evicted: no clock is there any more.
+const EVICTED_S: u32 = 0;
+
+/// A session that is away.
+pub struct Absent {
+    /// Whom it is charged to.
+    pub party: Party,
+    /// Its name for [`Sessions::evict`].
+    pub id: SessionId,
+    /// Bytes that its end sets free at this home; of shared messages its part.
+    pub bytes: usize,
+}
+
+impl Sessions {
+    pub(super) fn insert_state(&mut self, state: Box<[u8]>, counts: &Admission) -> Blob {
+        match state.len() < OWN_MIN || self.states.is_full() {
+            true => self.states.insert(&[&state], counts),
+            false => self.states.insert_shared(Shared::new(state, counts)),
+        }
+    }
+
+    /// Keeps what the session in this row left behind.
+    pub(super) fn insert_away(&mut self, row: u32, away: Away, payloads: Vec<Slice>) {
+        self.away_bytes += away.state_bytes as usize;
+        self.will_bytes += away.will_bytes();
+        let due_s = away.due_s();
+        if due_s != FOREVER_S {
+            self.due.insert((due_s, row));
+        }
+        let id = self.away.insert(away);
+        if !payloads.is_empty() {
+            self.payloads.insert(id, payloads);
+        }
+        let left = self.rows.get_mut(row);
+        (left.held, left.holder) = (Held::No, id);
+        self.away_name_bytes += self.clients.get(left.client).len();
+    }
+
+    /// Takes what the session in this row left behind.
+    pub(super) fn take_away(
+        &mut self,
+        id: u32,
+        counts: &Admission,
+        now: Now,
+    ) -> (Kept, Option<Box<Will>>, Client) {
+        let (party, bytes) = self.charged(id, counts);
+        counts.change_absent(party, bytes, 0);
+        let row = self.rows.get(id);
+        let holder = row.holder;
+        self.away_name_bytes -= self.clients.get(row.client).len();
+        self.evicted.remove(&id);
+        let away = self.away.remove(holder);
+        self.due.remove(&(away.due_s(), id));
+        let len = away.state_bytes as usize;
+        self.away_bytes -= len;
+        self.will_bytes -= away.will_bytes();
+        let state = Written {
+            bytes: self.states.get(away.state)[..len].into(),
+            payloads: self.payloads.remove(&holder).unwrap_or_default(),
+        };
+        self.states.remove(away.state);
+        self.give_back();
+        let expiry_s = match away.expires_s {
+            FOREVER_S => FOREVER_S,
+            expires_s => expires_s.saturating_sub(now.unix_s + 1),
+        };
+        let will = away.will.map(|delayed| delayed.will);
+        (Kept { expiry_s, state }, will, away.owner)
+    }
+
+    /// Bytes of what the sessions that are away left behind, with their rows and names.
+    pub fn held_bytes(&self) -> usize {
+        self.states.bytes()
+            + self.states.own() as usize * SHARED_BESIDE
+            + self.will_bytes
+            + self.away_name_bytes
+            + self.away.len() as usize * ROWS_BYTES
+            + self.payloads.len() * PAYLOADS_BYTES
+    }
+
+    /// Bytes of a session that is away, without those of its large messages.
+    fn bytes_of(&self, row: &Row) -> usize {
+        let away = self.away.get(row.holder);
+        let name = self.clients.get(row.client).len();
+        ROWS_BYTES + name + occupied(away.state_bytes as usize) + away.will_bytes()
+    }
+
+    /// Who is charged for the session in this row, which is away, and for how many bytes.
+    pub(super) fn charged(&self, id: u32, counts: &Admission) -> (Party, usize) {
+        let row = self.rows.get(id);
+        let away = self.away.get(row.holder);
+        let party = counts.party_of_session(self.clients.get(row.client), away.owner);
+        let state = &self.states.get(away.state)[..away.state_bytes as usize];
+        (party, self.bytes_of(row) + (self.weigh)(state, self.homes))
+    }
+
+    /// Rows of the table: all of them have lower numbers.
+    pub fn end(&self) -> u32 {
+        self.rows.end()
+    }
+
+    /// The session in this row, if there is one and it is away.
+    pub fn absent(&self, id: u32, counts: &Admission) -> Option<Absent> {
+        let row = self.rows.get(id);
+        if row.client == Blob::NONE || row.held != Held::No {
+            return None;
+        }
+        let owner = self.away.get(row.holder).owner;
+        let payloads = self.payloads.get(&row.holder);
+        let payloads = payloads.into_iter().flatten().map(Slice::weight);
+        Some(Absent {
+            party: counts.party_of_session(self.clients.get(row.client), owner),
+            id: SessionId {
+                row: id,
+                serial: row.serial,
+                life: row.life,
+                partition: self.partition as u8,
+            },
+            bytes: self.bytes_of(row) + payloads.sum::<usize>(),
+        })
+    }
+
+    /// This session is due to end now, as if it had expired. Says whether it still was away.
+    pub fn evict(&mut self, id: SessionId, counts: &Admission) -> bool {
+        let is = |row: &&Row| (row.serial, row.life) == (id.serial, id.life);
+        let there = self.rows.try_get(id.row).filter(is);
+        let Some(holder) = there.map(|row| row.holder) else {
+            return false;
+        };
+        let Some(Absent { bytes, .. }) = self.absent(id.row, counts) else {
+            return false;
+        };
+        if self.evicted.insert(id.row, bytes).is_some() {
+            return false;
+        }
+        let away = self.away.get_mut(holder);
+        self.due.remove(&(away.due_s(), id.row));
+        away.expires_s = EVICTED_S;
+        self.due.insert((EVICTED_S, id.row));
+        true
+    }
+
+    /// Bytes of sessions that are evicted and have not ended yet.
+    pub fn evicted_bytes(&self) -> usize {
+        self.evicted.values().sum()
+    }
+
+    /// The last session that was away is gone: gives back tables that have grown large.
+    fn give_back(&mut self) {
+        if self.away.len() == 0 && self.states.reserved_bytes() + self.away.bytes() > EMPTY_MAX {
+            (self.states, self.away) = (Blobs::new(), Side::new());
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Sessions whose clients are away: the account has what the allocator was asked for, and no client fills the memory with them.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use crore_broker::account::Part;
+use crore_broker::settings::Settings;
+use crore_broker::{Pace, World};
+use crore_wire::mqtt::{
+    self, Connect, Packet, PacketId, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions,
+    Version, Will, encode,
+};
+
+use crate::counting::grown_bytes;
+use crate::support::{self, NOW, Town};
+
+const MIB: usize = 1 << 20;
+/// Bytes of all logs, where wills lie once they are published.
+const LOG_BYTES: usize = 2 * MIB;
+/// Rows of tables, buffers of a turn.
+const TABLES_BYTES: usize = 2 * MIB;
+/// The account is as much as the allocator was asked for, but for this part of it or this many bytes.
+const APART_PART: usize = 7;
+const APART_BYTES: usize = MIB;
+/// Rows of a topic at its home, which are bounded by their number and are in no account.
+const TOPIC_BYTES: usize = 40 + 24 + 4;
+
+/// A client that leaves a session behind.
+#[derive(Clone, Default)]
+struct Guest {
+    client: String,
+    will_bytes: usize,
+    filters: Vec<String>,
+}
+
+impl Guest {
+    fn connect(&self) -> Vec<u8> {
+        let (mut set, mut of_will, mut out) = (PropertyBuf::new(), PropertyBuf::new(), Vec::new());
+        set.session_expiry_interval_s(3600);
+        of_will.will_delay_interval_s(3600);
+        let payload = vec![b'w'; self.will_bytes];
+        let will = Will {
+            qos: Qos::AtMostOnce,
+            retain: false,
+            properties: of_will.properties(),
+            topic: "wills",
+            payload: &payload,
+        };
+        let packet = Connect {
+            version: Version::V5,
+            clean_start: false,
+            keep_alive_s: 0,
+            properties: set.properties(),
+            client_id: &self.client,
+            will: (self.will_bytes > 0).then_some(will),
+            user_name: None,
+            password: None,
+        };
+        encode::connect(&mut out, &packet);
+        out
+    }
+
+    fn subscribe(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let options = SubscribeOptions::of(Qos::AtLeastOnce);
+        let filters = self.filters.iter().map(|filter| (&filter[..], options));
+        let (id, nothing) = (PacketId::new(1).expect("not 0"), Properties::NONE);
+        encode::subscribe(&mut out, Version::V5, id, &nothing, filters);
+        out
+    }
+}
+
+/// Some shards, which are homes, with so many bytes of memory.
+struct Hall {
+    town: Town,
+    world: Arc<World>,
+}
+
+impl Hall {
+    fn new(shards: u16, memory_bytes: usize) -> Hall {
+        let mut settings = Settings::default();
+        settings.limits.memory_bytes = memory_bytes;
+        settings.limits.log_bytes = LOG_BYTES;
+        settings.limits.message_bytes = 256 << 10;
+        settings.limits.topics_per_connection = 1_000;
+        let world = support::world(settings, shards, shards);
+        let mut town = Town::new(&world, Pace::default(), NOW);
+        for io in &mut town.io {
+            io.all.reserve(100_000);
+        }
+        Hall { town, world }
+    }
+
+    /// What the account has of one of these parts, at all shards.
+    fn charged(&self, parts: &[Part]) -> usize {
+        let of = |shard: &crore_broker::Shard| {
+            let held = shard.accounts().parts;
+            parts.iter().map(|part| held[*part as usize]).sum::<usize>()
+        };
+        self.town.shards.iter().map(of).sum()
+    }
+
+    /// A client comes, says all it has to say, and its connection is cut. Returns what its CONNACK said.
+    fn visit(&mut self, guest: &Guest, from: IpAddr) -> (ReasonCode, bool) {
+        let at = guest.client.len() % self.town.shards.len();
+        let conn = self.town.open_from(at, from);
+        self.town.say(conn, guest.connect());
+        self.town.settle();
+        let said = self.connack(conn);
+        if self.town.is_open(conn) {
+            if !guest.filters.is_empty() {
+                self.town.say(conn, guest.subscribe());
+                self.town.settle();
+            }
+            if self.town.is_open(conn) {
+                self.town.cut(conn);
+            }
+        }
+        self.town.settle();
+        let socket = self.town.socket(conn);
+        socket.received = Vec::new();
+        said
+    }
+
+    fn connack(&mut self, conn: usize) -> (ReasonCode, bool) {
+        let bytes = self.town.received(conn);
+        let (header, len) = mqtt::fixed_header(bytes, MIB)
+            .expect("a packet")
+            .expect("a whole one");
+        let body = &bytes[len..len + header.body_bytes()];
+        match mqtt::decode(Version::V5, header, body).expect("a packet") {
+            Packet::ConnAck(ack) => (ack.reason, ack.session_present),
+            other => panic!("{other:?} instead of a CONNACK"),
+        }
+    }
+}
+
+fn address(n: u32) -> IpAddr {
+    Ipv4Addr::from_bits(0x0A00_0000 + n).into()
+}
+
+/// A long filter that nobody else has.
+fn filter(n: usize, part: usize) -> String {
+    let levels = (0..13).map(|level| format!("{n:x}.{part:x}.{level:x}"));
+    format!("{}/+", levels.collect::<Vec<_>>().join("/"))
+}
+
+/// What so many guests of a kind make the allocator give, and what the account has of it.
+fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(usize) -> Guest) {
+    let mut hall = Hall::new(shards, 4 << 30);
+    for n in 0..64 {
+        hall.visit(&guest(n), address(0));
+    }
+    let parts = [Part::Sessions, Part::Subscriptions];
+    let before = hall.charged(&parts);
+    let grown = grown_bytes(|| {
+        for n in 64..64 + many {
+            assert_eq!(
+                hall.visit(&guest(n), address(n as u32 % 7)).0,
+                ReasonCode::SUCCESS
+            );
+        }
+    });
+    let (grown, charged) = (grown as usize, hall.charged(&parts) - before);
+    let rows = many * topics;
+    let apart = (grown / APART_PART).max(APART_BYTES);
+    assert!(
+        (charged + rows).abs_diff(grown) <= apart,
+        "{kind}, {shards} shards: {} charged and {} of topics, {} in use for each",
+        charged / many,
+        topics,
+        grown / many
+    );
+    // They are all gone again, and nothing stays charged.
+    hall.town.tick_s(4000);
+    hall.town.settle();
+    assert_eq!(hall.charged(&[Part::Sessions]), 0, "{kind}");
+    assert_eq!(hall.charged(&parts), 0, "{kind}");
+    assert!(hall.world.admission.has_no_absent(), "{kind}");
+}
+
+fn client(n: usize) -> String {
+    format!("guest-{n:08}{}", if n.is_multiple_of(2) { "" } else { "." })
+}
+
+#[test]
+fn what_absent_sessions_hold_is_charged_whatever_they_left_behind() {
+    for shards in [1, 2] {
+        let plain = |n| Guest {
+            client: client(n),
+            ..Guest::default()
+        };
+        compare("nothing", shards, 4_000, 0, plain);
+        compare("wills", shards, 300, 0, |n| Guest {
+            will_bytes: 20_000,
+            ..plain(n)
+        });
+        compare("topics", shards, 500, 8 * (TOPIC_BYTES + 40), |n| Guest {
+            filters: (0..8).map(|part| format!("{n:08}/{part:024}")).collect(),
+            ..plain(n)
+        });
+        compare("filters", shards, 200, 0, |n| Guest {
+            filters: (0..32).map(|part| filter(n, part)).collect(),
+            ..plain(n)
+        });
+        compare("shares", shards, 200, 0, |n| Guest {
+            filters: (0..16)
+                .map(|part| format!("$share/g{part}/{}", filter(n, part)))
+                .collect(),
+            ..plain(n)
+        });
+        compare("shares of one filter", shards, 200, 0, |n| Guest {
+            filters: (0..16)
+                .map(|part| format!("$share/{n}.{part}/one/+"))
+                .collect(),
+            ..plain(n)
+        });
+    }
+}
+
+/// Guests of one address come until they would hold several times what there is. One of another address came before them, and
+/// others come meanwhile.
+fn flood(kind: &str, shards: u16, many: usize, guest: impl Fn(usize) -> Guest) {
+    let limit = 16 * MIB;
+    let mut hall = Hall::new(shards, limit);
+    let honest = |n: usize| Guest {
+        client: format!("honest-{n}"),
+        will_bytes: 100,
+        filters: vec![format!("honest/{n}/+"), format!("honest/{n}")],
+    };
+    assert_eq!(hall.visit(&honest(0), address(1)).0, ReasonCode::SUCCESS);
+    let mut refused = 0;
+    let mut most = 0;
+    for n in 0..many {
+        let grown = grown_bytes(|| {
+            let (reason, _) = hall.visit(&guest(n), address(9));
+            refused += usize::from(reason == ReasonCode::QUOTA_EXCEEDED);
+            assert!(
+                [ReasonCode::SUCCESS, ReasonCode::QUOTA_EXCEEDED].contains(&reason),
+                "{kind}: {reason:?}"
+            );
+        });
+        most += grown;
+        assert!(
+            most <= (limit + LOG_BYTES + TABLES_BYTES) as i64,
+            "{kind}, {shards} shards: {most} bytes after {n} guests"
+        );
+        if n % (many / 8) == 0 {
+            let honest = honest(n + 1);
+            assert_eq!(
+                hall.visit(&honest, address(2)),
+                (ReasonCode::SUCCESS, false)
+            );
+            let again = hall.visit(&honest, address(2));
+            assert_eq!(again, (ReasonCode::SUCCESS, true), "{kind}: {n}");
+        }
+    }
+    let evicted: u64 = hall
+        .town
+        .shards
+        .iter()
+        .map(|it| it.stats().sessions_evicted)
+        .sum();
+    assert!(
+        refused > 0 || evicted > 0,
+        "{kind}: some were refused or ended"
+    );
+    // The one that came first has its session still.
+    let again = hall.visit(&honest(0), address(1));
+    assert_eq!(again, (ReasonCode::SUCCESS, true), "{kind}");
+}
+
+#[test]
+fn a_client_that_leaves_sessions_behind_is_refused_or_loses_them_before_others_do() {
+    for shards in [1, 2] {
+        let plain = |n| Guest {
+            client: client(n),
+            ..Guest::default()
+        };
+        flood("wills", shards, 800, |n| Guest {
+            will_bytes: 60_000,
+            ..plain(n)
+        });
+        flood("filters", shards, 1_000, |n| Guest {
+            filters: (0..32).map(|part| filter(n, part)).collect(),
+            ..plain(n)
+        });
+        flood("shares", shards, 600, |n| Guest {
+            filters: (0..32)
+                .map(|part| format!("$share/g{part}/{}", filter(n, part)))
+                .collect(),
+            ..plain(n)
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! What outlives a connection: sessions with large wills, with long filters and in many groups, and topics that come and go.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crore_wire::mqtt::{Connect, PropertyBuf, Qos, Version, Will, encode};
+
+use crate::http::ask;
+use crate::mqtt::{encoded, subscribe_to};
+use crate::random::Random;
+use crate::script::{Door, Script, Step};
+
+/// Sessions outlive their connections by as long as the server allows.
+const EXPIRY_S: u32 = 3600;
+/// Filters and groups of one session: fewer than a connection may have.
+const SUBSCRIPTIONS: usize = 60;
+/// Levels of a filter: as many as the server takes.
+const LEVELS: usize = 16;
+/// Lines of a batch, each for a topic of its own.
+const TOPICS: usize = 2_000;
+
+/// A CONNECT for which the server makes up a client id, so that each of a crowd leaves a session of its own.
+fn connect(will_bytes: usize) -> Step {
+    let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+    set.session_expiry_interval_s(EXPIRY_S);
+    of_will.will_delay_interval_s(EXPIRY_S);
+    let payload = vec![b'w'; will_bytes];
+    let will = Will {
+        qos: Qos::AtMostOnce,
+        retain: false,
+        properties: of_will.properties(),
+        topic: "evil/will",
+        payload: &payload,
+    };
+    let packet = Connect {
+        version: Version::V5,
+        clean_start: true,
+        keep_alive_s: 60,
+        properties: set.properties(),
+        client_id: "",
+        will: (will_bytes > 0).then_some(will),
+        user_name: None,
+        password: None,
+    };
+    let label = format!("CONNECT with a lasting session and a will of {will_bytes}");
+    Step::Send(encoded(label, |out| encode::connect(out, &packet)))
+}
+
+/// Connections that end as soon as they have a session, each with a large will that is due in an hour; and the next crowd.
+pub fn wills(random: &mut Random) -> Script {
+    let size = random.one(&[20_000, 60_000, 65_000]);
+    let crowd = |then| Script {
+        sockets: 200,
+        linger_ms: 0,
+        then,
+        ..Script::new(
+            "",
+            Door::Mqtt(Version::V5),
+            vec![connect(size), Step::Await(1, 2_000), Step::Reset],
+        )
+    };
+    let last = crowd(None);
+    crowd(Some(Arc::new(crowd(Some(Arc::new(last))))))
+}
+
+/// A session with the subscriptions of this name, left at once.
+fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
+    let seed = random.below(usize::MAX / 2);
+    let names: Vec<String> = (0..SUBSCRIPTIONS).map(|part| name(seed, part)).collect();
+    let mut steps = vec![connect(0)];
+    for (n, few) in names.chunks(20).enumerate() {
+        let few: Vec<&str> = few.iter().map(|name| &name[..]).collect();
+        steps.push(Step::Send(subscribe_to(Version::V5, n + 1, &few, 1)));
+    }
+    steps.extend([Step::Await(4, 2_000), Step::Reset]);
+    Script {
+        linger_ms: 0,
+        ..Script::new("", Door::Mqtt(Version::V5), steps)
+    }
+}
+
+/// A session with long filters of its own, each with as many levels as there may be.
+pub fn filters(random: &mut Random) -> Script {
+    left(random, |seed, part| {
+        let mut filter = String::from("evil");
+        for level in 2..LEVELS {
+            let _ = write!(filter, "/{seed:x}.{part:x}.{level:x}");
+        }
+        filter + "/+"
+    })
+}
+
+/// A session in groups of its own of long names, some of one filter.
+pub fn groups(random: &mut Random) -> Script {
+    let size = random.one(&[10, 400]);
+    left(random, |seed, part| {
+        let filter = if part % 2 == 0 { part } else { seed };
+        format!(
+            "$share/{seed:x}.{part:x}{}/evil/{filter:x}/+",
+            "s".repeat(size)
+        )
+    })
+}
+
+/// A reader by filter that goes, and then messages to ever new topics, which lose them to a limit.
+pub fn passing_topics(random: &mut Random) -> Script {
+    let seed = random.below(usize::MAX / 2);
+    let data = "x".repeat(random.one(&[1, 500]));
+    let mut lines = String::new();
+    for n in 0..TOPICS {
+        let _ = writeln!(
+            lines,
+            "{{\"topic\":\"evil/{seed:x}/{n:x}\",\"data\":\"{data}\"}}"
+        );
+    }
+    let headers = [("Content-Type", "application/x-ndjson")];
+    let batch = ask("POST", "/pub", &headers, lines.as_bytes());
+    let reads = ask("GET", "/sub?match=evil/%23&since=oldest", &[], b"");
+    let publisher = Script::new(
+        "",
+        Door::Http,
+        vec![Step::Send(batch), Step::Await(1, 3_000), Step::Close],
+    );
+    Script {
+        then: Some(Arc::new(publisher)),
+        linger_ms: 0,
+        ..Script::new(
+            "",
+            Door::Http,
+            vec![Step::Send(reads), Step::Await(1, 300), Step::Close],
+        )
+    }
+}
