@@ -48,6 +48,7 @@ impl Guest {
         };
         let packet = Connect {
             version: Version::V5,
+            bridge: false,
             clean_start: false,
             keep_alive_s: 0,
             properties: set.properties(),

@@ -34,6 +34,7 @@ fn connect(will_bytes: usize) -> Step {
     };
     let packet = Connect {
         version: Version::V5,
+        bridge: false,
         clean_start: true,
         keep_alive_s: 60,
         properties: set.properties(),

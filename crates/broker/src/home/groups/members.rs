@@ -115,6 +115,6 @@ mod tests {
         members.remove(member(2));
         assert_eq!(members.next(), Some(member(0)));
         assert!(!members.has_credit());
-        assert_eq!(members.bytes(), 2 * MEMBER_BYTES);
+        assert_eq!(members.bytes(), LEAVES_BYTES);
     }
 }
