@@ -4,8 +4,13 @@
 //! `CRORE_TOOLS=required`) one that is missing is a failure; elsewhere its test says what it leaves out. Shells besides bash
 //! are somebody's choice and installed by nobody: where they are missing, how the words of their completions are quoted is checked.
 
+#[path = "support/tools.rs"]
+mod tools;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use tools::{has, is_there};
 
 /// A directory of the test's own, gone with it.
 struct Scratch(PathBuf);
@@ -65,30 +70,6 @@ fn output(program: &str, args: &[&str]) -> Output {
         .stdin(Stdio::null())
         .output()
         .unwrap_or_else(|error| panic!("{program}: {error}"))
-}
-
-/// Whether a tool is in `PATH`.
-fn is_there(tool: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&paths).any(|directory| directory.join(tool).is_file())
-}
-
-/// Whether a tool is there; where it must be, it is.
-#[allow(
-    clippy::print_stderr,
-    reason = "whoever runs the tests is told what they leave out"
-)]
-fn has(tool: &str) -> bool {
-    let found = is_there(tool);
-    let required = std::env::var_os("CRORE_TOOLS").is_some_and(|value| value == "required");
-    assert!(
-        found || !required,
-        "{tool} is missing, and CRORE_TOOLS=required"
-    );
-    if !found {
-        eprintln!("left out: what needs {tool}, which is not in PATH");
-    }
-    found
 }
 
 /// The commands that `crore --help` lists.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::http::{Conn, Response, info, once, publish};
 use crate::support::state::State;
+use crate::support::tools::has;
 use crate::support::{Server, until};
 
 /// A clock that a test sets, and the variables that make a server follow it.
@@ -15,14 +16,17 @@ struct Clock {
 impl Clock {
     /// None where the library is missing, or the tests run on a clock that is set already.
     fn new(name: &str, ahead_s: i64) -> Option<Clock> {
-        let lib = std::fs::read_dir("/usr/lib").ok()?;
-        let all =
-            lib.map(|entry| entry.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1")));
-        let library = all.flatten().find(|path| path.exists());
-        let Some(library) = library.filter(|_| std::env::var_os("FAKETIME").is_none()) else {
-            eprintln!("skipped: there is no libfaketime, or the clock is set already");
+        if !has("faketime") || std::env::var_os("FAKETIME").is_some() {
             return None;
-        };
+        }
+        let lib = std::fs::read_dir("/usr/lib").expect("a directory");
+        let mut all = lib.map(|entry| {
+            entry
+                .expect("an entry")
+                .path()
+                .join("faketime/libfaketimeMT.so.1")
+        });
+        let library = all.find(|path| path.exists()).expect("faketime's library");
         let file = std::env::temp_dir().join(format!("crore-clock-{name}-{}", std::process::id()));
         let library = library.to_str()?.to_string();
         let clock = Clock { file, library };

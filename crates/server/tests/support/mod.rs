@@ -13,6 +13,7 @@ pub mod port;
 pub mod program;
 pub mod state;
 pub mod stream;
+pub mod tools;
 pub mod ws;
 
 use std::io::{BufRead, BufReader};
