@@ -6,7 +6,7 @@ use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
 use crate::support::broker::Broker;
 use crate::support::http::{Conn, once};
 use crate::support::mqtt::{self as packets, message, plain, will};
-use crate::support::port::ask;
+use crate::support::port::{ask, metric};
 use crate::support::ws::Ws;
 use crate::support::{Server, until};
 use crate::tokens::{everything, key_settings, token};
@@ -24,6 +24,13 @@ pub fn reload(server: &Server, settings: &str) {
     std::fs::write(server.settings_file(), text).expect("a settings file");
     let answer = ask(server.admin(), "POST /api/v1/reload", Some("{}"));
     assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// Waits until so many connections have lapsed, and no more: the counters are read once a second.
+fn lapse(server: &Server, count: f64) {
+    let lapsed = || metric(server.admin(), "crore_lapsed_connections_total");
+    until("the count", || lapsed() >= Some(count));
+    assert_eq!(lapsed(), Some(count));
 }
 
 /// Settings that give everybody these rights.
@@ -106,8 +113,7 @@ fn when_access_is_added_streams_and_polls_lose_what_is_not_open_and_are_told_so(
     publish(&server, "doors/open", "still here");
     assert_eq!(kept.texts(1), ["still here"]);
     assert_eq!(both.texts(1), ["still here"]);
-    let lapsed = crate::support::port::metric(server.admin(), "crore_lapsed_connections_total");
-    assert_eq!(lapsed, Some(9.0));
+    lapse(&server, 9.0);
 }
 
 #[test]
@@ -243,8 +249,5 @@ fn a_reload_that_takes_nothing_away_ends_nobody() {
     publish(of, "doors/open", "still here");
     assert_eq!(ws.texts(1), ["still here"]);
     assert_eq!(client.packet().publish().payload, b"still here");
-    // The counters are read once a second.
-    let lapsed = || crate::support::port::metric(of.admin(), "crore_lapsed_connections_total");
-    until("the count", || lapsed() >= Some(16.0));
-    assert_eq!(lapsed(), Some(16.0));
+    lapse(of, 16.0);
 }
