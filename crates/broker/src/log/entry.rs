@@ -20,16 +20,16 @@ const RETAIN: u8 = 8;
 const QOS_SHIFT: u8 = 4;
 /// It is a mark in the list of its rule.
 pub(super) const MARKED: u8 = 64;
-/// It is counted for a client, whose number is behind the second of expiry.
+/// It is counted for a client, whose number is behind the time to live.
 const OWNED: u8 = 128;
-/// Bytes of the second of expiry.
-const END_BYTES: usize = 4;
+/// Bytes of the time to live, in seconds.
+const TTL_BYTES: usize = 4;
 /// Bytes of the client's number.
 const OWNER_BYTES: usize = 4;
 /// Bytes of the attributes' length.
 pub(super) const LENGTH_BYTES: usize = 2;
 
-/// A kept message. Its bytes, side by side: the second of expiry if it has one of its own, the client's number if it is
+/// A kept message. Its bytes, side by side: the time to live if it has one of its own, the client's number if it is
 /// counted for one, key, content type, event name, attributes if it has some, and WebSocket frame.
 pub(super) struct Entry {
     pub offset: u64,
@@ -114,20 +114,25 @@ impl Entry {
     fn is_owned(&self) -> bool {
         self.form & OWNED != 0
     }
-    /// The ends of the second of expiry and of the client's number.
+    /// The ends of the time to live and of the client's number.
     fn begin(&self) -> (usize, usize) {
-        let end = if self.is_mortal() { END_BYTES } else { 0 };
+        let ttl = if self.is_mortal() { TTL_BYTES } else { 0 };
         let owner = if self.is_owned() { OWNER_BYTES } else { 0 };
-        (end, end + owner)
+        (ttl, ttl + owner)
     }
     pub fn bytes(&self) -> usize {
         let fields = [self.key, self.content_type, self.event].map(usize::from);
         self.begin().1 + fields.iter().sum::<usize>() + self.len as usize
     }
-    /// The second of expiry, from the entry's bytes; only for an entry that has its own.
-    pub fn end_s(place: &[u8]) -> u32 {
-        let end = place[..END_BYTES].try_into();
-        u32::from_le_bytes(end.expect("four bytes"))
+    /// Its own time to live, from its bytes, if it has one.
+    pub fn ttl_s(&self, place: &[u8]) -> Option<u32> {
+        let bytes = place.first_chunk().filter(|_| self.is_mortal());
+        bytes.map(|bytes| u32::from_le_bytes(*bytes))
+    }
+    /// The second of its own expiry; the last that there is where it lies behind that.
+    pub fn end_s(&self, place: &[u8]) -> Option<u32> {
+        let ttl_s = self.ttl_s(place)?;
+        Some(self.time_s.saturating_add(ttl_s))
     }
     /// The client that it is counted for; `place` has its bytes.
     pub fn owner(&self, place: &[u8]) -> Client {
@@ -168,10 +173,8 @@ pub(super) fn with_parts<T>(
     take: impl FnOnce(&[&[u8]]) -> T,
 ) -> T {
     let headers = &new.headers;
-    let end = headers
-        .ttl_s
-        .map(|ttl_s| new.time_s.saturating_add(ttl_s).to_le_bytes());
-    let end = end.as_ref().map_or(&[][..], |end| end);
+    let ttl = headers.ttl_s.map(u32::to_le_bytes);
+    let ttl = ttl.as_ref().map_or(&[][..], |ttl| ttl);
     let len = (headers.attributes.len() as u16).to_le_bytes();
     let len = match headers.attributes {
         [] => &[][..],
@@ -183,7 +186,7 @@ pub(super) fn with_parts<T>(
         false => &[],
     };
     take(&[
-        end,
+        ttl,
         owner,
         headers.key,
         headers.content_type,

@@ -1,7 +1,7 @@
 //! What a snapshot of a home needs of its log: what a chain says of its topic's past, each message as it was appended, and chains
 //! without messages made again.
 
-use super::{Chain, Entry, Log};
+use super::{Chain, Log};
 use crate::mail::message::{Headers, New};
 use crate::store::blobs::Place;
 use crate::store::slab::NONE;
@@ -90,9 +90,7 @@ impl Log {
                 event: parts.event,
                 key: parts.key,
                 attributes: parts.attributes,
-                ttl_s: entry
-                    .is_mortal()
-                    .then(|| Entry::end_s(place).saturating_sub(entry.time_s)),
+                ttl_s: entry.ttl_s(place),
                 qos: entry.qos(),
                 retain: entry.is_retain(),
                 binary: entry.is_binary(),

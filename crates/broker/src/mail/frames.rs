@@ -37,12 +37,12 @@ pub struct Record {
     /// Its topic keeps only the newest message of each key: it does not wait for a socket, since a newer one may come
     /// before the socket takes it.
     pub latest: bool,
+    /// It brought a time to live.
+    mortal: bool,
 }
 
 const _: () = assert!(size_of::<Record>() == 56);
 
-/// The message brought no time to live.
-const FOREVER: u32 = u32::MAX;
 /// Marks a span as a large message; the other bits are its number.
 const LARGE: u32 = 1 << 31;
 /// Bytes of the publisher's number in the attributes of a message that came over MQTT.
@@ -143,7 +143,7 @@ impl Frames {
             meta,
             packed: 0,
             packed_len: 0,
-            ttl_s: headers.ttl_s.unwrap_or(FOREVER),
+            ttl_s: headers.ttl_s.unwrap_or_default(),
             attributes: headers.attributes.len() as u16,
             content_type: headers.content_type.len() as u8,
             event: headers.event.len() as u8,
@@ -152,6 +152,7 @@ impl Frames {
             retain: headers.retain,
             binary: headers.binary,
             latest: new.latest,
+            mortal: headers.ttl_s.is_some(),
         }
     }
 
@@ -343,7 +344,7 @@ impl Frames {
 impl Record {
     /// Seconds that it lives from [`Record::time_s`] on, if it brought a time to live.
     pub fn ttl_s(&self) -> Option<u32> {
-        (self.ttl_s != FOREVER).then_some(self.ttl_s)
+        self.mortal.then_some(self.ttl_s)
     }
 
     /// Bytes of its frame.

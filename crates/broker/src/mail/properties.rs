@@ -13,6 +13,15 @@ use crate::mail::{Frames, ORIGIN_BYTES, Record};
 
 /// The header that holds one user property.
 pub const HEADER: &str = "Crore-Property";
+/// The header that says how many user properties no header holds.
+pub const LEFT_OUT: &str = "Crore-Properties-Left-Out";
+/// The user property that stands for a message's key.
+pub const KEY: &str = "crore-key";
+/// The user property that stands for a message's event name.
+pub const EVENT: &str = "crore-event";
+/// Bytes of [`HEADER`] lines in one answer at most. An answer's other fields have at most about 1.5 KiB, and proxies and clients often
+/// take no head of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
+pub const HEADERS_BYTES_MAX: usize = 2 << 10;
 
 /// The attributes of a message with these user properties, each `name=value`; nothing when there are none.
 ///
@@ -39,16 +48,31 @@ pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u
     Ok(attributes)
 }
 
-/// The user properties of a message as values of the header, without those that a header cannot hold.
-pub fn to_headers(frames: &Frames, record: &Record) -> Vec<Vec<u8>> {
+/// The user properties of a message in their order, but for those that stand for its key and its event name.
+pub fn of_user<'f>(
+    frames: &'f Frames,
+    record: &Record,
+) -> impl Iterator<Item = (&'f str, &'f str)> + use<'f> {
     let set = Properties::stored(frames.properties(record));
-    let lines = set.user_properties().map(|(name, value)| {
-        let mut line = Vec::from(name.as_bytes());
-        line.push(b'=');
-        line.extend_from_slice(value.as_bytes());
-        line
-    });
-    lines.filter(|line| is_field_value(line)).collect()
+    let others = |(name, _): &(&str, &str)| *name != KEY && *name != EVENT;
+    set.user_properties().filter(others)
+}
+
+/// The user properties of a message as values of the header, as far as there is room ([`HEADERS_BYTES_MAX`]), and how many are left out:
+/// for want of room, or since a header cannot hold their characters.
+pub fn to_headers(frames: &Frames, record: &Record) -> (Vec<Vec<u8>>, usize) {
+    let (mut lines, mut left_out, mut bytes) = (Vec::new(), 0, 0);
+    for (name, value) in of_user(frames, record) {
+        let line_bytes = HEADER.len() + ": =\r\n".len() + name.len() + value.len();
+        let line = [name.as_bytes(), b"=", value.as_bytes()].concat();
+        if bytes + line_bytes > HEADERS_BYTES_MAX || !is_field_value(&line) {
+            left_out += 1;
+            continue;
+        }
+        bytes += line_bytes;
+        lines.push(line);
+    }
+    (lines, left_out)
 }
 
 /// Seconds left of a message's life, if it has an end.

@@ -42,6 +42,9 @@ impl Front {
     /// Bytes came from the peer, which is alive.
     pub(crate) fn received<I: Io>(&mut self, conn: ConnId, bytes: &mut [u8], io: &mut I) {
         self.conns.get_mut(conn.slot).options &= !PINGS;
+        if self.conns.get(conn.slot).state == State::Mqtt {
+            self.mqtt_bytes_begin(conn.slot, bytes.len());
+        }
         self.bytes_came(conn.slot, bytes, io);
     }
 

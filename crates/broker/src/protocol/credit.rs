@@ -116,6 +116,11 @@ impl Front {
     pub(super) fn pause<I: Io>(&mut self, slot: u32, io: &mut I) {
         let conn = self.conns.id_of(slot);
         self.resume_later(conn);
+        self.stop_reading(slot, io);
+    }
+
+    /// Reads a connection no more until it goes on: see [`Self::read_again`].
+    pub(super) fn stop_reading<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get_mut(slot);
         if !row.is(PAUSED) {
             row.flags |= PAUSED;

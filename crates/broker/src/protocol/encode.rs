@@ -11,6 +11,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{json, sse};
 
 use crate::conn::{DEFLATE, ENVELOPE, HTTP10, META, Row, State};
+use crate::mail::properties::of_user;
 use crate::mail::{Frames, Record};
 use crate::protocol::mqtt::plain;
 use crate::store::rope::{Mark, Rope};
@@ -221,6 +222,17 @@ impl Message<'_> {
                 own.extend_from_slice(name);
                 json::write_string(own, value);
             }
+        }
+        let mut begin: &[u8] = b",\"properties\":[[";
+        for (name, value) in of_user(frames, record) {
+            own.extend_from_slice(core::mem::replace(&mut begin, b",["));
+            json::write_string(own, name.as_bytes());
+            own.push(b',');
+            json::write_string(own, value.as_bytes());
+            own.push(b']');
+        }
+        if begin == b",[" {
+            own.push(b']');
         }
         let (name, form): (&[u8], Form) = match record.binary {
             true => (b",\"data_base64\":", Form::JsonBase64),

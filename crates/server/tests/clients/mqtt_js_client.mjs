@@ -141,6 +141,10 @@ const actions = {
       say({ client, kind: "published", reason: error?.code ?? packet?.reasonCode ?? 0 }),
     );
   },
+  // All in one go, as an application that has much to say: what comes is in the order of the acknowledgements.
+  burst({ client, version, topic, count, qos }) {
+    for (let n = 0; n < count; n++) actions.publish({ client, version, topic, payload: String(n), qos });
+  },
   disconnect({ client, version, reason, properties }) {
     const options = version === 5 ? { reasonCode: reason ?? 0, properties: packed(properties) } : {};
     clients[client].end(false, options);

@@ -216,3 +216,78 @@ fn what_belongs_to_mqtt_alone_passes_other_doors_by() {
     assert_eq!(body, b"\xff");
     assert!(!head.to_ascii_lowercase().contains("answers"), "{head}");
 }
+
+/// Bytes of a head that nginx's `proxy_buffer_size` takes, and every client.
+const HEAD_BYTES: usize = 4096;
+
+#[test]
+fn user_properties_leave_the_head_of_an_answer_small_and_the_envelope_has_all() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let long = "x".repeat(60_000);
+    let (key, text) = ("k".repeat(255), "t".repeat(255));
+    // Many; one that is long, before and behind one that fits; as many as a packet may have, with all that else makes a head long; and
+    // characters that no header has.
+    let many: Vec<_> = (0..60)
+        .map(|n| (format!("property-{n}"), "v".repeat(200)))
+        .collect();
+    let most: Vec<_> = (0..126)
+        .map(|n| (n.to_string(), "\u{e9}".repeat(40)))
+        .collect();
+    let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
+    for (user, held) in [
+        (many, 8),
+        (vec![pair("a", "1"), pair("long", &long), pair("b", "2")], 2),
+        (most, 20),
+        (vec![pair("a", "1\n"), pair("b", "2")], 1),
+    ] {
+        let mut set = PropertyBuf::new();
+        set.content_type(&text).expect("it fits");
+        set.user_property("crore-key", &key).expect("it fits");
+        set.user_property("crore-event", &text).expect("it fits");
+        for (name, value) in &user {
+            set.user_property(name, value).expect("it fits");
+        }
+        let mut publish = message("doors", 1, 1, b"x");
+        publish.properties = set.properties();
+        Conn::connected(&broker, Version::V5, "it").deliver(&publish);
+        for target in [
+            "GET /sub/doors?since=oldest",
+            "GET /sub?topic=doors&topic=other&since=oldest",
+        ] {
+            let (head, _) = http(&broker, target, &[], b"");
+            assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+            assert!(head.len() <= HEAD_BYTES, "{} bytes", head.len());
+            assert_eq!(header(&head, "Crore-Property").len(), held, "{head}");
+            let left_out = (user.len() - held).to_string();
+            assert_eq!(header(&head, "Crore-Properties-Left-Out"), [left_out]);
+        }
+        let (head, body) = http(
+            &broker,
+            "GET /sub/doors?since=oldest&envelope=json",
+            &[],
+            b"",
+        );
+        assert!(head.len() <= HEAD_BYTES, "{} bytes", head.len());
+        let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        let wanted: Vec<[&str; 2]> = user
+            .iter()
+            .map(|(name, value)| [&name[..], value])
+            .collect();
+        assert_eq!(body["properties"], serde_json::json!(wanted));
+        assert_eq!(body["key"], key[..]);
+        http(&broker, "DELETE /pub/doors", &[], b"");
+    }
+    // Without any there is no such member.
+    http(&broker, "POST /pub/doors", &[], b"x");
+    let (_, body) = http(
+        &broker,
+        "GET /sub/doors?since=oldest&envelope=json",
+        &[],
+        b"",
+    );
+    let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+    assert!(body.get("properties").is_none(), "{body}");
+}

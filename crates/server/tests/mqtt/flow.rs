@@ -21,7 +21,7 @@ fn subscriber(broker: &Broker, properties: &PropertyBuf, filter: &str) -> Conn {
 }
 
 #[test]
-fn who_sends_more_than_the_receive_maximum_is_ended() {
+fn a_client_that_releases_nothing_past_the_receive_maximum_is_ended() {
     let broker = Broker::start();
     if !broker.is_ours() {
         return; // the reference was started without a maximum
@@ -45,6 +45,64 @@ fn who_sends_more_than_the_receive_maximum_is_ended() {
     conn.packet().ack(PubRec);
     conn.publish(&message("t", 2, most + 1, b"x"));
     assert_eq!(conn.end(), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
+}
+
+#[test]
+fn messages_that_are_not_released_count_however_they_came() {
+    let broker = Broker::with("[mqtt]\nreceive_max = 10\n");
+    if !broker.is_ours() {
+        return;
+    }
+    // All at once, which is fine, and acknowledged; then one more, with nothing released.
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    conn.write(|out| {
+        for id in 1..=10 {
+            encode::publish(out, Version::V5, &message("t", 2, id, b"x"));
+        }
+    });
+    for id in 1..=10 {
+        assert_eq!(conn.packet().ack(PubRec).0, id);
+    }
+    // QoS 1 has its answer, and is no room taken.
+    conn.deliver(&message("t", 1, 77, b"x"));
+    conn.publish(&message("t", 2, 11, b"x"));
+    assert_eq!(conn.end(), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
+}
+
+#[test]
+fn a_burst_waits_for_our_answers_and_not_the_client_for_a_disconnect() {
+    const MANY: u16 = 1_000;
+    let broker = Broker::with("[mqtt]\nreceive_max = 10\n");
+    let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
+    subscriber.subscribe("#", 0);
+    let doors = [Conn::connected(&broker, Version::V5, "tcp"), {
+        let (mut conn, _) = Conn::websocket(&broker, Version::V5, "/mqtt", "mqtt");
+        conn.connect(&plain(Version::V5, "ws"));
+        conn
+    }];
+    for mut conn in doors {
+        // QoS 1, QoS 2, and both, each of whose messages has a home of its own.
+        for qualities in [[1, 1], [2, 2], [1, 2]] {
+            let qos = |id: u16| qualities[usize::from(id % 2)];
+            conn.write(|out| {
+                for id in 1..=MANY {
+                    let topic = format!("t/{}", id % 7);
+                    encode::publish(out, Version::V5, &message(&topic, qos(id), id, b"x"));
+                }
+            });
+            for id in 1..=MANY {
+                let kind = [PubAck, PubRec][usize::from(qos(id) == 2)];
+                assert_eq!(conn.packet().ack(kind), (id, ReasonCode::SUCCESS));
+            }
+            for id in (1..=MANY).filter(|id| qos(*id) == 2) {
+                conn.acknowledge(PubRel, id);
+                assert_eq!(conn.packet().ack(PubComp), (id, ReasonCode::SUCCESS));
+            }
+            for _ in 1..=MANY {
+                subscriber.packet().publish();
+            }
+        }
+    }
 }
 
 #[test]

@@ -25,4 +25,5 @@ mod restart;
 mod room;
 mod sys;
 mod turns;
+mod unaltered;
 mod websocket;

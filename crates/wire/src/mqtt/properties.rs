@@ -150,7 +150,7 @@ fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
         Variable => rest.variable()? != 0,
         Text => {
             let value = rest.text()?;
-            if property == P::ResponseTopic && !is_topic_name(value) {
+            if property == P::ResponseTopic && !may_respond_to(value) {
                 return Err(Error::TopicName);
             }
             true
@@ -186,6 +186,12 @@ fn value_bytes(property: Property, rest: &[u8]) -> usize {
             name + field(rest.get(name..).unwrap_or_default())
         }
     }
+}
+
+/// Whether text may be a response topic: no wildcard [MQTT-3.3.2-14]. Clients send an empty one, which is theirs to make sense of; a server
+/// passes it on.
+pub(super) fn may_respond_to(text: &str) -> bool {
+    text.is_empty() || is_topic_name(text)
 }
 
 /// Whether text may name a topic (section 4.7): not empty, no wildcard.

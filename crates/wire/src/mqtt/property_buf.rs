@@ -4,7 +4,7 @@
 
 use super::base::{FIELD_MAX, Qos, REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX};
 use super::properties::Properties;
-use super::properties::is_topic_name;
+use super::properties::may_respond_to;
 use super::property::Property as P;
 use super::write;
 use alloc::vec::Vec;
@@ -105,7 +105,7 @@ impl PropertyBuf {
     /// # Errors
     /// It does not fit.
     pub fn response_topic(&mut self, value: &str) -> Result<&mut Self, Unfit> {
-        assert!(is_topic_name(value), "a response topic is a topic name");
+        assert!(may_respond_to(value), "a response topic has no wildcard");
         self.text(P::ResponseTopic, value)
     }
 

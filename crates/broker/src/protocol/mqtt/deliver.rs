@@ -15,11 +15,10 @@ use crore_wire::websocket::frame::Opcode;
 
 use super::give::{Offered, Wants};
 use super::options::qos;
-use super::state::{Inflight, Step, without_payload};
+use super::state::{Inflight, NO_END_S, Step, without_payload};
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
 use crate::conn::{FRAMED, LIVE, MULTI, QOS_SHIFT, State};
-use crate::home::sessions::FOREVER_S;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
 use crate::protocol::front::Front;
@@ -166,7 +165,7 @@ impl Front {
                 return;
             };
             let again = next.was_sent();
-            if !again && next.end_s <= now_s {
+            if !again && next.end_s <= u64::from(now_s) {
                 // [MQTT-3.3.2-5]: its delivery had not begun.
                 if let Some((part, home)) = next.group {
                     self.give_credit(slot, u32::from(part), home);
@@ -389,8 +388,9 @@ impl Front {
             for identifier in publish.properties.subscription_identifiers() {
                 set.subscription_identifier(identifier);
             }
-            if sent.end_s != FOREVER_S {
-                set.message_expiry_interval_s(sent.end_s.saturating_sub(now_s));
+            if sent.end_s != NO_END_S {
+                let left_s = sent.end_s.saturating_sub(u64::from(now_s));
+                set.message_expiry_interval_s(u32::try_from(left_s).unwrap_or(u32::MAX));
             }
         }
         let publish = Publish {

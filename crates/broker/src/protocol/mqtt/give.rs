@@ -7,10 +7,9 @@ use crore_wire::websocket::frame::Opcode;
 
 use super::options::{NO_LOCAL, RETAIN_AS_PUBLISHED, qos};
 use super::plain::write_properties;
-use super::state::{Inflight, Step, without_payload};
+use super::state::{Inflight, NO_END_S, Step, without_payload};
 use crate::base::ids::ShardId;
 use crate::conn::FRAMED;
-use crate::home::sessions::FOREVER_S;
 use crate::mail::properties::left_s;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
@@ -124,9 +123,9 @@ impl Front {
             Some(_) => without_payload(&packet.own).expect("it was just written"),
             None => packet.own.into_boxed_slice(),
         };
-        let end_s = record
-            .ttl_s()
-            .map_or(FOREVER_S, |ttl_s| record.time_s.saturating_add(ttl_s));
+        let end_s = record.ttl_s().map_or(NO_END_S, |ttl_s| {
+            u64::from(record.time_s) + u64::from(ttl_s)
+        });
         Inflight {
             packet_id: id.get(),
             step: Step::Published,

@@ -15,7 +15,7 @@ use crore_wire::topic;
 
 use super::list::is_vacant;
 use super::options::{is_shared, options_of, qos, split};
-use super::state::{Inflight, Mqtt, Step};
+use super::state::{Inflight, Mqtt, NO_END_S, Step};
 use super::subscribe::Wanted;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Since, read_varint, write_varint};
@@ -35,6 +35,10 @@ const FORM: u8 = 1;
 const SEEN: u8 = 0x80;
 /// Likewise: it began before that position, and may have sent messages that other subscriptions have not reached.
 const STARTED: u8 = 0x40;
+
+/// In the form of a message under way: its end is so many seconds behind [`LATE_S`], the last one that 32 bits count.
+const LATE: u8 = 1 << 3;
+const LATE_S: u64 = u32::MAX as u64;
 
 /// Reads a stored session. If it ended too soon, which never happens, the rest would read as zeros.
 struct Reader<'a>(&'a [u8]);
@@ -199,8 +203,13 @@ impl Front {
                 let version = u8::from(sent.version == Version::V5) << 1;
                 let payload = u8::from(sent.payload.is_some()) << 2;
                 out.extend_from_slice(&sent.packet_id.to_le_bytes());
-                out.extend_from_slice(&sent.end_s.to_le_bytes());
-                out.push(step | version | payload);
+                let (end_s, late) = match sent.end_s {
+                    NO_END_S => (u32::MAX, 0),
+                    end_s if end_s < LATE_S => (end_s as u32, 0),
+                    end_s => ((end_s - LATE_S) as u32, LATE),
+                };
+                out.extend_from_slice(&end_s.to_le_bytes());
+                out.push(step | version | payload | late);
                 write_field(&mut out, &sent.packet);
                 payloads.extend(sent.payload.clone());
             }
@@ -380,7 +389,11 @@ fn read_inflight(from: &mut Reader<'_>, payloads: &mut Iter<'_, Slice>) -> VecDe
             } else {
                 Step::Released
             },
-            end_s: u32::from_le_bytes(end_s),
+            end_s: match u32::from_le_bytes(end_s) {
+                end_s if form & LATE != 0 => LATE_S + u64::from(end_s),
+                u32::MAX => NO_END_S,
+                end_s => u64::from(end_s),
+            },
             offset: 0,
             group: None,
             version: if form & 2 == 0 {

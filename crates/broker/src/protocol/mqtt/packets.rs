@@ -183,7 +183,13 @@ impl Front {
                 warmed = self.warm_publishes(bytes, at, most);
             }
             let row = self.conns.get(slot);
-            if at == bytes.len() || row.outbox != NONE || self.mqtt_must_wait(slot) {
+            if at == bytes.len() || row.outbox != NONE {
+                break;
+            }
+            if self.mqtt_must_wait(slot) {
+                // The answers and pages that it waits for resume it.
+                self.stop_reading(slot, io);
+                self.mqtt_state(slot).goes_on = true;
                 break;
             }
             if self.is_spent() {

@@ -4,13 +4,8 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Properties, Property, PropertyBuf, Publish, Qos, Version, encode};
 
-use crate::mail::properties::left_s;
+use crate::mail::properties::{EVENT, KEY, left_s};
 use crate::mail::{Frames, Record};
-
-/// The user property that stands for a message's key.
-pub(super) const KEY: &str = "crore-key";
-/// The user property that stands for a message's event name.
-pub(super) const EVENT: &str = "crore-event";
 
 /// Appends the packet of a QoS 0 message, without the data, as all plain subscribers of an MQTT version get it; false where the
 /// message cannot be sent.
@@ -60,8 +55,8 @@ fn message_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record) {
     let stored = Properties::stored(frames.properties(record));
     set.forward(&stored);
     let text = |bytes| core::str::from_utf8(bytes).unwrap_or_default();
-    if frames.origin(record) == 0 && !stored.has(Property::PayloadFormatIndicator) && !record.binary
-    {
+    let from_mqtt = frames.origin(record) != 0;
+    if !from_mqtt && !stored.has(Property::PayloadFormatIndicator) && !record.binary {
         set.payload_is_utf8(true);
     }
     let content_type = text(frames.content_type(record));
@@ -69,8 +64,9 @@ fn message_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record) {
         // It was checked, and is short.
         let _ = set.content_type(content_type);
     }
+    // A publisher of MQTT said them by user properties, which were passed on in their order.
     for (name, value) in [(KEY, frames.key(record)), (EVENT, frames.event(record))] {
-        if !value.is_empty() {
+        if !from_mqtt && !value.is_empty() {
             // They fail only when all 128 properties are taken.
             let _ = set.user_property(name, text(value));
         }

@@ -10,17 +10,17 @@ use crore_wire::topic;
 
 use super::super::publish::check_fields;
 use super::deliver::SENT_PER_STEP;
-use super::plain::{EVENT, KEY};
 use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
 use crate::conn::V5;
 use crate::conn::io::Io;
 use crate::mail::message::{self, Headers, is_binary};
+use crate::mail::properties::{EVENT, KEY};
 use crate::mail::{self, Outcome};
 use crate::protocol::front::Front;
 
-/// The properties of a message that other protocols know too, and the rest as attributes.
+/// The properties of a message that other protocols know too, and as attributes all that subscribers of MQTT get unaltered.
 pub(super) struct Fields<'a> {
     pub content_type: &'a [u8],
     pub key: &'a [u8],
@@ -54,8 +54,10 @@ impl<'a> Fields<'a> {
             let carried = match property {
                 Property::PayloadFormatIndicator
                 | Property::ResponseTopic
-                | Property::CorrelationData => true,
-                Property::UserProperty => !is_named(item, KEY) && !is_named(item, EVENT),
+                | Property::CorrelationData
+                | Property::UserProperty => true,
+                // For other protocols an empty one is as good as none, so that the field does not hold it.
+                Property::ContentType => content_type.is_empty(),
                 _ => false,
             };
             if carried {
@@ -74,13 +76,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether these are the bytes of a user property of this name.
-fn is_named(item: &[u8], name: &str) -> bool {
-    // The property's number is followed by the name's length, and the name.
-    let len = (name.len() as u16).to_be_bytes();
-    let rest = item.get(1..).and_then(|rest| rest.strip_prefix(&len));
-    rest.is_some_and(|rest| rest.starts_with(name.as_bytes()))
-}
+/// With so many bytes at once a client's socket may hold more of them: it is read in parts, of at least this size.
+const BURST_BYTES: usize = 64 << 10;
 
 /// Where bridges say whether they are connected: the only names beginning with `$` that clients may publish to (mosquitto.conf(5),
 /// `notifications`).
@@ -172,20 +169,35 @@ impl Front {
         Ok(name)
     }
 
+    /// Bytes come from the client: notes how many QoS 2 messages it could have released before it sent them. Where its socket held more than
+    /// was read, the rest was sent as early, and the former number holds.
+    pub(in crate::protocol) fn mqtt_bytes_begin(&mut self, slot: u32, bytes: usize) {
+        let extra = self.conns.find_extra_mut(slot);
+        let Some(mqtt) = extra.and_then(|extra| extra.mqtt.as_mut()) else {
+            return;
+        };
+        let goes_on = core::mem::replace(&mut mqtt.goes_on, bytes >= BURST_BYTES);
+        if !mqtt.received.is_empty() && !goes_on {
+            let waits = |answer: &&Answer| answer.exactly_once && !answer.again;
+            let unanswered = mqtt.answers.iter().filter(waits).count();
+            mqtt.unreleased = mqtt.received.len().saturating_sub(unanswered) as u16;
+        }
+    }
+
     /// Takes a place among the answers, which keep the order of the publishes.
+    ///
+    /// # Errors
+    /// The client of 5.0 does not release QoS 2 messages, and sends further ones past the Receive Maximum [MQTT-3.3.4-7]. Messages that
+    /// wait for our answer do not count: with many of them the client is not read. Nor do those of which the answer went out after the
+    /// bytes at hand had come, since clients send what their users publish at once. A client of 3.1.1 is told no limit, and has 65,535 ids.
     fn expect_answer(&mut self, slot: u32, id: u16, qos: Qos) -> Result<(), ReasonCode> {
         let v5 = self.conns.get(slot).wants(V5);
         let most = usize::from(self.world.settings.mqtt.receive_max);
         let mqtt = self.mqtt_state(slot);
         let known = mqtt.received.contains(&id);
-        let under_way = mqtt.received.len()
-            + mqtt
-                .answers
-                .iter()
-                .filter(|answer| !answer.exactly_once)
-                .count();
-        // A client of 3.1.1 is told no limit: it waits for its answers, and has 65,535 ids.
-        if v5 && under_way >= most && !known {
+        let further = v5 && qos == Qos::ExactlyOnce && !known;
+        let unreleased = mqtt.received.len().min(mqtt.unreleased.into());
+        if further && unreleased >= most {
             return Err(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED);
         }
         mqtt.answers.push_back(Answer {

@@ -83,6 +83,10 @@ pub struct Mqtt {
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
+    /// How many of these were answered before the bytes at hand came: the client could have released them.
+    pub unreleased: u16,
+    /// The bytes that come next were sent before these were answered: they waited in the socket.
+    pub goes_on: bool,
     /// The answers to the client's publishes, in their order.
     pub answers: VecDeque<Answer>,
     /// Acknowledgements of SUBSCRIBE packets that wait for homes.
@@ -154,14 +158,17 @@ pub enum Step {
     Released,
 }
 
+/// The end of a message without a time to live.
+pub const NO_END_S: u64 = u64::MAX;
+
 /// A message under way.
 pub struct Inflight {
     /// Its packet id.
     pub packet_id: u16,
     /// How far it is.
     pub step: Step,
-    /// The second of its end, [`FOREVER_S`](crate::home::sessions::FOREVER_S) without one.
-    pub end_s: u32,
+    /// The second of its end, [`NO_END_S`] without one. A time to live may reach beyond what 32 bits count.
+    pub end_s: u64,
     /// Its position.
     pub offset: u64,
     /// The part and the home, when it is a group's message.

@@ -228,8 +228,12 @@ impl Front {
         if !frames.key(record).is_empty() {
             head = head.header("Crore-Key", frames.key(record));
         }
-        for property in properties::to_headers(frames, record) {
-            head = head.header(properties::HEADER, &property);
+        let (lines, left_out) = properties::to_headers(frames, record);
+        for property in &lines {
+            head = head.header(properties::HEADER, property);
+        }
+        if left_out > 0 {
+            head = head.number(properties::LEFT_OUT, left_out as u64);
         }
         if let Some(left_s) = properties::left_s(record, message.now_s) {
             head = head.number("Crore-TTL", u64::from(left_s));

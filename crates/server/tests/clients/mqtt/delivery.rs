@@ -1,8 +1,10 @@
 //! Messages from a publisher to subscribers: qualities of service, filters, retained messages.
 
 use super::each;
-use super::peer::Peer;
+use super::peer::{Library, Peer, Way};
+use crate::support::broker::Broker;
 use serde_json::json;
+use std::sync::Arc;
 
 /// Enough that they take several reads and packet ids.
 const MANY: usize = 200;
@@ -34,6 +36,35 @@ fn a_message_comes_with_the_lower_of_both_qualities() {
             }
         }
     });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_burst_beyond_the_receive_maximum_arrives_on_one_connection() {
+    // mqtt.js sends what is published at once, whatever the CONNACK says.
+    let broker = Arc::new(Broker::start());
+    for door in ["tcp", "ws"] {
+        let way = Way {
+            library: Library::MqttJs,
+            door,
+            version: 5,
+        };
+        let mut peer = Peer::start(way, &broker);
+        peer.connect("publisher", json!({}));
+        peer.connect("subscriber", json!({}));
+        for qos in [1, 2] {
+            let topic = format!("burst/{qos}");
+            peer.subscribe("subscriber", &[(&topic, 2)]);
+            let how = json!({ "topic": peer.own(&topic), "count": MANY, "qos": qos });
+            peer.tell("burst", "publisher", how);
+            for n in 0..MANY {
+                let done = peer.next("publisher", "published");
+                assert_eq!(done["reason"], 0, "{n} of QoS {qos} over {door}");
+            }
+            let wanted: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
+            assert_eq!(peer.data("subscriber", MANY), wanted);
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,262 @@
+//! What a publisher of 5.0 says in a message's properties comes out as it went in, on every way from MQTT to MQTT: at once, from the log, as
+//! the retained message, to a session that was away, sent again, as a will, to a group, and behind a planned restart.
+
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, message, plain, will};
+use crate::support::state::State;
+use crore_wire::mqtt::PacketType::PubAck;
+use crore_wire::mqtt::{Properties, PropertyBuf, Version};
+
+/// The longest expiry that a packet can say, and the next ones of which the end is past 32 bits of seconds.
+const NEVER_S: u32 = u32::MAX;
+/// Seconds that a test may take, at most, behind which an expiry is not the published one.
+const SLACK_S: u32 = 600;
+
+/// A message's properties as they are compared: the expiry apart.
+#[derive(Debug, PartialEq)]
+struct Said {
+    format: Option<u8>,
+    content_type: Option<String>,
+    response_topic: Option<String>,
+    correlation: Option<Vec<u8>>,
+    user: Vec<(String, String)>,
+}
+
+fn said(set: &Properties<'_>) -> Said {
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    Said {
+        format: set.payload_format_indicator(),
+        content_type: set.content_type().map(str::to_owned),
+        response_topic: set.response_topic().map(str::to_owned),
+        correlation: set.correlation_data().map(<[u8]>::to_vec),
+        user: set.user_properties().map(owned).collect(),
+    }
+}
+
+/// Sets of properties, each with a peculiarity, and an expiry.
+fn sets() -> Vec<(PropertyBuf, Option<u32>)> {
+    let users: [&[(&str, &str)]; 6] = [
+        &[],
+        &[
+            ("b", "2"),
+            ("a", "1"),
+            ("b", "2"),
+            ("", ""),
+            ("\u{e9}", "\u{feff}"),
+        ],
+        &[
+            ("crore-key", "k"),
+            ("first", "1"),
+            ("crore-event", "e"),
+            ("second", "2"),
+        ],
+        &[
+            ("z", "1"),
+            ("crore-key", "k"),
+            ("crore-key", "k2"),
+            ("a", ""),
+            ("crore-key", ""),
+        ],
+        &[
+            ("crore-event", ""),
+            ("crore-eventful", "x"),
+            ("crore-key", ""),
+        ],
+        &[
+            ("a", "1"),
+            ("crore-event", "e"),
+            ("a", "1"),
+            ("crore-event", "e"),
+        ],
+    ];
+    let expiries = [
+        None,
+        Some(3_600),
+        Some(NEVER_S),
+        Some(NEVER_S - 1),
+        Some(0x7fff_ffff),
+    ];
+    let texts = [None, Some(""), Some("text/x")];
+    let mut sets = Vec::new();
+    for (n, user) in users.iter().enumerate() {
+        let mut set = PropertyBuf::new();
+        if let Some(text) = texts[n % 3] {
+            set.content_type(text).expect("it fits");
+        }
+        for (name, value) in &user[..user.len() / 2] {
+            set.user_property(name, value).expect("it fits");
+        }
+        if let Some(text) = texts[n / 2 % 3] {
+            set.response_topic(text).expect("it fits");
+            set.correlation_data(text.as_bytes()).expect("it fits");
+        }
+        // The user properties have an order among each other, whatever stands between them.
+        for (name, value) in &user[user.len() / 2..] {
+            set.user_property(name, value).expect("it fits");
+        }
+        if n % 2 == 0 {
+            set.payload_is_utf8(n % 4 == 0);
+        }
+        let expiry_s = expiries[n % expiries.len()];
+        if let Some(expiry_s) = expiry_s {
+            set.message_expiry_interval_s(expiry_s);
+        }
+        sets.push((set, expiry_s));
+    }
+    sets
+}
+
+/// Takes the messages of all sets, in their order, and compares.
+fn take_all(conn: &mut Conn, way: &str, acknowledges: bool) {
+    for (n, (set, expiry_s)) in sets().iter().enumerate() {
+        take_one(conn, way, n, (set, *expiry_s), acknowledges);
+    }
+}
+
+fn take_one(
+    conn: &mut Conn,
+    way: &str,
+    n: usize,
+    (set, expiry_s): (&PropertyBuf, Option<u32>),
+    acknowledges: bool,
+) {
+    let got = conn.packet();
+    let publish = got.publish();
+    assert_eq!(publish.payload, n.to_string().as_bytes(), "{way}");
+    assert_eq!(
+        said(&publish.properties),
+        said(&set.properties()),
+        "{way} {n}"
+    );
+    match (publish.properties.message_expiry_interval_s(), expiry_s) {
+        (Some(came), Some(sent)) => {
+            assert!(came <= sent && came >= sent - SLACK_S, "{way} {n}: {came}");
+        }
+        (came, sent) => assert_eq!(came, sent, "{way} {n}"),
+    }
+    if let Some(id) = publish.packet_id.filter(|_| acknowledges) {
+        conn.acknowledge(PubAck, id.get());
+    }
+}
+
+fn publish_all(conn: &mut Conn, topic: &str) {
+    for (n, (set, _)) in (0..).zip(sets()) {
+        let payload = u16::to_string(&n);
+        let mut publish = message(topic, 1, n + 1, payload.as_bytes());
+        publish.properties = set.properties();
+        conn.deliver(&publish);
+    }
+}
+
+/// A session of the tests, and whether it was there.
+fn session(broker: &Broker, name: &str, receive_max: u16) -> (Conn, bool) {
+    Conn::with(broker, name, false, |set| {
+        set.session_expiry_interval_s(600)
+            .receive_maximum(receive_max);
+    })
+}
+
+#[test]
+fn properties_come_out_as_they_went_in() {
+    let broker = Broker::start();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    // At once, in the row of a plain subscription, in one of several, and to a group.
+    let mut plain = Conn::connected(&broker, Version::V5, "plain");
+    plain.subscribe("t/1", 0);
+    let mut several = Conn::connected(&broker, Version::V5, "several");
+    several.subscribe("t/+", 1);
+    several.subscribe("u", 1);
+    let mut group = Conn::connected(&broker, Version::V5, "group");
+    group.subscribe("$share/g/t/#", 1);
+    // From the log, since it takes one at a time; and away.
+    let (mut behind, _) = session(&broker, "behind", 1);
+    behind.subscribe("t/1", 1);
+    let (mut away, _) = session(&broker, "away", 100);
+    away.subscribe("t/#", 1);
+    away.leave();
+    publish_all(&mut publisher, "t/1");
+    take_all(&mut plain, "plain", false);
+    take_all(&mut several, "several", true);
+    take_all(&mut group, "a group", true);
+    take_all(&mut behind, "from the log", true);
+    let (mut away, present) = session(&broker, "away", 100);
+    assert!(present);
+    take_all(&mut away, "away", false);
+    away.leave();
+    let (mut away, _) = session(&broker, "away", 100);
+    take_all(&mut away, "sent again", true);
+}
+
+#[test]
+fn a_retained_message_and_a_will_keep_their_properties() {
+    let broker = Broker::start();
+    let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
+    subscriber.subscribe("w", 1);
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    for (n, (set, expiry_s)) in sets().into_iter().enumerate() {
+        let payload = n.to_string();
+        let mut publish = message("r", 1, 1, payload.as_bytes());
+        (publish.properties, publish.retain) = (set.properties(), true);
+        publisher.deliver(&publish);
+        let mut late = Conn::connected(&broker, Version::V5, "late");
+        late.subscribe("r", 1);
+        take_one(&mut late, "retained", n, (&set, expiry_s), true);
+        late.leave();
+        let mut connect = plain(Version::V5, "it");
+        let mut gone = will("w");
+        (gone.payload, gone.properties) = (payload.as_bytes(), set.properties());
+        connect.will = Some(gone);
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.connect(&connect);
+        conn.cut();
+        take_one(&mut subscriber, "a will", n, (&set, expiry_s), true);
+    }
+}
+
+#[test]
+fn a_restart_keeps_all_properties() {
+    let state = State::new();
+    let Some(broker) = Broker::ours(&state.settings()) else {
+        return;
+    };
+    for name in ["sent", "missed"] {
+        let (mut conn, _) = session(&broker, name, 100);
+        conn.subscribe("t/#", 1);
+        if name == "missed" {
+            conn.leave();
+            continue;
+        }
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        publish_all(&mut publisher, "t/1");
+        take_all(&mut conn, "before", false);
+        conn.leave();
+    }
+    // The last one is away with nothing, the first one with all of them under way.
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    publish_all(&mut publisher, "t/2");
+    broker.stop();
+    let broker = Broker::ours(&state.settings()).expect("a server of ours");
+    let (mut sent, present) = session(&broker, "sent", 100);
+    assert!(present);
+    take_all(&mut sent, "sent again behind a restart", true);
+    take_all(&mut sent, "missed behind a restart", true);
+    let (mut missed, _) = session(&broker, "missed", 1);
+    take_all(&mut missed, "missed behind a restart", true);
+}
+
+#[test]
+fn a_time_to_live_from_http_may_be_the_longest() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
+    subscriber.subscribe("t", 1);
+    let ttl_s = NEVER_S.to_string();
+    let ttl = format!("Crore-TTL: {ttl_s}");
+    let (head, _) = crate::doors::http(&broker, "POST /pub/t", &[&ttl], b"0");
+    assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
+    let got = subscriber.packet();
+    let came = got.publish().properties.message_expiry_interval_s();
+    assert!(came.is_some_and(|s| s > NEVER_S - SLACK_S), "{came:?}");
+}
