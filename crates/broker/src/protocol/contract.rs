@@ -43,7 +43,7 @@ impl Front {
     pub(crate) fn received<I: Io>(&mut self, conn: ConnId, bytes: &mut [u8], io: &mut I) {
         self.conns.get_mut(conn.slot).options &= !PINGS;
         if self.conns.get(conn.slot).state == State::Mqtt {
-            self.mqtt_bytes_begin(conn.slot, bytes.len());
+            self.mqtt_bytes_came(conn.slot);
         }
         self.bytes_came(conn.slot, bytes, io);
     }

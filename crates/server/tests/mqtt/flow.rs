@@ -53,19 +53,21 @@ fn messages_that_are_not_released_count_however_they_came() {
     if !broker.is_ours() {
         return;
     }
-    // All at once, which is fine, and acknowledged; then one more, with nothing released.
+    // More than the maximum at once, which is fine; then further ones, one by one, with nothing released.
     let mut conn = Conn::connected(&broker, Version::V5, "it");
     conn.write(|out| {
-        for id in 1..=10 {
+        for id in 1..=20 {
             encode::publish(out, Version::V5, &message("t", 2, id, b"x"));
         }
     });
-    for id in 1..=10 {
+    for id in 1..=20 {
         assert_eq!(conn.packet().ack(PubRec).0, id);
     }
-    // QoS 1 has its answer, and is no room taken.
-    conn.deliver(&message("t", 1, 77, b"x"));
-    conn.publish(&message("t", 2, 11, b"x"));
+    // QoS 1 has its answer, and takes no room.
+    for id in 0..10 {
+        conn.deliver(&message("t", 1, 100 + id, b"x"));
+    }
+    conn.publish(&message("t", 2, 21, b"x"));
     assert_eq!(conn.end(), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
 }
 

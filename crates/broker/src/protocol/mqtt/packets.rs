@@ -189,7 +189,6 @@ impl Front {
             if self.mqtt_must_wait(slot) {
                 // The answers and pages that it waits for resume it.
                 self.stop_reading(slot, io);
-                self.mqtt_state(slot).goes_on = true;
                 break;
             }
             if self.is_spent() {

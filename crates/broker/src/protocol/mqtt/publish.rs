@@ -76,9 +76,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// With so many bytes at once a client's socket may hold more of them: it is read in parts, of at least this size.
-const BURST_BYTES: usize = 64 << 10;
-
 /// Where bridges say whether they are connected: the only names beginning with `$` that clients may publish to (mosquitto.conf(5),
 /// `notifications`).
 const BRIDGE_STATES: &[u8] = b"$SYS/broker/connection/+/state";
@@ -169,36 +166,37 @@ impl Front {
         Ok(name)
     }
 
-    /// Bytes come from the client: notes how many QoS 2 messages it could have released before it sent them. Where its socket held more than
-    /// was read, the rest was sent as early, and the former number holds.
-    pub(in crate::protocol) fn mqtt_bytes_begin(&mut self, slot: u32, bytes: usize) {
+    /// Bytes came from the client.
+    pub(in crate::protocol) fn mqtt_bytes_came(&mut self, slot: u32) {
         let extra = self.conns.find_extra_mut(slot);
-        let Some(mqtt) = extra.and_then(|extra| extra.mqtt.as_mut()) else {
-            return;
-        };
-        let goes_on = core::mem::replace(&mut mqtt.goes_on, bytes >= BURST_BYTES);
-        if !mqtt.received.is_empty() && !goes_on {
-            let waits = |answer: &&Answer| answer.exactly_once && !answer.again;
-            let unanswered = mqtt.answers.iter().filter(waits).count();
-            mqtt.unreleased = mqtt.received.len().saturating_sub(unanswered) as u16;
+        if let Some(mqtt) = extra.and_then(|extra| extra.mqtt.as_mut()) {
+            mqtt.unreleasing = match mqtt.received.is_empty() {
+                true => 0,
+                false => mqtt.unreleasing.saturating_add(1),
+            };
         }
     }
 
     /// Takes a place among the answers, which keep the order of the publishes.
     ///
     /// # Errors
-    /// The client of 5.0 does not release QoS 2 messages, and sends further ones past the Receive Maximum [MQTT-3.3.4-7]. Messages that
-    /// wait for our answer do not count: with many of them the client is not read. Nor do those of which the answer went out after the
-    /// bytes at hand had come, since clients send what their users publish at once. A client of 3.1.1 is told no limit, and has 65,535 ids.
+    /// A client of 5.0 sends QoS 2 messages past the Receive Maximum and does not release those that had their PUBREC [MQTT-3.3.4-7]. Messages
+    /// that wait for our answer do not count: with many of them the client is not read. Nor does a burst: a client may send at once what its
+    /// user publishes, and has read no PUBREC before it is done, so bytes must have come from it several times, with nothing released.
+    /// A client of 3.1.1 is told no limit, and has 65,535 ids.
     fn expect_answer(&mut self, slot: u32, id: u16, qos: Qos) -> Result<(), ReasonCode> {
         let v5 = self.conns.get(slot).wants(V5);
         let most = usize::from(self.world.settings.mqtt.receive_max);
         let mqtt = self.mqtt_state(slot);
         let known = mqtt.received.contains(&id);
         let further = v5 && qos == Qos::ExactlyOnce && !known;
-        let unreleased = mqtt.received.len().min(mqtt.unreleased.into());
-        if further && unreleased >= most {
-            return Err(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED);
+        let in_turns = usize::from(mqtt.unreleasing) >= most.div_ceil(2);
+        if further && in_turns && mqtt.received.len() >= most {
+            let waits = |answer: &&Answer| answer.exactly_once && !answer.again;
+            let unanswered = mqtt.answers.iter().filter(waits).count();
+            if mqtt.received.len() - unanswered.min(most) >= most {
+                return Err(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED);
+            }
         }
         mqtt.answers.push_back(Answer {
             packet_id: id,
@@ -380,6 +378,7 @@ impl Front {
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
         let known = mqtt.received.remove(&id.get());
+        mqtt.unreleasing = 0;
         self.work.steps.add(seen / SENT_PER_STEP);
         let ack = Ack {
             packet_id: id,

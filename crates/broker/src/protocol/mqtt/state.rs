@@ -83,10 +83,8 @@ pub struct Mqtt {
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
-    /// How many of these were answered before the bytes at hand came: the client could have released them.
-    pub unreleased: u16,
-    /// The bytes that come next were sent before these were answered: they waited in the socket.
-    pub goes_on: bool,
+    /// How often bytes came from the client since it has released one of these.
+    pub unreleasing: u16,
     /// The answers to the client's publishes, in their order.
     pub answers: VecDeque<Answer>,
     /// Acknowledgements of SUBSCRIBE packets that wait for homes.
