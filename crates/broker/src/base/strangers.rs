@@ -1,5 +1,5 @@
-//! Names of refused requests from other sites: of each kind, the first name that a shard refused since the operator
-//! last asked, so that the operator learns which site it was.
+//! Names of what was refused: of each kind, the first name that a shard refused since the operator last asked, so that the operator
+//! learns which site, or which packet, it was.
 //!
 //! Invariant: however many requests are refused, the shard makes one name of each kind and keeps it until it is taken.
 
@@ -8,25 +8,32 @@ use alloc::string::String;
 /// Longest name, in bytes: the client chooses the name.
 const NAME_BYTES_MAX: usize = 100;
 
-/// The header for which a request was refused.
+/// What was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {
     /// A `Host` that is not the loopback, where only the loopback is answered.
     Host,
     /// An `Origin` that may not do what it asked for.
     Origin,
+    /// What a client of MQTT asked for, for another reason than its rights.
+    Mqtt,
 }
 
 /// The names that are kept.
 #[derive(Debug, Default)]
-pub(crate) struct Strangers([Option<String>; 2]);
+pub(crate) struct Strangers([Option<String>; 3]);
 
 impl Strangers {
     /// A request with this name was refused.
     pub fn refused(&mut self, kind: Stranger, name: &[u8]) {
+        self.refused_since(kind, "", name);
+    }
+
+    /// The same; the kept name begins with the reason.
+    pub fn refused_since(&mut self, kind: Stranger, reason: &str, name: &[u8]) {
         self.0[kind as usize].get_or_insert_with(|| {
-            let plain = name.escape_ascii().take(NAME_BYTES_MAX);
-            plain.map(char::from).collect()
+            let plain = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
+            reason.chars().chain(plain).collect()
         });
     }
 
@@ -51,6 +58,9 @@ mod tests {
         strangers.refused(Stranger::Host, b"c.example");
         assert_eq!(strangers.take(Stranger::Host).as_deref(), Some("c.example"));
         assert_eq!(strangers.take(Stranger::Origin).as_deref(), Some("null"));
+        strangers.refused_since(Stranger::Mqtt, "too long: ", b"a\x85");
+        let kept = strangers.take(Stranger::Mqtt);
+        assert_eq!(kept.as_deref(), Some(r"too long: a\x85"));
     }
 
     #[test]

@@ -158,6 +158,8 @@ pub struct Stats {
     pub foreign_hosts: u64,
     /// Requests of pages whose origin may not do what they asked for.
     pub foreign_origins: u64,
+    /// What MQTT clients asked for and were refused, but for want of a grant.
+    pub mqtt_refused: u64,
     /// Actions that were refused for want of a grant.
     pub denied: u64,
     /// Connections and subscriptions that ended because their grants did.
@@ -207,6 +209,7 @@ impl AddAssign for Stats {
         self.oversized += other.oversized;
         self.foreign_hosts += other.foreign_hosts;
         self.foreign_origins += other.foreign_origins;
+        self.mqtt_refused += other.mqtt_refused;
         self.denied += other.denied;
         self.lapsed += other.lapsed;
         self.superseded += other.superseded;

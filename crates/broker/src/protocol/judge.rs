@@ -17,6 +17,9 @@ use crate::conn::{FILTERS, HEAD, HTTP10, JSON, KEEP, TURNED_AWAY};
 use crate::mail::Verb;
 use crate::protocol::front::Front;
 
+/// The answer to a WebSocket at no path of ours.
+const NO_SOCKET: &str = "no such path; topics are read at /sub/{topic}; MQTT over WebSocket goes to any path, and offers the subprotocol mqtt (Sec-WebSocket-Protocol: mqtt)";
+
 impl Front {
     /// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
     /// was received: answers do not depend on how a request was cut. `body` is what its head says of it.
@@ -78,6 +81,11 @@ impl Front {
             return Ok(Task::Mqtt);
         }
         let Some((door, rest)) = routed else {
+            if upgrade {
+                // Nearly always a client of MQTT, which offers another subprotocol or none.
+                self.refused_packet("a WebSocket without the subprotocol mqtt: ", head.path);
+                return self.answered(slot, 404, NO_SOCKET);
+            }
             let reason =
                 "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
             return self.answered(slot, 404, reason);

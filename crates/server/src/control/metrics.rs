@@ -106,6 +106,7 @@ const COUNTERS: &Named = numbers! { s;
     denied_requests = s.stats.denied, "Requests, subscriptions and messages without a grant";
     refused_hosts = s.stats.foreign_hosts, "Requests for another Host than the loopback, where only that is answered";
     refused_origins = s.stats.foreign_origins, "Requests of web pages whose Origin is not allowed what they asked for";
+    refused_packets = s.stats.mqtt_refused, "Packets of MQTT clients that were refused, or ended their connection, for another reason than rights";
     lapsed_connections = s.stats.lapsed, "Connections and polls that ended with their token, or since the settings grant less";
     published_messages = s.stats.published, "Messages that were published";
     published [Bytes] = s.stats.published_bytes, "Data of the published messages";

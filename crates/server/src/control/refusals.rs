@@ -25,7 +25,7 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut refusals, mut lengths) = (Told::default(), Told::default());
-    let (mut hosts, mut origins) = (Told::default(), Told::default());
+    let (mut hosts, mut origins, mut packets) = (Told::default(), Told::default(), Told::default());
     loop {
         let now = every.tick().await;
         let read = board.read_all();
@@ -62,6 +62,15 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
                 refused,
                 origin,
                 "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins"
+            );
+        }
+        let mqtt = read.iter().map(|shard| shard.stats.mqtt_refused).sum();
+        if let Some([refused]) = packets.news([mqtt], now) {
+            let one = name(&shards, Stranger::Mqtt).await.map(display);
+            tracing::warn!(
+                refused,
+                one,
+                "packets of MQTT clients, such as this one, were refused (docs/MQTT.md)"
             );
         }
     }

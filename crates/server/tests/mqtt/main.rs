@@ -21,6 +21,7 @@ mod hostile;
 mod keep_alive;
 mod malformed;
 mod overlap;
+mod refusals;
 mod restart;
 mod room;
 mod sys;

@@ -74,6 +74,13 @@ impl Front {
 
     /// Refuses a CONNECT: a CONNACK with the reason, and the end.
     fn refuse_client<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        let rights = matches!(
+            reason,
+            ReasonCode::NOT_AUTHORIZED | ReasonCode::BAD_USER_NAME_OR_PASSWORD
+        );
+        if ending::ended(reason) == Reason::Refused && !rights {
+            self.refused_packet("CONNECT: ", ending::words_of(reason).as_bytes());
+        }
         self.because(ending::ended(reason));
         let version = self.version(slot);
         let connack = ConnAck {
@@ -99,6 +106,7 @@ impl Front {
         if body.starts_with(BEGINS_V5) {
             self.conns.get_mut(slot).options |= V5;
         } else if !matches!(error, Error::ProtocolVersion(_)) {
+            self.refused_packet("CONNECT: ", error.words().as_bytes());
             self.because(Reason::Refused);
             return self.drop_conn(slot, Close::Now, io);
         }

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
 
+use crate::base::strangers::Stranger;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, FRAMED};
@@ -13,6 +14,9 @@ use crate::store::slab::NONE;
 
 /// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
 const CLOSE_NORMAL: u16 = 1000;
+
+/// What is wrong with a topic that MQTT's own rules allow, or that they do not.
+const BAD_TOPIC: &str = "Topic Name invalid: it is empty or longer than limits.topic_bytes, or has a wildcard or a control character (U+0000 to U+001F, U+007F to U+009F)";
 
 impl Front {
     /// Ends the connection for this reason; false when it stays.
@@ -57,10 +61,32 @@ impl Front {
         self.mqtt_end(slot, reason, io);
     }
 
+    /// Counts what a client asked for and is refused, but for want of a grant. The log tells of it once in a while and names one: 3.1.1 has
+    /// no word for most reasons, and no user sees the codes of 5.0.
+    pub(in crate::protocol) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
+        self.stats.mqtt_refused += 1;
+        let strangers = self.gate.strangers();
+        strangers.refused_since(Stranger::Mqtt, reason, name);
+    }
+
     /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
     pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        // The name is short and has no null character.
-        self.mqtt_end_saying(slot, reason, reason.name(), io);
+        self.mqtt_end_saying(slot, reason, words_of(reason), io);
+    }
+
+    /// A packet that is wrong: the connection ends.
+    pub(super) fn mqtt_end_wrong<I: Io>(
+        &mut self,
+        slot: u32,
+        reason: ReasonCode,
+        words: &str,
+        io: &mut I,
+    ) {
+        let told = [ReasonCode::NOT_AUTHORIZED, ReasonCode::TOPIC_NAME_INVALID];
+        if ended(reason) == Reason::Refused && !told.contains(&reason) {
+            self.refused_packet(words, b"");
+        }
+        self.mqtt_end_saying(slot, reason, words, io);
     }
 
     /// The same, in these words.
@@ -128,6 +154,15 @@ impl Front {
         }
         self.scratch.reply().clear();
         self.mqtt_end_saying(slot, reason, words, io);
+    }
+}
+
+/// Words for a reason string: short, and without a null character.
+pub(super) fn words_of(reason: ReasonCode) -> &'static str {
+    match reason {
+        // A message without QoS has no other answer.
+        ReasonCode::TOPIC_NAME_INVALID => BAD_TOPIC,
+        reason => reason.name(),
     }
 }
 

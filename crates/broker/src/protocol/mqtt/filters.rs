@@ -69,10 +69,12 @@ impl Front {
                 }
                 Ok(())
             }
-            Err(_) => {
+            Err(reason) => {
                 if let Some(sub) = self.sub_mut(slot, part) {
                     sub.own.filter = 0;
                 }
+                let filter = core::str::from_utf8(wanted.filter).unwrap_or_default();
+                self.refused_subscription(reason, filter);
                 Err(ReasonCode::QUOTA_EXCEEDED)
             }
         }

@@ -8,6 +8,7 @@ use crore_wire::mqtt::{self, Error, Header, Packet, PacketType, ReasonCode, Vers
 use crore_wire::websocket::frame::Opcode;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
+use super::ending::words_of;
 use super::state::Mqtt;
 use crate::base::ids::{ConnId, ShardId};
 use crate::budget::stats::Reason;
@@ -259,7 +260,7 @@ impl Front {
             return After::Later;
         }
         if let Err(reason) = self.packet(slot, &packet, io) {
-            self.mqtt_end(slot, reason, io);
+            self.mqtt_end_wrong(slot, reason, words_of(reason), io);
             return After::End;
         }
         let is_open = self.conns.is_current(conn);
@@ -396,7 +397,7 @@ impl Front {
         if self.conns.get(slot).own == NONE {
             return self.refuse_connect(slot, bytes, error, io);
         }
-        self.mqtt_end(slot, error.reason(), io);
+        self.mqtt_end_wrong(slot, error.reason(), error.words(), io);
     }
 
     /// The largest packet that the client takes.

@@ -19,6 +19,9 @@ use crate::protocol::front::Front;
 use crate::protocol::side::Behind;
 use crate::store::slab::NONE;
 
+/// Why a home has no room for a subscription.
+const NO_ROOM: &str = "no room by limits.topics_per_shard, limits.filters_per_shard, limits.topics_max or limits.topics_per_address_per_s";
+
 impl Front {
     /// A home's answer to an attach.
     pub(crate) fn mqtt_page<I: Io>(
@@ -128,6 +131,10 @@ impl Front {
         if granted == (0, 0) {
             let text = self.text_of(slot, part);
             return self.end_unplaced(slot, &text, reason, io);
+        }
+        if reason == ReasonCode::QUOTA_EXCEEDED {
+            let text = self.text_of(slot, part);
+            self.refused_subscription(NO_ROOM, core::str::from_utf8(&text).unwrap_or_default());
         }
         self.grant(slot, granted, reason);
         self.leave_part(slot, part);

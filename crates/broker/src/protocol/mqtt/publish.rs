@@ -180,7 +180,7 @@ impl Front {
     /// Takes a place among the answers, which keep the order of the publishes.
     ///
     /// # Errors
-    /// A client of 5.0 sends QoS 2 messages past the Receive Maximum and does not release those that had their PUBREC [MQTT-3.3.4-7]. Messages
+    /// A client of 5.0 sends messages past the Receive Maximum and does not release those of QoS 2 that had their PUBREC [MQTT-3.3.4-7]. Messages
     /// that wait for our answer do not count: with many of them the client is not read. Nor does a burst: a client may send at once what its
     /// user publishes, and has read no PUBREC before it is done, so bytes must have come from it several times, with nothing released.
     /// A client of 3.1.1 is told no limit, and has 65,535 ids.
@@ -189,7 +189,7 @@ impl Front {
         let most = usize::from(self.world.settings.mqtt.receive_max);
         let mqtt = self.mqtt_state(slot);
         let known = mqtt.received.contains(&id);
-        let further = v5 && qos == Qos::ExactlyOnce && !known;
+        let further = v5 && !known;
         let in_turns = usize::from(mqtt.unreleasing) >= most.div_ceil(2);
         if further && in_turns && mqtt.received.len() >= most {
             let waits = |answer: &&Answer| answer.exactly_once && !answer.again;
@@ -232,7 +232,9 @@ impl Front {
         part: u32,
     ) -> Result<Option<Outcome>, ReasonCode> {
         let limits = &self.world.settings.limits;
-        if topic::check_name(name, limits.topic_bytes).is_err() {
+        if let Err(error) = topic::check_name(name, limits.topic_bytes) {
+            let reason = alloc::format!("PUBLISH: {}: ", error.reason());
+            self.refused_packet(&reason, name);
             return Err(ReasonCode::TOPIC_NAME_INVALID);
         }
         if topic::is_reserved(name) && !(self.is_bridge(slot) && is_bridge_state(name)) {
@@ -378,7 +380,8 @@ impl Front {
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
         let known = mqtt.received.remove(&id.get());
-        mqtt.unreleasing = 0;
+        // Who releases some is about to release the others; one is not enough.
+        mqtt.unreleasing /= 2;
         self.work.steps.add(seen / SENT_PER_STEP);
         let ack = Ack {
             packet_id: id,

@@ -83,7 +83,7 @@ pub struct Mqtt {
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
-    /// How often bytes came from the client since it has released one of these.
+    /// How often bytes came from the client while it had some of these to release; half as often with each release.
     pub unreleasing: u16,
     /// The answers to the client's publishes, in their order.
     pub answers: VecDeque<Answer>,

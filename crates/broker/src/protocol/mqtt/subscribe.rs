@@ -105,9 +105,10 @@ impl Front {
         let filter = Filter::parse(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
         // The name of a share is stored like a filter, by the session and by each home.
         let share = filter.share.unwrap_or("-").as_bytes();
-        if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err()
-            || topic::check_name(share, topic_bytes).is_err()
-        {
+        let checked = topic::check_filter(filter.filter.as_bytes(), topic_bytes)
+            .and_then(|()| topic::check_name(share, topic_bytes));
+        if let Err(error) = checked {
+            self.refused_subscription(error.reason(), text);
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
         self.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
@@ -140,6 +141,7 @@ impl Front {
         let list = &self.conns.extra_of(slot).list;
         self.work.steps.add(1 + list.len() / 8);
         if list.iter().filter(|sub| !is_vacant(sub)).count() >= most {
+            self.refused_subscription("past limits.topics_per_connection", text);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         if !self.may_take(slot, 0) {
@@ -154,6 +156,12 @@ impl Front {
             None => self.join_topic(slot, &wanted),
         }
         Ok(())
+    }
+
+    /// Tells of a subscription that is refused, since libraries hide the SUBACK's codes.
+    pub(super) fn refused_subscription(&mut self, reason: &str, filter: &str) {
+        let reason = alloc::format!("SUBSCRIBE: {reason}: ");
+        self.refused_packet(&reason, filter.as_bytes());
     }
 
     /// A subscription that exists takes new options, and perhaps the retained message again [MQTT-3.8.4-3].

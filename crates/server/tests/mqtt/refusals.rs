@@ -1,0 +1,176 @@
+//! What clients are refused is told in plain words: in the answer where it has a place for them, and in the log, once for many.
+
+use crate::doors::http;
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, message, plain};
+use crore_wire::mqtt::PacketType::PubAck;
+use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
+
+/// Topics with a control character each: of C0, DEL, and of C1, the next line among them.
+const CONTROLS: [&str; 5] = ["a/\u{1}", "a\u{1f}/b", "\u{7f}", "a/\u{85}", "\u{9f}b"];
+
+#[test]
+fn a_subscription_past_the_limit_is_told_with_the_setting() {
+    for version in VERSIONS {
+        let broker = Broker::with("[limits]\ntopics_per_connection = 3\n");
+        if !broker.is_ours() {
+            return;
+        }
+        let mut conn = Conn::connected(&broker, version, "it");
+        for filter in ["a", "b/#", "$share/g/c"] {
+            assert!(!conn.subscribe(filter, 0).is_error());
+        }
+        assert!(conn.subscribe("fourth", 0).is_error());
+        let log = broker.server();
+        log.await_log("limits.topics_per_connection: fourth");
+        // Further ones are counted, and told later.
+        assert!(conn.subscribe("fifth", 0).is_error());
+        assert!(!broker.server().log().contains("fifth"));
+    }
+}
+
+#[test]
+fn a_subscription_that_no_filter_has_room_for_is_told_with_the_reason() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    let deep = format!("deep{}/#", "/x".repeat(20));
+    assert_eq!(conn.subscribe(&deep, 0), ReasonCode::QUOTA_EXCEEDED);
+    broker.server().await_log("more than 16 levels: deep/");
+}
+
+#[test]
+fn a_home_that_has_no_room_for_a_topic_is_told_with_the_settings() {
+    let broker = Broker::with("[limits]\ntopics_per_shard = 2\n");
+    if !broker.is_ours() {
+        return;
+    }
+    let mut conn = Conn::connected(&broker, Version::V311, "it");
+    let refused = (0..10).find(|n| conn.subscribe(&format!("t/{n}"), 0).is_error());
+    let refused = refused.expect("two shards have four topics");
+    broker.server().await_log("limits.topics_per_shard");
+    broker.server().await_log(&format!(": t/{refused}"));
+}
+
+#[test]
+fn a_control_character_in_a_topic_is_told_by_its_name() {
+    for topic in CONTROLS {
+        let broker = Broker::start();
+        if !broker.is_ours() {
+            return;
+        }
+        let mut conn = Conn::connected(&broker, Version::V5, "it");
+        conn.publish(&message(topic, 1, 1, b"x"));
+        assert_eq!(
+            conn.packet().ack(PubAck),
+            (1, ReasonCode::TOPIC_NAME_INVALID)
+        );
+        broker.server().await_log(
+            "PUBLISH: the topic has a control character (U+0000 to U+001F, U+007F to U+009F); leave it out: ",
+        );
+        assert_eq!(conn.subscribe(topic, 0), ReasonCode::TOPIC_FILTER_INVALID);
+        assert_eq!(
+            conn.subscribe(&format!("{topic}/#"), 0),
+            ReasonCode::TOPIC_FILTER_INVALID
+        );
+        // A message without QoS has no acknowledgement: the DISCONNECT says it.
+        conn.publish(&message(topic, 0, 0, b"x"));
+        let got = conn.packet();
+        let Packet::Disconnect(disconnect) = got.packet() else {
+            panic!("a DISCONNECT is due");
+        };
+        assert_eq!(disconnect.reason, ReasonCode::TOPIC_NAME_INVALID);
+        let words = disconnect.properties.reason_string().unwrap_or_default();
+        assert!(words.contains("U+007F to U+009F"), "{words}");
+        // And over HTTP the body of the 400.
+        let mut query = String::new();
+        topic
+            .bytes()
+            .for_each(|byte| query.push_str(&format!("%{byte:02X}")));
+        let (head, body) = http(&broker, &format!("POST /pub?topic={query}"), &[], b"x");
+        assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+        let body = String::from_utf8(body).expect("text");
+        assert!(body.contains("U+007F to U+009F"), "{body}");
+    }
+}
+
+#[test]
+fn a_client_of_3_1_1_that_ends_without_a_word_is_in_the_log() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let mut conn = Conn::connected(&broker, Version::V311, "it");
+    conn.publish(&message("a/\u{85}", 1, 1, b"x"));
+    assert_eq!(conn.end(), None);
+    broker.server().await_log(r"leave it out: a/\xc2\x85");
+}
+
+#[test]
+fn a_malformed_connect_is_in_the_log() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let mut conn = Conn::open(&broker, Version::V311);
+    conn.send(b"\x10\x08\0\x04MQTT\x04\x02");
+    assert_eq!(conn.rest(), b"");
+    broker
+        .server()
+        .await_log("CONNECT: the packet ends within a field");
+}
+
+#[test]
+fn the_reason_string_says_what_is_wrong_with_a_packet() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    conn.send(b"\x82\x02\0\x01");
+    let got = conn.packet();
+    let Packet::Disconnect(disconnect) = got.packet() else {
+        panic!("a DISCONNECT is due");
+    };
+    let words = disconnect.properties.reason_string();
+    assert_eq!(words, Some("the packet ends within a field"));
+    broker.server().await_log("the packet ends within a field");
+    // What was told in no other way is told in the CONNACK's code alone, and in the log.
+    let mut properties = PropertyBuf::new();
+    properties.authentication_method("x").expect("it fits");
+    let mut connect = plain(Version::V5, "it");
+    connect.properties = properties.properties();
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.write(|out| encode::connect(out, &connect));
+    assert!(matches!(conn.packet().packet(), Packet::ConnAck(_)));
+}
+
+#[test]
+fn a_websocket_without_the_subprotocol_is_told_which_one() {
+    // None, one of an older version, and one in other letters: the names of subprotocols are case-sensitive (RFC 6455 section 4.1).
+    for offer in ["", "mqttv3.1", "MQTT"] {
+        let broker = Broker::start();
+        if !broker.is_ours() {
+            return;
+        }
+        let offer = format!("Sec-WebSocket-Protocol: {offer}");
+        let mut headers = vec![
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        ];
+        if !offer.ends_with(' ') {
+            headers.push(&offer);
+        }
+        let (head, body) = http(&broker, "GET /mqtt", &headers, b"");
+        assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+        let body = String::from_utf8(body).expect("text");
+        assert!(body.contains("Sec-WebSocket-Protocol: mqtt"), "{body}");
+        broker
+            .server()
+            .await_log("a WebSocket without the subprotocol mqtt: /mqtt");
+    }
+}
