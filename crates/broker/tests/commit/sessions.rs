@@ -18,6 +18,31 @@ fn a_publish_is_acknowledged_once_it_is_kept() {
     }
 }
 
+/// A client may send at once what its user publishes: past `mqtt.receive_max` messages without an answer it is not read, and served all the same.
+#[test]
+fn a_client_with_many_unanswered_messages_is_not_read_until_they_are_kept() {
+    const MANY: u16 = 50;
+    for topic in near_and_far() {
+        let mut town = Town::new(2, |settings| settings.mqtt.receive_max = 10);
+        let client = town.mqtt("a", 0);
+        let burst: Vec<Vec<u8>> = (1..=MANY)
+            .map(|id| message(&topic, "x", id, false))
+            .collect();
+        town.0.say(client, burst.concat());
+        town.settle();
+        assert_eq!(town.told(client), [""; 0]);
+        let under_way: usize = town.0.shards.iter().map(|it| it.accounts().asks).sum();
+        assert!(under_way <= 11, "{under_way} publishes");
+        assert!(!town.0.socket(client).is_read);
+        for _ in 0..MANY {
+            town.commit();
+        }
+        let told = town.told(client);
+        assert_eq!(told, vec!["puback No matching subscribers"; MANY.into()]);
+        assert!(town.0.socket(client).is_read);
+    }
+}
+
 /// A message that nobody hears about is counted where it is lost, and is not where it is kept.
 #[test]
 fn what_is_lost_unanswered_is_counted() {

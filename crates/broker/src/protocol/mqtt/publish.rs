@@ -194,10 +194,14 @@ impl Front {
         if further && in_turns && mqtt.received.len() >= most {
             let waits = |answer: &&Answer| answer.exactly_once && !answer.again;
             let unanswered = mqtt.answers.iter().filter(waits).count();
-            if mqtt.received.len() - unanswered.min(most) >= most {
+            let unreleased = mqtt.received.len().saturating_sub(unanswered);
+            let looked_at = mqtt.answers.len();
+            self.work.steps.add(looked_at / SENT_PER_STEP);
+            if unreleased >= most {
                 return Err(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED);
             }
         }
+        let mqtt = self.mqtt_state(slot);
         mqtt.answers.push_back(Answer {
             packet_id: id,
             exactly_once: qos == Qos::ExactlyOnce,
