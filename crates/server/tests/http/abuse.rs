@@ -8,7 +8,10 @@ use std::time::Duration;
 
 #[test]
 fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
-    let server = Server::with("[limits]\noutbox_bytes = 200000\nmessage_bytes = 100000\n");
+    // The ends of those that do not read are still there when all is published, however long that takes.
+    let server = Server::with(
+        "[timeouts]\ndrain_s = 600\n[limits]\noutbox_bytes = 200000\nmessage_bytes = 100000\n",
+    );
     let mut stalled: Vec<Ws> = (0..10)
         .map(|_| Ws::open(&server, "/sub/news", &[]))
         .collect();

@@ -368,9 +368,11 @@ fn who_reads_too_slowly_is_told_so_and_may_come_again() {
     const NAME_BYTES: usize = 900;
     const TOPICS: usize = 60;
     const ROUNDS: usize = 300;
+    // However long the rounds take, the ends are there to be read behind them.
     let server = Server::with(
         "[interest]\ndebounce_s = 0\n\
-         [limits]\noutbox_bytes = 100000\ntopic_bytes = 1000\nhead_bytes = 65536\ntopics_per_connection = 60\n",
+         [limits]\noutbox_bytes = 100000\ntopic_bytes = 1000\nhead_bytes = 65536\ntopics_per_connection = 60\n\
+         [timeouts]\ndrain_s = 600\n",
     );
     let mut slow = Ws::open(&server, "/interest", &[]);
     let mut stalled = Follower::open(&server, "/interest");

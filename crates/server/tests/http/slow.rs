@@ -14,14 +14,15 @@ use crate::support::ws::{CLOSE, TEXT, Ws, line};
 const MESSAGE_BYTES: usize = 100_000;
 const MESSAGES: usize = 200;
 
-/// An outbox of two messages, and a log of so many.
+/// An outbox of two messages, and a log of so many. However late a client reads its end, it is still there.
 fn server(slow: &str, log_messages: usize) -> Server {
     server_with(slow, log_messages, "")
 }
 
 fn server_with(slow: &str, log_messages: usize, limits: &str) -> Server {
     Server::with(&format!(
-        "[limits]\n{limits}\noutbox_bytes = 200000\nmessage_bytes = {MESSAGE_BYTES}\n\
+        "[timeouts]\ndrain_s = 600\n\
+         [limits]\n{limits}\noutbox_bytes = 200000\nmessage_bytes = {MESSAGE_BYTES}\n\
          [[rule]]\nmatch = \"#\"\nlog_messages = {log_messages}\nlog_bytes = \"64 MiB\"\nslow = \"{slow}\"\n"
     ))
 }
