@@ -428,11 +428,8 @@ impl Conn {
         let count = match self.stream.read(&mut bytes) {
             Ok(count) => count,
             Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {
-                assert!(
-                    wait < PATIENCE,
-                    "nothing came; until then {:02x?}",
-                    self.buffer
-                );
+                let came = &self.buffer;
+                assert!(wait < PATIENCE, "nothing came; until then {came:02x?}");
                 return None;
             }
             Err(_) => 0,
