@@ -1,8 +1,10 @@
 //! Clients that ask for large messages and neither read nor acknowledge them: what is there once is held once.
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, message};
-use crore_wire::mqtt::{Version, encode};
+use crate::support::mqtt::{Conn, id, message, plain, will};
+use crore_wire::mqtt::{
+    Connect, Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
+};
 
 const LARGE: usize = (1 << 20) - 100;
 
@@ -71,4 +73,121 @@ fn what_ten_sessions_have_not_acknowledged_is_there_once_also_when_they_have_lef
         let again = back.packet();
         assert!(again.publish().dup && again.publish().payload.len() == LARGE);
     }
+}
+
+/// Settings of a small machine.
+const SMALL: &str = "[limits]\nmemory_bytes = \"24 MiB\"\nlog_bytes = \"4 MiB\"\nbatch_bytes = \"1 MiB\"\n\
+    outbox_bytes = \"1 MiB\"\n[[rule]]\nmatch = \"#\"\nlog_bytes = \"64 KiB\"\n";
+/// The memory that its clients may take: both limits, and half as much again for what the allocator has not given back.
+const SMALL_BYTES: u64 = 42 << 20;
+/// A session lasts so long without a connection.
+const EXPIRY_S: u32 = 3600;
+
+/// Connects from another address than the other clients' with a session that lasts; returns the reason of the CONNACK.
+fn lasting(broker: &Broker, client_id: &str, will_bytes: usize) -> (Conn, ReasonCode) {
+    let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+    set.session_expiry_interval_s(EXPIRY_S);
+    of_will.will_delay_interval_s(EXPIRY_S);
+    let payload = vec![b'w'; will_bytes];
+    let mut will = will("wills");
+    (will.properties, will.payload) = (of_will.properties(), &payload);
+    let connect = Connect {
+        properties: set.properties(),
+        will: (will_bytes > 0).then_some(will),
+        ..plain(Version::V5, client_id)
+    };
+    let mut conn = Conn::open_from(9, broker, Version::V5);
+    conn.write(|out| encode::connect(out, &connect));
+    let got = conn.packet();
+    let Packet::ConnAck(ack) = got.packet() else {
+        panic!("{:?} instead of a CONNACK", got.packet());
+    };
+    let reason = ack.reason;
+    assert!(
+        [ReasonCode::SUCCESS, ReasonCode::QUOTA_EXCEEDED].contains(&reason),
+        "{reason:?}"
+    );
+    (conn, reason)
+}
+
+/// One client leaves `many` sessions behind, each by `leave`. Another's session stays, it is served, and memory is bounded.
+fn leaves_behind(many: usize, will_bytes: usize, leave: impl Fn(&mut Conn, usize)) {
+    let Some(broker) = Broker::ours(SMALL) else {
+        return;
+    };
+    let mut honest = Conn::open(&broker, Version::V311);
+    assert!(!honest.resume("honest"));
+    honest.subscribe("news/+", 1);
+    honest.cut();
+    let before = broker.server().pss_bytes();
+    for n in 0..many {
+        let (mut conn, reason) = lasting(&broker, &format!("left-{n}"), will_bytes);
+        if reason == ReasonCode::SUCCESS {
+            leave(&mut conn, n);
+            conn.cut();
+        }
+    }
+    let grown = broker.server().pss_bytes().saturating_sub(before);
+    assert!(grown < SMALL_BYTES, "it has grown by {} MiB", grown >> 20);
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    publisher.deliver(&message("news/1", 1, 1, b"served"));
+    for version in [Version::V311, Version::V5] {
+        let mut fresh = Conn::open(&broker, version);
+        assert!(
+            !fresh.resume("fresh"),
+            "a new session of one that holds little"
+        );
+        let options = ReasonCode::granted(Qos::AtLeastOnce);
+        assert_eq!(fresh.subscribe("fresh/+", 1), options);
+        publisher.deliver(&message("fresh/1", 1, 2, b"new"));
+        assert_eq!(fresh.packet().publish().payload, b"new");
+        fresh.leave();
+        let mut gone = Conn::connected(&broker, version, "fresh");
+        gone.leave();
+    }
+    let mut honest = Conn::open(&broker, Version::V311);
+    assert!(honest.resume("honest"), "it has its session still");
+    assert_eq!(honest.packet().publish().payload, b"served");
+}
+
+#[test]
+fn large_wills_that_one_client_leaves_behind_take_no_more_than_the_limit() {
+    leaves_behind(1_200, 60_000, |_, _| {});
+}
+
+/// Filters of this client alone, with as many levels as there may be.
+fn subscribe_all(conn: &mut Conn, n: usize, group: &str) {
+    let filters: Vec<String> = (0..60)
+        .map(|part| {
+            let levels: Vec<_> = (0..14)
+                .map(|level| format!("{n:x}.{part:x}.{level:x}"))
+                .collect();
+            format!(
+                "{}{}/+",
+                group.replace('#', &format!("{n}.{part}")),
+                levels.join("/")
+            )
+        })
+        .collect();
+    let options = SubscribeOptions::of(Qos::AtLeastOnce);
+    let filters = filters.iter().map(|filter| (&filter[..], options));
+    conn.write(|out| {
+        encode::subscribe(out, Version::V5, id(1), &Properties::NONE, filters);
+    });
+    let got = conn.packet_or_end().expect("a SUBACK");
+    assert!(
+        matches!(got.packet(), Packet::SubAck(_)),
+        "{:?}",
+        got.packet()
+    );
+}
+
+#[test]
+fn long_filters_that_one_client_leaves_behind_take_no_more_than_the_limit() {
+    leaves_behind(1_800, 0, |conn, n| subscribe_all(conn, n, ""));
+}
+
+#[test]
+fn groups_that_one_client_leaves_behind_take_no_more_than_the_limit() {
+    leaves_behind(800, 0, |conn, n| subscribe_all(conn, n, "$share/#/"));
 }
