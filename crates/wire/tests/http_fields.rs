@@ -128,6 +128,7 @@ fn entity_tags_lose_what_they_are_dressed_in() {
         ("w/\"1-ab\"", &["1-ab"]),
         (" 1-ab ", &["1-ab"]),
         ("W/1-ab", &["1-ab"]),
+        ("\"W/1-ab\"", &["1-ab"]),
         ("\"1-ab", &["1-ab"]),
         ("'1-ab'", &["1-ab"]),
         ("\\\"1-ab\\\"", &["1-ab"]),
@@ -182,6 +183,7 @@ fn origins_have_one_form() {
             "https://xn--wgv71a.example",
         ),
         ("https://\u{df}.example", "https://xn--zca.example"),
+        ("https://\u{212a}.example", "https://k.example"),
         (
             "http://3\u{5e74}b\u{7d44}\u{91d1}\u{516b}\u{5148}\u{751f}:3000",
             "http://xn--3b-ww4c5e180e575a65lsy2b:3000",

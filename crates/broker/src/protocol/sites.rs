@@ -74,13 +74,13 @@ impl Front {
         if self.listed(None).is_some() {
             return Ok(());
         }
-        let shown = format!("none (Sec-Fetch-Site: {})", shown(site));
+        let site = format!("Sec-Fetch-Site: {}", shown(site));
         self.stats.foreign_origins += 1;
         self.gate
             .strangers()
-            .refused(Stranger::Origin, shown.as_bytes());
+            .refused(Stranger::Origin, format!("none ({site})").as_bytes());
         Err(format!(
-            "a page of another origin asks without naming it, {shown}: ask by fetch, EventSource or WebSocket, and list the page's origin in http.allowed_origins"
+            "a page of another origin asks without Origin ({site}): ask by fetch, EventSource or WebSocket, and list the page's origin in http.allowed_origins"
         ))
     }
 

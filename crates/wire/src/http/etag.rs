@@ -13,10 +13,7 @@ pub fn entity_tags(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// A tag without quotes and without `W/`.
 pub fn undress(mut tag: &[u8]) -> &[u8] {
-    while let [b'W' | b'w', b'/', rest @ ..] = tag {
-        tag = rest;
-    }
-    while let [b'"' | b'\'' | b'\\', rest @ ..] = tag {
+    while let [b'W' | b'w', b'/', rest @ ..] | [b'"' | b'\'' | b'\\', rest @ ..] = tag {
         tag = rest;
     }
     while let [rest @ .., b'"' | b'\'' | b'\\'] = tag {

@@ -32,13 +32,16 @@ pub(super) fn write_label(label: &str, out: &mut String) -> Option<()> {
     if letters.len() > LETTERS_MAX {
         return None;
     }
-    out.push_str("xn--");
     let basic = letters.iter().filter(|c| **c < INITIAL_N);
-    out.extend(basic.clone().filter_map(|c| char::from_u32(*c)));
-    let basic = basic.count() as u32;
-    if basic > 0 {
+    let count = basic.clone().count();
+    // Some letters are ASCII in lower case, such as the sign for kelvin.
+    let is_ascii = count == letters.len();
+    out.push_str(if is_ascii { "" } else { "xn--" });
+    out.extend(basic.filter_map(|c| char::from_u32(*c)));
+    if count > 0 && !is_ascii {
         out.push('-');
     }
+    let basic = count as u32;
     let (mut n, mut delta, mut bias, mut done) = (INITIAL_N, 0, INITIAL_BIAS, basic);
     while (done as usize) < letters.len() {
         let next = *letters.iter().filter(|c| **c >= n).min()?;
