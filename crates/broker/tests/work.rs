@@ -224,7 +224,7 @@ fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> u
     let connect = Connect {
         version: Version::V5,
         bridge: false,
-        client_id: "member",
+        client_id: "",
         clean_start: true,
         keep_alive_s: 0,
         properties: Properties::NONE,
@@ -247,6 +247,33 @@ fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> u
     town.say(conn, bytes);
     town.settle();
     conn
+}
+
+/// A message of a topic comes to a client by one of its filters or by its subscription to the topic: they are matched at each client.
+#[test]
+fn a_delivery_costs_as_much_as_is_matched_for_it() {
+    const CLIENTS: usize = 200;
+    let mut town = town(Settings::default());
+    let topic = ["a"; 16].join("/");
+    let filters: Vec<String> = (deep_filters().iter())
+        .map(|filter| filter.replace("%2B", "+"))
+        .collect();
+    for n in 0..CLIENTS {
+        let own = (0..31).map(|at| filters[(31 * n + at) % filters.len()].clone());
+        client(&mut town, own.chain([topic.clone()]), Qos::AtMostOnce);
+    }
+    let publisher = town.open(0);
+    town.say(
+        publisher,
+        batch(&format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n")),
+    );
+    let before = town.shards[0].stats().delivered;
+    let mut turns = 1;
+    while town.flush(0) {
+        turns += 1;
+    }
+    assert_eq!(town.shards[0].stats().delivered - before, CLIENTS as u64);
+    assert!(turns >= 3, "{turns} turns");
 }
 
 /// A client in so many groups of the topic `t`.

@@ -107,7 +107,7 @@ impl Front {
         while self.may_read_request(slot, &buf[at..end], &mut kept, io) {
             self.work.steps.add(1);
             let head_bytes = self.world.settings.limits.head_bytes;
-            let mut head = match read_head(&buf[at..end], head_bytes, &self.work.steps) {
+            let mut head = match head::parse(&buf[at..end], head_bytes) {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(error) => {
@@ -120,6 +120,7 @@ impl Front {
             }
             let (body, limit) = self.body(slot, &head, io).ok()?;
             let start = at + head.len;
+            self.work.steps.add_bytes(head.len);
             let found = match body {
                 Body::None => Some((0, 0)),
                 Body::Length(len) => {
@@ -295,6 +296,9 @@ impl Front {
 
     fn keep<I: Io>(&mut self, slot: u32, kept: HttpSpill, io: &mut I) {
         let bytes = kept.bytes();
+        // A head of which a part has come is parsed anew when more of it comes.
+        let head_bytes = self.world.settings.limits.head_bytes;
+        self.work.steps.add_bytes(bytes.min(head_bytes));
         if !self.has_receive_room(slot, bytes, io) {
             let row = self.conns.get(slot);
             let answer_due = matches!(row.state, State::Waiting | State::Poll);
@@ -351,17 +355,6 @@ impl Front {
         }
         Err(Refused)
     }
-}
-
-/// Parses a head. One of which a part has come is parsed anew when more of it comes.
-fn read_head<'a>(
-    bytes: &'a [u8],
-    most: usize,
-    steps: &Steps,
-) -> Result<Option<Head<'a>>, HeadError> {
-    let head = head::parse(bytes, most)?;
-    steps.add_bytes(head.as_ref().map_or(bytes.len(), |head| head.len));
-    Ok(head)
 }
 
 /// Decodes a body in chunks in place, as far as it was received. Once it is whole, returns how many bytes it has decoded and

@@ -23,6 +23,8 @@ const TOGETHER_MAX: usize = 256;
 /// Bytes of them, without the last: more in one write brings nothing, and a visit must be short.
 const TOGETHER_BYTES: usize = 256 << 10;
 
+/// Steps of matching in the time of a visit.
+const STEPS_PER_VISIT: u64 = 16;
 /// Visits of a fan-out beside others that wait, before it becomes a flow: about as many as that itself costs.
 const CROWDED_VISITS: u32 = 16;
 /// Visits of a flow before it is the turn of the next one: a quarter of a turn, since the messages are encoded again for each turn of
@@ -409,7 +411,9 @@ impl Shard {
         if self.front.topics.places(topic) == 1 && !d.walking {
             *budget = budget.saturating_sub(cost);
             if let Some(conn) = self.front.topics.member(topic, 0) {
+                let before = self.front.steps();
                 self.front.live(conn, topic, frames, io);
+                self.charge_matching(before, budget);
             }
         } else {
             if !d.walking {
@@ -431,7 +435,9 @@ impl Shard {
                     false => cost,
                 });
                 if let Some(conn) = member {
+                    let before = self.front.steps();
                     self.front.live(conn, topic, frames, io);
+                    self.charge_matching(before, budget);
                 }
             }
             if done {
@@ -443,6 +449,12 @@ impl Shard {
             self.front.topics.close_if_unused(topic);
         }
         done
+    }
+
+    /// What was matched since the shard had done so many steps takes its time, whatever was found.
+    pub(crate) fn charge_matching(&self, before: u64, budget: &mut u32) {
+        let visits = (self.front.steps() - before) / STEPS_PER_VISIT;
+        *budget = budget.saturating_sub(u32::try_from(visits).unwrap_or(u32::MAX));
     }
 
     /// Gives every member that moved its new place.

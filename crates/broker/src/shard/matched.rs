@@ -28,7 +28,7 @@ use crate::store::slab::NONE;
 
 /// Messages of a run.
 const RUN_MAX: usize = 64;
-/// Pairs of a message and a connection that are collected and put in order in the time of a visit, or steps of matching.
+/// Pairs of a message and a connection that are collected and put in order in the time of a visit.
 const DUE_PER_VISIT: usize = 16;
 
 impl Shard {
@@ -43,9 +43,8 @@ impl Shard {
         if d.run.len == 0 {
             let before = self.front.steps();
             self.begin_run(d, frames);
-            // Matching takes its time, whatever it finds.
-            let matching = (self.front.steps() - before) as usize + d.run.due.len();
-            *budget = budget.saturating_sub((matching / DUE_PER_VISIT) as u32);
+            self.charge_matching(before, budget);
+            *budget = budget.saturating_sub((d.run.due.len() / DUE_PER_VISIT) as u32);
         }
         while d.run.exact < d.run.len {
             if *budget == 0 {
@@ -101,7 +100,9 @@ impl Shard {
             *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
             d.run.at += len;
             let all = &d.run.due[d.run.at - len..d.run.at];
+            let before = self.front.steps();
             self.front.live_matched(slot, all, &messages, frames, io);
+            self.charge_matching(before, budget);
         }
         for message in &messages {
             self.front.all_saw(message.partition, message.record.offset);
@@ -149,6 +150,7 @@ impl Shard {
             due.clear();
             due.extend(next.iter().map(|member| Due::of(member, 0)));
             self.warm_due(&due);
+            let before = self.front.steps();
             for Due { slot, .. } in &due {
                 if !broad.visit(*slot) {
                     continue;
@@ -170,6 +172,7 @@ impl Shard {
                     self.front.live_matched(*slot, &all, messages, frames, io);
                 }
             }
+            self.charge_matching(before, budget);
         }
     }
 
