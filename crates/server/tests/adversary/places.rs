@@ -43,14 +43,12 @@ pub fn followers(random: &mut Random) -> Script {
     }
 }
 
-/// WebSockets that read nothing, each of which publishes a large message to all of them.
+/// WebSockets that read nothing, each of which publishes large messages to all of them.
 pub fn deaf_publishers(random: &mut Random) -> Script {
     let target = format!("/pubsub/evil/{}?since=live", random.below(40));
     let size = random.one(&[300_000, 900_000]);
-    let large = Send::new(
-        format!("a message of {size}"),
-        frame(Opcode::Text, &vec![b'x'; size]),
-    );
+    let message = frame(Opcode::Text, &vec![b'x'; size]);
+    let large = Send::new(format!("a message of {size}"), message).times(3);
     let steps = vec![
         Step::Send(upgrade(&target, &[])),
         Step::Await(1, 2_000),
@@ -60,7 +58,7 @@ pub fn deaf_publishers(random: &mut Random) -> Script {
         Step::Wait(random.between(1_000, 4_000) as u64),
     ];
     Script {
-        sockets: random.between(100, 200),
+        sockets: random.between(150, 210),
         linger_ms: 0,
         ..Script::new("", Door::Http, steps)
     }

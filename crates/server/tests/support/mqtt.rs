@@ -7,7 +7,7 @@ use crore_wire::mqtt::{
     ReasonCode, SubscribeOptions, Version, Will, decode, encode, fixed_header,
 };
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 /// How long one look at a connection takes, when a test looks again and again.
@@ -118,13 +118,11 @@ pub fn id(number: u16) -> PacketId {
 
 impl Conn {
     pub fn open(broker: &Broker, version: Version) -> Conn {
-        let stream = TcpStream::connect(("127.0.0.1", broker.tcp())).expect("a connection");
-        Conn::over(stream, Over::Tcp, version)
+        Conn::open_from(1, broker, version)
     }
 
-    /// The same from 127.0.0.`host`.
     pub fn open_from(host: u8, broker: &Broker, version: Version) -> Conn {
-        let to = SocketAddr::from(([127, 0, 0, 1], broker.tcp()));
+        let to = ([127, 0, 0, 1], broker.tcp()).into();
         Conn::over(super::connect_from(host, to), Over::Tcp, version)
     }
 
@@ -173,10 +171,7 @@ impl Conn {
     /// Connected with a clean session.
     pub fn connected(broker: &Broker, version: Version, client_id: &str) -> Conn {
         let mut conn = Conn::open(broker, version);
-        assert!(
-            !conn.connect(&plain(version, client_id)),
-            "a session was there"
-        );
+        assert!(!conn.connect(&plain(version, client_id)), "no session");
         conn
     }
 
