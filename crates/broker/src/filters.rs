@@ -220,7 +220,7 @@ impl Filters {
     fn may_bring_shape(&self, party: u64) -> bool {
         let shapes = self.shapes.values();
         let own = shapes.filter(|shape| party != NO_PARTY && shape.party == party);
-        shares::may_take(own.count(), SHAPES_MAX - self.shapes.len())
+        shares::may_take(own.count(), SHAPES_MAX - self.shapes.len(), shares::HALF)
     }
 
     /// The filter, if it is open.

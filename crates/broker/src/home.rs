@@ -80,6 +80,10 @@ use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
 use crate::store::slab::{NONE, Slab, Vacant as _};
 
+/// Seconds that a topic is idle before it goes for one of a client that has its share of all topics: longer than a client takes from
+/// making a topic to using it.
+const IDLE_S: u32 = 60;
+
 /// All topics of the partitions that this shard keeps.
 pub struct Home {
     rows: Slab<HomeTopic>,
@@ -254,8 +258,13 @@ impl Home {
         // First: a client that makes too many topics must not cause others to be forgotten.
         self.admission.make_topic(client, now.unix_s)?;
         let topics = self.rows.len() as usize + self.coming.to_make();
-        let may = self.makers.may_take(client, topics, self.topics_max);
-        match may || self.forget_one(rules) {
+        let has_share = self.makers.may_take(client, topics, self.topics_max);
+        // One that has its share takes no place of topics that others have only just left.
+        let idle_since_s = match topics < self.topics_max {
+            true => now.unix_s.saturating_sub(IDLE_S),
+            false => u32::MAX,
+        };
+        match has_share || self.forget_one(rules, idle_since_s) {
             true => Ok(()),
             false => Err(Reached::Topics),
         }

@@ -216,7 +216,7 @@ impl Counts {
         }
         let (taken, most) = (self.sessions.load(Relaxed), self.sessions_max.load(Relaxed));
         let free = most.saturating_sub(taken) as usize;
-        match shares::may_take(owners.held_by(client), free) && owners.enter(client) {
+        match shares::may_take(owners.held_by(client), free, shares::MOST) && owners.enter(client) {
             true => Ok(()),
             false => Err(Reached::SessionsOfAddress),
         }
@@ -273,7 +273,7 @@ impl Counts {
         } else {
             0
         };
-        let enters = shares::may_take(held, free);
+        let enters = shares::may_take(held, free, shares::HALF);
         if !enters {
             self.followers.fetch_sub(1, Relaxed);
         } else if client.is_known() {

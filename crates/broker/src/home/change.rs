@@ -142,7 +142,7 @@ mod tests {
                         let id = (any % home.rows.end() as usize) as u32;
                         if home.rows.get(id).name != Blob::NONE {
                             home.queue_if_idle(id, now);
-                            prop_assert!(home.forget_one(&here.rules));
+                            prop_assert!(home.forget_one(&here.rules, u32::MAX));
                         }
                     }
                     Step::Forget(_) => {}

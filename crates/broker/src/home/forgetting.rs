@@ -36,11 +36,6 @@ impl Forgetting {
         self.idle[rule as usize].push_front((topic, 0));
     }
 
-    /// Takes the topic that may be forgotten first, whenever that is.
-    pub fn take(&mut self, rule: u8) -> Option<u32> {
-        Some(self.idle[rule as usize].pop_front()?.0)
-    }
-
     /// Takes the topic that may be forgotten first, if `may_go` says so of the second since which it is idle.
     pub fn take_until(&mut self, rule: u8, may_go: impl Fn(u32) -> bool) -> Option<u32> {
         let queue = &mut self.idle[rule as usize];
@@ -95,9 +90,15 @@ mod tests {
         assert_eq!(forgetting.take_until(0, old), Some(1));
         assert_eq!(forgetting.take_until(0, old), Some(3));
         assert_eq!(forgetting.take_until(0, old), None);
-        assert_eq!(forgetting.take(0), Some(2));
+        assert_eq!(forgetting.take_until(0, |_| true), Some(2));
         forgetting.put_back(0, 2);
         assert_eq!(forgetting.take_until(0, old), Some(2));
-        assert_eq!((forgetting.take(0), forgetting.take(1)), (None, Some(4)));
+        assert_eq!(
+            (
+                forgetting.take_until(0, |_| true),
+                forgetting.take_until(1, |_| true)
+            ),
+            (None, Some(4))
+        );
     }
 }

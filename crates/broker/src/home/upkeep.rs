@@ -323,12 +323,15 @@ impl Home {
         expired
     }
 
-    /// Makes room for a new topic: the topic that is idle longest goes early, of the first rule that has an idle one. Says whether
-    /// one went.
-    pub(super) fn forget_one(&mut self, rules: &Rules) -> bool {
+    /// Makes room for a new topic: the topic that is idle longest goes early, of the first rule that has one which is idle since that
+    /// second or longer. Says whether one went.
+    pub(super) fn forget_one(&mut self, rules: &Rules, since_s: u32) -> bool {
         let mut looked_at = 0;
         for number in 0..=rules.retained() {
-            while let Some(id) = self.forgetting.take(number) {
+            while let Some(id) = self
+                .forgetting
+                .take_until(number, |idle_s| idle_s <= since_s)
+            {
                 self.steps.add(1);
                 looked_at += 1;
                 if looked_at > ROOM_TRIES {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use crore_broker::access::{Digest, Known, Question, Refusal, Verdict};
-use crore_broker::admission::shares::may_take;
+use crore_broker::admission::shares::{HALF, may_take};
 use crore_broker::turns::Turns;
 use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
@@ -79,7 +79,7 @@ impl Waiting {
 
     fn may_add(&self, asker: u64, most: usize) -> bool {
         let own = self.of.get(&asker).copied().unwrap_or(0);
-        may_take(own, most.saturating_sub(self.all))
+        may_take(own, most.saturating_sub(self.all), HALF)
     }
 }
 
