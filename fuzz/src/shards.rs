@@ -176,7 +176,7 @@ impl Shards {
             homes: SHARDS as ShardId,
             partitions: SHARDS as ShardId,
             epoch: 7,
-            appends: false,
+            writer: None,
             seed: 42,
         });
         let pace = Pace {

@@ -29,7 +29,7 @@ pub use base::{access, pace, planted, position, rules, settings, snapshot, time,
 pub use budget::stats::{Accounts, Moved, Reason, Stats, Transport};
 pub use budget::world::World;
 pub use budget::{account, admission, stats, totals};
-pub use commit::Batch;
+pub use commit::{Batch, Committed, batch};
 pub use conn::io;
 pub use conn::io::{Close, Input, Io};
 pub use mail::orders::{Control, Report, Settled, Ticket};

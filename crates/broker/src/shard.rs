@@ -82,7 +82,7 @@ impl Shard {
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
         Shard {
             sessions: SessionsAtHome::new(world.placement(), me, needs_bytes),
-            commits: Commits::new(world.placement(), me),
+            commits: Commits::new(world.placement(), me, world.writer.unwrap_or(0)),
             front: Front::new(me, world, now),
             added: Added::default(),
             sys: Gauges::new(now.s),
@@ -226,8 +226,7 @@ impl Shard {
             Input::Mail(mail) => self.mail(mail),
             Input::Control(ticket, control) => self.control(ticket, control, io),
             Input::Tick if self.stopped => {}
-            Input::Committed(partition, number) => self.decided(partition, number, true),
-            Input::Failed(partition, number) => self.decided(partition, number, false),
+            Input::Committed(of) => self.committed(of),
             Input::Verdict(conn, verdict) => self.front.verdict(conn, verdict),
             Input::Tick => {
                 self.tick(io);

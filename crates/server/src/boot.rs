@@ -115,7 +115,7 @@ fn new_world(effective: &Effective, placement: Placement, epoch: u32, seed: u64)
         homes: placement.homes(),
         partitions: placement.partitions(),
         epoch,
-        appends: false,
+        writer: None,
         seed,
     })
 }

@@ -1,56 +1,58 @@
-//! The virtual engine: it keeps batches of records after a while, or fails, and sometimes neither hears nor answers.
+//! The virtual engine: an ordered log of each partition that has each batch at least once. It loses batches, doubles them, stores them in
+//! another order, and takes its time; the homes' side of the seam must make up for all of that.
 //!
-//! Invariant: it decides once about each batch. What it has heard of the homes' side of the seam it checks: one batch of a partition at a
-//! time, numbers that rise, and a batch that is appended again is the same.
+//! It folds its log as any reader does: a batch counts if its number is the next one. It also checks the homes' side: numbers that rise by one,
+//! a batch that is the same when it is appended again, and no record in two batches that count.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crore_broker::{Batch, PartitionId};
+use crore_broker::batch::{HEADER_BYTES, Header};
+use crore_broker::{Batch, Committed, PartitionId};
 
 use crate::rng::Rng;
 
 /// How it behaves, each in percent of the turns of a partition's home, or of batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
-    /// A batch under way is decided.
-    pub decides: u32,
-    /// A batch that is decided is not kept.
-    pub fails: u32,
-    /// A batch is not heard, or its answer is lost.
-    pub forgets: u32,
+    /// Batches that have arrived are stored, and batches that are stored are told.
+    pub goes_on: u32,
+    /// A batch is lost.
+    pub loses: u32,
+    /// A batch arrives twice.
+    pub doubles: u32,
+    /// A batch arrives before the one that was appended before it.
+    pub reorders: u32,
 }
 
 /// The log of a partition.
 #[derive(Default)]
 struct Log {
-    under_way: Option<Batch>,
-    /// All records that are kept: none has the address of another.
-    kept: Vec<Arc<[u8]>>,
-    /// The last batch that was decided about, and how.
-    decided: Option<(Batch, bool)>,
-    answers: VecDeque<(u64, bool)>,
+    arriving: Vec<Batch>,
+    /// Batches that are stored and not told yet.
+    stored: Vec<Committed>,
+    /// The bytes of each batch that was appended, by number.
+    appended: BTreeMap<u64, Arc<[u8]>>,
+    /// The number of the last batch that counts.
+    last: u64,
+    /// The first offset and the records of each batch that counts.
+    records: BTreeSet<(u64, Vec<u8>)>,
 }
-
-/// The answer about a batch: its partition, its number, and whether it is kept.
-pub type Answer = (PartitionId, u64, bool);
 
 /// The engine of all partitions.
 #[derive(Default)]
 pub struct Engine {
     logs: BTreeMap<PartitionId, Log>,
-    /// Neither fails nor forgets.
+    /// Neither loses, doubles nor reorders.
     pub is_calm: bool,
-    /// The addresses of the records that are kept.
-    records: BTreeSet<(PartitionId, usize)>,
-    /// The numbers of the messages in them.
+    /// The numbers of the messages in batches that count.
     messages: BTreeSet<u32>,
-    /// A record that was kept twice.
-    twice: Option<PartitionId>,
-    /// Batches that were kept.
+    /// The batches that count, each partition's in the order of its log.
+    pub log: Vec<(Batch, Committed)>,
+    /// Batches that count.
     pub kept: u64,
-    /// Batches that were not.
-    pub failed: u64,
+    /// Batches that do not: duplicates, and those behind a gap.
+    pub void: u64,
     /// Batches that were appended again.
     pub again: u64,
 }
@@ -61,82 +63,77 @@ impl Engine {
     /// # Errors
     /// What a home did wrong.
     pub fn append(&mut self, batch: Batch, manner: Manner, rng: &mut Rng) -> Result<(), String> {
-        let forgets = rng.chance(manner.forgets) && !self.is_calm;
         let log = self.logs.entry(batch.partition).or_default();
-        let same = |other: &Batch| other.number == batch.number && other.records == batch.records;
-        if let Some(under_way) = &log.under_way {
-            self.again += 1;
-            return match same(under_way) {
-                true => Ok(()),
-                false => Err(format!(
-                    "two batches of partition {} are under way",
-                    batch.partition
-                )),
-            };
-        }
-        if let Some((last, kept)) = &log.decided {
-            if same(last) {
-                self.again += 1;
-                log.answers.push_back((batch.number, *kept));
-                return Ok(());
+        let newest = log.appended.keys().next_back().copied().unwrap_or(0);
+        match log.appended.get(&batch.number) {
+            Some(before) if *before == batch.bytes => self.again += 1,
+            None if batch.number == newest + 1 => {
+                log.appended.insert(batch.number, batch.bytes.clone());
             }
-            if batch.number <= last.number {
+            _ => {
                 return Err(format!(
-                    "batch {} of partition {} comes behind {}",
-                    batch.number, batch.partition, last.number
+                    "batch {} of partition {} comes behind {newest}, or is another one",
+                    batch.number, batch.partition
                 ));
             }
         }
-        if batch.records.is_empty() {
-            return Err("a batch has no record".into());
+        let mut happens = |percent| !self.is_calm && rng.chance(percent);
+        if happens(manner.loses) {
+            return Ok(());
         }
-        if !forgets {
-            log.under_way = Some(batch);
+        if happens(manner.doubles) {
+            log.arriving.push(batch.clone());
         }
+        let back = usize::from(happens(manner.reorders)).min(log.arriving.len());
+        log.arriving.insert(log.arriving.len() - back, batch);
         Ok(())
     }
 
-    /// A turn of the home of these partitions: decides about batches, and answers. `whole` decides about all.
+    /// A turn of the home of these partitions: stores batches, and tells of those that are stored. `whole` does so with all.
+    ///
+    /// # Errors
+    /// When a record is in two batches that count.
     pub fn turn(
         &mut self,
         partitions: impl Iterator<Item = PartitionId>,
         whole: bool,
         manner: Manner,
         rng: &mut Rng,
-    ) -> Vec<Answer> {
+    ) -> Result<Vec<Committed>, String> {
         let mut told = Vec::new();
         for partition in partitions {
             let Some(log) = self.logs.get_mut(&partition) else {
                 continue;
             };
-            if log.under_way.is_some() && (whole || rng.chance(manner.decides)) {
-                let batch = log.under_way.take().expect("it was just seen");
-                let keeps = self.is_calm || !rng.chance(manner.fails);
-                let answers = self.is_calm || !rng.chance(manner.forgets);
-                if answers {
-                    log.answers.push_back((batch.number, keeps));
-                }
-                if keeps {
-                    self.kept += 1;
-                    for record in &batch.records {
-                        let place = (partition, record.as_ptr() as usize);
-                        if !self.records.insert(place) {
-                            self.twice = Some(partition);
-                        }
-                        self.messages.extend(numbers_in(record));
-                        log.kept.push(record.clone());
+            if whole || rng.chance(manner.goes_on) {
+                for batch in log.arriving.drain(..) {
+                    let header = Header::read(&batch.bytes).map_err(|why| why.to_string())?;
+                    let committed = Committed {
+                        partition,
+                        writer: header.writer,
+                        number: header.number,
+                        first: header.first,
+                    };
+                    log.stored.push(committed);
+                    if header.number != log.last + 1 {
+                        self.void += 1;
+                        continue;
                     }
-                } else {
-                    self.failed += 1;
+                    log.last = header.number;
+                    self.kept += 1;
+                    let records = &batch.bytes[HEADER_BYTES..];
+                    self.messages.extend(numbers_in(records));
+                    if !log.records.insert((header.first, records.to_vec())) {
+                        return Err(format!("records of partition {partition} are kept twice"));
+                    }
+                    self.log.push((batch, committed));
                 }
-                log.decided = Some((batch, keeps));
             }
-            if whole || rng.chance(manner.decides) {
-                let answers = log.answers.drain(..);
-                told.extend(answers.map(|(number, kept)| (partition, number, kept)));
+            if whole || rng.chance(manner.goes_on) {
+                told.append(&mut log.stored);
             }
         }
-        told
+        Ok(told)
     }
 
     /// Whether a message is kept.
@@ -144,15 +141,9 @@ impl Engine {
         self.messages.contains(&message)
     }
 
-    /// A partition in which a record was kept twice.
-    pub fn twice(&self) -> Option<PartitionId> {
-        self.twice
-    }
-
     /// The homes begin anew, with numbers of their own.
     pub fn restart(&mut self) {
         self.logs.clear();
-        self.records.clear();
         self.is_calm = false;
     }
 
@@ -160,14 +151,14 @@ impl Engine {
     pub fn has_work(&self, mut partitions: impl Iterator<Item = PartitionId>) -> bool {
         partitions.any(|partition| {
             let log = self.logs.get(&partition);
-            log.is_some_and(|log| log.under_way.is_some() || !log.answers.is_empty())
+            log.is_some_and(|log| !log.arriving.is_empty() || !log.stored.is_empty())
         })
     }
 }
 
-/// The numbers of the messages whose data are in a record: each begins with `m`, its number and `;`.
-fn numbers_in(record: &[u8]) -> impl Iterator<Item = u32> {
-    let begins = record.split(|byte| *byte == b'm').skip(1);
+/// The numbers of the messages whose data are in a batch: each begins with `m`, its number and `;`.
+fn numbers_in(batch: &[u8]) -> impl Iterator<Item = u32> {
+    let begins = batch.split(|byte| *byte == b'm').skip(1);
     begins.filter_map(|rest| {
         let len = rest.iter().position(|byte| *byte == b';')?;
         std::str::from_utf8(&rest[..len]).ok()?.parse().ok()

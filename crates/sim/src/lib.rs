@@ -18,6 +18,7 @@ mod net;
 pub mod plan;
 mod rng;
 pub mod run;
+mod shadow;
 pub mod shrink;
 mod truth;
 mod world;

@@ -53,10 +53,12 @@ pub struct Met {
     pub restarts: u64,
     /// Batches that an engine kept.
     pub committed: u64,
-    /// Batches that an engine did not keep.
-    pub failed: u64,
+    /// Batches in an engine's log that do not count: duplicates, and those behind a gap.
+    pub void: u64,
     /// Batches that were appended again.
     pub appended_again: u64,
+    /// Shadows that had folded a whole log.
+    pub shadows: u64,
 }
 
 impl AddAssign for Met {
@@ -85,8 +87,9 @@ impl AddAssign for Met {
             (&mut self.retained, other.retained),
             (&mut self.restarts, other.restarts),
             (&mut self.committed, other.committed),
-            (&mut self.failed, other.failed),
+            (&mut self.void, other.void),
             (&mut self.appended_again, other.appended_again),
+            (&mut self.shadows, other.shadows),
         ] {
             *sum += more;
         }
@@ -95,7 +98,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 32] {
+    pub fn kinds(&self) -> [(&'static str, u64); 33] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -127,8 +130,9 @@ impl Met {
             ("retained", self.retained),
             ("restarts", self.restarts),
             ("committed", self.committed),
-            ("not kept", self.failed),
+            ("void", self.void),
             ("appended again", self.appended_again),
+            ("shadows", self.shadows),
         ]
     }
 

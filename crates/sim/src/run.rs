@@ -7,6 +7,7 @@ use crore_broker::Reason;
 use crate::met::Met;
 use crate::plan::{Plan, Step};
 use crate::rng::Rng;
+use crate::shadow;
 use crate::truth::{Like, Message, Wrong};
 use crate::world::{World, limits};
 
@@ -50,7 +51,7 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Met, 
             world.met.torn = world.net.torn;
             if let Some((engine, _)) = &world.net.engine {
                 let met = &mut world.met;
-                (met.committed, met.failed) = (engine.kept, engine.failed);
+                (met.committed, met.void) = (engine.kept, engine.void);
                 met.appended_again = engine.again;
             }
             Ok(world.met)
@@ -111,6 +112,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     calm(world, &mut rng)?;
     world.truth.check_order()?;
     check_kept(world)?;
+    check_shadow(world)?;
     let unplaced = world.truth.unplaced();
     for subscriber in &world.subscribers {
         subscriber.check(&world.truth, &unplaced)?;
@@ -121,14 +123,11 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     end(world, &mut rng)
 }
 
-/// What was answered or delivered is kept, and once.
+/// Messages that were acknowledged or delivered are kept.
 fn check_kept(world: &World) -> Result<(), Wrong> {
     let Some((engine, _)) = &world.net.engine else {
         return Ok(());
     };
-    if let Some(partition) = engine.twice() {
-        return Err(format!("a record of partition {partition} is kept twice"));
-    }
     let known = |message: &Message| message.acked.is_some() || message.offset.is_some();
     let messages = (0..).zip(&world.truth.messages);
     match messages
@@ -137,6 +136,26 @@ fn check_kept(world: &World) -> Result<(), Wrong> {
     {
         Some((number, _)) => Err(format!("message {number} is known and not kept")),
         None => Ok(()),
+    }
+}
+
+/// Another server that folds the log of the engine comes to the same state.
+fn check_shadow(world: &mut World) -> Result<(), Wrong> {
+    // Topics that are forgotten, and logs that a restart has left behind, are not in the log.
+    let rules = world.plan.settings.rules.iter();
+    let forgets = rules.map(|rule| rule.position_age_s).min() < Some(world.truth.now_s);
+    let Some((engine, _)) = &world.net.engine else {
+        return Ok(());
+    };
+    if forgets || !world.plan.budgets_are_wide || world.met.restarts > 0 {
+        return Ok(());
+    }
+    let shards = world.shards.iter();
+    let digest = shards.fold(0, |digest, shard| digest ^ shard.digest());
+    world.met.shadows += 1;
+    match shadow::digest(&world.shared, &engine.log)? == digest {
+        true => Ok(()),
+        false => Err("another server that folds the log comes to another state".into()),
     }
 }
 

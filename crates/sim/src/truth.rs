@@ -146,8 +146,8 @@ pub struct Truth {
     pub waits: Option<usize>,
     /// Only their rules shorten logs, not the budget of the process or the count of topics.
     pub budgets_are_wide: bool,
-    /// Whether the engine may fail to keep a record.
-    pub engine_fails: bool,
+    /// Whether an engine may commit a batch late, so that the outcome of a publish is not known.
+    pub engine_is_late: bool,
     /// A session with many kept messages may end for want of memory; its client is told.
     pub memory_is_tight: bool,
     /// Messages that are kept of a topic for MQTT subscribers of QoS 1 and 2, if its rule keeps fewer.
@@ -163,7 +163,7 @@ pub struct Truth {
 impl Truth {
     /// Whether a publish or a session may be refused.
     pub fn may_refuse(&self) -> bool {
-        !self.budgets_are_wide || self.engine_fails
+        !self.budgets_are_wide || self.engine_is_late
     }
 
     /// Adds an event to the trace.

@@ -86,7 +86,7 @@ impl World {
             rest: None,
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
-            engine_fails: plan.engine.is_some_and(|engine| engine.fails > 0),
+            engine_is_late: plan.engine.is_some(),
             memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
             session_messages: plan.settings.mqtt.session_messages,
             retains: plan.retains,
@@ -143,7 +143,7 @@ impl World {
             homes: plan.homes as ShardId,
             partitions: plan.partitions as PartitionId,
             epoch: LOG_EPOCH,
-            appends: plan.engine.is_some(),
+            writer: plan.engine.is_some().then_some(1),
             seed,
             admission: Admission::new(&plan.settings, seed),
         })

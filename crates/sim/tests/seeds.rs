@@ -141,6 +141,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_500_079_689,
         1200,
     ),
+    (
+        "a position by filter went back where messages of two homes were under way",
+        900_001_138,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

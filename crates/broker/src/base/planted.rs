@@ -51,8 +51,8 @@ pub enum Fault {
     LeftBehind,
     /// A record is applied before the engine has kept it.
     AppliedEarly,
-    /// A record that must not be lost is not appended again when the engine has failed.
-    NotAgain,
+    /// A batch behind a gap counts.
+    GapAccepted,
     /// A batch that is appended again has a new number.
     NewNumber,
     /// A fence does not wait for what is under way to the engine.
@@ -95,7 +95,7 @@ mod switch {
             Self::StaleVector,
             Self::LeftBehind,
             Self::AppliedEarly,
-            Self::NotAgain,
+            Self::GapAccepted,
             Self::NewNumber,
             Self::EarlyFence,
             Self::KeyTwice,

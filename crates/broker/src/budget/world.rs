@@ -21,8 +21,8 @@ pub struct World {
     pub partitions: PartitionId,
     /// The epoch of the logs.
     pub epoch: u32,
-    /// Whether homes append what they write to the log of an engine, and apply it once that has kept it. Otherwise they apply it at once.
-    pub appends: bool,
+    /// The number of this process among the writers of its engine's log. Without an engine (none) homes apply at once what they write.
+    pub writer: Option<u64>,
     /// Seed of the hash of topic names, against floods of collisions.
     pub seed: u64,
     /// The counts of all shards together.
@@ -33,6 +33,12 @@ impl World {
     /// Where topics and sessions are kept.
     pub fn placement(&self) -> Placement {
         Placement::new(self.partitions, self.homes)
+    }
+
+    /// Whether homes append what they write to the log of an engine, and apply it once it is committed.
+    #[inline]
+    pub fn appends(&self) -> bool {
+        self.writer.is_some()
     }
 }
 
@@ -48,7 +54,7 @@ impl World {
             homes: shards,
             partitions: shards,
             epoch: 7,
-            appends: false,
+            writer: None,
             seed: 42,
         })
     }

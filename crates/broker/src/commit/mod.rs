@@ -1,33 +1,46 @@
 //! What homes write, on its way through an engine.
 //!
 //! A write is admitted, committed and applied. A home admits it: what depends on this process (rights, limits, room) refuses it now
-//! or never. Then the home encodes it as a record (`record`) and appends it to the log of its partition, which an engine keeps
-//! ([`Io::append`](crate::Io::append)); it waits in the queue of its partition (`queue`) until the engine says that it is kept.
-//! Only then is it applied: positions, answers and deliveries exist from then on. Without an engine a write is applied in the call
-//! that admits it, and no record is encoded ([`World::appends`](crate::World::appends)).
+//! or never. Then the home encodes it as a record (`record`) into the open batch of its partition (`batch`), which goes to the
+//! engine at the end of the turn ([`Io::append`](crate::Io::append)); it waits in the queue of its partition (`queue`) until
+//! [`Input::Committed`](crate::Input::Committed) says that the batch stands in the log. Only then is it applied: positions, answers and
+//! deliveries exist from then on. Without an engine a write is applied in the call that admits it, and no record is encoded
+//! ([`World::appends`](crate::World::appends)).
 //!
-//! Invariants: the records of a partition are applied in the order in which they are kept; what a shard asks of a partition takes effect in the
-//! order in which it asked, so that a subscription sees what was published before it.
+//! The engine may be weak: its log is ordered, and has each batch at least once if it is appended until it is committed. Batches of a writer
+//! count in the order of their numbers; a duplicate is void, and so is a batch behind a gap, which the writer appends again.
+//!
+//! Invariants: the records of a partition are applied in the order of the log, and none is refused then; what a shard asks of a partition
+//! takes effect in the order in which it asked, so that a subscription sees what was published before it.
 
+pub mod batch;
 pub(crate) mod queue;
 pub(crate) mod record;
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 
-/// Records of a partition for its engine, at most one batch of each partition at a time.
-///
-/// The engine keeps a batch as a whole or not at all. It decides once, and answers with
-/// [`Input::Committed`](crate::Input::Committed) or [`Input::Failed`](crate::Input::Failed). A batch whose answer does not come is
-/// appended again; the engine knows it by its number, does not keep it twice, and repeats its answer.
+/// A batch of records of one partition, for its engine.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The partition.
     pub partition: PartitionId,
-    /// The number of the batch: each batch of a partition has a higher one than those before.
+    /// 1, 2, 3, ... for each writer and partition.
     pub number: u64,
-    /// The records, in order.
-    pub records: Vec<Arc<[u8]>>,
+    /// The [header](batch::Header) and the records.
+    pub bytes: Arc<[u8]>,
+}
+
+/// A batch stands in the log of its partition. The engine says so in the order of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The process that wrote it ([`World::writer`](crate::World::writer)).
+    pub writer: u64,
+    /// Its number.
+    pub number: u64,
+    /// The offset of its first record.
+    pub first: u64,
 }

@@ -1,97 +1,90 @@
-//! What shards have asked of a home while records are under way: the writes that wait for their engine, and what was asked behind them.
+//! Requests to a home that wait for the engine: the writes whose records are not committed yet, and the requests behind them.
 //!
-//! Each partition has a queue; what concerns all partitions of the home stands in each of them. An entry takes effect when all that was
-//! asked before it of the same partition has; one that concerns all partitions, when it is the first of each, and until then nothing
-//! behind it does.
+//! Each partition has a queue; a request that concerns all partitions of the home stands in each of them. An entry takes effect when all
+//! that was asked before it of the same partition has; one that concerns all partitions, when it is the first of each, and until then
+//! nothing behind it does.
 //!
-//! Invariants: the writes of a queue stand in the order of their records in the log, also when the engine has failed and some are appended
-//! again; at most one batch of a partition is under way.
+//! Invariant: the writes of a queue stand in the order of their records in the log. Several batches of a partition may be in flight; one
+//! that is not committed is appended again, with all behind it.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::Batch;
+use super::batch::{HEADER_BYTES, Header, Kept, Records};
+use super::{Batch, Committed};
 use crate::base::ids::PartitionId;
 use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
+use crate::base::snapshot::Out;
+use crate::base::time::Now;
 
 /// Records of a batch at most.
-const BATCH_RECORDS: usize = 4096;
+const BATCH_RECORDS: u32 = 4096;
 /// Bytes at which a batch is full; a single record may be longer.
 const BATCH_BYTES: usize = 512 << 10;
-/// Seconds after which a batch that has no answer is appended again.
+/// Batches of a partition in flight at most: enough to fill an engine whose answer takes some turns.
+const IN_FLIGHT_MAX: usize = 16;
+/// Seconds after which batches in flight are appended again, if none of them was committed.
 const AGAIN_S: u32 = 2;
-/// Seconds after which what insists is appended again, once the engine has failed.
-const REST_S: u32 = 1;
+/// Seconds after which the asker of a write is told that its outcome is not known.
+const LATE_S: u32 = 10;
 
-/// The state of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It waits for nothing but its turn.
-    Ready,
-    /// Its record is in no batch yet.
-    New,
-    /// Its record is at the engine.
-    Sent,
-    /// Its record is kept.
-    Committed,
-    /// Its record is not kept, and it has been taken out.
-    Failed,
-    /// It concerns all partitions and is the first of this one.
+    /// It waits for its turn only.
+    Free,
+    /// It waits for its record.
+    Write,
+    /// It concerns all partitions, and is the first of this one.
     Reached,
 }
 
 struct Entry<T> {
-    /// Counts what was asked of the home.
+    /// Counts the requests to the home.
     ticket: u64,
     state: State,
-    record: Option<Arc<[u8]>>,
-    /// Whether it is appended until it is kept.
-    insists: bool,
-    /// What it is; nothing where it concerns all partitions.
-    what: Option<T>,
+    asked_s: u32,
+    /// The request; it stands in `wide` where it concerns all partitions.
+    request: Option<T>,
     /// Bytes that were counted for it.
     bytes: usize,
 }
 
-/// What concerns all partitions.
+/// A request that concerns all partitions.
 struct Wide<T> {
     ticket: u64,
-    record: Option<Arc<[u8]>>,
     /// The partitions in which it is not the first yet.
     left: usize,
-    what: T,
-    /// Bytes that were counted for it.
+    request: T,
     bytes: usize,
 }
 
-/// What waits in one partition.
+/// The queue of one partition.
 struct Queue<T> {
     partition: PartitionId,
     waiting: VecDeque<Entry<T>>,
-    /// How many entries have gone.
-    gone: u64,
-    /// The place of the first entry, counted with those that have gone, that may have a new record.
-    fresh: u64,
-    /// The batch under way, the entries that it is of, and the second in which it was appended last.
-    sent: Option<(Batch, core::ops::Range<u64>, u32)>,
-    /// The number of the last batch.
-    batches: u64,
-    /// The second until which nothing is appended, since the engine has failed and some insist.
-    rests_until_s: u32,
+    /// Entries before this place were told that they are late, or write nothing.
+    late: usize,
+    /// The batch that is being filled, with room for its header.
+    open: Vec<u8>,
+    records: u32,
+    /// Batches that are closed and not committed.
+    in_flight: VecDeque<Batch>,
+    /// How many of them, the oldest, are at the engine.
+    sent: usize,
+    /// When they were appended last, or one of them was committed.
+    since_s: u32,
+    /// The number of the last batch that was closed, and of the last one that was committed.
+    closed: u64,
+    committed: u64,
+    /// The offset behind the last batch that was closed, while one is in flight.
+    next_offset: u64,
+    /// Committed batches with records that are not applied.
+    kept: VecDeque<Records>,
 }
 
-/// An entry that is done with.
-#[derive(Debug)]
-pub(crate) enum Due<T> {
-    /// Its turn has come; its record, if it has one, is kept.
-    Turn(T, Option<Arc<[u8]>>),
-    /// Its record is not kept.
-    Failed(T),
-}
-
-/// Whom an entry concerns.
+/// The partitions that a request must be ordered in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The partition at this place of the home.
@@ -102,18 +95,18 @@ pub(crate) enum Place {
 
 /// The queues of a home.
 pub(crate) struct Commits<T> {
+    writer: u64,
     queues: Vec<Queue<T>>,
     wide: VecDeque<Wide<T>>,
-    /// What the engine has not kept.
-    failed: VecDeque<T>,
     tickets: u64,
     /// The queue that is looked at first.
     next: usize,
     /// Whether an entry may have become due.
     stirred: bool,
-    /// How much was asked that has not taken effect, and bytes of it.
+    /// Requests that have not taken effect, and bytes of them.
     entries: usize,
     bytes: usize,
+    record: Vec<u8>,
 }
 
 impl<T> Queue<T> {
@@ -121,240 +114,270 @@ impl<T> Queue<T> {
         Queue {
             partition,
             waiting: VecDeque::new(),
-            gone: 0,
-            fresh: 0,
-            sent: None,
-            batches: 0,
-            rests_until_s: 0,
+            late: 0,
+            open: Vec::new(),
+            records: 0,
+            in_flight: VecDeque::new(),
+            sent: 0,
+            since_s: 0,
+            closed: 0,
+            committed: 0,
+            next_offset: 0,
+            kept: VecDeque::new(),
         }
     }
 
-    /// Makes a batch of the new records, unless one is under way.
-    fn next_batch(&mut self, now_s: u32) -> Option<Batch> {
-        if self.sent.is_some() || now_s < self.rests_until_s {
-            return None;
+    fn is_full(&self) -> bool {
+        self.records == BATCH_RECORDS || self.open.len() >= BATCH_BYTES
+    }
+
+    /// Closes the open batch. `sequence` is the last offset of the partition.
+    fn close(&mut self, writer: u64, sequence: u64, unix_s: u32) {
+        if self.in_flight.is_empty() && self.kept.is_empty() {
+            self.next_offset = sequence + 1;
         }
-        let begin = self.fresh.max(self.gone);
-        let (mut records, mut bytes, mut end) = (Vec::new(), 0, begin);
-        for entry in self.waiting.range_mut((begin - self.gone) as usize..) {
-            if records.len() == BATCH_RECORDS || bytes >= BATCH_BYTES {
-                break;
-            }
-            end += 1;
-            if entry.state == State::New {
-                let record = entry.record.as_ref().expect("a write has a record");
-                bytes += record.len();
-                records.push(record.clone());
-                entry.state = State::Sent;
-            }
-        }
-        self.fresh = end;
-        if records.is_empty() {
-            return None;
-        }
-        self.batches += 1;
-        let batch = Batch {
+        self.closed += 1;
+        let header = Header {
             partition: self.partition,
-            number: self.batches,
-            records,
+            writer,
+            number: self.closed,
+            first: self.next_offset,
+            unix_s,
+            records: self.records,
         };
-        self.sent = Some((batch.clone(), begin..end, now_s));
-        Some(batch)
+        header.write(&mut self.open);
+        self.next_offset += u64::from(core::mem::take(&mut self.records));
+        self.in_flight.push_back(Batch {
+            partition: self.partition,
+            number: self.closed,
+            bytes: Arc::from(&self.open[..]),
+        });
+        self.open.clear();
+        // A long message must not keep its memory here.
+        self.open.shrink_to(2 * BATCH_BYTES);
     }
 
-    /// The engine has decided about a batch; says whether it was the one under way. What has failed does not wait for its turn: it is handed
-    /// to `failed`.
-    fn decided(
-        &mut self,
-        number: u64,
-        kept: bool,
-        now_s: u32,
-        mut failed: impl FnMut(Entry<T>),
-    ) -> bool {
-        let Some((batch, entries, _)) = &self.sent else {
+    /// Appends the batches that are not at the engine.
+    fn send(&mut self, now_s: u32, append: &mut impl FnMut(Batch)) {
+        if self.sent > 0 && now_s.saturating_sub(self.since_s) >= AGAIN_S {
+            self.sent = 0;
+            if planted::is(Fault::NewNumber) {
+                self.renumber();
+            }
+        }
+        if self.sent == 0 {
+            self.since_s = now_s;
+        }
+        while let Some(batch) = self.in_flight.get(self.sent) {
+            append(batch.clone());
+            self.sent += 1;
+        }
+    }
+
+    /// A fault: batches that are appended again look like new ones.
+    fn renumber(&mut self) {
+        for batch in &mut self.in_flight {
+            let mut bytes = batch.bytes.to_vec();
+            self.closed += 1;
+            let header = Header::read(&bytes).expect("this process wrote it");
+            let number = self.closed;
+            Header { number, ..header }.write(&mut bytes);
+            (batch.number, batch.bytes) = (number, bytes.into());
+        }
+        self.committed = self.closed - self.in_flight.len() as u64;
+    }
+
+    /// A batch of this writer stands in the log; says whether it counts.
+    fn committed(&mut self, number: u64, first: u64, now_s: u32) -> bool {
+        if number <= self.committed {
+            return false;
+        }
+        if number > self.committed + 1 && !planted::is(Fault::GapAccepted) {
+            // What is missing comes again, and then all behind it.
+            self.sent = 0;
+            return false;
+        }
+        let Some(batch) = self.in_flight.pop_front() else {
             return false;
         };
-        if batch.number != number {
-            return false;
-        }
-        let (begin, end) = (entries.start.max(self.gone), entries.end);
-        let range = (begin - self.gone) as usize..(end.max(begin) - self.gone) as usize;
-        let sent = |entry: &&mut Entry<T>| entry.state == State::Sent;
-        for entry in self.waiting.range_mut(range).filter(sent) {
-            entry.state = match (kept, entry.insists) {
-                (true, _) => State::Committed,
-                (false, true) if !planted::is(Fault::NotAgain) => State::New,
-                (false, _) => State::Failed,
-            };
-            if entry.state == State::New {
-                self.rests_until_s = now_s.saturating_add(REST_S);
-            }
-            if entry.state == State::Failed {
-                failed(Entry {
-                    record: entry.record.take(),
-                    what: entry.what.take(),
-                    ..*entry
-                });
-            }
-        }
-        self.sent = None;
-        if !kept {
-            // Those that insist come before all that is newer.
-            self.fresh = begin;
-        }
+        (self.committed, self.since_s) = (number, now_s);
+        self.sent = self.sent.saturating_sub(1);
+        self.kept.push_back(Records::new(batch.bytes, first));
         true
     }
 
     fn is_due(&self) -> bool {
-        let waits = |state| match state {
-            State::New => true,
-            State::Sent => !planted::is(Fault::AppliedEarly),
-            State::Reached => true,
-            State::Ready | State::Committed | State::Failed => false,
-        };
-        let is = |entry: &Entry<T>| !waits(entry.state);
-        self.waiting.front().is_some_and(is)
+        let state = self.waiting.front().map(|entry| entry.state);
+        match state {
+            Some(State::Free) => true,
+            Some(State::Write) => !self.kept.is_empty(),
+            Some(State::Reached) | None => false,
+        }
+    }
+
+    fn pop(&mut self) -> Option<Entry<T>> {
+        self.late = self.late.saturating_sub(1);
+        self.waiting.pop_front()
+    }
+
+    /// The next record that stands in the log.
+    fn next_record(&mut self) -> Option<Kept> {
+        let records = self.kept.front_mut()?;
+        let record = records.next();
+        if records.is_empty() {
+            self.kept.pop_front();
+        }
+        Some(record)
     }
 }
 
 impl<T> Commits<T> {
     /// Empty queues of the partitions of a home, which may have none.
-    pub fn new(placement: Placement, home: u16) -> Commits<T> {
+    pub fn new(placement: Placement, home: u16, writer: u64) -> Commits<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
         Commits {
+            writer,
             queues: all.into_iter().flatten().map(Queue::new).collect(),
             wide: VecDeque::new(),
-            failed: VecDeque::new(),
             tickets: 0,
             next: 0,
             stirred: false,
             entries: 0,
             bytes: 0,
+            record: Vec::new(),
         }
     }
 
-    /// Whether what concerns this place takes effect at once, if it is no write.
+    /// Whether a request that writes nothing takes effect at once in this place.
     pub fn is_free(&self, place: Place) -> bool {
         match place {
             Place::One(at) => self.queues[at].waiting.is_empty(),
-            Place::All => self.len() == 0,
+            Place::All => self.entries == 0,
         }
     }
 
-    /// Queues what is asked. A record is appended to the log, in each partition that it concerns; where the engine fails, `insists` has it
-    /// appended again. What concerns all partitions insists always. `bytes` are those that it holds besides the record.
-    pub fn push(
-        &mut self,
-        place: Place,
-        record: Option<Arc<[u8]>>,
-        insists: bool,
-        what: T,
-        bytes: usize,
-    ) {
+    fn count(&mut self, bytes: usize) -> u64 {
         self.tickets += 1;
-        let ticket = self.tickets;
+        self.entries += 1;
+        self.bytes += bytes;
+        self.stirred = true;
+        self.tickets
+    }
+
+    /// Queues a request that writes nothing and holds so many bytes.
+    pub fn push(&mut self, place: Place, request: T, bytes: usize) {
         let parts = match place {
             Place::One(_) => 1,
             Place::All => self.queues.len(),
         };
-        let record_bytes = record.as_ref().map_or(0, |record| record.len());
-        let bytes = bytes + record_bytes + parts * size_of::<Entry<T>>();
-        self.entries += 1;
-        self.bytes += bytes;
-        let state = match record {
-            Some(_) => State::New,
-            None => State::Ready,
+        let bytes = bytes + parts * size_of::<Entry<T>>();
+        let ticket = self.count(bytes);
+        let entry = |request, bytes| Entry {
+            ticket,
+            state: State::Free,
+            asked_s: 0,
+            request,
+            bytes,
         };
         match place {
-            Place::One(at) => self.queues[at].waiting.push_back(Entry {
-                ticket,
-                state,
-                record,
-                insists,
-                what: Some(what),
-                bytes,
-            }),
+            Place::One(at) => self.queues[at]
+                .waiting
+                .push_back(entry(Some(request), bytes)),
             Place::All => {
                 for queue in &mut self.queues {
-                    queue.waiting.push_back(Entry {
-                        ticket,
-                        state,
-                        record: record.clone(),
-                        insists: true,
-                        what: None,
-                        bytes: 0,
-                    });
+                    queue.waiting.push_back(entry(None, 0));
                 }
                 self.wide.push_back(Wide {
                     ticket,
-                    record,
                     left: parts,
-                    what,
+                    request,
                     bytes,
                 });
             }
         }
-        self.stirred = true;
     }
 
-    /// The next entry that is done with.
-    pub fn next(&mut self) -> Option<Due<T>> {
-        if let Some(what) = self.failed.pop_front() {
-            return Some(Due::Failed(what));
+    /// Queues a write of the partition at this place. `encode` appends its record, whose offset is so far behind that of the batch's
+    /// first record. Returns the bytes of the record. `sequence` is the last offset of the partition.
+    pub fn write(
+        &mut self,
+        at: usize,
+        request: T,
+        (now, sequence): (Now, u64),
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+    ) -> usize {
+        let queue = &mut self.queues[at];
+        if queue.is_full() {
+            queue.close(self.writer, sequence, now.unix_s);
         }
+        self.record.clear();
+        encode(&mut self.record, queue.records);
+        if queue.open.is_empty() {
+            queue.open.resize(HEADER_BYTES, 0);
+        }
+        Out(&mut queue.open).field(&self.record);
+        queue.records += 1;
+        let len = self.record.len();
+        self.record.shrink_to(BATCH_BYTES);
+        let bytes = len + size_of::<Entry<T>>();
+        let ticket = self.count(bytes);
+        self.queues[at].waiting.push_back(Entry {
+            ticket,
+            state: State::Write,
+            asked_s: now.s,
+            request: Some(request),
+            bytes,
+        });
+        len
+    }
+
+    /// The next request that takes effect, with its record if it writes one.
+    pub fn next(&mut self) -> Option<(T, Option<Kept>)> {
         if !self.stirred {
             return None;
         }
         for n in 0..self.queues.len() {
             let at = (self.next + n) % self.queues.len();
             while self.queues[at].is_due() {
-                if let Some(due) = self.pop(at) {
+                if let Some(due) = self.take(at) {
                     self.next = at;
                     return Some(due);
                 }
             }
         }
-        let due = self.pop_wide();
+        let due = self.take_wide();
         self.stirred = due.is_some();
-        due
+        Some((due?, None))
     }
 
-    /// Takes the first entry of a queue; what concerns all partitions stays there until it takes effect.
-    fn pop(&mut self, at: usize) -> Option<Due<T>> {
+    /// Takes the first entry of a queue; a request that concerns all partitions stays there until it takes effect.
+    fn take(&mut self, at: usize) -> Option<(T, Option<Kept>)> {
         let queue = &mut self.queues[at];
         let first = queue.waiting.front_mut()?;
-        if first.what.is_none() && first.state != State::Failed {
+        if first.request.is_none() {
             first.state = State::Reached;
-            let found = self
-                .wide
-                .binary_search_by_key(&first.ticket, |it| it.ticket);
+            let ticket = first.ticket;
+            let found = self.wide.binary_search_by_key(&ticket, |it| it.ticket);
             self.wide[found.expect("it stands in each partition")].left -= 1;
             return None;
         }
-        let entry = queue.waiting.pop_front()?;
-        queue.gone += 1;
-        // What has failed was counted no more when it did.
-        let what = entry.what?;
+        let entry = queue.pop()?;
+        let record = match entry.state {
+            State::Write => queue.next_record(),
+            State::Free | State::Reached => None,
+        };
         self.forget(entry.bytes);
-        Some(Due::Turn(what, entry.record))
+        Some((entry.request?, record))
     }
 
-    fn pop_wide(&mut self) -> Option<Due<T>> {
+    fn take_wide(&mut self) -> Option<T> {
         if self.wide.front()?.left > 0 {
             return None;
         }
-        let Wide {
-            record,
-            what,
-            bytes,
-            ..
-        } = self.wide.pop_front()?;
-        for queue in &mut self.queues {
-            queue.waiting.pop_front();
-            queue.gone += 1;
-        }
+        let Wide { request, bytes, .. } = self.wide.pop_front()?;
+        self.queues.iter_mut().for_each(|queue| drop(queue.pop()));
         self.forget(bytes);
-        Some(Due::Turn(what, record))
+        Some(request)
     }
 
     fn forget(&mut self, bytes: usize) {
@@ -364,57 +387,64 @@ impl<T> Commits<T> {
 
     /// Whether an entry may be due.
     pub fn is_stirred(&self) -> bool {
-        self.stirred || !self.failed.is_empty()
+        self.stirred
     }
 
-    /// Entries that wait.
+    /// Requests that wait.
     pub fn len(&self) -> usize {
-        self.entries + self.failed.len()
+        self.entries
     }
 
     /// Bytes that they occupy.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.failed.len() * size_of::<T>()
+        self.bytes
     }
 
-    /// Calls `append` with each batch that may go to its engine now.
-    pub fn send(&mut self, now_s: u32, append: impl FnMut(Batch)) {
-        let queues = self.queues.iter_mut();
-        queues
-            .filter_map(|queue| queue.next_batch(now_s))
-            .for_each(append);
-    }
-
-    /// Calls `append` with each batch whose answer is late.
-    pub fn send_again(&mut self, now_s: u32, mut append: impl FnMut(Batch)) {
-        for queue in &mut self.queues {
-            if let Some((batch, _, since_s)) = &mut queue.sent
-                && now_s.saturating_sub(*since_s) >= AGAIN_S
-            {
-                *since_s = now_s;
-                if planted::is(Fault::NewNumber) {
-                    queue.batches += 1;
-                    batch.number = queue.batches;
+    /// Closes batches and hands them to `append`, and again those that the engine does not commit. `sequence` tells the last offset of
+    /// the partition at a place.
+    pub fn send(
+        &mut self,
+        now: Now,
+        sequence: impl Fn(usize) -> u64,
+        mut append: impl FnMut(Batch),
+    ) {
+        for (at, queue) in self.queues.iter_mut().enumerate() {
+            if queue.records > 0 && queue.in_flight.len() < IN_FLIGHT_MAX {
+                queue.close(self.writer, sequence(at), now.unix_s);
+            }
+            queue.send(now.s, &mut append);
+            if planted::is(Fault::AppliedEarly) {
+                while let Some(batch) = queue.in_flight.front() {
+                    let header = Header::read(&batch.bytes).expect("this process wrote it");
+                    queue.committed(header.number, header.first, now.s);
+                    self.stirred = true;
                 }
-                append(batch.clone());
             }
         }
     }
 
-    /// The engine of the partition at this place has decided about a batch.
-    pub fn decided(&mut self, at: usize, number: u64, kept: bool, now_s: u32) {
-        let Some(queue) = self.queues.get_mut(at) else {
-            return;
-        };
-        let (mut entries, mut bytes) = (0, 0);
-        let failed = |entry: Entry<T>| {
-            entries += 1;
-            bytes += entry.bytes;
-            self.failed.extend(entry.what);
-        };
-        self.stirred |= queue.decided(number, kept, now_s, failed);
-        self.entries -= entries;
-        self.bytes -= bytes;
+    /// A batch of the partition at this place stands in the log.
+    pub fn committed(&mut self, at: usize, of: Committed, now: Now) {
+        if of.writer == self.writer
+            && let Some(queue) = self.queues.get_mut(at)
+        {
+            self.stirred |= queue.committed(of.number, of.first, now.s);
+        }
+    }
+
+    /// Calls `tell` with each write that has become late since the last call. It stays in its place.
+    pub fn tell_late(&mut self, now_s: u32, mut tell: impl FnMut(&mut T)) {
+        for queue in &mut self.queues {
+            while let Some(entry) = queue.waiting.get_mut(queue.late) {
+                if entry.state == State::Write {
+                    if now_s.saturating_sub(entry.asked_s) < LATE_S {
+                        break;
+                    }
+                    entry.request.iter_mut().for_each(&mut tell);
+                }
+                queue.late += 1;
+            }
+        }
     }
 }
 

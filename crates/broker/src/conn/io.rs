@@ -5,8 +5,8 @@ use crate::budget::stats::Moved;
 use core::net::IpAddr;
 
 use crate::base::access::{Question, Verdict};
-use crate::base::ids::{ConnId, Link, PartitionId, ShardId};
-use crate::commit::Batch;
+use crate::base::ids::{ConnId, Link, ShardId};
+use crate::commit::{Batch, Committed};
 use crate::mail::Mail;
 use crate::mail::orders::{Control, Report, Ticket};
 use crate::store::shared::Part;
@@ -34,8 +34,8 @@ pub trait Io {
     fn close(&mut self, link: Link, how: Close);
     /// Hands mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
-    /// Hands records to the engine of a partition: once before its answer, and again when that does not come. Only for shards of a world that
-    /// [appends](crate::World::appends).
+    /// Hands a batch to the engine of its partition, behind those before it; again, with all behind it, when it is not committed for long.
+    /// Only for shards of a world that [appends](crate::World::appends).
     fn append(&mut self, _batch: Batch) {}
     /// Where a link comes from, if that is known. Asked for the operator only.
     fn peer(&self, _link: Link) -> Option<IpAddr> {
@@ -79,10 +79,8 @@ pub enum Input<'a> {
     Control(Ticket, Control),
     /// The answer about a credential that this connection came with.
     Verdict(ConnId, Verdict),
-    /// The engine has kept the batch with this number of a partition. Any other batch than the one that is under way is ignored.
-    Committed(PartitionId, u64),
-    /// The engine has not kept it, and never will.
-    Failed(PartitionId, u64),
+    /// A batch stands in the log of its partition. The batches of a partition come in the order of its log.
+    Committed(Committed),
     /// Time has passed: to be said as each second begins, and before that whenever
     /// [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
     Tick,
@@ -101,7 +99,6 @@ impl Input<'_> {
             | Input::Mail(_)
             | Input::Control(..)
             | Input::Committed(..)
-            | Input::Failed(..)
             | Input::Tick => None,
         }
     }

@@ -139,19 +139,8 @@ pub struct Claim {
     pub owner: Client,
 }
 
-/// Whether there is room for another session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// It was not asked yet.
-    Ask,
-    /// It is reserved.
-    Reserved,
-    /// None is reserved, as the client id had a session.
-    None,
-}
-
 /// Takes room for another session of this client, if there is some.
-pub fn room_for_session(owner: Client, counts: &Admission) -> bool {
+fn room_for_session(owner: Client, counts: &Admission) -> bool {
     counts.has_room_for_session() && counts.enter_session(owner).is_ok()
 }
 
@@ -264,21 +253,17 @@ impl Sessions {
         self.find(hash, client).is_some()
     }
 
-    /// A client connects. `counts` says whether there may be another session, unless that was asked before.
+    /// A client connects. `counts` says whether there may be another session.
     pub fn open(
         &mut self,
         (hash, client): (u32, &[u8]),
         claim: Claim,
-        room: Room,
         counts: &Admission,
         now: Now,
     ) -> Opening {
         let Some(id) = self.find(hash, client) else {
-            match room {
-                Room::Ask if !room_for_session(claim.owner, counts) => return Opening::Full,
-                Room::Ask | Room::Reserved => {}
-                // The session that was there has ended since.
-                Room::None => counts.move_session(Client::NOBODY, claim.owner),
+            if !room_for_session(claim.owner, counts) {
+                return Opening::Full;
             }
             let mut row = Row::vacant(NONE);
             row.hash = hash;
@@ -287,9 +272,6 @@ impl Sessions {
             self.index.insert(&mut self.rows, id);
             return self.hand_over(id, &claim, None, None);
         };
-        if room == Room::Reserved {
-            counts.leave_session(claim.owner);
-        }
         let row = self.rows.get_mut(id);
         if row.held == Held::No {
             let (kept, will, owner) = self.take_away(id, counts, now);

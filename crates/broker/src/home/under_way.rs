@@ -2,8 +2,12 @@
 //!
 //! Invariant: what is reserved for a record is released once, when the record is applied or was not kept.
 
+use crore_wire::topic;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use super::Home;
 use super::coming::Reserved;
+use super::row::CREATED;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
@@ -81,6 +85,37 @@ impl Home {
                 id = self.rows.get(id).next();
             }
         }
+    }
+
+    /// The last offset of the partition at this place.
+    pub(crate) fn sequence(&self, at: usize) -> u64 {
+        self.partitions[at].sequence
+    }
+
+    /// The next thing that happens in the partition of this topic has this offset.
+    pub(crate) fn begin_record(&mut self, topic: &[u8], offset: u64) {
+        let at = self.place_of_name(topic);
+        self.partitions[at].sequence = offset - 1;
+    }
+
+    /// A record with this offset was applied; its offset is used up, whether it has changed something or not.
+    pub(crate) fn end_record(&mut self, topic: &[u8], offset: u64) {
+        let at = self.place_of_name(topic);
+        self.partitions[at].sequence = offset;
+    }
+
+    /// The digest of what the log says of the topics: which of them publishers have made, with their last offsets.
+    pub(crate) fn digest(&self) -> u64 {
+        let rows = (0..self.rows.end()).filter_map(|id| self.rows.try_get(id));
+        let rows = rows.filter(|row| row.has(CREATED));
+        rows.fold(0, |digest, row| {
+            let name = xxh3_64_with_seed(self.names.get(row.name), self.seed);
+            digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
+        })
+    }
+
+    fn place_of_name(&self, topic: &[u8]) -> usize {
+        self.places[usize::from(topic::slot(topic))].into()
     }
 
     /// Applies a message whose record is kept, unless one with the same key was applied before. `now` has the second of its admission.

@@ -76,6 +76,6 @@ pub enum Outcome {
     Replayed(Info),
     /// The idempotency key came with another message before; nothing was published.
     OtherMessage,
-    /// The engine did not keep it; nothing has changed.
-    Unkept,
+    /// The engine has not answered for long: it may be done or not, now or later.
+    Unknown,
 }

@@ -94,8 +94,6 @@ pub enum Report {
     Purged(Option<u32>),
     /// The outcome of a publish or of a deletion.
     Outcome(Outcome),
-    /// The engine did not keep the order; nothing has changed.
-    Unkept,
     /// A page of connections.
     Connections(Connections),
     /// A connection, if there is one.

@@ -19,7 +19,7 @@ pub(crate) enum Following<'a> {
 impl Front {
     /// Whether this home is here and carries out at once what it is asked.
     pub(super) fn is_at_hand(&self, home: ShardId) -> bool {
-        home == self.lanes.me && !self.world.appends
+        home == self.lanes.me && !self.world.appends()
     }
 
     /// Publishes a client's message; the outcome comes at once when the home is at hand, else as a tell.

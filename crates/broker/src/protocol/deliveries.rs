@@ -152,6 +152,13 @@ impl Deliveries {
         }
     }
 
+    /// Whether messages for filters of one of so many homes have reached some of their connections and not others.
+    #[inline]
+    pub fn has_runs(&self, homes: ShardId) -> bool {
+        let has_run = |home| self.under_way(home).is_some_and(|it| it.run.len > 0);
+        self.has_flows() && (0..homes).any(has_run)
+    }
+
     /// The delivery of that home that is under way with messages for filters.
     pub fn under_way(&self, home: ShardId) -> Option<&Delivery> {
         if self.flows.is_empty() {

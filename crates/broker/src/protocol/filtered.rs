@@ -318,7 +318,9 @@ impl Front {
         let Some(group) = group else {
             return self.broken(slot);
         };
-        if group.positions().is_empty() {
+        // While a run of another home is under way some connections have seen its messages and others have not.
+        let alike = !self.deliveries.has_runs(self.world.homes);
+        if alike && group.positions().is_empty() {
             self.encode_run(encoding, messages, frames);
             return self.push_picks(slot, encoding, picks, frames, io);
         }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::home::Home;
-use crate::home::sessions::{Claim, Room};
+use crate::home::sessions::Claim;
 use crate::mail::lanes::Asked;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
@@ -86,7 +86,7 @@ impl Shard {
     /// Carries out an ask of a shard, or lines it up behind what is under way to the engine. Returns the part of the sender's credit that
     /// is given back when it is done.
     pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
-        match self.front.world.appends {
+        match self.front.world.appends() {
             true => self.line_up(from, ask, bytes),
             false => {
                 self.carry_out(from, ask, bytes);
@@ -98,7 +98,7 @@ impl Shard {
     /// Asks the home that is here, behind what clients of this shard have asked it.
     pub(super) fn ask_here(&mut self, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
         let me = self.front.lanes.me;
-        if self.front.world.appends {
+        if self.front.world.appends() {
             return self.front.ask(me, ask);
         }
         let mut bytes = Vec::new();
@@ -122,7 +122,7 @@ impl Shard {
                     clean,
                     owner,
                 };
-                self.session_open(claim, (hash, &client), Room::Ask);
+                self.session_open(claim, (hash, &client));
             }
             Ask::SessionClose(mut farewell) => {
                 self.trim(&mut farewell);
@@ -212,7 +212,7 @@ impl Shard {
             }
             Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
             // The failure is only counted.
-            Answer::None if matches!(outcome, Outcome::Full(_) | Outcome::Unkept) => {
+            Answer::None if matches!(outcome, Outcome::Full(_)) => {
                 self.front.stats.dropped += 1;
             }
             Answer::Failure(_) | Answer::None => {}

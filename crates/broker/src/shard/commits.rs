@@ -1,39 +1,46 @@
-//! What the engine has kept, or not: records are applied, and what has waited behind them is carried out. See [`commit`](crate::commit).
+//! What the engine has committed: records are applied, and requests that waited behind them are carried out. See
+//! [`commit`](crate::commit).
 
-use alloc::sync::Arc;
-
-use crore_wire::mqtt::ReasonCode;
-use crore_wire::topic;
-
-use crate::base::ids::{PartitionId, ShardId};
+use crate::base::snapshot::{Damaged, In};
 use crate::base::time::Now;
+use crate::budget::admission::Client;
 use crate::budget::stats::Reason;
-use crate::commit::queue::Due;
+use crate::commit::Committed;
+use crate::commit::batch::{HEADER_BYTES, Header, Kept};
 use crate::commit::record::Write;
 use crate::conn::io::Io;
-use crate::home::sessions::{Claim, Room};
+use crate::home::Home;
 use crate::mail::message::Publish;
 use crate::mail::orders::Report;
-use crate::mail::{Farewell, LeaveGroup, Outcome};
+use crate::mail::{Answer, Outcome};
 use crate::shard::Shard;
-use crate::shard::waiting::{For, Waiting, What};
+use crate::shard::waiting::{Request, Waiting};
+
+/// The end of a record that was applied.
+enum Applied {
+    Outcome(Outcome),
+    Purged(Option<u32>),
+    Forgotten,
+}
 
 impl Shard {
-    /// Hands new records to the engine, and asks it again about batches whose answer is late.
+    /// Hands batches to the engine.
     pub(super) fn send_batches<I: Io>(&mut self, io: &mut I) {
-        if self.commits.len() > 0 {
-            let now_s = self.front.now.s;
-            self.commits.send_again(now_s, |batch| io.append(batch));
-            self.commits.send(now_s, |batch| io.append(batch));
+        if self.commits.len() == 0 {
+            return;
         }
+        let home = self.front.home.as_ref();
+        let sequence = |at| home.map_or(0, |home: &Home| home.sequence(at));
+        self.commits
+            .send(self.front.now, sequence, |batch| io.append(batch));
     }
 
-    /// The engine has decided about a batch.
-    pub(super) fn decided(&mut self, partition: PartitionId, number: u64, kept: bool) {
+    /// A batch stands in the log of its partition.
+    pub(super) fn committed(&mut self, of: Committed) {
         let placement = self.front.world.placement();
-        if placement.home_of(partition) == self.front.lanes.me {
-            let at = placement.place_at_home(partition);
-            self.commits.decided(at, number, kept, self.front.now.s);
+        if placement.home_of(of.partition) == self.front.lanes.me {
+            let at = placement.place_at_home(of.partition);
+            self.commits.committed(at, of, self.front.now);
         }
         self.go_on_with_commits();
     }
@@ -42,146 +49,132 @@ impl Shard {
     pub(crate) fn go_on_with_commits(&mut self) -> bool {
         let mut any = false;
         while !self.front.is_spent() || !any {
-            let Some(due) = self.commits.next() else {
+            let Some((waiting, record)) = self.commits.next() else {
                 break;
             };
             any = true;
             self.front.work.steps.add(1);
-            self.take_effect(due);
+            self.take_effect(waiting, record);
         }
         any
     }
 
-    fn take_effect(&mut self, due: Due<Waiting>) {
-        let (Waiting { from, weight, what }, record) = match due {
-            Due::Turn(waiting, record) => (waiting, record),
-            Due::Failed(waiting) => (waiting, None),
-        };
-        self.front.lanes.to[usize::from(from)].credit_bytes += weight;
-        match (what, record) {
-            (What::Ask(ask), _) => {
-                let (ask, bytes) = *ask;
-                self.carry_out(from, ask, &bytes);
-            }
-            (What::Write(who), Some(record)) => self.committed(from, who, &record),
-            (What::Write(who), None) => self.unkept(from, who),
-        }
-    }
-
-    /// Gives back what was reserved for a record.
-    fn release(&mut self, who: &For) {
-        match who {
-            For::Publisher(_, _, reserved) => {
-                let home = self.front.home.as_mut().expect("only homes are asked");
-                home.release(*reserved, self.front.now);
-            }
-            For::Claimant(_, _, Room::Reserved) => {
-                self.front.world.admission.count_sessions(1, 0);
-            }
-            For::Ending(at) => self.sessions.ends_later(*at, false),
-            _ => {}
-        }
-    }
-
-    /// A record was not kept: what it was for fails.
-    fn unkept(&mut self, from: ShardId, who: For) {
-        self.release(&who);
-        match who {
-            For::Publisher(answer, ..) => self.reply(from, answer, Outcome::Unkept),
-            For::Order(ticket) => (self.front.lanes.reports).push((ticket, Report::Unkept)),
-            For::Claimant(to, owner, room) => {
-                if room == Room::Reserved {
-                    self.front.world.admission.leave_session(owner);
+    /// Tells publishers whose records the engine has not committed for long that the outcome is not known. The records stay in flight.
+    pub(super) fn tell_late(&mut self) {
+        let mut late = alloc::vec::Vec::new();
+        self.commits
+            .tell_late(self.front.now.s, |waiting| match &mut waiting.request {
+                Request::Publish(answer, ..) => {
+                    late.push((waiting.from, core::mem::replace(answer, Answer::None)));
                 }
-                self.refuse_session(from, to, ReasonCode::SERVER_UNAVAILABLE);
-            }
-            // Due again in the next turn.
-            For::Ending(_) => {}
-            For::Nobody | For::Member(..) | For::Leaver(..) | For::Holder(_) => {}
+                Request::Purge(ticket) => {
+                    late.extend(ticket.take().map(|it| (waiting.from, Answer::Order(it))));
+                }
+                Request::Ask(_) | Request::Write => {}
+            });
+        for (from, answer) in late {
+            self.reply(from, answer, Outcome::Unknown);
         }
     }
 
-    /// Applies a record that is kept.
-    fn committed(&mut self, from: ShardId, who: For, record: &Arc<[u8]>) {
-        self.release(&who);
-        let admission = self.front.world.admission.clone();
-        let Ok((unix_s, write)) = Write::decode(record, &admission) else {
-            // It was encoded here.
-            self.front.stats.closed[Reason::Broken as usize] += 1;
-            return;
+    fn take_effect(&mut self, waiting: Waiting, record: Option<Kept>) {
+        let Waiting {
+            from,
+            weight,
+            request,
+        } = waiting;
+        self.front.lanes.to[usize::from(from)].credit_bytes += weight;
+        if let Request::Ask(ask) = request {
+            let (ask, bytes) = *ask;
+            return self.carry_out(from, ask, &bytes);
+        }
+        if let Request::Publish(_, _, reserved) = request {
+            let home = self.front.home.as_mut().expect("only homes are asked");
+            home.release(reserved, self.front.now);
+        }
+        let client = match request {
+            Request::Publish(_, client, _) => client,
+            _ => Client::NOBODY,
         };
+        let applied = record.and_then(|record| self.apply(record.parts(), client).ok());
+        match (applied, request) {
+            (Some(Applied::Outcome(outcome)), Request::Publish(answer, ..)) => {
+                self.reply(from, answer, outcome);
+            }
+            (Some(Applied::Purged(purged)), Request::Purge(ticket)) => {
+                let report = |ticket| (ticket, Report::Purged(purged));
+                self.front.lanes.reports.extend(ticket.map(report));
+            }
+            (Some(Applied::Forgotten), Request::Write) => {}
+            // The record was encoded here, for this request.
+            _ => self.front.stats.closed[Reason::Broken as usize] += 1,
+        }
+    }
+
+    /// Applies a batch of the log that no request of this process waits for. A batch of a partition of another home changes nothing.
+    ///
+    /// # Errors
+    /// When the batch is none. What it has applied by then stays.
+    pub fn fold(&mut self, batch: &[u8], first: u64, now: Now) -> Result<(), Damaged> {
+        self.front.now = now;
+        let header = Header::read(batch)?;
+        let placement = self.front.world.placement();
+        if header.partition >= placement.partitions() {
+            return Err(Damaged("there is no such partition"));
+        }
+        if placement.home_of(header.partition) != self.front.lanes.me {
+            return Ok(());
+        }
+        let mut records = In(&batch[HEADER_BYTES..]);
+        for _ in 0..header.records {
+            let record = records.field()?;
+            self.apply((record, first, header.unix_s), Client::NOBODY)?;
+        }
+        Ok(())
+    }
+
+    /// Applies a record that stands in the log: its bytes, the offset of the first record of its batch, and the batch's second.
+    fn apply(&mut self, record: (&[u8], u64, u32), client: Client) -> Result<Applied, Damaged> {
+        let (bytes, first, unix_s) = record;
+        let (behind, write) = Write::decode(bytes)?;
+        let offset = first + u64::from(behind);
         let now = Now {
             unix_s,
             ..self.front.now
         };
-        match (write, who) {
-            (Write::OpenSession(client, clean), For::Claimant(to, owner, room)) => {
-                let (hash, _) = self.front.place_of(client);
-                let claim = Claim {
-                    shard: from,
-                    to,
-                    clean,
-                    owner,
-                };
-                self.session_open(claim, (hash, client), room);
-            }
-            (Write::CloseSession(id, kept, will), For::Holder(owner)) => {
-                self.session_close(Farewell {
-                    id,
-                    owner,
-                    kept,
-                    will,
-                    passage: Default::default(),
-                });
-            }
-            (Write::EndSession, For::Ending(at)) => self.end_session(at),
-            (write, who) => self.committed_at_home(from, who, write, now),
-        }
-    }
-
-    fn committed_at_home(&mut self, from: ShardId, who: For, write: Write<'_>, now: Now) {
         let home = self.front.home.as_mut().expect("only homes are asked");
         let (world, lanes) = (&self.front.world, &mut self.front.lanes);
-        match (write, who) {
-            (Write::Publish(message), For::Publisher(answer, client, _)) => {
+        let (settings, rules) = (&world.settings, &world.rules);
+        let hash = home.hash_of(write.topic());
+        home.begin_record(write.topic(), offset);
+        let applied = match &write {
+            Write::Publish(message) => {
                 let message = Publish {
-                    hash: home.hash_of(message.name),
+                    hash,
                     client,
-                    ..message
+                    ..*message
                 };
-                let (settings, rules) = (&world.settings, &world.rules);
                 let here = &self.front.matching;
-                let outcome = home.apply(&message, settings, rules, here, now, lanes);
-                self.reply(from, answer, outcome);
+                Applied::Outcome(home.apply(&message, settings, rules, here, now, lanes))
             }
-            (Write::Topic(verb, name), For::Publisher(answer, ..)) => {
-                let (rules, hash) = (&world.rules, home.hash_of(name));
-                let outcome = home.apply_verb(verb, hash, name, rules, now, lanes);
-                self.reply(from, answer, outcome);
+            Write::Topic(verb, name) => {
+                Applied::Outcome(home.apply_verb(*verb, hash, name, rules, now, lanes))
             }
-            (Write::Purge(name, until, most), For::Order(ticket)) => {
-                let purged = home.purge_some(name, until, most, now);
-                lanes.reports.push((ticket, Report::Purged(purged)));
+            Write::Purge(name, until, most) => {
+                Applied::Purged(home.purge_some(name, *until, *most, now))
             }
-            (Write::ForgetLatest(name), _) => home.forget_latest(name, now),
-            (Write::KeepLog(name, true), _) if topic::has_wildcard(name) => {}
-            (Write::KeepLog(name, on), _) => self.keep_log(name, on),
-            (Write::JoinGroup(share, counts), For::Member(to, credit)) => {
-                let of = (share.filter, share.name);
-                home.group_join(from, to, of, credit, counts, lanes);
+            Write::ForgetLatest(name) => {
+                home.forget_latest(name, now);
+                Applied::Forgotten
             }
-            (Write::LeaveGroup(_, unacked, ends), For::Leaver(to, group)) => {
-                let leave = LeaveGroup {
-                    group,
-                    to,
-                    unacked,
-                    ends,
-                };
-                home.group_leave(from, &leave);
-            }
-            (Write::ReleaseGroup(share), _) => home.group_release(share.filter, share.name),
-            // Each record was made with what it is for.
-            _ => self.front.stats.closed[Reason::Broken as usize] += 1,
-        }
+        };
+        home.end_record(write.topic(), offset);
+        Ok(applied)
+    }
+
+    /// The digest of what the log says of this home's topics: two processes that have folded the same log have the same one, all
+    /// homes of each taken together (exclusive or).
+    pub fn digest(&self) -> u64 {
+        self.front.home.as_ref().map_or(0, Home::digest)
     }
 }

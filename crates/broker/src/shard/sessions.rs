@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use crate::base::ids::ShardId;
 use crate::budget::admission::{Client, Party};
 use crate::budget::stats::Reason;
-use crate::home::sessions::{Claim, Closing, Opening, Room};
+use crate::home::sessions::{Claim, Closing, Opening};
 use crate::mail::message::Publish;
 use crate::mail::session::Will;
 use crate::mail::{Answer, Farewell, Given, Outcome, ReplyTo, Tell};
@@ -18,7 +18,7 @@ impl Shard {
     pub(crate) fn run_errands(&mut self) {
         for (home, ask) in core::mem::take(&mut self.front.errands) {
             self.front.work.steps.add(1);
-            if home == self.front.lanes.me && !self.front.world.appends {
+            if home == self.front.lanes.me && !self.front.world.appends() {
                 self.carry_out(home, ask, &[]);
             } else {
                 self.front.lanes.to[home as usize].asks.push(ask);
@@ -30,16 +30,14 @@ impl Shard {
     }
 
     /// A client connects.
-    pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8]), room: Room) {
+    pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8])) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
-        if room == Room::Ask && !self.may_open(client, owner) {
+        if !self.may_open(client, owner) {
             return self.refuse_session(shard, to, ReasonCode::QUOTA_EXCEEDED);
         }
         let before = self.sessions.len();
         let admission = &self.front.world.admission;
-        let opening = self
-            .sessions
-            .open(client, claim, room, admission, self.front.now);
+        let opening = self.sessions.open(client, claim, admission, self.front.now);
         self.count_sessions(before);
         self.opened(shard, to, owner, opening);
     }
@@ -123,10 +121,7 @@ impl Shard {
     pub(crate) fn end_sessions(&mut self) {
         while let Some(at) = self.sessions.due_at(self.front.now) {
             self.front.work.steps.add(1);
-            match self.front.world.appends {
-                true => self.end_session_later(at),
-                false => self.end_session(at),
-            }
+            self.end_session(at);
             if self.front.is_half_spent() {
                 return;
             }

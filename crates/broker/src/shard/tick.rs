@@ -46,6 +46,7 @@ impl Shard {
             home.tick(self.front.now);
         }
         self.move_off(io);
+        self.tell_late();
         if !self.sweep.is_under_way() {
             if !self.sweep.begin(self.front.now.s) {
                 return;

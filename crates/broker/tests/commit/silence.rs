@@ -3,20 +3,21 @@
 use crore_broker::Input;
 use crore_wire::topic;
 
+use super::support::committed;
 use super::{Town, message, subscribe, topic_at};
 
 #[test]
 fn a_retry_that_waited_longer_than_the_window_is_recognised() {
     let topic = topic_at(0, 0);
-    let mut town = Town::new(1, |settings| settings.publish.idempotency_window_s = 10);
+    let mut town = Town::new(1, |settings| settings.publish.idempotency_window_s = 3);
     let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
     let first = town.ask(&line, key, "once");
     town.settle();
-    town.0.tick_s(5);
+    town.0.tick_s(2);
     let again = town.ask(&line, key, "once");
     town.settle();
     // The engine has the first alone, and decides late.
-    town.0.tick_s(15);
+    town.0.tick_s(6);
     assert!(town.0.decide(|| true));
     town.settle();
     town.0.tick_s(1);
@@ -69,8 +70,7 @@ fn a_filter_begins_before_what_was_published_behind_it() {
         town.settle();
     }
     assert_eq!(town.told(client), [""; 0]);
-    town.0
-        .handle(0, Input::Committed(held.partition, held.number));
+    town.0.handle(0, Input::Committed(committed(&held)));
     town.commit();
     assert_eq!(town.statuses(publisher).len(), 1);
     let told = town.told(client);
@@ -124,7 +124,7 @@ fn a_topic_that_was_under_way_is_forgotten_once_it_is_idle() {
     });
     let publisher = town.post(&topic_at(0, 0), "x");
     town.settle();
-    town.0.tick_s(100);
+    town.0.tick_s(9);
     assert_eq!(town.0.shards[0].accounts().home_topics, 0);
     town.commit();
     assert_eq!(town.statuses(publisher), [202]);

@@ -10,8 +10,8 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
-    Batch, Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, PartitionId, Report, Shard,
-    ShardId, Slice, Ticket, World,
+    Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Pace, Part, PartitionId, Report,
+    Shard, ShardId, Slice, Ticket, World, batch,
 };
 
 /// When the shards begin.
@@ -160,7 +160,7 @@ pub fn partitioned(
         homes,
         partitions,
         epoch: 7,
-        appends: false,
+        writer: None,
         seed: 42,
     })
 }
@@ -325,16 +325,14 @@ impl Town {
         }
     }
 
-    /// The engine decides about all batches that it was given; says whether there were any.
+    /// The engine commits all batches that it was given, but those that it loses; says whether there were any.
     pub fn decide(&mut self, mut keeps: impl FnMut() -> bool) -> bool {
         let mut any = false;
         for at in 0..self.shards.len() {
             while let Some(batch) = self.io[at].batches.pop_front() {
-                let (partition, number) = (batch.partition, batch.number);
                 any = true;
-                match keeps() {
-                    true => self.handle(at, Input::Committed(partition, number)),
-                    false => self.handle(at, Input::Failed(partition, number)),
+                if keeps() {
+                    self.handle(at, Input::Committed(committed(&batch)));
                 }
             }
         }
@@ -351,5 +349,16 @@ impl Town {
     pub fn tick_s(&mut self, seconds: u32) {
         self.later_s(seconds);
         (0..self.shards.len()).for_each(|at| self.handle(at, Input::Tick));
+    }
+}
+
+/// A batch as its engine commits it.
+pub fn committed(batch: &Batch) -> Committed {
+    let header = batch::Header::read(&batch.bytes).expect("a batch");
+    Committed {
+        partition: header.partition,
+        writer: header.writer,
+        number: header.number,
+        first: header.first,
     }
 }

@@ -344,9 +344,10 @@ impl Plan {
     fn commit(&mut self, rng: &mut Rng) {
         if rng.chance(ENGINES_PERCENT) {
             self.engine = Some(Manner {
-                decides: rng.pick(&[5, 30, 90]),
-                fails: rng.pick(&[0, 0, 5, 40]),
-                forgets: rng.pick(&[0, 0, 5, 40]),
+                goes_on: rng.pick(&[5, 30, 90]),
+                loses: rng.pick(&[0, 0, 5, 40]),
+                doubles: rng.pick(&[0, 0, 5, 40]),
+                reorders: rng.pick(&[0, 0, 5, 40]),
             });
         }
     }

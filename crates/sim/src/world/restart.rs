@@ -61,7 +61,7 @@ impl World {
         Ok(())
     }
 
-    /// From now on the engine hears and keeps all: what it has not heard is appended again, then what it had not kept by then.
+    /// From now on the engine loses nothing; batches that it has lost are appended again.
     pub fn hear_all(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         let Some((engine, _)) = &mut self.net.engine else {
             return Ok(());

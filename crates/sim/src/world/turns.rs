@@ -59,7 +59,7 @@ impl World {
                 handle(state, Input::Mail(mail), now, &mut self.net, most);
             }
         }
-        self.engine(shard, whole, now, rng);
+        self.engine(shard, whole, now, rng)?;
         let before = self.shards[shard].steps();
         self.busy[shard] = self.shards[shard].flush(now, &mut self.net);
         let (took, most) = (
@@ -82,22 +82,19 @@ impl World {
         all.into_iter().flatten()
     }
 
-    /// The engine decides about some batches of this shard.
-    fn engine(&mut self, shard: usize, whole: bool, now: Now, rng: &mut Rng) {
+    /// The engine stores batches of this shard, and tells of some.
+    fn engine(&mut self, shard: usize, whole: bool, now: Now, rng: &mut Rng) -> Result<(), Wrong> {
         let partitions = self.partitions(shard);
         let Some((engine, manner)) = &mut self.net.engine else {
-            return;
+            return Ok(());
         };
-        let answers = engine.turn(partitions, whole, *manner, rng);
+        let committed = engine.turn(partitions, whole, *manner, rng)?;
         let most = limits::input_steps(&self.plan);
-        for (partition, number, kept) in answers {
-            let input = match kept {
-                true => Input::Committed(partition, number),
-                false => Input::Failed(partition, number),
-            };
+        for of in committed {
             let state = &mut self.shards[shard];
-            handle(state, input, now, &mut self.net, most);
+            handle(state, Input::Committed(of), now, &mut self.net, most);
         }
+        Ok(())
     }
 
     /// A sweep begins with the second, and is over before the next; each turn is one step of it.
@@ -167,7 +164,7 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u6
         Input::End(_) | Input::Closed(_) => "the end of a connection",
         Input::Mail(_) => "a mail",
         Input::Tick => "a tick",
-        Input::Committed(..) | Input::Failed(..) => "an answer of the engine",
+        Input::Committed(_) => "an answer of the engine",
         Input::Control(..) | Input::Verdict(..) => "an order or a verdict",
     };
     let before = shard.steps();

@@ -55,6 +55,12 @@ impl<'a> In<'a> {
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
+    /// Four bytes.
+    pub fn fixed32(&mut self) -> Result<u32, Damaged> {
+        let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(u32::from_le_bytes(*word))
+    }
     pub fn field(&mut self) -> Result<&'a [u8], Damaged> {
         let len = usize::try_from(self.number()?).map_err(|_| SHORT)?;
         let (field, rest) = self.0.split_at_checked(len).ok_or(SHORT)?;

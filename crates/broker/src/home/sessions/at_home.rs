@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::absent::Absent;
-use super::{Claim, Closing, FOREVER_S, Opening, Room, Sessions, Weigh};
+use super::{Claim, Closing, FOREVER_S, Opening, Sessions, Weigh};
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, In, Origin, kind};
@@ -25,8 +25,6 @@ pub struct SessionsAtHome {
     partitions: Vec<Sessions>,
     /// The first second in which something is due, [`FOREVER_S`] if nothing is.
     due_s: u32,
-    /// Places of partitions of which an end is under way to the engine.
-    ending: Vec<usize>,
     held_bytes: usize,
 }
 
@@ -41,7 +39,6 @@ impl SessionsAtHome {
             me,
             partitions: all.into_iter().flatten().map(sessions).collect(),
             due_s: FOREVER_S,
-            ending: Vec::new(),
             held_bytes: 0,
         }
     }
@@ -78,9 +75,7 @@ impl SessionsAtHome {
     }
 
     fn look_at_due(&mut self) {
-        let all = self.partitions.iter().enumerate();
-        let all = all.filter(|(at, _)| !self.ending.contains(at));
-        let due_s = all.map(|(_, sessions)| sessions.next_due_s());
+        let due_s = self.partitions.iter().map(Sessions::next_due_s);
         self.due_s = due_s.min().unwrap_or(FOREVER_S);
     }
 
@@ -116,17 +111,16 @@ impl SessionsAtHome {
         self.partitions[self.place_of_client(client)].has(hash, client)
     }
 
-    /// A client connects. `counts` says whether there may be another session, unless that was asked before.
+    /// A client connects. `counts` says whether there may be another session.
     pub fn open(
         &mut self,
         client: (u32, &[u8]),
         claim: Claim,
-        room: Room,
         counts: &Admission,
         now: Now,
     ) -> Opening {
         let at = self.place_of_client(client.1);
-        self.change(at, |it| it.open(client, claim, room, counts, now))
+        self.change(at, |it| it.open(client, claim, counts, now))
     }
 
     /// The holder gives a session back. Returns the claimant that gets it next, and the will that is due.
@@ -183,19 +177,8 @@ impl SessionsAtHome {
         if !self.is_due(now) {
             return None;
         }
-        let is = |at: &usize| {
-            self.partitions[*at].next_due_s() == self.due_s && !self.ending.contains(at)
-        };
-        (0..self.partitions.len()).find(is)
-    }
-
-    /// What is due of this partition is under way to the engine: it counts as not due; or it is no more.
-    pub fn ends_later(&mut self, at: usize, later: bool) {
-        self.ending.retain(|ending| *ending != at);
-        if later {
-            self.ending.push(at);
-        }
-        self.look_at_due();
+        let mut all = self.partitions.iter();
+        all.position(|sessions| sessions.next_due_s() == self.due_s)
     }
 
     /// What is due next of a partition, if anything is still: the will of a session, and its state if it has expired.

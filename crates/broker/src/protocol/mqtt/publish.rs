@@ -366,7 +366,10 @@ impl Front {
             return;
         }
         let waited = self.mqtt_state(slot).answers.len() > most;
-        if let Err(reason) = self.answer_publish(slot, part, reason_of(outcome)) {
+        let answered = self.answer_publish(slot, part, reason_of(outcome));
+        // It is not acknowledged: the client sends it again.
+        let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
+        if let Some(reason) = answered.err().or(unknown) {
             self.scratch.reply().clear();
             return self.mqtt_end(slot, reason, io);
         }
@@ -435,6 +438,7 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
         }
         Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) => ReasonCode::SUCCESS,
         Outcome::Full(_) | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
-        Outcome::Unkept => ReasonCode::UNSPECIFIED_ERROR,
+        // Its packet id stays taken, since it may still be committed; the client is not told so (`mqtt_outcome`).
+        Outcome::Unknown => ReasonCode::SUCCESS,
     }
 }

@@ -6,7 +6,7 @@ use crore_wire::{json, ndjson, topic};
 
 use super::RESERVED;
 use super::fields::{check_fields, check_idempotency_key};
-use super::outcomes::{OTHER_MESSAGE, UNKEPT};
+use super::outcomes::{OTHER_MESSAGE, UNKNOWN};
 use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
@@ -33,7 +33,7 @@ impl Batch {
             Outcome::Full(reached) => reached.reason(),
             Outcome::Missing => Reached::Topics.reason(),
             Outcome::OtherMessage => OTHER_MESSAGE,
-            Outcome::Unkept => UNKEPT,
+            Outcome::Unknown => UNKNOWN,
         };
         self.lines -= 1;
         self.failed.push((number, reason));

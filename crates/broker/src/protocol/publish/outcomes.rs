@@ -16,7 +16,7 @@ use crate::protocol::side::Pending;
 pub(super) const OTHER_MESSAGE: &str = "this idempotency key was used for another message";
 
 /// The answer when the engine did not keep a record.
-pub(super) const UNKEPT: &str = "it could not be stored, and nothing has changed; try again";
+pub(super) const UNKNOWN: &str = "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key";
 
 impl Front {
     /// Another shard's answer to a publish or a verb.
@@ -84,7 +84,7 @@ impl Front {
                 self.respond_reason(slot, reached.status(), reached.reason());
             }
             (_, Outcome::OtherMessage) => self.respond_reason(slot, 422, OTHER_MESSAGE),
-            (_, Outcome::Unkept) => self.respond_reason(slot, 503, UNKEPT),
+            (_, Outcome::Unknown) => self.respond_reason(slot, 503, UNKNOWN),
         }
     }
 
@@ -114,7 +114,7 @@ impl Front {
                     },
                 );
             }
-            Ok(Outcome::Missing | Outcome::OtherMessage | Outcome::Unkept) => {
+            Ok(Outcome::Missing | Outcome::OtherMessage | Outcome::Unknown) => {
                 text.extend_from_slice(b"\nstatus: 503")
             }
             Ok(Outcome::Full(reached)) | Err(reached) => {

@@ -281,7 +281,7 @@ pub async fn delete(
     match plane.shards().ask(home, Control::Delete(name)).await? {
         Report::Outcome(Outcome::Done(_)) => Ok(Json(Deleted { deleted: true })),
         Report::Outcome(Outcome::Missing) => Err(ApiError::missing("topic")),
-        Report::Outcome(Outcome::Unkept) => Err(unkept()),
+        Report::Outcome(Outcome::Unknown) => Err(unknown()),
         other => unexpected(&other),
     }
 }
@@ -373,7 +373,7 @@ pub async fn purge(
         match plane.shards().ask(home, order).await? {
             Report::Purged(Some(more)) if more > 0 => purged += u64::from(more),
             Report::Purged(_) => break,
-            Report::Unkept => return Err(unkept()),
+            Report::Outcome(Outcome::Unknown) => return Err(unknown()),
             other => unexpected(&other),
         }
     }
@@ -449,7 +449,7 @@ pub async fn publish(
             subscribers: info.subscribers,
             messages: info.messages,
         })),
-        Report::Outcome(Outcome::Unkept) => Err(unkept()),
+        Report::Outcome(Outcome::Unknown) => Err(unknown()),
         Report::Outcome(_) => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "no room for another topic (limits.topics_max, limits.topics_per_shard)",
@@ -458,8 +458,8 @@ pub async fn publish(
     }
 }
 
-/// The engine failed.
-fn unkept() -> ApiError {
-    let why = "it could not be stored, and nothing has changed; try again";
+/// The log has not answered in time.
+fn unknown() -> ApiError {
+    let why = "the outcome is not known: the log has not answered in time";
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
 }

@@ -423,6 +423,8 @@ impl Client {
                 Ok(())
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
+            // A publish whose outcome is not known.
+            ReasonCode::SERVER_BUSY if truth.engine_is_late => Ok(()),
             _ if !truth.budgets_are_wide => Ok(()),
             reason => Err(format!("{} was sent away: {reason:?}", self.id)),
         }

@@ -1,0 +1,148 @@
+//! The form of a batch: a header, and records. An engine adds a length and a checksum. All numbers are little endian.
+//!
+//! ```text
+//!  0 u8 format     1 u8 flags, 0     2 u16 partition
+//!  4 u64 writer   12 u64 number     20 u64 first offset   28 u32 unix second   32 u32 records   36 records
+//! record: varint length, u8 kind, varint offset behind that of the first record, body (`record`)
+//! ```
+
+use alloc::sync::Arc;
+use core::ops::Range;
+
+use crate::base::ids::PartitionId;
+use crate::base::snapshot::{Damaged, In};
+
+/// Bytes before the first record.
+pub const HEADER_BYTES: usize = 36;
+const FORMAT: u8 = 1;
+
+/// The header of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The process that wrote it.
+    pub writer: u64,
+    /// The batch's number among those of its writer and partition.
+    pub number: u64,
+    /// The offset of its first record, where the writer assigns offsets.
+    pub first: u64,
+    /// When it was closed, in seconds since 1970.
+    pub unix_s: u32,
+    /// How many records it has.
+    pub records: u32,
+}
+
+impl Header {
+    /// Writes the header into the first [`HEADER_BYTES`] of a batch.
+    pub(crate) fn write(&self, batch: &mut [u8]) {
+        batch[0] = FORMAT;
+        batch[1] = 0;
+        batch[2..4].copy_from_slice(&self.partition.to_le_bytes());
+        batch[4..12].copy_from_slice(&self.writer.to_le_bytes());
+        batch[12..20].copy_from_slice(&self.number.to_le_bytes());
+        batch[20..28].copy_from_slice(&self.first.to_le_bytes());
+        batch[28..32].copy_from_slice(&self.unix_s.to_le_bytes());
+        batch[32..36].copy_from_slice(&self.records.to_le_bytes());
+    }
+
+    /// Reads the header of a batch.
+    ///
+    /// # Errors
+    /// When it is too short, or of another format.
+    pub fn read(batch: &[u8]) -> Result<Header, Damaged> {
+        let mut from = In(batch);
+        if from.byte()? != FORMAT {
+            return Err(Damaged("a batch has another format"));
+        }
+        from.byte()?;
+        let low = from.byte()?;
+        Ok(Header {
+            partition: PartitionId::from_le_bytes([low, from.byte()?]),
+            writer: from.word()?,
+            number: from.word()?,
+            first: from.word()?,
+            unix_s: from.fixed32()?,
+            records: from.fixed32()?,
+        })
+    }
+}
+
+/// The records of a batch that stands in the log, as far as they are not applied.
+pub(crate) struct Records {
+    batch: Arc<[u8]>,
+    at: usize,
+    first: u64,
+    unix_s: u32,
+}
+
+/// A record that stands in the log.
+pub(crate) struct Kept {
+    batch: Arc<[u8]>,
+    range: Range<usize>,
+    first: u64,
+    unix_s: u32,
+}
+
+impl Kept {
+    /// Its bytes, the offset of the first record of its batch, and the second of the batch.
+    pub fn parts(&self) -> (&[u8], u64, u32) {
+        (&self.batch[self.range.clone()], self.first, self.unix_s)
+    }
+}
+
+impl Records {
+    /// The records of a batch of this process, whose first one has this offset.
+    pub fn new(batch: Arc<[u8]>, first: u64) -> Records {
+        let header = Header::read(&batch).expect("this process wrote it");
+        Records {
+            batch,
+            at: HEADER_BYTES,
+            first,
+            unix_s: header.unix_s,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.at == self.batch.len()
+    }
+
+    /// Takes the next record.
+    pub fn next(&mut self) -> Kept {
+        let mut from = In(&self.batch[self.at..]);
+        let len = from.field().expect("this process wrote it").len();
+        let end = self.batch.len() - from.0.len();
+        self.at = end;
+        Kept {
+            batch: self.batch.clone(),
+            range: end - len..end,
+            first: self.first,
+            unix_s: self.unix_s,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        let header = Header {
+            partition: 0x0102,
+            writer: 1 << 60,
+            number: 3,
+            first: 1 << 40,
+            unix_s: u32::MAX,
+            records: 4096,
+        };
+        let mut bytes = [0; HEADER_BYTES];
+        header.write(&mut bytes);
+        assert_eq!(Header::read(&bytes), Ok(header));
+        for len in 0..HEADER_BYTES {
+            assert!(Header::read(&bytes[..len]).is_err());
+        }
+        bytes[0] = 2;
+        assert!(Header::read(&bytes).is_err());
+    }
+}

@@ -1,0 +1,74 @@
+//! The shadow: another server that folds the log of the engine, with other limits, other rules, another clock and other homes. What the
+//! log says must not depend on any of these: its digest is that of the server that wrote the log.
+//!
+//! Deliberately the same: the seeds, the number of partitions, and the window of idempotency keys, which belong to the log.
+
+use std::sync::Arc;
+
+use crore_broker::admission::Admission;
+use crore_broker::rules::Rules;
+use crore_broker::settings::Rule;
+use crore_broker::{
+    Batch, Close, Committed, ConnId, Io, Link, Mail, Now, Part, Shard, ShardId, World,
+};
+
+/// A shadow of a server with this state. It has folded these batches, in the order of the log.
+///
+/// # Errors
+/// When a batch cannot be read.
+pub fn digest(of: &World, log: &[(Batch, Committed)]) -> Result<u64, String> {
+    let mut settings = of.settings.clone();
+    settings.rules = vec![Rule {
+        log_messages: 1,
+        log_age_s: 1,
+        position_age_s: u32::MAX,
+        ..Rule::default()
+    }];
+    settings.limits.log_bytes /= 7;
+    settings.limits.topics_per_address_per_s = 1;
+    settings.limits.message_bytes = 1;
+    settings.mqtt.session_messages = 0;
+    let shards = if of.homes == 1 {
+        of.partitions.min(3)
+    } else {
+        1
+    } as ShardId;
+    let world = Arc::new(World {
+        admission: Admission::new(&settings, of.seed),
+        rules: Rules::new(&settings.rules),
+        settings,
+        shards,
+        homes: shards,
+        writer: None,
+        ..*of
+    });
+    // A day ahead of the other clock, and later with each batch.
+    let mut now = Now {
+        s: 1,
+        unix_s: 86_400,
+    };
+    let shard = |id| Shard::new(id, world.clone(), now);
+    let mut all: Vec<Shard> = (0..shards).map(shard).collect();
+    for (batch, committed) in log {
+        now.unix_s += 1;
+        for shard in &mut all {
+            let folded = shard.fold(&batch.bytes, committed.first, now);
+            folded.map_err(|why| why.to_string())?;
+            shard.flush(now, &mut Nobody);
+        }
+    }
+    Ok(all.iter().fold(0, |digest, shard| digest ^ shard.digest()))
+}
+
+/// A server without connections.
+struct Nobody;
+
+impl Io for Nobody {
+    fn open(&mut self, _: Link, _: ConnId) {}
+    fn send(&mut self, _: Link, _: &[Part<'_>]) -> usize {
+        0
+    }
+    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
+    fn close(&mut self, _: Link, _: Close) {}
+    fn post(&mut self, _: ShardId, _: Mail) {}
+}
