@@ -1,11 +1,10 @@
-//! What outlives a connection: sessions with large wills, with long filters and in many groups, and topics that come and go.
+//! What outlives a connection: sessions with large wills, with long filters and in many groups.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crore_wire::mqtt::{Connect, PropertyBuf, Qos, Version, Will, encode};
 
-use crate::http::ask;
 use crate::mqtt::{encoded, subscribe_to};
 use crate::random::Random;
 use crate::script::{Door, Script, Step};
@@ -16,8 +15,10 @@ const EXPIRY_S: u32 = 3600;
 const SUBSCRIPTIONS: usize = 60;
 /// Levels of a filter: as many as the server takes.
 const LEVELS: usize = 16;
-/// Lines of a batch, each for a topic of its own.
-const TOPICS: usize = 2_000;
+/// Connections of a crowd: few, so that each is there in time, over TLS too.
+const CROWD: usize = 20;
+/// Crowds of one script, one behind the other.
+const CROWDS: usize = 12;
 
 /// A CONNECT for which the server makes up a client id, so that each of a crowd leaves a session of its own.
 fn connect(will_bytes: usize) -> Step {
@@ -51,7 +52,7 @@ fn connect(will_bytes: usize) -> Step {
 pub fn wills(random: &mut Random) -> Script {
     let size = random.one(&[20_000, 60_000, 65_000]);
     let crowd = |then| Script {
-        sockets: 200,
+        sockets: CROWD,
         linger_ms: 0,
         then,
         ..Script::new(
@@ -60,11 +61,10 @@ pub fn wills(random: &mut Random) -> Script {
             vec![connect(size), Step::Await(1, 2_000), Step::Reset],
         )
     };
-    let last = crowd(None);
-    crowd(Some(Arc::new(crowd(Some(Arc::new(last))))))
+    (1..CROWDS).fold(crowd(None), |next, _| crowd(Some(Arc::new(next))))
 }
 
-/// A session with the subscriptions of this name, left at once.
+/// Sessions with the subscriptions of this name, left at once: one, or those of a crowd.
 fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
     let seed = random.below(usize::MAX / 2);
     let names: Vec<String> = (0..SUBSCRIPTIONS).map(|part| name(seed, part)).collect();
@@ -75,25 +75,27 @@ fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
     }
     steps.extend([Step::Await(4, 2_000), Step::Reset]);
     Script {
+        sockets: random.one(&[1, 1, 10]),
         linger_ms: 0,
         ..Script::new("", Door::Mqtt(Version::V5), steps)
     }
 }
 
-/// A session with long filters of its own, each with as many levels as there may be.
+/// Sessions with long filters, each with as many levels as there may be.
 pub fn filters(random: &mut Random) -> Script {
+    let size = random.one(&[1, 30]);
     left(random, |seed, part| {
         let mut filter = String::from("evil");
         for level in 2..LEVELS {
-            let _ = write!(filter, "/{seed:x}.{part:x}.{level:x}");
+            let _ = write!(filter, "/{seed:x}.{part:x}.{level:0size$x}");
         }
         filter + "/+"
     })
 }
 
-/// A session in groups of its own of long names, some of one filter.
+/// Sessions in groups of long names, some of one filter.
 pub fn groups(random: &mut Random) -> Script {
-    let size = random.one(&[10, 400]);
+    let size = random.one(&[10, 900]);
     left(random, |seed, part| {
         let filter = if part % 2 == 0 { part } else { seed };
         format!(
@@ -101,34 +103,4 @@ pub fn groups(random: &mut Random) -> Script {
             "s".repeat(size)
         )
     })
-}
-
-/// A reader by filter that goes, and then messages to ever new topics, which lose them to a limit.
-pub fn passing_topics(random: &mut Random) -> Script {
-    let seed = random.below(usize::MAX / 2);
-    let data = "x".repeat(random.one(&[1, 500]));
-    let mut lines = String::new();
-    for n in 0..TOPICS {
-        let _ = writeln!(
-            lines,
-            "{{\"topic\":\"evil/{seed:x}/{n:x}\",\"data\":\"{data}\"}}"
-        );
-    }
-    let headers = [("Content-Type", "application/x-ndjson")];
-    let batch = ask("POST", "/pub", &headers, lines.as_bytes());
-    let reads = ask("GET", "/sub?match=evil/%23&since=oldest", &[], b"");
-    let publisher = Script::new(
-        "",
-        Door::Http,
-        vec![Step::Send(batch), Step::Await(1, 3_000), Step::Close],
-    );
-    Script {
-        then: Some(Arc::new(publisher)),
-        linger_ms: 0,
-        ..Script::new(
-            "",
-            Door::Http,
-            vec![Step::Send(reads), Step::Await(1, 300), Step::Close],
-        )
-    }
 }

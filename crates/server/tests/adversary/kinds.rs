@@ -42,7 +42,6 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("absent-wills", 2, absent::wills),
     ("absent-filters", 4, absent::filters),
     ("absent-groups", 4, absent::groups),
-    ("passing-topics", 2, absent::passing_topics),
 ];
 
 /// Those of them that play.
