@@ -251,6 +251,9 @@ impl WebSocket {
     }
 }
 
+/// A server that is behind has not read the CONNECT in time, and cannot know that it is one.
+const NOT_READ: &[u8] = b"HTTP/1.1 408 ";
+
 impl Mqtt {
     fn new(version: Version) -> Mqtt {
         Mqtt {
@@ -263,6 +266,9 @@ impl Mqtt {
 
     fn take(&mut self, bytes: &[u8], count: &mut usize) -> Result<(), String> {
         self.held.extend_from_slice(bytes);
+        if !self.connected && self.held.starts_with(NOT_READ) {
+            return Ok(());
+        }
         let mut at = 0;
         while at < self.held.len() {
             let rest = &self.held[at..];
@@ -270,7 +276,8 @@ impl Mqtt {
                 return Err(format!("bytes after a DISCONNECT: {}", shown(rest)));
             }
             let header = fixed_header(rest, PART_MAX);
-            let Some((header, start)) = header.map_err(|error| error.to_string())? else {
+            let wrong = |error| format!("{error}: {}", shown(rest));
+            let Some((header, start)) = header.map_err(wrong)? else {
                 break;
             };
             let end = start + header.body_bytes();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::random::Random;
 use crate::script::{Script, TlsStart};
-use crate::{absent, crowds, hostile, http, mqtt, places, websocket};
+use crate::{absent, crowds, hostile, http, mqtt, places, websocket, work};
 
 /// Makes a script.
 type Generator = fn(&mut Random) -> Script;
@@ -42,6 +42,11 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("absent-wills", 2, absent::wills),
     ("absent-filters", 4, absent::filters),
     ("absent-groups", 4, absent::groups),
+    ("empty-blocks", 2, work::empty_blocks),
+    ("inflating", 2, work::inflating),
+    ("deep-filters", 2, work::deep_filters),
+    ("groups", 2, work::groups),
+    ("refused-lines", 2, work::refused_lines),
 ];
 
 /// Those of them that play.

@@ -40,6 +40,7 @@ mod tally;
 #[path = "../tls/tool.rs"]
 mod tool;
 mod websocket;
+mod work;
 mod world;
 
 use round::Round;

@@ -29,7 +29,7 @@ fn packet_id(number: usize) -> PacketId {
 }
 
 /// A CONNECT with a session that may outlive the connection, and perhaps a will.
-fn connect_as(random: &mut Random, version: Version, client_id: &str) -> Send {
+pub fn connect_as(random: &mut Random, version: Version, client_id: &str) -> Send {
     let mut properties = PropertyBuf::new();
     if version == Version::V5 {
         properties.session_expiry_interval_s(random.one(&[0, 1, 600, u32::MAX]));
@@ -75,7 +75,7 @@ fn connect(random: &mut Random, version: Version) -> Send {
     connect_as(random, version, &client_id)
 }
 
-fn publish_to(
+pub fn publish_to(
     version: Version,
     topic: &str,
     qos: u8,

@@ -24,6 +24,8 @@ const KERNEL_BYTES: u64 = 192 << 20;
 /// Until a server that has just begun has all that an empty one has.
 const QUIET: Duration = Duration::from_millis(400);
 
+/// Filters that are granted and that nobody uses.
+const GRANTS: usize = 420;
 /// The same sum in the words of today, and in those of builds from before it was one.
 const MEMORY: &str = "[limits]\nmemory_bytes = \"32 MiB\"";
 const MEMORY_BEFORE: &str =
@@ -89,6 +91,19 @@ poll_timeout_s = 2
 slow = "skip"
 "##;
 
+/// All that clients do is granted to everybody, beside hundreds of topics that nobody uses: what is refused is compared with all of them.
+fn access() -> String {
+    let unused: String = (0..GRANTS).map(|n| format!(", \"unused/{n}/+\"")).collect();
+    let all = ["subscribe", "manage", "info", "interest"];
+    let all = all
+        .map(|right| format!("{right} = [\"#\", \"$SYS/#\"]\n"))
+        .concat();
+    format!(
+        "[access]\nanonymous_wildcards = true\n[access.anonymous]\n{all}\
+         publish = [\"own/#\", \"shared/#\", \"evil/#\"{unused}]\n"
+    )
+}
+
 /// A running server and what is known of it from outside.
 pub struct World {
     pub server: Server,
@@ -106,7 +121,8 @@ impl World {
             false => MEMORY_BEFORE,
         };
         let settings = format!(
-            "{memory}{SETTINGS}\n{}",
+            "{memory}{SETTINGS}\n{}\n{}",
+            access(),
             certificates.settings("handshakes_max = 1000")
         );
         let server = Server::with_admin(&settings);

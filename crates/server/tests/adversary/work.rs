@@ -1,0 +1,115 @@
+//! Little input that makes much work: compressed data of blocks without data or that inflates to much, filters of many levels, many
+//! groups of one topic, lines that are compared with many grants.
+
+use crore_wire::deflate::Compressor;
+use crore_wire::mqtt::Version;
+use crore_wire::websocket::frame::Opcode;
+
+use crate::http::{LARGE, ask, topic};
+use crate::mqtt::{connect_as, publish_to, subscribe_to};
+use crate::random::Random;
+use crate::script::{Door, Script, Send, Step};
+use crate::websocket::{frame, upgrade};
+
+const DEFLATE: [(&str, &str); 1] = [("Sec-WebSocket-Extensions", "permessage-deflate")];
+/// The topic of these groups and filters: as many levels as a filter may have.
+const DEEP: &str = "evil/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a";
+/// Filters, or groups, of a connection: as many as it may have.
+const FILTERS: usize = 32;
+
+fn compressed(payload: &[u8]) -> Vec<u8> {
+    const RSV1: u8 = 0x40;
+    let mut out = frame(Opcode::Text, payload);
+    out[0] |= RSV1;
+    out
+}
+
+/// Messages of blocks that have nothing but their end, in ten bits each.
+pub fn empty_blocks(random: &mut Random) -> Script {
+    let fours = random.one(&[200, 2_000]);
+    let mut blocks = [0x02, 0x08, 0x20, 0x80, 0x00].repeat(fours);
+    blocks.push(0);
+    let send = Send::new(format!("{} empty blocks", 4 * fours), compressed(&blocks));
+    let door = random.one(&["/sub", "/pub"]);
+    let steps = vec![
+        Step::Send(upgrade(&format!("{door}/{}", topic(random)), &DEFLATE)),
+        Step::Await(1, 300),
+        Step::Send(send.times(random.between(1, 2))),
+        Step::Wait(random.between(500, 3_000) as u64),
+    ];
+    Script {
+        sockets: random.one(&[1, 8]),
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// Small messages that inflate to the largest that there may be.
+pub fn inflating(random: &mut Random) -> Script {
+    let mut small = Vec::new();
+    Compressor::new().compress(&vec![random.one(b"x\x01"); LARGE], 9, &mut small);
+    let send = Send::new(
+        format!("a message that inflates to {LARGE}"),
+        compressed(&small),
+    );
+    // A subscriber's messages are read and dropped.
+    let door = random.one(&["/sub", "/sub", "/pub"]);
+    let steps = vec![
+        Step::Send(upgrade(&format!("{door}/{}", topic(random)), &DEFLATE)),
+        Step::Await(1, 300),
+        Step::Send(send.times(random.one(&[1, 5, 20]))),
+        Step::Wait(random.between(500, 3_000) as u64),
+    ];
+    Script {
+        sockets: random.one(&[1, 8]),
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// Subscriptions, and messages that all of them match, in one write.
+fn subscribed(random: &mut Random, filters: &[String], topic: &str) -> Script {
+    let version = Version::V5;
+    let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+    let publish = publish_to(version, topic, 0, 0, false, b"");
+    let steps = vec![
+        Step::Send(connect_as(random, version, "")),
+        Step::Send(subscribe_to(version, 1, &filters, 0)),
+        Step::Await(2, 1_000),
+        Step::Send(publish.times(random.one(&[10, 300, 1_000]))),
+        Step::Wait(random.between(1_000, 8_000) as u64),
+    ];
+    Script::new("", Door::Mqtt(version), steps)
+}
+
+/// Filters of many levels, each with its `+` at others.
+pub fn deep_filters(random: &mut Random) -> Script {
+    let filter = |random: &mut Random| {
+        let level = |level: &'static str| match random.rarely(3) && level != "evil" {
+            true => "+",
+            false => level,
+        };
+        DEEP.split('/').map(level).collect::<Vec<_>>().join("/")
+    };
+    let filters: Vec<String> = (0..FILTERS).map(|_| filter(random)).collect();
+    subscribed(random, &filters, DEEP)
+}
+
+/// Groups of one topic with names that no other client has.
+pub fn groups(random: &mut Random) -> Script {
+    let names = random.below(1 << 30);
+    let filter = |n| format!("$share/{names:x}-{n}/evil/groups");
+    let filters: Vec<String> = (0..FILTERS).map(filter).collect();
+    subscribed(random, &filters, "evil/groups")
+}
+
+/// Lines of batches that are compared with all that everybody may, and refused.
+pub fn refused_lines(random: &mut Random) -> Script {
+    let lines = "{\"topic\":\"refused/to/all\",\"data\":\"\"}\n".repeat(random.one(&[10, 4_000]));
+    let kind = [("Content-Type", "application/x-ndjson")];
+    let batch = ask("POST", "/pub", &kind, lines.as_bytes());
+    let count = random.between(1, 2);
+    let steps = vec![Step::Send(batch.times(count)), Step::Await(count, 5_000)];
+    Script {
+        sockets: random.one(&[1, 4, 16]),
+        ..Script::new("", Door::Http, steps)
+    }
+}
