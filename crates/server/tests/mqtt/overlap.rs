@@ -253,9 +253,9 @@ fn subscriptions_lose_nothing_when_one_ends_that_brought_messages_for_them() {
         while taken.unreleased > 0 || !matched.iter().all(|n| taken.came.contains_key(n)) {
             taken.take(&mut conn);
         }
-        for topic in 0..TOPICS.len() {
-            if without(gone, topic as u16).is_some() {
-                conn.expect_only_from(&mut publisher, TOPICS[topic].0);
+        for (n, (topic, ..)) in (0..).zip(TOPICS) {
+            if without(gone, n).is_some() {
+                conn.expect_only_from(&mut publisher, topic);
             }
         }
         taken.check_without(gone, &matched);
