@@ -11,7 +11,6 @@ fn at(s: u32) -> Now {
     Now {
         s,
         unix_s: 1000 + s,
-        ..Now::default()
     }
 }
 
