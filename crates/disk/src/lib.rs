@@ -4,7 +4,7 @@
 //! * [`Log`] is the log itself: segments, groups, checksums, recovery. It works over [`Storage`], so that tests can tear its writes.
 //! * [`Directory`] is the storage of a real server: files in a locked directory.
 //! * [`Engine`] is the thread that commits: it writes and syncs one group while the next one fills.
-//! * [`scan`] reads a log without changing it.
+//! * [`scan()`] reads a log without changing it.
 //!
 //! Invariants: a batch is answered only after a sync that covers it; a group is written only after the group before it is synced;
 //! a group comes back as a whole or not at all; bytes that the log did not write are never returned as a batch. A failed write
