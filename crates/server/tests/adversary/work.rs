@@ -56,7 +56,7 @@ pub fn inflating(random: &mut Random) -> Script {
     let steps = vec![
         Step::Send(upgrade(&format!("{door}/{}", topic(random)), &DEFLATE)),
         Step::Await(1, 300),
-        Step::Send(send.times(random.one(&[1, 5, 20]))),
+        Step::Send(send.times(random.one(&[1, 5, 15]))),
         Step::Wait(random.between(500, 3_000) as u64),
     ];
     Script {
@@ -74,7 +74,7 @@ fn subscribed(random: &mut Random, filters: &[String], topic: &str) -> Script {
         Step::Send(connect_as(random, version, "")),
         Step::Send(subscribe_to(version, 1, &filters, 0)),
         Step::Await(2, 1_000),
-        Step::Send(publish.times(random.one(&[10, 300, 1_000]))),
+        Step::Send(publish.times(random.one(&[10, 50, 150]))),
         Step::Wait(random.between(1_000, 8_000) as u64),
     ];
     Script::new("", Door::Mqtt(version), steps)
@@ -103,7 +103,7 @@ pub fn groups(random: &mut Random) -> Script {
 
 /// Lines of batches that are compared with all that everybody may, and refused.
 pub fn refused_lines(random: &mut Random) -> Script {
-    let lines = "{\"topic\":\"refused/to/all\",\"data\":\"\"}\n".repeat(random.one(&[10, 4_000]));
+    let lines = "{\"topic\":\"refused/to/all\",\"data\":\"\"}\n".repeat(random.one(&[10, 1_000]));
     let kind = [("Content-Type", "application/x-ndjson")];
     let batch = ask("POST", "/pub", &kind, lines.as_bytes());
     let count = random.between(1, 2);
