@@ -64,7 +64,7 @@ pub fn wills(random: &mut Random) -> Script {
     (1..CROWDS).fold(crowd(None), |next, _| crowd(Some(Arc::new(next))))
 }
 
-/// A session with the subscriptions of this name, left at once.
+/// Sessions with the subscriptions of this name, left at once: one, or those of a crowd.
 fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
     let seed = random.below(usize::MAX / 2);
     let names: Vec<String> = (0..SUBSCRIPTIONS).map(|part| name(seed, part)).collect();
@@ -75,12 +75,13 @@ fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
     }
     steps.extend([Step::Await(4, 2_000), Step::Reset]);
     Script {
+        sockets: random.one(&[1, 1, CROWD]),
         linger_ms: 0,
         ..Script::new("", Door::Mqtt(Version::V5), steps)
     }
 }
 
-/// A session with long filters, each with as many levels as there may be.
+/// Sessions with long filters, each with as many levels as there may be.
 pub fn filters(random: &mut Random) -> Script {
     let size = random.one(&[1, 30]);
     left(random, |seed, part| {
@@ -92,7 +93,7 @@ pub fn filters(random: &mut Random) -> Script {
     })
 }
 
-/// A session in groups of long names, some of one filter.
+/// Sessions in groups of long names, some of one filter.
 pub fn groups(random: &mut Random) -> Script {
     let size = random.one(&[10, 900]);
     left(random, |seed, part| {

@@ -80,6 +80,12 @@ impl Answers {
                 return Ok(());
             }
             State::WebSocket(socket) => return socket.take(bytes, &mut self.count),
+            // A server that has read nothing does not know that the client speaks MQTT: it may say, once, that it was too slow or is
+            // one too many, as to any client without a request.
+            State::Mqtt(mqtt) if mqtt.is_unheard() && bytes.first() == Some(&b'H') => {
+                self.state = State::Head;
+                self.held.extend_from_slice(bytes);
+            }
             State::Mqtt(mqtt) => return mqtt.take(bytes, &mut self.count),
             _ => self.held.extend_from_slice(bytes),
         }
@@ -251,9 +257,6 @@ impl WebSocket {
     }
 }
 
-/// A server that is behind has not read the CONNECT in time, and cannot know that it is one.
-const NOT_READ: &[u8] = b"HTTP/1.1 408 ";
-
 impl Mqtt {
     fn new(version: Version) -> Mqtt {
         Mqtt {
@@ -264,11 +267,13 @@ impl Mqtt {
         }
     }
 
+    /// Nothing came from the server.
+    fn is_unheard(&self) -> bool {
+        !self.connected && self.held.is_empty()
+    }
+
     fn take(&mut self, bytes: &[u8], count: &mut usize) -> Result<(), String> {
         self.held.extend_from_slice(bytes);
-        if !self.connected && self.held.starts_with(NOT_READ) {
-            return Ok(());
-        }
         let mut at = 0;
         while at < self.held.len() {
             let rest = &self.held[at..];

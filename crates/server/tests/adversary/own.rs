@@ -89,6 +89,33 @@ fn malformed_answers_are_seen_and_others_are_not() {
     }
 }
 
+/// The port speaks HTTP too: where nothing was read in time, the server cannot know that a CONNECT is under way.
+#[test]
+fn only_a_refusal_over_http_is_taken_for_an_answer_to_mqtt_and_only_first() {
+    let mqtt = |text: &str| judged(Door::Mqtt(Version::V5), &[], text.as_bytes());
+    let refusal = |status: &str, connection: &str| {
+        format!("HTTP/1.1 {status}\r\nConnection: {connection}\r\nContent-Length: 5\r\n\r\nwords")
+    };
+    for status in [
+        "408 Request Timeout",
+        "429 Too Many Requests",
+        "503 Service Unavailable",
+    ] {
+        assert_eq!(mqtt(&refusal(status, "close")), None);
+    }
+    let late = refusal("408 Request Timeout", "close");
+    for wrong in [
+        refusal("400 Bad Request", "close"),
+        refusal("408 Request Timeout", "keep-alive"),
+        format!("{late}more"),
+        format!("{late}{late}"),
+        format!(" \x03\0\0\0{late}"),
+        "HTTQ/1.1 408 Request Timeout\r\n\r\n".to_string(),
+    ] {
+        assert!(mqtt(&wrong).is_some(), "{wrong:?}");
+    }
+}
+
 #[test]
 fn malformed_packets_are_seen_and_others_are_not() {
     let mqtt = |bytes: &[u8]| judged(Door::Mqtt(Version::V5), &[], bytes);

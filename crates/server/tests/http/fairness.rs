@@ -1,14 +1,15 @@
 //! Requests that make the server walk far do not hold the others: while many of them are under way, an honest client's publishes
 //! are answered between their steps.
 //!
-//! No time is asserted. The test counts how many of the honest client's round trips, one after the other, fit into the time that the
-//! walk takes: if one turn did all that was asked for, only a few would.
+//! No time is asserted. The tests count how many of the honest client's round trips, one after the other, fit into the time that the
+//! walk, or a fan-out, takes: if one turn did all that was asked for, or an answer waited for all of a fan-out, only a few would.
 
-use crate::support::Server;
+use crate::support::http::info;
+use crate::support::{Server, until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -31,6 +32,16 @@ fn connect(server: &Server) -> TcpStream {
 /// Sends a request and reads the answer to its end.
 fn round_trip(stream: &mut BufReader<TcpStream>, request: &[u8]) -> String {
     stream.get_mut().write_all(request).expect("it is read");
+    let (head, body_bytes) = head_of(stream);
+    if !request.starts_with(b"HEAD") {
+        let mut body = vec![0; body_bytes];
+        stream.read_exact(&mut body).expect("the body comes");
+    }
+    head
+}
+
+/// The next answer up to its body, and how many bytes that has.
+fn head_of(stream: &mut BufReader<TcpStream>) -> (String, usize) {
     let (mut head, mut body_bytes) = (String::new(), 0);
     loop {
         let mut line = String::new();
@@ -40,14 +51,9 @@ fn round_trip(stream: &mut BufReader<TcpStream>, request: &[u8]) -> String {
         }
         head += &line;
         if line == "\r\n" {
-            break;
+            return (head, body_bytes);
         }
     }
-    if !request.starts_with(b"HEAD") {
-        let mut body = vec![0; body_bytes];
-        stream.read_exact(&mut body).expect("the body comes");
-    }
-    head
 }
 
 fn post(path: &str, fields: &str, body: &str) -> Vec<u8> {
@@ -165,4 +171,103 @@ fn many_subscribes_to_a_filter_hold_nobody() {
         );
     });
     assert!(count >= ROUND_TRIPS_MIN, "{count} round trips");
+}
+
+/// Clients that wait for a message to `large` and read nothing.
+const DEAF: usize = 400;
+
+/// Lets them come, each with this request, whose first answer this says how to take.
+fn deaf(server: &Server, fields: &str, take: impl Fn(&mut BufReader<TcpStream>)) -> Vec<TcpStream> {
+    let request = format!("GET /sub/large?since=live HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+    let mut streams: Vec<_> = (0..DEAF).map(|_| BufReader::new(connect(server))).collect();
+    for stream in &mut streams {
+        let socket = stream.get_mut();
+        socket.write_all(request.as_bytes()).expect("it is read");
+        take(stream);
+        let nonblocking = stream.get_mut().set_nonblocking(true);
+        nonblocking.expect("a socket option");
+    }
+    until("all of them", || {
+        info(server, "large")["subscribers"] == DEAF
+    });
+    streams.into_iter().map(BufReader::into_inner).collect()
+}
+
+/// Publishes a large message to deaf clients, for each of which the kernel copies it. Of a few honest clients, each with a request of its
+/// own again and again, the fewest answers that one had while the copies were made.
+fn answers_during_a_fan_out(
+    server: &Server,
+    deaf: &[TcpStream],
+    (request, status): (impl Fn(usize) -> Vec<u8> + Sync, &str),
+) -> usize {
+    /// So many that some are on another shard than the topic for which they ask.
+    const HONEST: usize = 12;
+    // Those that came first get it first, and those that came last get it last, on each shard.
+    let have_it = |some: &[TcpStream]| some.iter().all(|one| one.peek(&mut [0]).is_ok());
+    let is_begun = || have_it(&deaf[..8]);
+    let is_over = || have_it(&deaf[DEAF - 8..]);
+    let (all_here, failed) = (Barrier::new(HONEST + 1), AtomicBool::new(false));
+    let answers = |n: usize| {
+        let mut stream = BufReader::new(connect(server));
+        let request = request(n);
+        let mut count = 0;
+        all_here.wait();
+        while !is_over() && !failed.load(Ordering::SeqCst) {
+            let answer = round_trip(&mut stream, &request);
+            assert!(answer.starts_with(status), "{answer}");
+            count += usize::from(is_begun() && !is_over());
+        }
+        count
+    };
+    let answers = &answers;
+    thread::scope(|scope| {
+        let honest: Vec<_> = (0..HONEST)
+            .map(|n| scope.spawn(move || answers(n)))
+            .collect();
+        all_here.wait();
+        let message = post("/pub/large", "", &"x".repeat(1_000_000));
+        let published = round_trip(&mut BufReader::new(connect(server)), &message);
+        failed.store(!published.starts_with("HTTP/1.1 201 "), Ordering::SeqCst);
+        let counts = honest
+            .into_iter()
+            .map(|one| one.join().expect("it is served"));
+        let counts: Vec<usize> = counts.collect();
+        assert!(!failed.load(Ordering::SeqCst), "{published}");
+        *counts.iter().min().expect("some are honest")
+    })
+}
+
+/// The copies take dozens of turns. An answer that waits for them is the only one until their end, or the second. Several fan-outs
+/// are looked at, since on a busy machine an honest client may miss one.
+const FAN_OUTS: usize = 3;
+const ANSWERS_MIN: usize = 3 * FAN_OUTS;
+
+#[test]
+fn a_large_message_to_deaf_websockets_holds_no_answer_of_another_shard() {
+    let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let upgraded = |stream: &mut BufReader<TcpStream>| {
+        let answer = head_of(stream).0;
+        assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+    };
+    let ask = |n| format!("GET /pub/none/{n} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
+    let counts = [(); FAN_OUTS].map(|()| {
+        let server = Server::with_shards(2, "");
+        let deaf = deaf(&server, fields, upgraded);
+        answers_during_a_fan_out(&server, &deaf, (ask, "HTTP/1.1 404 "))
+    });
+    let count: usize = counts.iter().sum();
+    assert!(count >= ANSWERS_MIN, "{counts:?} answers");
+}
+
+#[test]
+fn a_large_message_to_deaf_long_polls_holds_no_publisher_of_another_shard() {
+    let publish = |n| post(&format!("/pub/other/{n}"), "", "message");
+    let counts = [(); FAN_OUTS].map(|()| {
+        let server = Server::with_shards(2, "");
+        let deaf = deaf(&server, "", |_| {});
+        answers_during_a_fan_out(&server, &deaf, (publish, "HTTP/1.1 202 "))
+    });
+    let count: usize = counts.iter().sum();
+    assert!(count >= ANSWERS_MIN, "{counts:?} answers");
 }
