@@ -15,28 +15,23 @@
 //! It does not validate filters: callers have done that before they open one ([`crore_wire::topic::check_filter`]).
 
 pub(crate) mod matching;
+mod shapes;
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::work::Steps;
-use crate::budget::admission::shares;
 use crate::store::blobs::{Blob, Names};
 use crate::store::index::{Chained, Index};
 use crate::store::slab::{NONE, Slab, Vacant};
+use shapes::Shapes;
+pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
 
 /// Most levels of a filter. Topic names in use have under ten. The cost of a publish with the worst filters grows with
 /// the cube of this, since two `+` may be anywhere: some twenty microseconds with 16, a millisecond with 64.
 pub const LEVELS_MAX: usize = 16;
-/// Filters with up to this many `+` are taken whatever their shape: with two, a name of eight levels has 37 shapes.
-pub const FREE_WILDCARDS: u32 = 2;
-/// Shapes of filters with more `+` than that, all together. A publish visits at most this many more nodes for each
-/// level of its name: 2,048 in all for eight levels.
-pub const SHAPES_MAX: usize = 256;
-
 /// Nodes that a match visits in the time of a step: those near the root are cached.
 const NODES_PER_STEP: usize = 4;
 
@@ -61,16 +56,6 @@ impl Refused {
     }
 }
 
-/// A shape that filters have.
-struct Shape {
-    /// How many.
-    filters: u32,
-    /// The party that brought it.
-    party: u64,
-}
-
-/// Nobody: not counted.
-pub const NO_PARTY: u64 = 0;
 /// A trie that has become empty is given back when it is larger than this: some filters come and go without it.
 const EMPTY_MAX: usize = 1 << 20;
 
@@ -135,8 +120,7 @@ pub struct Filters {
     plus: u32,
     many: u32,
     filters: u32,
-    /// The levels that are `+`, of filters with more than [`FREE_WILDCARDS`] of them; and the number of such filters.
-    shapes: BTreeMap<u16, Shape>,
+    shapes: Shapes,
     seed: u64,
     steps: Steps,
 }
@@ -151,7 +135,7 @@ impl Filters {
             plus: NONE,
             many: NONE,
             filters: 0,
-            shapes: BTreeMap::new(),
+            shapes: Shapes::default(),
             seed,
             steps: steps.clone(),
         }
@@ -196,14 +180,7 @@ impl Filters {
         if let Some(id) = self.find(filter) {
             return Ok(id);
         }
-        let shape = shape(filter).ok_or(Refused::Levels)?;
-        if shape.count_ones() > FREE_WILDCARDS {
-            if !self.shapes.contains_key(&shape) && !self.may_bring_shape(party) {
-                return Err(Refused::Shapes);
-            }
-            let new = Shape { filters: 0, party };
-            self.shapes.entry(shape).or_insert(new).filters += 1;
-        }
+        self.shapes.take(filter, party)?;
         let mut at = NONE;
         for level in levels(filter) {
             at = match self.child(at, level) {
@@ -214,13 +191,6 @@ impl Filters {
         self.nodes.get_mut(at).children |= ENDS;
         self.filters += 1;
         Ok(at)
-    }
-
-    /// Whether this party may bring a new shape: nobody may take them all.
-    fn may_bring_shape(&self, party: u64) -> bool {
-        let shapes = self.shapes.values();
-        let own = shapes.filter(|shape| party != NO_PARTY && shape.party == party);
-        shares::may_take(own.count(), SHAPES_MAX - self.shapes.len(), shares::HALF)
     }
 
     /// The filter, if it is open.
@@ -274,7 +244,7 @@ impl Filters {
     pub fn close(&mut self, id: u32) {
         self.filters -= 1;
         if !self.shapes.is_empty() {
-            self.forget_shape(id);
+            self.shapes.forget(&self.name(id));
         }
         let node = self.nodes.get_mut(id);
         node.children &= !ENDS;
@@ -435,16 +405,6 @@ impl Filters {
             _ => None,
         }
     }
-
-    fn forget_shape(&mut self, id: u32) {
-        let shape = shape(&self.name(id)).expect("it was opened");
-        if let Some(known) = self.shapes.get_mut(&shape) {
-            known.filters -= 1;
-            if known.filters == 0 {
-                self.shapes.remove(&shape);
-            }
-        }
-    }
 }
 
 /// A level of a topic.
@@ -463,18 +423,6 @@ fn hash_under(parent: u32, level: u64) -> u32 {
 
 fn levels(filter: &[u8]) -> impl Iterator<Item = &[u8]> {
     filter.split(|b| *b == b'/')
-}
-
-/// A bit for each level that is `+`; none if there are too many levels.
-fn shape(filter: &[u8]) -> Option<u16> {
-    let mut shape = 0;
-    for (n, level) in levels(filter).enumerate() {
-        if n == LEVELS_MAX {
-            return None;
-        }
-        shape |= u16::from(level == b"+") << n;
-    }
-    Some(shape)
 }
 
 /// Whether there is a topic that both filters match; either may be a topic.

@@ -13,7 +13,8 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, In, kind};
 use crate::base::work::Steps;
-use crate::filters::{Filters, NO_PARTY};
+use crate::budget::admission::Party;
+use crate::filters::{Filters, RESTORED};
 use crate::mail::{LeaveGroup, Unacked};
 use lists::Lists;
 pub(super) use members::Member;
@@ -213,9 +214,10 @@ impl Groups {
         &mut self,
         filter: &[u8],
         name: &[u8],
+        party: u64,
         offsets: impl Iterator<Item = u64>,
     ) -> Option<u64> {
-        let row = self.filters.open(filter, NO_PARTY).ok()?;
+        let row = self.filters.open(filter, party).ok()?;
         self.ids += 1;
         let id = self.ids;
         let name: Arc<[u8]> = name.into();
@@ -247,13 +249,14 @@ impl Groups {
         &mut self,
         (filter, name): (&[u8], &[u8]),
         (member, credit): (Member, u32),
+        party: Party,
         counts: bool,
         offsets: impl Iterator<Item = u64>,
     ) -> (Option<u64>, bool) {
         let found = self.id_of(filter, name);
         // Where the group has gone, the session counts as new even if it had subscribed before.
         let counts = counts || found.is_none();
-        let id = found.or_else(|| self.make(filter, name, offsets));
+        let id = found.or_else(|| self.make(filter, name, party.number(), offsets));
         if let Some(id) = id {
             self.grow(id, |group| {
                 group.sessions += u32::from(counts);
@@ -443,7 +446,7 @@ impl Groups {
         let Saved { filter, name, .. } = saved;
         let found = self.id_of(filter, name);
         let nothing = core::iter::repeat_n(0, self.partitions);
-        let Some(id) = found.or_else(|| self.make(filter, name, nothing)) else {
+        let Some(id) = found.or_else(|| self.make(filter, name, RESTORED, nothing)) else {
             return;
         };
         self.grow(id, |group| {
@@ -470,7 +473,7 @@ mod tests {
     fn what_groups_hold_is_counted_until_they_end() {
         let mut groups = Groups::new(7, 1, &Steps::default());
         let id = groups
-            .make(b"a/+", b"workers", core::iter::once(0))
+            .make(b"a/+", b"workers", RESTORED, core::iter::once(0))
             .expect("there is room");
         let alone = groups.bytes();
         let trie = groups.filters.bytes();

@@ -2,7 +2,7 @@
 
 use super::answers::Answers;
 use super::partition::Partition;
-use super::{Home, groups};
+use super::{Home, groups, keepers};
 use crate::budget::stats::Accounts;
 use crate::log::Log;
 
@@ -45,6 +45,11 @@ impl Home {
     /// Bytes that a group of shared subscriptions needs, if no other has its filter.
     pub fn group_bytes_alone(name: &[u8], filter: &[u8]) -> usize {
         groups::bytes_alone(name, filter)
+    }
+
+    /// Bytes that a filter whose messages are kept needs, if no other subscription has it.
+    pub fn filter_bytes_alone(filter: &[u8]) -> usize {
+        keepers::bytes_alone(filter)
     }
 
     /// Remembers the losses of so many topics at most. Of those that lost messages longest ago the rules are noted instead.

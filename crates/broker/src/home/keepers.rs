@@ -1,15 +1,25 @@
 //! Subscriptions that need messages kept, whatever the rules say: how many there are of each topic and of each filter.
 //!
-//! Invariant: a topic or a filter stands in here exactly while there is such a subscription to it.
+//! Nothing is refused here, since nobody would be told: a filter whose shape finds no place keeps the messages of all topics that a
+//! wider filter matches.
+//!
+//! Invariant: a topic or a filter stands in here exactly while there is such a subscription to it; a filter stands in `filters` or in
+//! `others`.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use crate::base::snapshot::{Block, kind};
 use crate::base::work::Steps;
-use crate::filters::{Filters, NO_PARTY};
+use crate::filters::{FREE_WILDCARDS, Filters, LEVELS_MAX, NO_PARTY};
 
 /// An entry of the tree of topics.
 const TOPIC_BYTES: usize = 16;
+/// An entry of the tree of other filters, whose nodes may be half full.
+const OTHER_BYTES: usize = 2 * size_of::<(Box<[u8]>, u32)>();
+/// A snapshot's other filters come behind the rows of all filters.
+const OTHERS: u64 = 1 << 32;
 
 /// The subscriptions of a home's topics.
 pub(super) struct Keepers {
@@ -17,6 +27,35 @@ pub(super) struct Keepers {
     topics: BTreeMap<u32, u32>,
     /// A filter's value is one less than its count; that of a new one is `NONE`.
     filters: Filters,
+    /// Those that `filters` refuses, with their counts.
+    others: BTreeMap<Box<[u8]>, u32>,
+    /// Bytes of their texts.
+    other_bytes: usize,
+    /// The wider filters in their place; the value is one less than the number of others.
+    wider: Filters,
+}
+
+/// Bytes that a filter needs, if no other subscription has it, in either place.
+pub(super) fn bytes_alone(filter: &[u8]) -> usize {
+    let levels = filter.split(|b| *b == b'/');
+    let other = match levels.filter(|level| *level == b"+").count() {
+        count if count > FREE_WILDCARDS as usize => OTHER_BYTES + filter.len(),
+        _ => 0,
+    };
+    Filters::bytes_alone(filter) + other
+}
+
+/// A filter that every trie takes, with few levels and few `+`, and that matches all that this one matches.
+fn widened(filter: &[u8]) -> Vec<u8> {
+    let mut wild = 0;
+    let levels = filter.split(|b| *b == b'/').take(LEVELS_MAX - 1);
+    let taken = levels.take_while(|level| {
+        wild += u32::from(*level == b"+");
+        wild <= FREE_WILDCARDS
+    });
+    let mut levels: Vec<&[u8]> = taken.collect();
+    levels.push(b"#");
+    levels.join(&b'/')
 }
 
 impl Keepers {
@@ -24,31 +63,36 @@ impl Keepers {
         Keepers {
             topics: BTreeMap::new(),
             filters: Filters::new(seed, steps),
+            others: BTreeMap::new(),
+            other_bytes: 0,
+            wider: Filters::new(seed, steps),
         }
     }
 
     /// Topics and filters.
     pub fn len(&self) -> u32 {
-        self.topics.len() as u32 + self.filters.len()
+        self.topics.len() as u32 + self.filters()
     }
 
     /// Bytes of both.
     pub fn bytes(&self) -> usize {
-        self.topics.len() * TOPIC_BYTES + self.filters.bytes()
+        let others = self.others.len() * OTHER_BYTES + self.other_bytes;
+        self.topics.len() * TOPIC_BYTES + self.filters.bytes() + others + self.wider.bytes()
     }
 
     pub fn filters(&self) -> u32 {
-        self.filters.len()
+        self.filters.len() + self.others.len() as u32
     }
 
-    /// Whether a filter of a subscription matches the topic.
+    /// Whether a filter of a subscription matches the topic, or one that stands for it.
     pub fn has_match(&self, name: &[u8]) -> bool {
-        self.filters.has_match(name)
+        self.filters.has_match(name) || self.wider.has_match(name)
     }
 
     /// See [`Filters::warm`].
-    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
-        self.filters.warm(topics);
+    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]> + Clone) {
+        self.filters.warm(topics.clone());
+        self.wider.warm(topics);
     }
 
     /// The subscriptions to a topic.
@@ -74,41 +118,91 @@ impl Keepers {
         true
     }
 
+    /// The subscriptions to a filter.
+    fn of_filter(&self, filter: &[u8]) -> u32 {
+        let row = self.filters.find(filter);
+        let count = row.map(|row| self.filters.value(row).wrapping_add(1));
+        let other = || self.others.get(filter).copied();
+        count.or_else(other).unwrap_or(0)
+    }
+
+    /// A filter has so many subscriptions, one at least.
+    fn set_filter(&mut self, filter: &[u8], count: u32) {
+        if let Some(before) = self.others.get_mut(filter) {
+            *before = count;
+        } else if let Ok(row) = self.filters.open(filter, NO_PARTY) {
+            self.filters.set_value(row, count - 1);
+        } else {
+            self.others.insert(filter.into(), count);
+            self.other_bytes += filter.len();
+            let wider = self.wider.open(&widened(filter), NO_PARTY);
+            let row = wider.expect("it has few levels and few wildcards");
+            let others = self.wider.value(row).wrapping_add(1);
+            self.wider.set_value(row, others);
+        }
+    }
+
+    /// A filter has no subscription any more.
+    fn end_filter(&mut self, filter: &[u8]) {
+        let (filters, filter) = match self.others.remove(filter) {
+            None => (&mut self.filters, filter.into()),
+            Some(_) => {
+                self.other_bytes -= filter.len();
+                (&mut self.wider, widened(filter))
+            }
+        };
+        let Some(row) = filters.find(&filter) else {
+            return;
+        };
+        match filters.value(row) {
+            0 => filters.close(row),
+            count => filters.set_value(row, count - 1),
+        }
+    }
+
     /// One subscription more to a filter.
     pub fn add_filter(&mut self, filter: &[u8]) {
-        if let Ok(row) = self.filters.open(filter, NO_PARTY) {
-            let count = self.filters.value(row).wrapping_add(1);
-            self.filters.set_value(row, count);
-        }
+        self.set_filter(filter, self.of_filter(filter) + 1);
     }
 
     /// Restores a filter with its subscriptions, which each home counted alike.
     pub fn restore_filter(&mut self, filter: &[u8], count: u32) {
-        if let Ok(row) = self.filters.open(filter, NO_PARTY) {
-            let before = self.filters.value(row).wrapping_add(1);
-            self.filters
-                .set_value(row, count.max(before).saturating_sub(1));
-        }
+        self.set_filter(filter, self.of_filter(filter).max(count).max(1));
     }
 
     /// One subscription less to a filter; says whether there was one.
     pub fn remove_filter(&mut self, filter: &[u8]) -> bool {
-        let Some(row) = self.filters.find(filter) else {
-            return false;
-        };
-        match self.filters.value(row) {
-            0 => self.filters.close(row),
-            count => self.filters.set_value(row, count - 1),
+        match self.of_filter(filter) {
+            0 => return false,
+            1 => self.end_filter(filter),
+            count => self.set_filter(filter, count - 1),
         }
         true
     }
 
-    /// Writes the filters from this row on; returns where to go on.
+    /// Writes the filters from this place on; returns where to go on.
     pub fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        let mut from = from as u32;
+        if from < OTHERS
+            && let Some(row) = self.save_rows(from as u32, block)
+        {
+            return Some(u64::from(row));
+        }
+        let done = from.saturating_sub(OTHERS);
+        for (n, (filter, count)) in self.others.iter().enumerate().skip(done as usize) {
+            if block.is_full() {
+                return Some(OTHERS + n as u64);
+            }
+            let mut out = block.record(kind::FILTER);
+            out.number(u64::from(*count));
+            out.field(filter);
+        }
+        None
+    }
+
+    fn save_rows(&self, mut from: u32, block: &mut Block<'_>) -> Option<u32> {
         while let Some(row) = self.filters.next_open(from) {
             if block.is_full() {
-                return Some(u64::from(row));
+                return Some(row);
             }
             let mut out = block.record(kind::FILTER);
             out.number(u64::from(self.filters.value(row)) + 1);
@@ -122,6 +216,7 @@ impl Keepers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::String;
 
     #[test]
     fn what_is_kept_for_goes_with_the_last_subscription() {
@@ -137,5 +232,46 @@ mod tests {
         assert!(keepers.remove_filter(b"a/+") && !keepers.remove_filter(b"a/+"));
         assert!(!keepers.has_match(b"a/b"));
         assert_eq!(keepers.len(), 0);
+    }
+    /// Filters of so many shapes with `+` at three levels and more.
+    fn shapes(count: usize) -> Vec<String> {
+        let shapes = (0_u32..1 << 12).filter(|shape| shape.count_ones() > 2);
+        let level = |shape: u32, n: u32| if shape >> n & 1 == 1 { "+" } else { "x" };
+        let text = |shape| (0..12).map(|n| level(shape, n)).collect::<Vec<_>>();
+        shapes
+            .map(|shape| text(shape).join("/"))
+            .take(count)
+            .collect()
+    }
+
+    #[test]
+    fn every_filter_keeps_its_messages_however_many_shapes_there_are() {
+        let mut keepers = Keepers::new(7, &Steps::default());
+        let all = shapes(600);
+        let topic = |filter: &str| filter.replace('+', "y").into_bytes();
+        for filter in all.iter().chain(all.iter().rev()) {
+            keepers.add_filter(filter.as_bytes());
+        }
+        assert_eq!(keepers.len(), 600);
+        for filter in &all {
+            assert!(keepers.remove_filter(filter.as_bytes()));
+            assert!(keepers.has_match(&topic(filter)), "{filter}");
+        }
+        for filter in &all {
+            assert!(keepers.has_match(&topic(filter)), "{filter}");
+            assert!(keepers.remove_filter(filter.as_bytes()));
+            assert!(!keepers.remove_filter(filter.as_bytes()));
+        }
+        assert_eq!((keepers.len(), keepers.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_deep_name_is_counted_like_any_other() {
+        let mut keepers = Keepers::new(7, &Steps::default());
+        let deep = "x/".repeat(30) + "y";
+        keepers.add_filter(deep.as_bytes());
+        assert!(keepers.has_match(deep.as_bytes()));
+        assert!(keepers.remove_filter(deep.as_bytes()));
+        assert!(!keepers.has_match(deep.as_bytes()));
     }
 }

@@ -19,6 +19,7 @@ use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::time::Now;
+use crate::budget::admission::Party;
 use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
 use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
@@ -33,11 +34,12 @@ impl Home {
         group: (&[u8], &[u8]),
         credit: u32,
         counts: bool,
+        party: Party,
         lanes: &mut Lanes,
     ) {
         let member = ((from, to), credit);
         let offsets = self.partitions.iter().map(|partition| partition.sequence);
-        let (id, counts) = self.groups.join(group, member, counts, offsets);
+        let (id, counts) = self.groups.join(group, member, party, counts, offsets);
         lanes.tell(
             from,
             Tell::GroupJoined {

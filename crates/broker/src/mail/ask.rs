@@ -123,6 +123,8 @@ pub enum Ask {
         credit: u32,
         /// Whether its session has not subscribed before.
         counts: bool,
+        /// The address or user that asks: they share the shapes of filters.
+        party: Party,
     },
     /// A member has finished with messages, and can take as many more.
     GroupCredit {

@@ -183,9 +183,10 @@ impl Shard {
                 filter,
                 credit,
                 counts,
+                party,
             } => {
                 let of = (&filter[..], &name[..]);
-                home.group_join(from, *to, of, *credit, *counts, lanes);
+                home.group_join(from, *to, of, *credit, *counts, *party, lanes);
             }
             Ask::GroupCredit { group, to, count } => {
                 home.group_credit(from, *group, *to, *count);

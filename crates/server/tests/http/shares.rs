@@ -59,6 +59,24 @@ fn topics_that_one_address_publishes_to_leave_room_for_those_of_another() {
 }
 
 #[test]
+fn a_topic_that_was_just_made_stays_however_many_another_address_makes() {
+    let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 100\n");
+    let make = |many: std::ops::Range<u32>| {
+        let mut conn = greedy(&server);
+        let mut put = |n| conn.request("PUT", &format!("/pub/greedy/{n}"), &[], "");
+        let made = many.filter(|n| put(*n).status == 201);
+        made.count()
+    };
+    let share = make(0..150);
+    assert!(share < 100, "{share}");
+    let made = once(&server, "PUT", "/pub/modest", &[], "");
+    assert_eq!(made.status, 201, "{made:?}");
+    make(150..300);
+    let deleted = once(&server, "DELETE", "/pub/modest", &[], "");
+    assert_eq!(deleted.status, 200, "{deleted:?}");
+}
+
+#[test]
 fn topics_that_one_address_subscribes_to_leave_room_for_those_of_another() {
     let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 100\n");
     let held: Vec<(Conn, u16)> = (0..130)

@@ -24,6 +24,7 @@ mod overlap;
 mod refusals;
 mod restart;
 mod room;
+mod shapes;
 mod sys;
 mod turns;
 mod unaltered;

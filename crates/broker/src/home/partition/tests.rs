@@ -9,7 +9,7 @@ use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::{Rule, Settings};
 use crate::base::time::Now;
-use crate::budget::admission::{Admission, Client};
+use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
 use crate::home::Home;
 use crate::mail::lanes::Lanes;
@@ -171,7 +171,15 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
         part: 0,
     };
     let (home, lanes) = (&mut world.home, &mut world.lanes);
-    home.group_join(0, to, (b"t/+", b"workers"), 0, true, lanes);
+    home.group_join(
+        0,
+        to,
+        (b"t/+", b"workers"),
+        0,
+        true,
+        Party::of_address(Client::NOBODY),
+        lanes,
+    );
     let mut published = BTreeSet::new();
     // The first message, for which no member has credit, is the only one of its partition.
     for partition in (0..PARTITIONS).rev() {

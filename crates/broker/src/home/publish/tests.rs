@@ -6,7 +6,7 @@ use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Rule, Settings};
 use crate::base::time::Now;
-use crate::budget::admission::{Admission, Client, Reached};
+use crate::budget::admission::{Admission, Client, Party, Reached};
 use crate::filters::matching::Matching;
 use crate::home::Home;
 use crate::mail::lanes::Lanes;
@@ -162,9 +162,15 @@ fn what_a_session_or_a_group_needs_is_kept() {
         part: 0,
     };
     let group = (&b"plain/+"[..], &b"g"[..]);
-    world
-        .home
-        .group_join(0, to, group, 1, true, &mut world.lanes);
+    world.home.group_join(
+        0,
+        to,
+        group,
+        1,
+        true,
+        Party::of_address(Client::NOBODY),
+        &mut world.lanes,
+    );
     assert!(!world.is_taken("plain/a", &LARGE, false));
     assert!(world.is_taken("other", &LARGE, false));
 }

@@ -21,7 +21,6 @@ use crate::base::planted::{self, Fault};
 use crate::base::position::{Since, read_varint, write_varint};
 use crate::conn::MULTI;
 use crate::conn::io::Io;
-use crate::filters::Filters;
 use crate::home::Home;
 use crate::mail::session::Written;
 use crate::protocol::front::Front;
@@ -127,7 +126,7 @@ pub(crate) fn needs_bytes(state: &[u8], homes: usize) -> usize {
             let (group, filter) = split(name);
             Home::group_bytes_alone(group, filter) * homes
         }
-        false if topic::has_wildcard(name) => Filters::bytes_alone(name) * homes,
+        false if topic::has_wildcard(name) => Home::filter_bytes_alone(name) * homes,
         false => TOPIC_BYTES + name.len(),
     };
     topics_kept(state).into_iter().map(of).sum()

@@ -57,6 +57,7 @@ impl Front {
         let part = self.add_sub(slot, sub);
         let to = self.conns.reply_to(slot, self.part_name(slot, part));
         let receive_max = self.conns.mqtt_row(slot).receive_max;
+        let party = self.party(slot);
         for home in homes {
             let ask = Ask::JoinGroup {
                 to,
@@ -64,6 +65,7 @@ impl Front {
                 filter: filter.into(),
                 credit: u32::from(receive_max.min(CREDIT)),
                 counts: !restored,
+                party,
             };
             self.errands.push((home, ask));
         }

@@ -1,0 +1,137 @@
+//! Filters with three and more `+` of sessions that are away: their shapes are few, and one address that has many of them leaves the
+//! sessions of another what they need.
+
+use crate::support::Server;
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, message};
+use crate::support::state::State;
+use crore_wire::mqtt::PacketType::PubAck;
+use crore_wire::mqtt::{Qos, ReasonCode, Version};
+
+/// The address with many sessions, 127.0.0.`GREEDY`.
+const GREEDY: u8 = 2;
+/// More than there are shapes.
+const MANY: usize = 400;
+/// No message is kept but for a subscription that needs it.
+const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 0\n";
+
+/// Filters of twelve levels, each with its `+` at other levels, three at least.
+fn shapes(count: usize) -> Vec<String> {
+    let shapes = (0_u32..1 << 12).filter(|shape| shape.count_ones() > 2);
+    let text = |shape: u32| {
+        let level = |n: u32| if shape >> n & 1 == 1 { "+" } else { "x" };
+        (0..12).map(level).collect::<Vec<_>>().join("/")
+    };
+    shapes.map(text).take(count).collect()
+}
+
+/// The greedy one's sessions, one after the other, with all of these filters but the last; returns that one and how many were refused.
+fn leave_sessions(broker: &Broker, share: &str) -> (String, usize) {
+    let shapes = shapes(MANY + 1);
+    let (last, first) = shapes.split_last().expect("they are many");
+    let mut refused = 0;
+    for (n, filters) in first.chunks(32).enumerate() {
+        let mut conn = Conn::open_from(GREEDY, broker, Version::V5);
+        conn.resume(&format!("greedy {n}"));
+        for filter in filters {
+            let reason = conn.subscribe(&format!("{share}{filter}"), 1);
+            refused += usize::from(reason.is_error());
+        }
+        conn.leave();
+    }
+    (last.clone(), refused)
+}
+
+/// Three messages that the filter matches.
+fn publish(broker: &Broker, filter: &str) {
+    let mut publisher = Conn::connected(broker, Version::V5, "publisher");
+    for (n, level) in (1..).zip(["a", "b", "c"]) {
+        let topic = filter.replace('+', level);
+        publisher.deliver(&message(&topic, 1, n, level.as_bytes()));
+    }
+    publisher.leave();
+}
+
+/// The session is there, and gets the three messages; then nothing.
+fn assert_missed_nothing(broker: &Broker, version: Version, client: &str) {
+    let mut conn = Conn::open(broker, version);
+    assert!(conn.resume(client), "the session is there");
+    let mut came: Vec<_> = (0..3)
+        .map(|_| {
+            let got = conn.packet();
+            let publish = got.publish();
+            conn.acknowledge(PubAck, publish.packet_id.expect("it has QoS 1").get());
+            publish.payload.to_vec()
+        })
+        .collect();
+    came.sort();
+    assert_eq!(came, [b"a", b"b", b"c"]);
+    assert!(conn.is_served(), "and nothing else");
+    conn.leave();
+}
+
+fn at_least_once() -> ReasonCode {
+    ReasonCode::granted(Qos::AtLeastOnce)
+}
+
+#[test]
+fn a_session_misses_nothing_however_many_shapes_the_sessions_of_another_address_have() {
+    for (shards, version) in [(1, VERSIONS[0]), (2, VERSIONS[1])] {
+        let broker = Broker::Crore(Server::with_shards(shards, RULE));
+        let (filter, refused) = leave_sessions(&broker, "");
+        assert_eq!(refused, 0, "each connection has few");
+        let mut conn = Conn::open(&broker, version);
+        conn.resume("modest");
+        assert_eq!(conn.subscribe(&filter, 1), at_least_once());
+        conn.leave();
+        publish(&broker, &filter);
+        assert_missed_nothing(&broker, version, "modest");
+    }
+}
+
+#[test]
+fn a_session_that_asks_for_more_later_misses_nothing_either() {
+    let broker = Broker::Crore(Server::with_shards(1, RULE));
+    let (filter, _) = leave_sessions(&broker, "");
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.resume("modest");
+    conn.subscribe(&filter, 0);
+    assert_eq!(conn.subscribe(&filter, 1), at_least_once());
+    conn.leave();
+    publish(&broker, &filter);
+    assert_missed_nothing(&broker, Version::V5, "modest");
+}
+
+#[test]
+fn groups_of_the_sessions_of_one_address_leave_room_for_one_of_another() {
+    for shards in [1, 2] {
+        let broker = Broker::Crore(Server::with_shards(shards, RULE));
+        let (filter, refused) = leave_sessions(&broker, "$share/g/");
+        assert!(refused > 0, "it has its share");
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.resume("modest");
+        let reason = conn.subscribe(&format!("$share/g/{filter}"), 1);
+        assert_eq!(reason, at_least_once());
+        conn.leave();
+        publish(&broker, &filter);
+        assert_missed_nothing(&broker, Version::V5, "modest");
+    }
+}
+
+#[test]
+fn sessions_miss_nothing_across_a_restart_however_many_shapes_there_are() {
+    let state = State::new();
+    let settings = state.settings() + RULE;
+    let Some(broker) = Broker::ours(&settings) else {
+        return;
+    };
+    let (filter, _) = leave_sessions(&broker, "");
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.resume("modest");
+    assert_eq!(conn.subscribe(&filter, 1), at_least_once());
+    conn.leave();
+    broker.stop();
+    let broker = Broker::ours(&settings).expect("a server of ours");
+    publish(&broker, &filter);
+    assert_missed_nothing(&broker, Version::V5, "modest");
+}
