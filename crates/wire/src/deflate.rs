@@ -178,8 +178,8 @@ impl Inflater {
     }
 
     /// Goes on with `data`, always the whole compressed message, until it is inflated (true) or the work is used up. `work` is in
-    /// bytes: of input and of output, and [`BLOCK_WORK`] for each block, since a block without data takes a few bytes of
-    /// input and makes as much work as thousands. At most a block or [`OUTPUT_AT_ONCE`] is done past it.
+    /// bytes: of input and of output, and `BLOCK_WORK` for each block, since a block without data takes a few bytes of
+    /// input and makes as much work as thousands. At most a block or `OUTPUT_AT_ONCE` is done past it.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Time, as the shard receives it: the broker has no clock.
 //!
 //! Every duration is reckoned with [`Now`], which never falls and never jumps, whatever happens to the wall clock. The wall clock
-//! counts only where a client or an operator sees a date or names one, and for the end of a token: [`Wall`] converts.
+//! counts only where a client or an operator sees a date or names one, and for the end of a token: `Wall` converts.
 
 /// One moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The bytes of sessions whose clients are away: what is charged for them, to whom, and which of them end when memory is short.
 //!
 //! Two sums. The account of the process has what a home's tables hold ([`Sessions::held_bytes`]). The counters by party
-//! ([`Admission::change_absent`]) have besides what all homes need for a session's subscriptions, as if nobody shared them: they say who
+//! ([`Counts::change_absent`](crate::budget::admission::Counts::change_absent)) have besides what all homes need for a session's subscriptions, as if nobody shared them: they say who
 //! holds much, and are at once the same for all shards.
 //!
 //! Invariant: a session counts for its party exactly while it is away.
