@@ -56,7 +56,13 @@ impl Directory {
     pub fn lock(path: &Path) -> Result<Directory, OpenError> {
         let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
         match fs::mkdir(path, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Ok(()) => {
+                // Its name must survive a power cut before what is written in it does.
+                let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+                let parent = open_directory(parent.unwrap_or(Path::new(".")));
+                parent.and_then(fs::fsync).map_err(failed)?;
+            }
+            Err(rustix::io::Errno::EXIST) => {}
             Err(error) => return Err(failed(error)),
         }
         let directory = open_directory(path).map_err(failed)?;
@@ -87,6 +93,18 @@ impl Directory {
             _lock: None,
         })
     }
+}
+
+/// Takes room where the file system cannot allocate it.
+fn write_zeros(file: &std::fs::File, bytes: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut done = 0;
+    while done < bytes {
+        let len = zeros.len().min((bytes - done) as usize);
+        file.write_all_at(&zeros[..len], done)?;
+        done += len as u64;
+    }
+    Ok(())
 }
 
 fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -132,11 +150,16 @@ impl Storage for Directory {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)?;
-        if let Err(error) = fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        let file = std::fs::File::from(file);
+        let allocated = match fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(&file, bytes),
+            allocated => allocated.map_err(io::Error::from),
+        };
+        if let Err(error) = allocated {
             self.remove(name)?;
-            return Err(error.into());
+            return Err(error);
         }
-        Ok(file.into())
+        Ok(file)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -153,6 +176,10 @@ impl Storage for Directory {
 }
 
 impl File for std::fs::File {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < bytes.len() {

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use crate::log::{CommitError, Log, bytes_in_group};
@@ -107,19 +107,34 @@ impl<B: Batch> Shared<B> {
         mut log: Log<S>,
         committed: &mut impl FnMut(Vec<B>),
     ) -> io::Result<()> {
+        let mut full_since: Option<Instant> = None;
         while let Some(group) = self.next_group(log.group_bytes()) {
             loop {
                 match log.commit(group.iter().map(Batch::bytes)) {
                     Ok(()) => break,
-                    Err(CommitError::Full) => std::thread::sleep(RETRY),
+                    // Nobody is answered: the batches are as if they had never come.
+                    Err(CommitError::Full) if self.ends_within(RETRY) => return Ok(()),
+                    Err(CommitError::Full) => {}
                     Err(CommitError::Failed(error)) => return Err(error),
                 }
             }
             committed(group);
-            // Behind the answers, so that nobody waits for it.
-            log.prepare();
+            // Behind the answers, so that nobody waits for it; where there is no room, not for each group.
+            if full_since.is_none_or(|since| since.elapsed() >= RETRY) {
+                full_since = (!log.prepare()?).then(Instant::now);
+            }
         }
         Ok(())
+    }
+
+    /// Whether the engine ends within this time.
+    fn ends_within(&self, time: Duration) -> bool {
+        let queue = self.lock();
+        let woken = self
+            .filled
+            .wait_timeout_while(queue, time, |queue| !queue.ends);
+        let (queue, _) = woken.expect("the lock of the log's queue is not poisoned");
+        queue.ends
     }
 
     /// Waits for batches, and takes as many as have so many bytes, or a longer one; `None` at the end.

@@ -89,6 +89,24 @@ impl SegmentHeader {
     }
 }
 
+/// The secrets of a segment's groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Salts {
+    /// Seeds their checksums.
+    pub crc: u32,
+    /// Masks the second length of each.
+    pub length: u32,
+}
+
+impl SegmentHeader {
+    pub fn salts(&self) -> Salts {
+        Salts {
+            crc: self.salt,
+            length: self.identity.log as u32,
+        }
+    }
+}
+
 /// A group as it stands in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group<'a> {
@@ -121,13 +139,13 @@ impl<'a> Group<'a> {
     }
 
     /// Writes the header of a group that is whole, and pads it; returns its checksum.
-    pub fn seal(out: &mut Vec<u8>, number: u64, previous_crc: u32, salt: u32) -> u32 {
+    pub fn seal(out: &mut Vec<u8>, number: u64, previous_crc: u32, salts: Salts) -> u32 {
         let len =
             u32::try_from(out.len() - GROUP_HEADER).expect("a group is shorter than a segment");
         out[8..16].copy_from_slice(&number.to_le_bytes());
         out[16..20].copy_from_slice(&previous_crc.to_le_bytes());
-        out[20..24].copy_from_slice(&len.to_le_bytes());
-        let crc = crc32c::crc32c_append(salt, &out[8..]);
+        out[20..24].copy_from_slice(&(len ^ salts.length).to_le_bytes());
+        let crc = crc32c::crc32c_append(salts.crc, &out[8..]);
         out[..4].copy_from_slice(&len.to_le_bytes());
         out[4..8].copy_from_slice(&crc.to_le_bytes());
         out.resize(occupied(len as usize) as usize, 0);
@@ -135,16 +153,17 @@ impl<'a> Group<'a> {
     }
 
     /// The group at the beginning of these bytes, which end with their segment; `None` where there is none.
-    pub fn decode(bytes: &'a [u8], salt: u32) -> Option<Group<'a>> {
+    pub fn decode(bytes: &'a [u8], salts: Salts) -> Option<Group<'a>> {
         let len = word(bytes.get(..GROUP_HEADER)?, 0);
-        // The length stands twice, so that a search for groups in a damaged segment rarely computes a checksum.
-        if len == 0 || len != word(bytes, 20) {
+        // The length stands twice, so that a search for groups in a damaged segment computes no checksums of what clients sent: they do
+        // not know the log's identity.
+        if len == 0 || len ^ salts.length != word(bytes, 20) {
             return None;
         }
         let end = GROUP_HEADER + len as usize;
         let crc = word(bytes, 4);
         let whole = bytes.get(8..end)?;
-        (crc32c::crc32c_append(salt, whole) == crc).then(|| Group {
+        (crc32c::crc32c_append(salts.crc, whole) == crc).then(|| Group {
             number: long(bytes, 8),
             crc,
             previous_crc: word(bytes, 16),
@@ -225,17 +244,20 @@ mod tests {
         Group::push(&mut out, b"one");
         Group::push(&mut out, b"");
         Group::push(&mut out, b"three");
-        let crc = Group::seal(&mut out, 9, 77, 5);
-        let group = Group::decode(&out, 5).expect("a group");
+        let salts = Salts { crc: 5, length: 3 };
+        let crc = Group::seal(&mut out, 9, 77, salts);
+        let group = Group::decode(&out, salts).expect("a group");
         assert_eq!((group.number, group.crc, group.previous_crc), (9, crc, 77));
         assert_eq!(group.bytes(), out.len() as u64);
         let batches: Vec<&[u8]> = group.batches().collect();
         assert_eq!(batches, [&b"one"[..], b"", b"three"]);
-        assert_eq!(Group::decode(&out, 6), None);
+        for other in [Salts { crc: 6, length: 3 }, Salts { crc: 5, length: 4 }] {
+            assert_eq!(Group::decode(&out, other), None);
+        }
         for at in 0..GROUP_HEADER + group.batches.len() {
             let mut changed = out.clone();
             changed[at] ^= 0x40;
-            assert_eq!(Group::decode(&changed, 5), None, "byte {at}");
+            assert_eq!(Group::decode(&changed, salts), None, "byte {at}");
         }
     }
 }

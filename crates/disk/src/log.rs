@@ -9,7 +9,9 @@ use std::io;
 use crate::format::{
     BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, SegmentHeader, occupied,
 };
-use crate::scan::{End, Found, Recovered, SPARE, ScanError, scan_to_end, segment_name};
+use crate::scan::{
+    End, Found, Recovered, ScanError, is_spare, scan_to_end, segment_name, spare_name,
+};
 use crate::storage::{File, Storage};
 
 /// Files that wait to become segments.
@@ -121,7 +123,7 @@ impl<S: Storage> Log<S> {
             .list()
             .map_err(|error| failed("the directory", error))?;
         for entry in entries {
-            if entry.name.starts_with(SPARE) && entry.is_file {
+            if entry.is_file && is_spare(&entry.name) {
                 let removed = log.storage.remove(&entry.name);
                 removed.map_err(|error| failed(&entry.name, error))?;
             } else if !found.foreign.contains(&entry.name) {
@@ -131,25 +133,31 @@ impl<S: Storage> Log<S> {
         if let Some(end) = end {
             log.go_on(end)?;
         }
-        log.prepare();
+        // Room is looked for again by the first commit.
+        let _ = log.prepare();
         Ok((log, found))
     }
 
-    /// Goes on behind the last group of the last segment.
+    /// Goes on behind the last group of the last segment. What was read may be in the kernel's memory only, if the process before was killed
+    /// between a write and its sync, or a sync of it failed: the last group is written once more, and all is synced.
     fn go_on(&mut self, end: End) -> Result<(), ScanError> {
         (self.segments, self.next_group, self.crc) = (end.segment, end.next_group, end.crc);
+        let name = segment_name(end.segment);
+        let failed = |error| ScanError::Io(name.clone(), error);
         // Behind a segment whose header is damaged a new one begins.
         if let Some(header) = end.header {
-            let name = segment_name(end.segment);
-            let file = self.storage.open(&name);
-            let file = file.map_err(|error| ScanError::Io(name, error))?;
+            let file = self.storage.open(&name).map_err(failed)?;
+            let mut last = vec![0; (end.offset - end.last) as usize];
+            file.read_at(&mut last, end.last).map_err(failed)?;
+            file.write_at(&last, end.last).map_err(failed)?;
+            file.sync().map_err(failed)?;
             self.segment = Some(Segment {
                 file,
                 header,
                 offset: end.offset,
             });
         }
-        Ok(())
+        self.storage.sync_names().map_err(failed)
     }
 
     /// What is the same in all segments.
@@ -182,21 +190,34 @@ impl<S: Storage> Log<S> {
     }
 
     /// Makes the files that are to be the next segments, as far as there is room; says whether all of them wait.
-    pub fn prepare(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// When a file cannot be made for another reason than want of room. The log goes on in the files that it has.
+    pub fn prepare(&mut self) -> io::Result<bool> {
         while self.spares.len() < SPARES {
-            if self.bytes.saturating_add(self.options.segment_bytes) > self.options.bytes_max {
-                return false;
+            match self.make_file(self.options.segment_bytes)? {
+                Some(spare) => self.spares.push(spare),
+                None => return Ok(false),
             }
-            self.spares_made += 1;
-            let name = format!("{SPARE}{}", self.spares_made);
-            match self.storage.create(&name, self.options.segment_bytes) {
-                Ok(file) => self.spares.push((name, file)),
-                // Whatever the reason is: the log goes on as long as it has room, and it is tried again.
-                Err(_) => return false,
-            }
-            self.bytes += self.options.segment_bytes;
         }
-        true
+        Ok(true)
+    }
+
+    /// A new file of this length, if there is room for it.
+    fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
+        if self.bytes.saturating_add(bytes) > self.options.bytes_max {
+            return Ok(None);
+        }
+        self.spares_made += 1;
+        let name = spare_name(self.spares_made);
+        match self.storage.create(&name, bytes) {
+            Ok(file) => {
+                self.bytes += bytes;
+                Ok(Some((name, file)))
+            }
+            Err(error) if is_want_of_room(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes the batches as one group. Once this returns they survive a power cut.
@@ -225,8 +246,8 @@ impl<S: Storage> Log<S> {
             self.next_segment(needed)?;
         }
         let segment = self.segment.as_mut().expect("there is one now");
-        let salt = segment.header.salt;
-        let crc = Group::seal(&mut self.group, self.next_group, self.crc, salt);
+        let salts = segment.header.salts();
+        let crc = Group::seal(&mut self.group, self.next_group, self.crc, salts);
         let written = segment.file.write_at(&self.group, segment.offset);
         let synced = written.and_then(|()| segment.file.sync());
         if let Err(error) = synced {
@@ -268,21 +289,24 @@ impl<S: Storage> Log<S> {
 
     /// A file of at least this length, with its name and length.
     fn blank(&mut self, least: u64) -> Result<(String, S::File, u64), CommitError> {
-        if least <= self.options.segment_bytes {
-            self.prepare();
-            let (name, file) = self.spares.pop().ok_or(CommitError::Full)?;
-            return Ok((name, file, self.options.segment_bytes));
+        let bytes = least.max(self.options.segment_bytes);
+        let spare = match least <= self.options.segment_bytes {
+            true => self.spares.pop(),
+            // One batch may be longer than a segment.
+            false => None,
+        };
+        let made = match spare {
+            Some(spare) => Ok(Some(spare)),
+            None => self.make_file(bytes),
+        };
+        match made {
+            Ok(Some((name, file))) => Ok((name, file, bytes)),
+            Ok(None) => Err(CommitError::Full),
+            Err(error) => {
+                self.failed = true;
+                Err(CommitError::Failed(error))
+            }
         }
-        // One batch may be longer than a segment.
-        if self.bytes.saturating_add(least) > self.options.bytes_max {
-            return Err(CommitError::Full);
-        }
-        self.spares_made += 1;
-        let name = format!("{SPARE}{}", self.spares_made);
-        let file = self.storage.create(&name, least);
-        let file = file.map_err(|_| CommitError::Full)?;
-        self.bytes += least;
-        Ok((name, file, least))
     }
 
     /// The salt of a segment: no two segments of a log have the same in practice, nor has a file of another log.
@@ -297,6 +321,11 @@ impl<F> Segment<F> {
     fn room_bytes(&self) -> u64 {
         self.header.bytes.saturating_sub(self.offset)
     }
+}
+
+fn is_want_of_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 /// Bytes that a batch of this length adds to its group.

@@ -7,18 +7,31 @@
 use std::fmt;
 use std::io;
 
-use crate::format::{ALIGNMENT, DATA_BEGIN, Group, Identity, NoSegment, SegmentHeader, VERSION};
+use crate::format::{
+    ALIGNMENT, DATA_BEGIN, Group, Identity, NoSegment, Salts, SegmentHeader, VERSION,
+};
 use crate::storage::{Entry, File, Storage};
 
 /// Names of segments: this, ten digits, and [`SUFFIX`].
 const PREFIX: &str = "segment-";
 const SUFFIX: &str = ".log";
 /// Names of files that wait to become segments.
-pub(crate) const SPARE: &str = "spare-";
+const SPARE: &str = "spare-";
 
 /// The name of the segment with this number.
 pub(crate) fn segment_name(number: u64) -> String {
     format!("{PREFIX}{number:010}{SUFFIX}")
+}
+
+/// The name of a spare file with this number.
+pub(crate) fn spare_name(number: u64) -> String {
+    format!("{SPARE}{number}")
+}
+
+/// Whether a file of this name is a spare one.
+pub(crate) fn is_spare(name: &str) -> bool {
+    let number = name.strip_prefix(SPARE).and_then(|it| it.parse().ok());
+    number.is_some_and(|number| spare_name(number) == name)
 }
 
 /// Where a batch stands.
@@ -144,7 +157,8 @@ pub(crate) struct End {
     pub header: Option<SegmentHeader>,
     /// Its number.
     pub segment: u64,
-    /// The offset behind its last group.
+    /// The offset of its last group, and the one behind that; the beginning and the end of the header where it has none.
+    pub last: u64,
     pub offset: u64,
     pub next_group: u64,
     /// The checksum of the last group.
@@ -170,6 +184,7 @@ pub(crate) fn scan_to_end<S: Storage>(
         expected: None,
         crc: 0,
         told: false,
+        last: 0,
     };
     let segments = scan.segments(storage)?;
     let mut headers = Vec::with_capacity(segments.len());
@@ -179,7 +194,9 @@ pub(crate) fn scan_to_end<S: Storage>(
     let mut end = None;
     let mut bytes = Vec::new();
     for (at, number) in segments.iter().copied().enumerate() {
-        if at > 0 && segments[at - 1] + 1 != number {
+        // No segment is removed yet: the first has the number 1.
+        let before = at.checked_sub(1).map_or(0, |at| segments[at]);
+        if before + 1 != number {
             scan.damage(DamageKind::Missing, number, 0);
         }
         let header = headers[at];
@@ -188,7 +205,7 @@ pub(crate) fn scan_to_end<S: Storage>(
             None => scan.damage(DamageKind::Header, number, 0),
             Some(header) => {
                 let name = segment_name(number);
-                read_whole(storage, &name, header.bytes, &mut bytes)?;
+                read_whole(storage, &name, &mut bytes)?;
                 offset = scan.segment(header, &bytes);
                 match segments.get(at + 1) {
                     None => scan.end(header, &bytes, offset),
@@ -199,6 +216,7 @@ pub(crate) fn scan_to_end<S: Storage>(
         end = Some(End {
             header,
             segment: number,
+            last: scan.last,
             offset,
             next_group: scan.expected.unwrap_or(1),
             crc: scan.crc,
@@ -207,17 +225,12 @@ pub(crate) fn scan_to_end<S: Storage>(
     Ok((scan.found, end))
 }
 
-/// Reads a segment's bytes, as many as there are.
-fn read_whole<S: Storage>(
-    storage: &S,
-    name: &str,
-    most: u64,
-    bytes: &mut Vec<u8>,
-) -> Result<(), ScanError> {
+/// Reads all bytes of a segment.
+fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Result<(), ScanError> {
     let failed = |error| ScanError::Io(name.to_string(), error);
     let file = storage.open(name).map_err(failed)?;
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    // A damaged length must not make this read without end: a header's checksum stands before it.
+    // What the header says of its length may be damaged.
+    let most = usize::try_from(file.bytes().map_err(failed)?).unwrap_or(usize::MAX);
     bytes.resize(most, 0);
     let len = file.read_at(bytes, 0).map_err(failed)?;
     bytes.truncate(len);
@@ -234,6 +247,8 @@ struct Scan<E> {
     crc: u32,
     /// A loss was reported, and no group came since then.
     told: bool,
+    /// The offset of the segment's last group; of its header before the first.
+    last: u64,
 }
 
 impl<E: FnMut(Found<'_>)> Scan<E> {
@@ -246,11 +261,11 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
                 .strip_prefix(PREFIX)
                 .and_then(|rest| rest.strip_suffix(SUFFIX))
                 .and_then(|digits| digits.parse().ok())
-                .filter(|number| segment_name(*number) == name);
+                .filter(|number| (1..u64::MAX).contains(number) && segment_name(*number) == name);
             match number {
                 Some(_) if !is_file => return Err(ScanError::NoFile(name)),
                 Some(number) => numbers.push(number),
-                None if name.starts_with(SPARE) => {}
+                None if is_file && is_spare(&name) => {}
                 None => self.found.foreign.push(name),
             }
         }
@@ -301,6 +316,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     /// Reads the groups of a segment; returns where they end.
     fn segment(&mut self, header: &SegmentHeader, bytes: &[u8]) -> u64 {
         self.found.segments += 1;
+        self.last = 0;
         let begins = (header.first_group, header.previous_crc);
         if self
             .expected
@@ -313,17 +329,17 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         let mut offset = DATA_BEGIN;
         loop {
             let rest = bytes.get(offset as usize..).unwrap_or_default();
-            let next = Group::decode(rest, header.salt).filter(|group| group.number == expected);
+            let next = Group::decode(rest, header.salts()).filter(|group| group.number == expected);
             if let Some(group) = next {
                 if group.previous_crc != self.crc {
                     self.damage(DamageKind::Chain, header.number, offset);
                 }
                 self.group(header.number, offset, &group);
                 offset += group.bytes();
-                expected += 1;
+                expected = expected.saturating_add(1);
                 continue;
             }
-            let Some((later, number)) = find_later(bytes, offset, header.salt, expected) else {
+            let Some((later, number)) = find_later(bytes, offset, header.salts(), expected) else {
                 break;
             };
             self.damage(DamageKind::Bytes, header.number, offset);
@@ -346,7 +362,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     fn goes_on(&mut self, header: &SegmentHeader, offset: u64, next: Option<&SegmentHeader>) {
         let ends = (self.expected, self.crc);
         let follows = |next: &SegmentHeader| (Some(next.first_group), next.previous_crc) == ends;
-        let adjoins = |next: &&SegmentHeader| next.number == header.number + 1;
+        let adjoins = |next: &&SegmentHeader| Some(next.number) == header.number.checked_add(1);
         if next.filter(adjoins).is_some_and(|next| !follows(next)) {
             self.damage(DamageKind::Bytes, header.number, offset);
         }
@@ -354,6 +370,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
 
     fn group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
         self.told = false;
+        self.last = offset;
         self.crc = group.crc;
         self.found.groups += 1;
         let place = Place {
@@ -370,10 +387,10 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
 }
 
 /// The offset and number of the next group behind this offset that verifies and is not older than `expected`.
-fn find_later(bytes: &[u8], offset: u64, salt: u32, expected: u64) -> Option<(u64, u64)> {
+fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<(u64, u64)> {
     let places = (offset + ALIGNMENT..bytes.len() as u64).step_by(ALIGNMENT as usize);
     let mut groups = places.filter_map(|at| {
-        let group = Group::decode(&bytes[at as usize..], salt)?;
+        let group = Group::decode(&bytes[at as usize..], salts)?;
         Some((at, group.number))
     });
     groups.find(|(_, number)| *number >= expected)

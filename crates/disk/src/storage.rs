@@ -57,6 +57,12 @@ pub trait Storage {
 
 /// An open file.
 pub trait File {
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn bytes(&self) -> io::Result<u64>;
+
     /// Reads at this offset until the buffer is full or the file ends; returns the number of bytes.
     ///
     /// # Errors

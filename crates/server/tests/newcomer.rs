@@ -85,11 +85,8 @@ fn settings_that_are_nearly_right_are_told_how() {
             &["crore.toml:1:1: access.user: ", "write [[access.user]]"],
         ),
         (
-            "[http]\nallowed_origins = ['file://']",
-            &[
-                "crore.toml:2:20: http.allowed_origins[1]: `file://`",
-                "\"null\" for pages from files",
-            ],
+            "[http]\nallowed_origins = ['app.example.com']",
+            &["crore.toml:2:20: http.allowed_origins[1]: `app.example.com`"],
         ),
     ];
     for (settings, parts) in table {

@@ -9,7 +9,7 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Rule;
 use crore_broker::{
-    Batch, Close, Committed, ConnId, Io, Link, Mail, Now, Part, Shard, ShardId, World,
+    Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Part, Shard, ShardId, World,
 };
 
 /// A shadow of a server with this state. It has folded these batches, in the order of the log.
@@ -42,16 +42,17 @@ pub fn digest(of: &World, log: &[(Batch, Committed)]) -> Result<u64, String> {
         writer: None,
         ..*of
     });
-    // A day ahead of the other clock, and later with each batch.
+    // Days ahead of the other clock, and later with each batch.
     let mut now = Now {
         s: 1,
-        unix_s: 86_400,
+        unix_s: 1_800_000_000,
     };
     let shard = |id| Shard::new(id, world.clone(), now);
     let mut all: Vec<Shard> = (0..shards).map(shard).collect();
     for (batch, committed) in log {
-        now.unix_s += 1;
+        (now.s, now.unix_s) = (now.s + 1, now.unix_s + 1);
         for shard in &mut all {
+            shard.handle(Input::Tick, now, &mut Nobody);
             let folded = shard.fold(&batch.bytes, committed.first, now);
             folded.map_err(|why| why.to_string())?;
             shard.flush(now, &mut Nobody);

@@ -168,7 +168,9 @@ impl<T> Queue<T> {
         if self.sent == 0 {
             self.since_s = now_s;
         }
-        while let Some(batch) = self.in_flight.get(self.sent) {
+        while self.sent < IN_FLIGHT_MAX
+            && let Some(batch) = self.in_flight.get(self.sent)
+        {
             append(batch.clone());
             self.sent += 1;
         }
@@ -340,7 +342,8 @@ impl<T> Commits<T> {
             let at = (self.next + n) % self.queues.len();
             while self.queues[at].is_due() {
                 if let Some(due) = self.take(at) {
-                    self.next = at;
+                    // The next queue's turn: one that is filled again and again must not hold up the others.
+                    self.next = at + 1;
                     return Some(due);
                 }
             }

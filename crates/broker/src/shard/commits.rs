@@ -64,6 +64,8 @@ impl Shard {
         let mut late = alloc::vec::Vec::new();
         self.commits
             .tell_late(self.front.now.s, |waiting| match &mut waiting.request {
+                // A second copy must not be acknowledged while the first is in flight (MQTT QoS 2).
+                Request::Publish(..) if waiting.once => {}
                 Request::Publish(answer, ..) => {
                     late.push((waiting.from, core::mem::replace(answer, Answer::None)));
                 }
@@ -82,6 +84,7 @@ impl Shard {
             from,
             weight,
             request,
+            ..
         } = waiting;
         self.front.lanes.to[usize::from(from)].credit_bytes += weight;
         if let Request::Ask(ask) = request {
@@ -128,9 +131,18 @@ impl Shard {
         let mut records = In(&batch[HEADER_BYTES..]);
         for _ in 0..header.records {
             let record = records.field()?;
+            let (_, write) = Write::decode(record)?;
+            if first == 0 || placement.partition_of(write.topic()) != header.partition {
+                return Err(Damaged(
+                    "a record is of another partition, or has no offset",
+                ));
+            }
             self.apply((record, first, header.unix_s), Client::NOBODY)?;
         }
-        Ok(())
+        match records.is_empty() {
+            true => Ok(()),
+            false => Err(Damaged("a batch is too long")),
+        }
     }
 
     /// Applies a record that stands in the log: its bytes, the offset of the first record of its batch, and the batch's second.

@@ -140,6 +140,7 @@ impl Shard {
         let waiting = Waiting {
             from,
             weight: 0,
+            once: false,
             request: Request::Ask(Box::new((ask, bytes))),
         };
         self.commits.push(place, waiting, held);
@@ -150,9 +151,11 @@ impl Shard {
         let at = self.front.world.placement().place_at_home(partition);
         let home = self.front.home.as_ref().expect("only homes are asked");
         let moment = (self.front.now, home.sequence(at));
+        let once = matches!(write, Write::Publish(message) if message.headers.qos > 1);
         let waiting = Waiting {
             from,
             weight,
+            once,
             request,
         };
         let encode = |out: &mut Vec<u8>, behind| write.encode(out, behind);

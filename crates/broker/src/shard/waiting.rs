@@ -14,6 +14,8 @@ pub(crate) struct Waiting {
     pub from: ShardId,
     /// The part of the sender's credit that is given back when it takes effect.
     pub weight: usize,
+    /// A message that may be published once only: its publisher waits for the outcome, however late it is.
+    pub once: bool,
     pub request: Request,
 }
 

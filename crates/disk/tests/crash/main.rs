@@ -92,14 +92,17 @@ fn live(seed: u64, fault: Fault) -> Result<(), String> {
             }
         }
         drop(log);
-        disk.power_returns();
+        match rng.chance(40) {
+            true => disk.process_restarts(),
+            false => disk.power_returns(),
+        }
     }
     Ok(())
 }
 
 #[test]
-fn answered_batches_survive_any_power_cut() {
-    for seed in 0..1000 {
+fn answered_batches_survive_any_kill_and_any_power_cut() {
+    for seed in 0..1500 {
         if let Err(why) = live(seed, Fault::None) {
             panic!("seed {seed}: {why}");
         }
@@ -181,7 +184,7 @@ fn a_segment_of_another_history_is_told() {
 
 #[test]
 fn a_missing_or_empty_segment_is_told() {
-    for (number, lost) in [(2, 18), (3, 18)] {
+    for (number, lost) in [(1, 18), (2, 18), (3, 18)] {
         let name = format!("segment-{number:010}.log");
         let disk = filled(60);
         disk.truncate(&name, 0);

@@ -438,7 +438,7 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
         }
         Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) => ReasonCode::SUCCESS,
         Outcome::Full(_) | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
-        // Its packet id stays taken, since it may still be committed; the client is not told so (`mqtt_outcome`).
+        // Told of QoS 1 only, and not to the client (`mqtt_outcome`).
         Outcome::Unknown => ReasonCode::SUCCESS,
     }
 }
