@@ -222,6 +222,17 @@ impl Topics {
         (conn != NONE).then_some(conn)
     }
 
+    /// The member at a place of a walk, `NONE` where it has left; nothing behind the last place.
+    #[inline]
+    pub fn at_place(&self, id: u32, place: u32) -> Option<u32> {
+        let row = self.rows.get(id);
+        if row.flags & SET != 0 {
+            let members = &self.sets.get(row.members).members;
+            return members.get(place as usize).copied();
+        }
+        (place == 0 && row.members != NONE).then_some(row.members)
+    }
+
     /// The one member that a topic without a set has; the topic may be a free row.
     #[inline]
     pub fn only_member(&self, id: u32) -> Option<u32> {

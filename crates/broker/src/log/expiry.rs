@@ -14,9 +14,7 @@ impl Log {
         let number = self.chains.get(entry.chain).rule;
         let ttl_s = self.lists.ttl_s(number);
         ttl_s != 0 && now_s.saturating_sub(entry.time_s) >= ttl_s
-            || entry
-                .end_s(self.blobs.get(entry.blob))
-                .is_some_and(|end_s| now_s >= end_s)
+            || entry.end_s(&self.blobs).is_some_and(|end_s| now_s >= end_s)
     }
 
     /// Removes up to `limit` messages of a rule that are older than `age_s`, or than the rule's time to live. `emptied`

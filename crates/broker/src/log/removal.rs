@@ -189,7 +189,7 @@ impl Log {
         let number = self.chains.get(chain).rule;
         self.lists.remove(&mut self.entries, number, id);
         let entry = self.entries.remove(id);
-        if let Some(end_s) = entry.end_s(self.blobs.get(entry.blob)) {
+        if let Some(end_s) = entry.end_s(&self.blobs) {
             self.mortals.remove(&(chain, end_s, id));
         }
         let row = self.chains.get_mut(chain);

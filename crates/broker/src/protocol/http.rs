@@ -107,18 +107,21 @@ impl Front {
         while self.may_read_request(slot, &buf[at..end], &mut kept, io) {
             self.work.steps.add(1);
             let head_bytes = self.world.settings.limits.head_bytes;
-            let mut head = match head::parse(&buf[at..end], head_bytes) {
+            // A head has kilobytes: it stays where it is.
+            let again;
+            let parsed = head::parse(&buf[at..end], head_bytes);
+            let mut head = match &parsed {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(error) => {
-                    self.refuse_head(slot, error, &buf[at..end], io);
+                    self.refuse_head(slot, *error, &buf[at..end], io);
                     return None;
                 }
             };
-            if !self.knows_who(slot, &head, &mut kept, io) {
+            if !self.knows_who(slot, head, &mut kept, io) {
                 break;
             }
-            let (body, limit) = self.body(slot, &head, io).ok()?;
+            let (body, limit) = self.body(slot, head, io).ok()?;
             let start = at + head.len;
             self.work.steps.add_bytes(head.len);
             let found = match body {
@@ -130,12 +133,15 @@ impl Front {
                     let bytes = &mut buf[start..end];
                     let found = dechunk(bytes, &mut kept, limit, &self.work.steps);
                     // `head` borrowed from bytes that were just overwritten.
-                    let again = head::parse(&buf[at..start], head_bytes);
-                    head = again.ok().flatten().expect("the head was read before");
+                    again = head::parse(&buf[at..start], head_bytes);
+                    head = match &again {
+                        Ok(Some(head)) => head,
+                        _ => unreachable!("the head was read before"),
+                    };
                     match found {
                         Ok(found) => found,
                         Err(error) => {
-                            self.refuse_body(slot, (&head, body), kept, error, io);
+                            self.refuse_body(slot, (head, body), kept, error, io);
                             return None;
                         }
                     }
@@ -150,13 +156,13 @@ impl Front {
                     _ => limit,
                 };
                 kept.whole = head.len + most;
-                let waits = self.wait_for_body(slot, (&head, body), &mut kept, io);
+                let waits = self.wait_for_body(slot, (head, body), &mut kept, io);
                 waits.ok()?;
                 break;
             };
             let who = core::mem::take(&mut kept).who;
             let data = &buf[start..start + body_bytes];
-            self.request_came(slot, (&head, body), who, data, io);
+            self.request_came(slot, (head, body), who, data, io);
             at = start + taken;
             if !self.conns.is_current(conn) || self.conns.get(slot).is(CLOSING) {
                 return None;

@@ -411,33 +411,25 @@ impl Shard {
         if self.front.topics.places(topic) == 1 && !d.walking {
             *budget = budget.saturating_sub(cost);
             if let Some(conn) = self.front.topics.member(topic, 0) {
-                let before = self.front.steps();
-                self.front.live(conn, topic, frames, io);
-                self.charge_matching(before, budget);
+                self.live(conn, topic, frames, budget, io);
             }
         } else {
             if !d.walking {
                 self.front.topics.begin_walk(topic);
                 (d.walking, d.place) = (true, 0);
             }
-            while d.place < self.front.topics.places(topic) {
+            while let Some(conn) = self.front.topics.at_place(topic, d.place) {
                 if *budget == 0 {
                     done = false;
                     break;
                 }
-                let place = d.place;
                 d.place += 1;
-                let member = self.front.topics.member(topic, place);
                 // Large messages that wait behind others are not written now.
-                let waits = |conn| cost > 1 && self.front.conns.get(conn).outbox != NONE;
-                *budget = budget.saturating_sub(match member.is_some_and(waits) {
-                    true => 1,
-                    false => cost,
-                });
-                if let Some(conn) = member {
-                    let before = self.front.steps();
-                    self.front.live(conn, topic, frames, io);
-                    self.charge_matching(before, budget);
+                let is_written =
+                    cost == 1 || conn == NONE || self.front.conns.get(conn).outbox == NONE;
+                *budget = budget.saturating_sub(if is_written { cost } else { 1 });
+                if conn != NONE {
+                    self.live(conn, topic, frames, budget, io);
                 }
             }
             if done {
@@ -451,10 +443,29 @@ impl Shard {
         done
     }
 
+    /// Gives a member the run.
+    #[inline]
+    fn live<I: Io>(
+        &mut self,
+        conn: u32,
+        topic: u32,
+        frames: &Frames,
+        budget: &mut u32,
+        io: &mut I,
+    ) {
+        let before = self.front.steps();
+        self.front.live(conn, topic, frames, io);
+        self.charge_matching(before, budget);
+    }
+
     /// What was matched since the shard had done so many steps takes its time, whatever was found.
+    #[inline]
     pub(crate) fn charge_matching(&self, before: u64, budget: &mut u32) {
-        let visits = (self.front.steps() - before) / STEPS_PER_VISIT;
-        *budget = budget.saturating_sub(u32::try_from(visits).unwrap_or(u32::MAX));
+        let steps = self.front.steps() - before;
+        if steps >= STEPS_PER_VISIT {
+            let visits = u32::try_from(steps / STEPS_PER_VISIT).unwrap_or(u32::MAX);
+            *budget = budget.saturating_sub(visits);
+        }
     }
 
     /// Gives every member that moved its new place.

@@ -53,15 +53,11 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
     }
     let method = method_of(method);
     let target = &line[first + 1..last];
-    if !target.is_ascii() {
-        return Err(HeadError::Malformed(
-            "a byte in the target that is not ASCII; percent-encode it (%C3%A9)",
-        ));
-    }
-    if target.iter().any(|&b| b <= b' ' || b == b'#' || b == 0x7f) {
-        return Err(HeadError::Malformed(
-            "a space, a control character or a fragment in the target",
-        ));
+    if target.iter().any(|&b| b <= b' ' || b == b'#' || b >= 0x7f) {
+        return Err(HeadError::Malformed(match target.is_ascii() {
+            true => "a space, a control character or a fragment in the target",
+            false => "a byte in the target that is not ASCII; percent-encode it (%C3%A9)",
+        }));
     }
     if target == b"*" && method == Method::Options {
         return Ok(RequestLine {
