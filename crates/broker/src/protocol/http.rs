@@ -133,11 +133,8 @@ impl Front {
                     let bytes = &mut buf[start..end];
                     let found = dechunk(bytes, &mut kept, limit, &self.work.steps);
                     // `head` borrowed from bytes that were just overwritten.
-                    again = head::parse(&buf[at..start], head_bytes);
-                    head = match &again {
-                        Ok(Some(head)) => head,
-                        _ => unreachable!("the head was read before"),
-                    };
+                    again = head::parse(&buf[at..start], head_bytes).ok().flatten();
+                    head = again.as_ref().expect("the head was read before");
                     match found {
                         Ok(found) => found,
                         Err(error) => {
@@ -156,8 +153,7 @@ impl Front {
                     _ => limit,
                 };
                 kept.whole = head.len + most;
-                let waits = self.wait_for_body(slot, (head, body), &mut kept, io);
-                waits.ok()?;
+                self.wait_for_body(slot, (head, body), &mut kept, io).ok()?;
                 break;
             };
             let who = core::mem::take(&mut kept).who;
