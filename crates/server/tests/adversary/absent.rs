@@ -83,7 +83,8 @@ fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
 
 /// Sessions with long filters, each with as many levels as there may be.
 pub fn filters(random: &mut Random) -> Script {
-    let size = random.one(&[1, 30]);
+    // The longest filter has not quite the 255 bytes that the server takes.
+    let size = random.one(&[1, 4]);
     left(random, |seed, part| {
         let mut filter = String::from("evil");
         for level in 2..LEVELS {
@@ -95,7 +96,8 @@ pub fn filters(random: &mut Random) -> Script {
 
 /// Sessions in groups of long names, some of one filter.
 pub fn groups(random: &mut Random) -> Script {
-    let size = random.one(&[10, 900]);
+    // The longest name has not quite the 255 bytes that the server takes.
+    let size = random.one(&[10, 230]);
     left(random, |seed, part| {
         let filter = if part % 2 == 0 { part } else { seed };
         format!(
