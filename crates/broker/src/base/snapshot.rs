@@ -114,6 +114,7 @@ impl Head {
         Origin {
             placement: Placement::new(self.partitions, self.homes),
             home: self.home,
+            local: true,
         }
     }
 }
@@ -124,6 +125,8 @@ const NO_HEAD: Damaged = Damaged("its head is none");
 pub(crate) struct Origin {
     pub placement: Placement,
     pub home: ShardId,
+    /// Whether local state is taken over: sessions, groups, and which filters need messages kept.
+    pub local: bool,
 }
 
 impl Origin {

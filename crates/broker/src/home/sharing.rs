@@ -236,7 +236,9 @@ impl Home {
         let count = origin.placement.count_at(origin.home);
         let mut saved = Groups::read(from, count)?;
         let (placement, me) = (self.placement, self.me);
-        if !topic::has_wildcard(saved.filter) && placement.home_of_name(saved.filter) != me {
+        let is_here =
+            topic::has_wildcard(saved.filter) || placement.home_of_name(saved.filter) == me;
+        if !is_here || !origin.local {
             return Ok(());
         }
         (saved.again).retain(|unacked| placement.home_of_name(&unacked.topic) == me);

@@ -90,6 +90,7 @@ impl Home {
         Origin {
             placement: self.placement,
             home: self.me,
+            local: true,
         }
     }
 
@@ -146,7 +147,10 @@ impl Home {
         let last = from.number()?;
         let lost = from.number()?;
         let touched_s = from.number32()?;
-        let keepers = from.number32()?;
+        let keepers = match from.number32()? {
+            keepers if origin.local => keepers,
+            _ => 0,
+        };
         let name = from.field()?;
         if name.is_empty() {
             return Err(NO_TOPIC);
@@ -184,10 +188,15 @@ impl Home {
         self.keepers.save_filters(from, block)
     }
 
-    pub(crate) fn restore_filter(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+    pub(crate) fn restore_filter(
+        &mut self,
+        from: &mut In<'_>,
+        origin: &Origin,
+    ) -> Result<(), Damaged> {
         let (count, filter) = (from.number32()?, from.field()?);
         // A name without wildcards stands for a topic that could not be made.
-        if topic::has_wildcard(filter) || self.placement.home_of_name(filter) == self.me {
+        let is_here = topic::has_wildcard(filter) || self.placement.home_of_name(filter) == self.me;
+        if is_here && origin.local {
             self.keepers.restore_filter(filter, count);
         }
         Ok(())

@@ -19,6 +19,8 @@ pub struct Restored {
     world: Arc<World>,
     me: ShardId,
     now: Now,
+    /// Whether local state is taken over.
+    local: bool,
     home: Box<Home>,
     sessions: SessionsAtHome,
     /// The snapshot that is read.
@@ -58,11 +60,22 @@ impl Restored {
         Restored {
             me,
             now,
+            local: true,
             home: Box::new(home),
             sessions: SessionsAtHome::new(placement, me, needs_bytes),
             reading: None,
             ended: Vec::new(),
             world,
+        }
+    }
+
+    /// Leaves out what is local state: sessions, groups, and which filters need messages kept. For snapshots whose server has served
+    /// clients since, so that only the log tells what became true.
+    #[must_use]
+    pub fn without_local_state(self) -> Restored {
+        Restored {
+            local: false,
+            ..self
         }
     }
 
@@ -79,7 +92,10 @@ impl Restored {
             return Err(Damaged("it is of another server"));
         }
         self.reading = Some(Reading {
-            origin: head.origin(),
+            origin: Origin {
+                local: self.local,
+                ..head.origin()
+            },
             passed_s: self.now.unix_s.saturating_sub(head.unix_s),
             rows: 0,
             topics: Vec::new(),
@@ -140,7 +156,7 @@ impl Restored {
                 }
                 Ok(())
             }
-            kind::FILTER => home.restore_filter(from),
+            kind::FILTER => home.restore_filter(from, origin),
             kind::GROUP => home.restore_group(from, origin),
             kind::LOSS => home.restore_loss(from, topics),
             kind::FORGOTTEN => home.restore_forgotten(from, origin, &world.rules),
@@ -158,7 +174,7 @@ impl Restored {
                 }
             }
             kind::SESSION => (self.sessions).restore(from, origin, world, now, reading.passed_s),
-            kind::NO_SESSION => (self.sessions).restore_gap(from, reading.partition),
+            kind::NO_SESSION => (self.sessions).restore_gap(from, origin, reading.partition),
             kind::END => {
                 reading.over = true;
                 match from.number()? == reading.records {

@@ -229,7 +229,7 @@ impl SessionsAtHome {
         passed_s: u32,
     ) -> Result<(), Damaged> {
         let saved = Sessions::read(from)?;
-        if origin.is_for(saved.client, self.placement, self.me)? {
+        if origin.is_for(saved.client, self.placement, self.me)? && origin.local {
             let partition = self.placement.partition_of(saved.client);
             let at = self.placement.place_at_home(partition);
             self.change(at, |it| it.restore(saved, world, now, passed_s));
@@ -238,9 +238,14 @@ impl SessionsAtHome {
     }
 
     /// Reads a row without a session, of this partition.
-    pub(crate) fn restore_gap(&mut self, from: &mut In<'_>, partition: u16) -> Result<(), Damaged> {
+    pub(crate) fn restore_gap(
+        &mut self,
+        from: &mut In<'_>,
+        origin: &Origin,
+        partition: u16,
+    ) -> Result<(), Damaged> {
         let (serial, life) = (from.number16()?, from.byte()?);
-        if self.placement.home_of(partition) == self.me {
+        if self.placement.home_of(partition) == self.me && origin.local {
             let at = self.placement.place_at_home(partition);
             self.partitions[at].restore_gap(serial, life);
         }

@@ -1,0 +1,170 @@
+//! What a home reads of a snapshot.
+
+use std::sync::Arc;
+
+use crore_broker::settings::{Rule, Settings};
+use crore_broker::snapshot::Head;
+use crore_broker::{Pace, Restored, Shard, World};
+use crore_wire::mqtt::{
+    self, Connect, Packet, PacketId, Properties, PropertyBuf, Qos, SubscribeOptions, Version,
+    encode,
+};
+use support::{NOW, Town};
+
+mod support;
+
+fn new_world() -> Arc<World> {
+    let rule = |filter: &str, log_messages| Rule {
+        filter: filter.into(),
+        log_messages,
+        ..Rule::default()
+    };
+    let settings = Settings {
+        rules: vec![rule("kept/#", 100), rule("#", 0)],
+        ..Settings::default()
+    };
+    support::partitioned(settings, 1, 1, 4)
+}
+
+/// The same server in its next process.
+fn restarted(town: &mut Town, change: impl FnOnce(Restored) -> Restored) -> Town {
+    let world = new_world();
+    let head = Head {
+        set: 1,
+        epoch: world.epoch,
+        seed: world.seed,
+        partitions: world.partitions,
+        homes: 1,
+        home: 0,
+        unix_s: NOW.unix_s,
+        wall_s: NOW.unix_s,
+    };
+    let mut restored = change(Restored::new(world.clone(), 0, NOW));
+    restored.begin(&head).expect("a head");
+    let _head = town.shards[0].save(&head, usize::MAX);
+    loop {
+        let block = town.shards[0].save(&head, usize::MAX);
+        if block.is_empty() {
+            break;
+        }
+        restored.take(&block).expect("a block");
+    }
+    let mut shard = Shard::new(0, world, NOW);
+    shard.adopt(restored.finish().expect("a whole snapshot"));
+    Town::of(vec![shard], NOW)
+}
+
+fn said(town: &mut Town, bytes: impl AsRef<[u8]>) -> String {
+    let conn = town.open(0);
+    town.say(conn, bytes);
+    town.settle();
+    String::from_utf8_lossy(town.received(conn)).into_owned()
+}
+
+fn post(town: &mut Town, topic: &str, fields: &str) -> String {
+    said(
+        town,
+        format!(
+            "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: 2\r\n\r\nhi"
+        ),
+    )
+}
+
+/// How many messages a topic has, by its info.
+fn messages(town: &mut Town, topic: &str) -> String {
+    let answer = said(
+        town,
+        format!("GET /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    );
+    let line = answer.lines().find(|line| line.contains("messages:"));
+    let count = line.and_then(|line| line.rsplit(' ').next());
+    count.unwrap_or("no such topic").to_string()
+}
+
+/// A client connects; says whether the server has its session.
+fn connect(town: &mut Town) -> (usize, bool) {
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(3600);
+    let mut bytes = Vec::new();
+    let connect = Connect {
+        version: Version::V5,
+        bridge: false,
+        clean_start: false,
+        keep_alive_s: 0,
+        properties: properties.properties(),
+        client_id: "client",
+        will: None,
+        user_name: None,
+        password: None,
+    };
+    encode::connect(&mut bytes, &connect);
+    let conn = town.open(0);
+    town.say(conn, bytes);
+    town.settle();
+    let bytes = town.received(conn);
+    let (header, len) = mqtt::fixed_header(bytes, 1 << 20)
+        .expect("packets")
+        .expect("one");
+    let body = &bytes[len..len + header.body_bytes()];
+    match mqtt::decode(Version::V5, header, body).expect("a packet") {
+        Packet::ConnAck(ack) => (conn, ack.session_present),
+        other => panic!("{:?}", other.kind()),
+    }
+}
+
+/// A server with an absent session that needs messages kept, by itself and by a group.
+fn served() -> Town {
+    let mut town = Town::new(&new_world(), Pace::default(), NOW);
+    let (conn, present) = connect(&mut town);
+    assert!(!present);
+    for (id, filter) in [(1, "needed/+"), (2, "needed"), (3, "$share/group/shared/#")] {
+        let mut bytes = Vec::new();
+        let options = SubscribeOptions::of(Qos::AtLeastOnce);
+        encode::subscribe(
+            &mut bytes,
+            Version::V5,
+            PacketId::new(id).expect("an id"),
+            &Properties::NONE,
+            [(filter, options)].into_iter(),
+        );
+        town.say(conn, bytes);
+        town.settle();
+    }
+    town.cut(conn);
+    town.settle();
+    for topic in ["needed/one", "needed", "shared/one", "kept/one"] {
+        post(&mut town, topic, "");
+        assert_eq!(messages(&mut town, topic), "1", "{topic}");
+    }
+    town
+}
+
+#[test]
+fn local_state_is_left_out_where_it_is_not_wanted() {
+    let mut town = served();
+    let first = post(&mut town, "kept/key", "Idempotency-Key: a\r\n");
+    let mut after = restarted(&mut town, Restored::without_local_state);
+    assert_eq!(messages(&mut after, "kept/one"), "1");
+    for topic in ["needed/one", "needed", "shared/one"] {
+        // Its rule keeps no messages, and nobody needs them.
+        assert_eq!(messages(&mut after, topic), "0", "{topic}");
+        post(&mut after, topic, "");
+        assert_eq!(messages(&mut after, topic), "0", "{topic}");
+    }
+    assert!(!connect(&mut after).1, "there is no session");
+    let again = post(&mut after, "kept/key", "Idempotency-Key: a\r\n");
+    assert_eq!(again.lines().next(), first.lines().next());
+    assert_eq!(messages(&mut after, "kept/key"), "1");
+}
+
+#[test]
+fn local_state_comes_back_after_a_planned_restart() {
+    let mut town = served();
+    let mut after = restarted(&mut town, |it| it);
+    for topic in ["needed/one", "needed", "shared/one"] {
+        assert_eq!(messages(&mut after, topic), "1", "{topic}");
+        post(&mut after, topic, "");
+        assert_eq!(messages(&mut after, topic), "2", "{topic}");
+    }
+    assert!(connect(&mut after).1, "its session is there");
+}
