@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use crate::log::{CommitError, Log, bytes_in_group};
+use crate::log::{CommitError, End, Figures, Log, bytes_in_group};
 use crate::storage::Storage;
 
 /// While the disk is full, room is looked for this often.
@@ -33,7 +33,44 @@ struct Shared<B> {
 
 struct Queue<B> {
     waiting: VecDeque<B>,
+    /// Where the log ended behind the last group that was synced.
+    end: End,
+    /// How it was then.
+    state: State,
+    /// What is asked of the log besides.
+    wishes: Wishes,
+    /// They were not carried out yet.
+    wished: bool,
     ends: bool,
+}
+
+/// What is asked of a log besides commits.
+#[derive(Clone, Copy, Default)]
+struct Wishes {
+    /// Segments before this one are to be removed.
+    remove_before: u64,
+    /// So many bytes of other files count.
+    beside: u64,
+}
+
+/// How the log of an engine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// What it occupies.
+    pub figures: Figures,
+    /// A file that is to wait as a segment cannot be made for want of room: less is to be asked for, before all room is used up.
+    pub is_full: bool,
+    /// How often the log was written and synced.
+    pub syncs: u64,
+    /// How long that took, in all.
+    pub sync_time: Duration,
+}
+
+/// What the thread is to do.
+struct Work<B> {
+    wishes: Option<Wishes>,
+    /// May be empty.
+    group: Vec<B>,
 }
 
 impl<B> Shared<B> {
@@ -63,6 +100,14 @@ impl<B: Batch> Engine<B> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
                 waiting: VecDeque::new(),
+                end: log.end(),
+                state: State {
+                    figures: log.figures(),
+                    is_full: !log.is_prepared(),
+                    ..State::default()
+                },
+                wishes: Wishes::default(),
+                wished: false,
                 ends: false,
             }),
             filled: Condvar::new(),
@@ -87,6 +132,29 @@ impl<B: Batch> Engine<B> {
         drop(queue);
         self.shared.filled.notify_one();
     }
+
+    /// Where the log ends: behind the last group that was synced.
+    pub fn end(&self) -> End {
+        self.shared.lock().end
+    }
+
+    /// How the log is.
+    pub fn state(&self) -> State {
+        self.shared.lock().state
+    }
+
+    /// Has the segments before this one removed, soon; see [`Log::remove_before`]. From then on so many bytes of other files count for
+    /// [`Options::bytes_max`](crate::Options::bytes_max).
+    pub fn remove_before(&self, segment: u64, beside: u64) {
+        let mut queue = self.shared.lock();
+        queue.wishes = Wishes {
+            remove_before: segment,
+            beside,
+        };
+        queue.wished = true;
+        drop(queue);
+        self.shared.filled.notify_one();
+    }
 }
 
 impl<B> Drop for Engine<B> {
@@ -108,45 +176,80 @@ impl<B: Batch> Shared<B> {
         committed: &mut impl FnMut(Vec<B>),
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
-        while let Some(group) = self.next_group(log.group_bytes()) {
-            loop {
-                match log.commit(group.iter().map(Batch::bytes)) {
-                    Ok(()) => break,
-                    // Nobody is answered: the batches are as if they had never come.
-                    Err(CommitError::Full) if self.ends_within(RETRY) => return Ok(()),
-                    Err(CommitError::Full) => {}
-                    Err(CommitError::Failed(error)) => return Err(error),
-                }
+        while let Some(Work { wishes, group }) = self.next(log.group_bytes(), log.is_prepared()) {
+            if let Some(wishes) = wishes {
+                carry_out(&mut log, wishes)?;
             }
-            committed(group);
+            if !group.is_empty() {
+                let began = Instant::now();
+                loop {
+                    match log.commit(group.iter().map(Batch::bytes)) {
+                        Ok(()) => break,
+                        Err(CommitError::Failed(error)) => return Err(error),
+                        Err(CommitError::Full) => {}
+                    }
+                    match self.wish_within(RETRY) {
+                        // Nobody is answered: the batches are as if they had never come.
+                        None => return Ok(()),
+                        Some(wishes) => carry_out(&mut log, wishes)?,
+                    }
+                }
+                self.note(&log, |state| {
+                    state.syncs += 1;
+                    state.sync_time += began.elapsed();
+                });
+                committed(group);
+            }
             // Behind the answers, so that nobody waits for it; where there is no room, not for each group.
-            if full_since.is_none_or(|since| since.elapsed() >= RETRY) {
+            let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY);
+            if wishes.is_some() || is_due && !log.is_prepared() {
                 full_since = (!log.prepare()?).then(Instant::now);
+                self.note(&log, |state| state.is_full = full_since.is_some());
             }
         }
         Ok(())
     }
 
-    /// Whether the engine ends within this time.
-    fn ends_within(&self, time: Duration) -> bool {
-        let queue = self.lock();
-        let woken = self
-            .filled
-            .wait_timeout_while(queue, time, |queue| !queue.ends);
-        let (queue, _) = woken.expect("the lock of the log's queue is not poisoned");
-        queue.ends
+    /// Notes how the log is.
+    fn note<S: Storage>(&self, log: &Log<S>, change: impl FnOnce(&mut State)) {
+        let mut queue = self.lock();
+        queue.end = log.end();
+        queue.state.figures = log.figures();
+        change(&mut queue.state);
     }
 
-    /// Waits for batches, and takes as many as have so many bytes, or a longer one; `None` at the end.
-    fn next_group(&self, bytes_max: usize) -> Option<Vec<B>> {
+    /// Waits so long for a wish; `None` if the engine ends.
+    fn wish_within(&self, time: Duration) -> Option<Wishes> {
+        let queue = self.lock();
+        let idle = |queue: &mut Queue<B>| !queue.ends && !queue.wished;
+        let woken = self.filled.wait_timeout_while(queue, time, idle);
+        let (mut queue, _) = woken.expect("the lock of the log's queue is not poisoned");
+        queue.wished = false;
+        (!queue.ends).then_some(queue.wishes)
+    }
+
+    /// Waits for work: for batches, of which it takes as many as have so many bytes, or a longer one; for wishes; where not all is prepared,
+    /// for the time to try again. `None` at the end.
+    fn next(&self, bytes_max: usize, is_prepared: bool) -> Option<Work<B>> {
         let mut queue = self.lock();
-        while queue.waiting.is_empty() {
+        while queue.waiting.is_empty() && !queue.wished {
             if queue.ends {
                 return None;
             }
-            let woken = self.filled.wait(queue);
-            queue = woken.expect("the lock of the log's queue is not poisoned");
+            if is_prepared {
+                let woken = self.filled.wait(queue);
+                queue = woken.expect("the lock of the log's queue is not poisoned");
+                continue;
+            }
+            let woken = self.filled.wait_timeout(queue, RETRY);
+            let (woken, timeout) = woken.expect("the lock of the log's queue is not poisoned");
+            queue = woken;
+            if timeout.timed_out() {
+                break;
+            }
         }
+        let wished = mem::take(&mut queue.wished);
+        let wishes = wished.then_some(queue.wishes);
         let mut bytes = 0;
         let mut fits = |batch: &B| {
             bytes += bytes_in_group(batch.bytes().len());
@@ -157,7 +260,14 @@ impl<B: Batch> Shared<B> {
             .iter()
             .map_while(|batch| fits(batch).then_some(()))
             .count();
-        let rest = queue.waiting.split_off(count.max(1));
-        Some(mem::replace(&mut queue.waiting, rest).into())
+        let count = count.max(1).min(queue.waiting.len());
+        let rest = queue.waiting.split_off(count);
+        let group = mem::replace(&mut queue.waiting, rest).into();
+        Some(Work { wishes, group })
     }
+}
+
+fn carry_out<S: Storage>(log: &mut Log<S>, wishes: Wishes) -> io::Result<()> {
+    log.count_beside(wishes.beside);
+    log.remove_before(wishes.remove_before)
 }

@@ -3,6 +3,7 @@
 //! Invariants: the header of a segment is on disk before the segment has its name, and the name before the first group; the segment
 //! before it is synced then. Two files wait to become the next segments, so that a full disk shows while there is room yet.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
@@ -10,7 +11,8 @@ use crate::format::{
     BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, SegmentHeader, occupied,
 };
 use crate::scan::{
-    End, Found, Recovered, ScanError, is_spare, scan_to_end, segment_name, spare_name,
+    Found, Recovered, ScanEnd, ScanError, is_spare, number_of, scan_to_end, segment_name,
+    spare_name,
 };
 use crate::storage::{File, Storage};
 
@@ -28,6 +30,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Bytes that all files may have together.
     pub bytes_max: u64,
+    /// The log begins with this segment. Earlier ones are what is left of a removal; they are removed without being read.
+    pub first_segment: u64,
 }
 
 impl Default for Options {
@@ -36,6 +40,7 @@ impl Default for Options {
         Options {
             segment_bytes: 64 << 20,
             bytes_max: u64::MAX,
+            first_segment: 1,
         }
     }
 }
@@ -60,6 +65,26 @@ impl fmt::Display for CommitError {
 
 impl std::error::Error for CommitError {}
 
+/// Where a log ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// The number of its last segment; 0 where it has none.
+    pub segment: u64,
+    /// The number of its last group; 0 where it has none.
+    pub group: u64,
+}
+
+/// What a log occupies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// The last segment that is written to no more; 0 where there is none.
+    pub sealed: u64,
+    /// Bytes of the files of all segments that are written to no more.
+    pub sealed_bytes: u64,
+}
+
 /// The segment that is written to.
 struct Segment<F> {
     file: F,
@@ -74,6 +99,8 @@ pub struct Log<S: Storage> {
     options: Options,
     identity: Identity,
     segment: Option<Segment<S::File>>,
+    /// The segments before that, and the bytes of their files.
+    sealed: VecDeque<(u64, u64)>,
     /// The number of the last segment.
     segments: u64,
     next_group: u64,
@@ -84,6 +111,8 @@ pub struct Log<S: Storage> {
     spares_made: u64,
     /// Bytes of all files.
     bytes: u64,
+    /// Bytes of other files, which count as well.
+    beside: u64,
     /// The group at hand.
     group: Vec<u8>,
     /// A write or a sync has failed.
@@ -92,7 +121,8 @@ pub struct Log<S: Storage> {
 
 impl<S: Storage> Log<S> {
     /// Reads the log in this directory and is then ready to go on with it: a torn group at its end is cut. Where there is no log a new
-    /// one begins, of this identity. Each batch and each loss is handed to `each`, in order.
+    /// one begins, of this identity. Each batch and each loss is handed to `each`, in order. Only segments from
+    /// [`Options::first_segment`] on count.
     ///
     /// # Errors
     /// When a file cannot be read, or is none that this build may read. Nothing was changed then.
@@ -102,18 +132,20 @@ impl<S: Storage> Log<S> {
         new: Identity,
         each: impl FnMut(Found<'_>),
     ) -> Result<(Log<S>, Recovered), ScanError> {
-        let (found, end) = scan_to_end(&storage, each)?;
+        let (found, end) = scan_to_end(&storage, options.first_segment.., each)?;
         let failed = |name: &str, error| ScanError::Io(name.to_string(), error);
         let mut log = Log {
             options,
             identity: found.identity.unwrap_or(new),
             segment: None,
-            segments: 0,
+            sealed: VecDeque::new(),
+            segments: options.first_segment.max(1) - 1,
             next_group: 1,
             crc: 0,
             spares: Vec::new(),
             spares_made: 0,
             bytes: 0,
+            beside: 0,
             group: Vec::new(),
             failed: false,
             storage,
@@ -123,13 +155,21 @@ impl<S: Storage> Log<S> {
             .list()
             .map_err(|error| failed("the directory", error))?;
         for entry in entries {
-            if entry.is_file && is_spare(&entry.name) {
-                let removed = log.storage.remove(&entry.name);
-                removed.map_err(|error| failed(&entry.name, error))?;
-            } else if !found.foreign.contains(&entry.name) {
-                log.bytes += entry.bytes;
+            match number_of(&entry.name) {
+                Some(number) if number >= options.first_segment => {
+                    log.bytes += entry.bytes;
+                    log.sealed.push_back((number, entry.bytes));
+                }
+                // Symbolic links and the like are left alone.
+                _ if !entry.is_file => {}
+                None if !is_spare(&entry.name) => {}
+                Some(_) | None => {
+                    let removed = log.storage.remove(&entry.name);
+                    removed.map_err(|error| failed(&entry.name, error))?;
+                }
             }
         }
+        log.sealed.make_contiguous().sort_unstable();
         if let Some(end) = end {
             log.go_on(end)?;
         }
@@ -140,7 +180,7 @@ impl<S: Storage> Log<S> {
 
     /// Goes on behind the last group of the last segment. What was read may be in the kernel's memory only, if the process before was killed
     /// between a write and its sync, or a sync of it failed: the last group is written once more, and all is synced.
-    fn go_on(&mut self, end: End) -> Result<(), ScanError> {
+    fn go_on(&mut self, end: ScanEnd) -> Result<(), ScanError> {
         (self.segments, self.next_group, self.crc) = (end.segment, end.next_group, end.crc);
         let name = segment_name(end.segment);
         let failed = |error| ScanError::Io(name.clone(), error);
@@ -156,8 +196,17 @@ impl<S: Storage> Log<S> {
                 header,
                 offset: end.offset,
             });
+            self.sealed.pop_back();
         }
         self.storage.sync_names().map_err(failed)
+    }
+
+    /// Where it ends.
+    pub fn end(&self) -> End {
+        End {
+            segment: self.segments,
+            group: self.next_group - 1,
+        }
     }
 
     /// What is the same in all segments.
@@ -165,9 +214,38 @@ impl<S: Storage> Log<S> {
         self.identity
     }
 
-    /// Bytes of all files of the log.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    /// What it occupies.
+    pub fn figures(&self) -> Figures {
+        Figures {
+            bytes: self.bytes,
+            sealed: self.segments - u64::from(self.segment.is_some()),
+            sealed_bytes: self.sealed.iter().map(|(_, bytes)| bytes).sum(),
+        }
+    }
+
+    /// So many bytes of other files count for [`Options::bytes_max`].
+    pub fn count_beside(&mut self, bytes: u64) {
+        self.beside = bytes;
+    }
+
+    /// Removes the segments before this one, but not the one that is written to. What is in them must be on disk elsewhere, and the
+    /// number of the first segment that counts, too: after a power cut any of them may be there again.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn remove_before(&mut self, segment: u64) -> io::Result<()> {
+        while let Some((number, bytes)) = self.sealed.front().copied()
+            && number < segment
+        {
+            match self.storage.remove(&segment_name(number)) {
+                // Somebody was quicker.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+            self.sealed.pop_front();
+            self.bytes -= bytes;
+        }
+        Ok(())
     }
 
     /// Bytes of groups that can be committed for certain, whatever else fills the disk.
@@ -189,12 +267,17 @@ impl<S: Storage> Log<S> {
         (room.min(GROUP_BYTES_MAX) as usize).saturating_sub(GROUP_HEADER)
     }
 
+    /// Whether all files wait that are to be the next segments.
+    pub fn is_prepared(&self) -> bool {
+        self.spares.len() >= SPARES
+    }
+
     /// Makes the files that are to be the next segments, as far as there is room; says whether all of them wait.
     ///
     /// # Errors
     /// When a file cannot be made for another reason than want of room. The log goes on in the files that it has.
     pub fn prepare(&mut self) -> io::Result<bool> {
-        while self.spares.len() < SPARES {
+        while !self.is_prepared() {
             match self.make_file(self.options.segment_bytes)? {
                 Some(spare) => self.spares.push(spare),
                 None => return Ok(false),
@@ -205,7 +288,8 @@ impl<S: Storage> Log<S> {
 
     /// A new file of this length, if there is room for it.
     fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
-        if self.bytes.saturating_add(bytes) > self.options.bytes_max {
+        let taken = self.bytes.saturating_add(self.beside);
+        if taken.saturating_add(bytes) > self.options.bytes_max {
             return Ok(None);
         }
         self.spares_made += 1;
@@ -279,11 +363,13 @@ impl<S: Storage> Log<S> {
             return Err(CommitError::Failed(error));
         }
         self.segments = number;
-        self.segment = Some(Segment {
+        let before = self.segment.replace(Segment {
             file,
             header,
             offset: DATA_BEGIN,
         });
+        let sealed = before.map(|before| (before.header.number, before.header.bytes));
+        self.sealed.extend(sealed);
         Ok(())
     }
 

@@ -6,9 +6,11 @@
 
 use std::fmt;
 use std::io;
+use std::ops::{Bound, RangeBounds};
 
 use crate::format::{
-    ALIGNMENT, DATA_BEGIN, Group, Identity, NoSegment, Salts, SegmentHeader, VERSION,
+    ALIGNMENT, BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, NoSegment, Salts,
+    SegmentHeader, VERSION,
 };
 use crate::storage::{Entry, File, Storage};
 
@@ -21,6 +23,13 @@ const SPARE: &str = "spare-";
 /// The name of the segment with this number.
 pub(crate) fn segment_name(number: u64) -> String {
     format!("{PREFIX}{number:010}{SUFFIX}")
+}
+
+/// The number of the segment with this name.
+pub(crate) fn number_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+    let number = digits.parse().ok()?;
+    ((1..u64::MAX).contains(&number) && segment_name(number) == name).then_some(number)
 }
 
 /// The name of a spare file with this number.
@@ -43,6 +52,8 @@ pub struct Place {
     pub offset: u64,
     /// The group's number.
     pub group: u64,
+    /// The offset of the batch in the segment: that of its length, behind which it stands.
+    pub batch: u64,
 }
 
 /// What a scan meets, in the order of the log.
@@ -152,7 +163,7 @@ impl std::error::Error for ScanError {}
 
 /// The end of a log: where the next group goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
+pub(crate) struct ScanEnd {
     /// The last segment; none where its header is damaged.
     pub header: Option<SegmentHeader>,
     /// Its number.
@@ -165,38 +176,63 @@ pub(crate) struct End {
     pub crc: u32,
 }
 
-/// Reads a log without changing it.
+/// The identity of the log in this directory: what its first segment with a good header says.
 ///
 /// # Errors
 /// When a file cannot be read, or is none that this build may read.
-pub fn scan<S: Storage>(storage: &S, each: impl FnMut(Found<'_>)) -> Result<Recovered, ScanError> {
-    Ok(scan_to_end(storage, each)?.0)
+pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> {
+    let mut scan = Scan::new(|_| {});
+    for number in scan.segments(storage, &..)? {
+        if let Some(header) = scan.header(storage, number)? {
+            return Ok(Some(header.identity));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads these segments of a log without changing them. The first one that is asked for must be there; `..` begins with the first one that
+/// is. Where an end is given, the segment there is expected to go on from the last one, and is not read.
+///
+/// # Errors
+/// When a file cannot be read, or is none that this build may read.
+pub fn scan<S: Storage>(
+    storage: &S,
+    segments: impl RangeBounds<u64>,
+    each: impl FnMut(Found<'_>),
+) -> Result<Recovered, ScanError> {
+    Ok(scan_to_end(storage, segments, each)?.0)
 }
 
 /// The same, and where the log ends; `None` where it has no segment.
 pub(crate) fn scan_to_end<S: Storage>(
     storage: &S,
+    range: impl RangeBounds<u64>,
     each: impl FnMut(Found<'_>),
-) -> Result<(Recovered, Option<End>), ScanError> {
-    let mut scan = Scan {
-        each,
-        found: Recovered::default(),
-        expected: None,
-        crc: 0,
-        told: false,
-        last: 0,
+) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
+    let mut scan = Scan::new(each);
+    let begin = match range.start_bound() {
+        Bound::Included(first) => Some(*first),
+        Bound::Excluded(before) => before.checked_add(1),
+        Bound::Unbounded => None,
     };
-    let segments = scan.segments(storage)?;
+    let follower = match range.end_bound() {
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(end) => Some(*end),
+        Bound::Unbounded => None,
+    };
+    let segments = scan.segments(storage, &range)?;
     let mut headers = Vec::with_capacity(segments.len());
-    for number in &segments {
-        headers.push(scan.header(storage, *number)?);
+    for number in segments.iter().copied().chain(follower) {
+        headers.push(scan.header(storage, number)?);
     }
     let mut end = None;
     let mut bytes = Vec::new();
     for (at, number) in segments.iter().copied().enumerate() {
-        // No segment is removed yet: the first has the number 1.
-        let before = at.checked_sub(1).map_or(0, |at| segments[at]);
-        if before + 1 != number {
+        let expected = match at.checked_sub(1) {
+            None => begin.unwrap_or(number),
+            Some(at) => segments[at] + 1,
+        };
+        if expected != number {
             scan.damage(DamageKind::Missing, number, 0);
         }
         let header = headers[at];
@@ -207,13 +243,13 @@ pub(crate) fn scan_to_end<S: Storage>(
                 let name = segment_name(number);
                 read_whole(storage, &name, &mut bytes)?;
                 offset = scan.segment(header, &bytes);
-                match segments.get(at + 1) {
+                match headers.get(at + 1) {
                     None => scan.end(header, &bytes, offset),
-                    Some(_) => scan.goes_on(header, offset, headers[at + 1].as_ref()),
+                    Some(next) => scan.goes_on(header, offset, next.as_ref()),
                 }
             }
         }
-        end = Some(End {
+        end = Some(ScanEnd {
             header,
             segment: number,
             last: scan.last,
@@ -252,17 +288,28 @@ struct Scan<E> {
 }
 
 impl<E: FnMut(Found<'_>)> Scan<E> {
+    fn new(each: E) -> Scan<E> {
+        Scan {
+            each,
+            found: Recovered::default(),
+            expected: None,
+            crc: 0,
+            told: false,
+            last: 0,
+        }
+    }
+
     /// The numbers of the segments, in order.
-    fn segments<S: Storage>(&mut self, storage: &S) -> Result<Vec<u64>, ScanError> {
+    fn segments<S: Storage>(
+        &mut self,
+        storage: &S,
+        segments: &impl RangeBounds<u64>,
+    ) -> Result<Vec<u64>, ScanError> {
         let failed = |error| ScanError::Io("the directory".into(), error);
         let mut numbers = Vec::new();
         for Entry { name, is_file, .. } in storage.list().map_err(failed)? {
-            let number = name
-                .strip_prefix(PREFIX)
-                .and_then(|rest| rest.strip_suffix(SUFFIX))
-                .and_then(|digits| digits.parse().ok())
-                .filter(|number| (1..u64::MAX).contains(number) && segment_name(*number) == name);
-            match number {
+            match number_of(&name) {
+                Some(number) if !segments.contains(&number) => {}
                 Some(_) if !is_file => return Err(ScanError::NoFile(name)),
                 Some(number) => numbers.push(number),
                 None if is_file && is_spare(&name) => {}
@@ -373,15 +420,17 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         self.last = offset;
         self.crc = group.crc;
         self.found.groups += 1;
-        let place = Place {
+        let mut place = Place {
             segment,
             offset,
             group: group.number,
+            batch: offset + GROUP_HEADER as u64,
         };
         for batch in group.batches() {
             self.found.batches += 1;
             self.found.bytes += batch.len() as u64;
             (self.each)(Found::Batch(place, batch));
+            place.batch += (BATCH_HEADER + batch.len()) as u64;
         }
     }
 }

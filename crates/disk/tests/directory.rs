@@ -14,6 +14,7 @@ const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 const OPTIONS: Options = Options {
     segment_bytes: 1 << 20,
     bytes_max: u64::MAX,
+    first_segment: 1,
 };
 
 /// A directory that is removed at the end.
@@ -46,7 +47,7 @@ fn open(path: &Path) -> Result<Log<Directory>, ScanError> {
 fn read(path: &Path) -> (Vec<Vec<u8>>, usize) {
     let directory = Directory::read_only(path).expect("a directory");
     let mut batches = Vec::new();
-    let found = scan(&directory, |it| {
+    let found = scan(&directory, .., |it| {
         if let Found::Batch(_, batch) = it {
             batches.push(batch.to_vec());
         }
@@ -208,6 +209,43 @@ impl Batch for Bytes {
     fn bytes(&self) -> &[u8] {
         &self.0
     }
+}
+
+#[test]
+fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
+    let place = Place::new("removed");
+    let directory = Directory::lock(&place.0).expect("a directory");
+    let options = Options {
+        bytes_max: 6 << 20,
+        ..OPTIONS
+    };
+    let (log, _) = Log::open(directory, options, IDENTITY, |_| ()).expect("a new log");
+    let (answer, answered) = mpsc::channel();
+    let committed = move |group: Vec<Bytes>| {
+        group
+            .into_iter()
+            .for_each(|it| answer.send(it.0).expect("a reader"))
+    };
+    let engine = Engine::start(log, committed, |error| panic!("{error}")).expect("a thread");
+    let mut sent = 0;
+    for round in 1..4_u8 {
+        while !engine.state().is_full {
+            engine.append(Bytes(vec![round; 64 << 10]));
+            assert_eq!(answered.recv().expect("it is answered")[0], round);
+            sent += 1;
+        }
+        let figures = engine.state().figures;
+        assert_eq!(figures.bytes, 6 << 20);
+        // With nothing to commit it sees that there is room.
+        engine.remove_before(figures.sealed + 1, 0);
+        while engine.state().is_full {
+            std::thread::yield_now();
+        }
+        assert!(!place.segment(figures.sealed).exists());
+        assert_eq!(engine.state().figures.sealed_bytes, 0);
+    }
+    assert!(sent > 3 * 3 * 15 && engine.state().syncs >= sent);
+    assert!(engine.state().figures.bytes <= 6 << 20);
 }
 
 #[test]

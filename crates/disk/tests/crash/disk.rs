@@ -111,6 +111,13 @@ impl Disk {
         self.0.borrow_mut().room = bytes;
     }
 
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        let inner = self.0.borrow();
+        let all = inner.names.values();
+        all.map(|content| content.borrow().now.len() as u64).sum()
+    }
+
     /// The process was killed: what it had written is still in the kernel's memory.
     pub fn process_restarts(&self) {
         self.0.borrow_mut().calls_left = usize::MAX;

@@ -3,7 +3,7 @@
 
 mod disk;
 
-use crore_disk::{CommitError, Found, Identity, Log, Options};
+use crore_disk::{CommitError, Found, Identity, Log, Options, Reader, scan};
 use disk::{Disk, Fault, Rng};
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
@@ -11,6 +11,7 @@ const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 const OPTIONS: Options = Options {
     segment_bytes: 4096 + 6000,
     bytes_max: u64::MAX,
+    first_segment: 1,
 };
 
 /// Batches as a number and bytes that follow from it.
@@ -39,15 +40,16 @@ fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(Found<'_>) {
     }
 }
 
-/// One life of a disk: the power goes and returns, several times.
-fn live(seed: u64, fault: Fault) -> Result<(), String> {
+/// One life of a disk: the power goes and returns, several times. With `forgets`, the first segment that counts is not known any more.
+fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
     let disk = Disk::new(seed, fault);
     let mut rng = Rng(seed ^ 0xc0ffee);
-    // The batches in the log as far as is known: those that were answered, and those that came back.
-    let mut known: Vec<u32> = Vec::new();
+    // The batches in the log as far as is known, and their segments: those that were answered, and those that came back.
+    let mut known: Vec<(u32, u64)> = Vec::new();
     // The batches of the group under way when the power went.
     let mut unanswered: Vec<u32> = Vec::new();
     let mut next = 0;
+    let mut options = OPTIONS;
     for _ in 0..6 {
         let (mut found, mut losses) = (Vec::new(), 0);
         disk.power_goes_after(if rng.chance(10) {
@@ -55,12 +57,13 @@ fn live(seed: u64, fault: Fault) -> Result<(), String> {
         } else {
             usize::MAX
         });
-        let opened = Log::open(
-            disk.clone(),
-            OPTIONS,
-            IDENTITY,
-            read(&mut found, &mut losses),
-        );
+        if forgets {
+            options = OPTIONS;
+        }
+        let opened = Log::open(disk.clone(), options, IDENTITY, |it| match it {
+            Found::Batch(place, batch) => found.push((number_of(batch), place.segment)),
+            Found::Damage(_) => losses += 1,
+        });
         let Ok((mut log, recovered)) = opened else {
             // The power went while the log was read.
             disk.power_returns();
@@ -69,11 +72,16 @@ fn live(seed: u64, fault: Fault) -> Result<(), String> {
         if losses > 0 || !recovered.damages.is_empty() {
             return Err(format!("a loss is told: {:?}", recovered.damages));
         }
-        let whole = [&known[..], &unanswered].concat();
-        if found != known && found != whole {
+        let answered = known.iter().map(|(number, _)| *number);
+        let whole = answered.clone().chain(unanswered.iter().copied());
+        let numbers = found.iter().map(|(number, _)| *number);
+        if !numbers.clone().eq(answered) && !numbers.eq(whole) {
             return Err(format!(
                 "{known:?} and perhaps {unanswered:?} became {found:?}"
             ));
+        }
+        if log.figures().bytes != disk.bytes() {
+            return Err(format!("{:?} of {}", log.figures(), disk.bytes()));
         }
         known = found;
         unanswered.clear();
@@ -83,12 +91,22 @@ fn live(seed: u64, fault: Fault) -> Result<(), String> {
             next += group.len() as u32;
             let bytes: Vec<Vec<u8>> = group.iter().map(|n| batch(*n, &mut rng)).collect();
             match log.commit(bytes.iter().map(Vec::as_slice)) {
-                Ok(()) => known.extend(group),
+                Ok(()) => {
+                    let segment = log.end().segment;
+                    known.extend(group.iter().map(|number| (*number, segment)));
+                }
                 Err(CommitError::Full) => {}
                 Err(CommitError::Failed(_)) => {
                     unanswered = group;
                     break;
                 }
+            }
+            if rng.chance(3) {
+                // What stands before is on disk elsewhere.
+                options.first_segment += rng.below(4) as u64;
+                options.first_segment = options.first_segment.min(log.figures().sealed + 1);
+                known.retain(|(_, segment)| *segment >= options.first_segment);
+                let _ = log.remove_before(options.first_segment);
             }
         }
         drop(log);
@@ -103,7 +121,7 @@ fn live(seed: u64, fault: Fault) -> Result<(), String> {
 #[test]
 fn answered_batches_survive_any_kill_and_any_power_cut() {
     for seed in 0..1500 {
-        if let Err(why) = live(seed, Fault::None) {
+        if let Err(why) = live(seed, Fault::None, false) {
             panic!("seed {seed}: {why}");
         }
     }
@@ -112,9 +130,139 @@ fn answered_batches_survive_any_kill_and_any_power_cut() {
 #[test]
 fn a_missing_sync_is_found() {
     for fault in [Fault::FileNotSynced, Fault::NamesNotSynced] {
-        let found = (0..200).find(|seed| live(*seed, fault).is_err());
+        let found = (0..200).find(|seed| live(*seed, fault, false).is_err());
         assert!(found.is_some(), "{fault:?} was not found");
     }
+}
+
+/// Without the number of the first segment a removed one counts again, or is missed.
+#[test]
+fn a_forgotten_first_segment_is_found() {
+    let found = (0..200).find(|seed| live(*seed, Fault::None, true).is_err());
+    assert!(found.is_some());
+}
+
+#[test]
+fn removed_segments_give_room_to_a_full_log() {
+    let disk = filled(60);
+    let options = Options {
+        bytes_max: 5 * OPTIONS.segment_bytes,
+        ..OPTIONS
+    };
+    let opened = Log::open(disk.clone(), options, IDENTITY, |_| ());
+    let (mut log, _) = opened.expect("a log");
+    let batch = [0; 300];
+    while log.commit([&batch[..]]).is_ok() {}
+    assert_eq!((log.end().segment, log.is_prepared()), (5, false));
+    assert!(matches!(log.prepare(), Ok(false)));
+    log.remove_before(3).expect("they are there");
+    let figures = log.figures();
+    assert_eq!(figures.bytes, 3 * OPTIONS.segment_bytes);
+    assert_eq!(
+        (figures.sealed, figures.sealed_bytes),
+        (4, 2 * OPTIONS.segment_bytes)
+    );
+    assert!(matches!(log.prepare(), Ok(true)));
+    // Other files count as well.
+    log.remove_before(4).expect("it is there");
+    log.count_beside(OPTIONS.segment_bytes + 1);
+    log.commit([&batch[..]]).expect("there is room");
+    assert!(matches!(log.prepare(), Ok(false)));
+    // The segment that is written to stays.
+    log.remove_before(u64::MAX).expect("they are there");
+    log.commit([&batch[..]]).expect("there is room");
+    let first_segment = log.end().segment;
+    drop(log);
+    let (mut found, mut losses) = (Vec::new(), 0);
+    let options = Options {
+        first_segment,
+        ..OPTIONS
+    };
+    let opened = Log::open(disk, options, IDENTITY, read(&mut found, &mut losses));
+    assert!(opened.is_ok());
+    assert_eq!((found.len(), losses), (2, 0));
+}
+
+/// A removal that did not come to its end, and one that went too far.
+#[test]
+fn a_log_begins_with_its_first_segment() {
+    for first_segment in 1..=4 {
+        let disk = filled(60);
+        let options = Options {
+            first_segment,
+            ..OPTIONS
+        };
+        let (mut found, mut losses) = (Vec::new(), 0);
+        let opened = Log::open(
+            disk.clone(),
+            options,
+            IDENTITY,
+            read(&mut found, &mut losses),
+        );
+        let (log, _) = opened.expect("a log");
+        let left = 60 - 18 * (first_segment as usize - 1);
+        assert_eq!((found.len(), losses), (left, 0));
+        // What was before it is gone.
+        let spares = 2 * OPTIONS.segment_bytes;
+        let segments = (5 - first_segment) * OPTIONS.segment_bytes;
+        assert_eq!(log.figures().bytes, segments + spares);
+        assert_eq!(disk.bytes(), segments + spares);
+        drop(log);
+        let (mut found, mut losses) = (Vec::new(), 0);
+        let earlier = Options {
+            first_segment: 1,
+            ..OPTIONS
+        };
+        let opened = Log::open(disk, earlier, IDENTITY, read(&mut found, &mut losses));
+        assert!(opened.is_ok());
+        let missing = usize::from(first_segment > 1);
+        assert_eq!((found.len(), losses), (left, missing));
+    }
+}
+
+#[test]
+fn a_log_without_segments_begins_with_the_first_that_counts() {
+    let disk = Disk::new(1, Fault::None);
+    let options = Options {
+        first_segment: 7,
+        ..OPTIONS
+    };
+    let opened = Log::open(disk.clone(), options, IDENTITY, |_| ());
+    let (mut log, found) = opened.expect("an empty disk");
+    assert!(found.damages.is_empty());
+    log.commit([&[0; 4][..]]).expect("there is room");
+    assert_eq!(log.end().segment, 7);
+    drop(log);
+    let opened = Log::open(disk, options, IDENTITY, |_| ());
+    let (_, found) = opened.expect("a log");
+    assert_eq!((found.batches, found.damages.len()), (1, 0));
+}
+
+#[test]
+fn sealed_segments_are_read_while_the_log_goes_on() {
+    let disk = filled(60);
+    let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
+    let (mut log, _) = opened.expect("a log");
+    // The fourth segment has six groups; what stands in it does not matter.
+    log.commit([&[9; 300][..]]).expect("there is room");
+    let mut places = Vec::new();
+    let found = scan(&disk, 2..4, |it| match it {
+        Found::Batch(place, batch) => places.push((place, batch.to_vec())),
+        Found::Damage(damage) => panic!("{damage:?}"),
+    });
+    assert_eq!(found.expect("a log").segments, 2);
+    let numbers = places.iter().map(|(_, batch)| number_of(batch));
+    assert!(numbers.eq(18..54));
+    let mut reader = Reader::new(disk.clone());
+    for (place, batch) in places.iter().rev().chain(&places) {
+        let read = reader.batch(place.of_batch()).expect("a batch");
+        assert_eq!(read, batch);
+    }
+    assert!(reader.batch((3, 1 << 40)).is_err());
+    // The last group of the last one is gone, which the next segment says.
+    assert!(disk.damage("segment-0000000003.log", 4096 + 17 * 328 + 100));
+    let found = scan(&disk, 2..4, |_| ()).expect("a log");
+    assert_eq!(found.damages.len(), 1);
 }
 
 /// A log of so many groups of one batch each.
