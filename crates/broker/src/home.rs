@@ -80,7 +80,7 @@ use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
 use crate::store::slab::{NONE, Slab, Vacant as _};
 
-/// Seconds that a topic is idle before it goes for one of a client that has its share of all topics: longer than a client takes from
+/// Seconds that a topic is idle before it goes for one of another client that has its share of all topics: longer than a client takes from
 /// making a topic to using it.
 const IDLE_S: u32 = 60;
 
@@ -254,17 +254,17 @@ impl Home {
     ///
     /// # Errors
     /// The limit that was reached.
-    fn make_room(&mut self, client: Client, rules: &Rules, now: Now) -> Result<(), Reached> {
+    fn make_room(&mut self, client: Client, now: Now) -> Result<(), Reached> {
         // First: a client that makes too many topics must not cause others to be forgotten.
         self.admission.make_topic(client, now.unix_s)?;
         let topics = self.rows.len() as usize + self.coming.to_make();
         let has_share = self.makers.may_take(client, topics, self.topics_max);
-        // One that has its share takes no place of topics that others have only just left.
+        // One that has its share gives up its own idle topics, and takes no place of topics that others have only just left.
         let idle_since_s = match topics < self.topics_max {
             true => now.unix_s.saturating_sub(IDLE_S),
             false => u32::MAX,
         };
-        match has_share || self.forget_one(rules, idle_since_s) {
+        match has_share || self.forget_one(client, idle_since_s) {
             true => Ok(()),
             false => Err(Reached::Topics),
         }

@@ -208,7 +208,7 @@ impl Home {
         let id = match found {
             Some(id) => id,
             None => {
-                self.admit_topic(ask.hash, name, ask.client, rules, now)
+                self.admit_topic(ask.hash, name, ask.client, now)
                     .map_err(Attached::Full)?;
                 self.create(ask.hash, name, ask.client, rules, now)
             }

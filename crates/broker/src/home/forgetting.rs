@@ -1,12 +1,17 @@
 //! Idle topics in the order in which they may be forgotten, and how far forgetting has come.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-/// The queues of a home's idle topics.
+use crate::budget::admission::Client;
+
+/// A home's idle topics, in a queue for each rule and each client that they count for.
 pub(super) struct Forgetting {
-    /// By rule: topics, and since when they are idle.
-    idle: Vec<VecDeque<(u32, u32)>>,
+    /// By client and rule: topics, and since when they are idle. No queue is empty.
+    idle: BTreeMap<(u32, u8), VecDeque<(u32, u32)>>,
+    /// Each queue's rule, since when its first topic is idle, and its client.
+    firsts: BTreeSet<(u8, u32, u32)>,
+    rules: usize,
     /// The clock has ticked, and not all that has expired since is dropped yet.
     pub due: bool,
     /// The rule with which it goes on.
@@ -16,32 +21,56 @@ pub(super) struct Forgetting {
 }
 
 impl Forgetting {
-    /// Empty queues of so many rules.
+    /// No topics of so many rules.
     pub fn new(rules: usize) -> Forgetting {
         Forgetting {
-            idle: (0..rules).map(|_| VecDeque::new()).collect(),
+            idle: BTreeMap::new(),
+            firsts: BTreeSet::new(),
+            rules,
             due: false,
             rule: 0,
             came: 0,
         }
     }
 
-    /// A topic is idle since this second.
-    pub fn queue(&mut self, rule: u8, topic: u32, since_s: u32) {
-        self.idle[rule as usize].push_back((topic, since_s));
+    /// A topic, which counts for this client, is idle since this second.
+    pub fn queue(&mut self, rule: u8, client: Client, topic: u32, since_s: u32) {
+        let client = client.number();
+        let queue = self.idle.entry((client, rule)).or_default();
+        if queue.is_empty() {
+            self.firsts.insert((rule, since_s, client));
+        }
+        queue.push_back((topic, since_s));
     }
 
-    /// A topic that was taken may go next after all.
-    pub fn put_back(&mut self, rule: u8, topic: u32) {
-        self.idle[rule as usize].push_front((topic, 0));
+    /// Takes a topic that counts for this client: the one that is idle longest, of the first rule that has one.
+    pub fn take_of(&mut self, client: Client) -> Option<u32> {
+        let client = client.number();
+        let mut queues = self.idle.range((client, 0)..=(client, u8::MAX));
+        let (_, rule) = *queues.next()?.0;
+        self.take(client, rule)
     }
 
-    /// Takes the topic that may be forgotten first, if `may_go` says so of the second since which it is idle.
-    pub fn take_until(&mut self, rule: u8, may_go: impl Fn(u32) -> bool) -> Option<u32> {
-        let queue = &mut self.idle[rule as usize];
-        let (topic, _) = queue.front().filter(|(_, since_s)| may_go(*since_s))?;
-        let topic = *topic;
-        queue.pop_front();
+    /// Takes the topic of this rule that may be forgotten first, if it is idle since `until_s` or longer.
+    pub fn take_until(&mut self, rule: u8, until_s: u32) -> Option<u32> {
+        let mut firsts = self.firsts.range((rule, 0, 0)..=(rule, until_s, u32::MAX));
+        let (_, _, client) = *firsts.next()?;
+        self.take(client, rule)
+    }
+
+    /// Takes a topic that is idle since `until_s` or longer: the one that may be forgotten first, of the first rule that has one.
+    pub fn take_any(&mut self, until_s: u32) -> Option<u32> {
+        (0..self.rules as u8).find_map(|rule| self.take_until(rule, until_s))
+    }
+
+    fn take(&mut self, client: u32, rule: u8) -> Option<u32> {
+        let queue = self.idle.get_mut(&(client, rule))?;
+        let (topic, since_s) = queue.pop_front()?;
+        self.firsts.remove(&(rule, since_s, client));
+        match queue.front() {
+            Some((_, next_s)) => drop(self.firsts.insert((rule, *next_s, client))),
+            None => drop(self.idle.remove(&(client, rule))),
+        }
         Some(topic)
     }
 
@@ -53,7 +82,7 @@ impl Forgetting {
     /// Goes on with the next rule.
     pub fn next_rule(&mut self) {
         let next = usize::from(self.rule) + 1;
-        self.rule = (next % self.idle.len()) as u8;
+        self.rule = (next % self.rules) as u8;
     }
 
     /// The turn ends at this sequence number; returns how many messages came in it.
@@ -63,12 +92,21 @@ impl Forgetting {
 
     /// The rules change: there are so many from now on, and topics have the number that `rule_of` gives.
     pub fn change_rules(&mut self, rules: usize, rule_of: impl Fn(u32) -> u8) {
-        self.rule = 0;
-        let mut idle: Vec<_> = self.idle.drain(..).flatten().collect();
-        idle.sort_by_key(|(_, since_s)| *since_s);
-        self.idle.resize_with(rules, Default::default);
-        for (topic, since_s) in idle {
-            self.queue(rule_of(topic), topic, since_s);
+        let mut idle: Vec<_> = core::mem::replace(
+            self,
+            Forgetting {
+                came: self.came,
+                due: self.due,
+                ..Forgetting::new(rules)
+            },
+        )
+        .idle
+        .into_iter()
+        .flat_map(|((client, _), queue)| queue.into_iter().map(move |idle| (client, idle)))
+        .collect();
+        idle.sort_by_key(|(_, (_, since_s))| *since_s);
+        for (client, (topic, since_s)) in idle {
+            self.queue(rule_of(topic), Client::from_number(client), topic, since_s);
         }
     }
 }
@@ -77,28 +115,49 @@ impl Forgetting {
 mod tests {
     use super::*;
 
+    const NOBODY: Client = Client::NOBODY;
+
     #[test]
     fn topics_go_in_the_order_of_their_idleness_whatever_their_rules_were() {
         let mut forgetting = Forgetting::new(3);
         for (rule, topic, since_s) in [(0, 1, 10), (1, 2, 20), (2, 3, 15), (0, 4, 30)] {
-            forgetting.queue(rule, topic, since_s);
+            forgetting.queue(rule, NOBODY, topic, since_s);
         }
         forgetting.next_rule();
         forgetting.change_rules(2, |topic| u8::from(topic == 4));
         assert_eq!(forgetting.rule(), 0);
-        let old = |since_s| since_s <= 15;
-        assert_eq!(forgetting.take_until(0, old), Some(1));
-        assert_eq!(forgetting.take_until(0, old), Some(3));
-        assert_eq!(forgetting.take_until(0, old), None);
-        assert_eq!(forgetting.take_until(0, |_| true), Some(2));
-        forgetting.put_back(0, 2);
-        assert_eq!(forgetting.take_until(0, old), Some(2));
+        assert_eq!(forgetting.take_until(0, 15), Some(1));
+        assert_eq!(forgetting.take_until(0, 15), Some(3));
+        assert_eq!(forgetting.take_until(0, 15), None);
+        assert_eq!(forgetting.take_any(29), Some(2));
+        assert_eq!(forgetting.take_any(29), None);
+        assert_eq!(forgetting.take_any(30), Some(4));
+    }
+
+    #[test]
+    fn the_topics_of_one_client_go_alone_and_those_of_all_in_order() {
+        let [one, other] = [6, 8].map(Client::from_number);
+        let mut forgetting = Forgetting::new(2);
+        for (rule, client, topic, since_s) in [
+            (1, one, 1, 10),
+            (0, other, 2, 20),
+            (0, one, 3, 30),
+            (0, NOBODY, 4, 40),
+            (0, one, 5, 50),
+        ] {
+            forgetting.queue(rule, client, topic, since_s);
+        }
+        forgetting.change_rules(2, |topic| u8::from(topic == 1));
+        assert_eq!(forgetting.take_of(one), Some(3));
+        assert_eq!(forgetting.take_any(45), Some(2));
+        assert_eq!(forgetting.take_of(other), None);
+        assert_eq!(forgetting.take_any(45), Some(4));
+        assert_eq!(forgetting.take_any(45), Some(1));
+        assert_eq!(forgetting.take_of(one), Some(5));
         assert_eq!(
-            (
-                forgetting.take_until(0, |_| true),
-                forgetting.take_until(1, |_| true)
-            ),
-            (None, Some(4))
+            (forgetting.take_of(one), forgetting.take_any(u32::MAX)),
+            (None, None)
         );
+        assert!(forgetting.idle.is_empty() && forgetting.firsts.is_empty());
     }
 }

@@ -60,7 +60,7 @@ impl Home {
         }
         let found = self.find(message.hash, message.name);
         if found.is_none() && !self.coming.makes(message.hash) {
-            self.make_room(client, rules, now)?;
+            self.make_room(client, now)?;
         }
         Ok(found)
     }

@@ -57,11 +57,10 @@ impl Home {
         verb: Verb,
         (hash, name): (u32, &[u8]),
         client: Client,
-        rules: &Rules,
         now: Now,
     ) -> Result<Reserved, Reached> {
         if verb == Verb::Create {
-            self.admit_topic(hash, name, client, rules, now)?;
+            self.admit_topic(hash, name, client, now)?;
         }
         let makes = verb == Verb::Create && self.find(hash, name).is_none();
         self.coming.add(hash, makes);

@@ -31,7 +31,7 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Outcome {
         match verb {
-            Verb::Create => match self.admit_topic(hash, name, client, rules, now) {
+            Verb::Create => match self.admit_topic(hash, name, client, now) {
                 Ok(()) => self.make(hash, name, client, rules, now),
                 Err(reached) => Outcome::Full(reached),
             },
@@ -50,11 +50,10 @@ impl Home {
         hash: u32,
         name: &[u8],
         client: Client,
-        rules: &Rules,
         now: Now,
     ) -> Result<(), Reached> {
         if self.find(hash, name).is_none() && !self.coming.makes(hash) {
-            self.make_room(client, rules, now)?;
+            self.make_room(client, now)?;
         }
         Ok(())
     }
@@ -210,7 +209,8 @@ impl Home {
             let row = self.rows.get_mut(id);
             row.flags |= QUEUED;
             row.touched_s = now.unix_s;
-            self.forgetting.queue(row.rule, id, now.unix_s);
+            let client = self.makers.holder(id);
+            self.forgetting.queue(row.rule, client, id, now.unix_s);
         }
     }
 
@@ -275,8 +275,10 @@ impl Home {
     fn forget_idle(&mut self, number: u8, rules: &Rules, now: Now, most: usize) -> usize {
         let age_s = rules.get(number).position_age_s;
         for looked_at in 0..most {
-            let may_go = |since_s: u32| since_s.saturating_add(age_s) <= now.unix_s;
-            let Some(id) = self.forgetting.take_until(number, may_go) else {
+            let Some(until_s) = now.unix_s.checked_sub(age_s) else {
+                return looked_at;
+            };
+            let Some(id) = self.forgetting.take_until(number, until_s) else {
                 return looked_at;
             };
             self.steps.add(1);
@@ -296,7 +298,8 @@ impl Home {
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= QUEUED;
-            self.forgetting.queue(number, id, since_s);
+            let client = self.makers.holder(id);
+            self.forgetting.queue(number, client, id, since_s);
         }
         most
     }
@@ -323,27 +326,23 @@ impl Home {
         expired
     }
 
-    /// Makes room for a new topic: the topic that is idle longest goes early, of the first rule that has one which is idle since that
-    /// second or longer. Says whether one went.
-    pub(super) fn forget_one(&mut self, rules: &Rules, since_s: u32) -> bool {
-        let mut looked_at = 0;
-        for number in 0..=rules.retained() {
-            while let Some(id) = self
-                .forgetting
-                .take_until(number, |idle_s| idle_s <= since_s)
-            {
-                self.steps.add(1);
-                looked_at += 1;
-                if looked_at > ROOM_TRIES {
-                    // The next call looks further.
-                    self.forgetting.put_back(number, id);
-                    return false;
-                }
-                self.rows.get_mut(id).flags &= !QUEUED;
-                if self.is_unused(id) {
-                    self.remove(id);
-                    return true;
-                }
+    /// Makes room for a new topic: the topic that is idle longest goes early, of the first rule that has one; of those that count for
+    /// this client, or else of those that are idle since that second or longer. Says whether one went.
+    pub(super) fn forget_one(&mut self, client: Client, until_s: u32) -> bool {
+        // The next call looks further.
+        for _ in 0..ROOM_TRIES {
+            let own = match client {
+                Client::NOBODY => None,
+                client => self.forgetting.take_of(client),
+            };
+            let Some(id) = own.or_else(|| self.forgetting.take_any(until_s)) else {
+                return false;
+            };
+            self.steps.add(1);
+            self.rows.get_mut(id).flags &= !QUEUED;
+            if self.is_unused(id) {
+                self.remove(id);
+                return true;
             }
         }
         false

@@ -192,8 +192,7 @@ impl Shard {
         client: Client,
     ) {
         let home = self.front.home.as_mut().expect("only homes are asked");
-        let (rules, now) = (&self.front.world.rules, self.front.now);
-        match home.reserve_topic(verb, (hash, name), client, rules, now) {
+        match home.reserve_topic(verb, (hash, name), client, self.front.now) {
             Ok(reserved) => {
                 let request = Request::Publish(answer, client, reserved);
                 self.append(from, &Write::Topic(verb, name), request, 0);

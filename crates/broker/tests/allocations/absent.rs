@@ -185,7 +185,7 @@ fn client(n: usize) -> String {
 }
 
 #[test]
-fn what_absent_sessions_hold_is_charged_whatever_they_left_behind() {
+fn wills_filters_and_shares_of_absent_sessions_are_charged_until_they_end() {
     for shards in [1, 2] {
         let plain = |n| Guest {
             client: client(n),

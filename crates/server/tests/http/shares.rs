@@ -59,21 +59,49 @@ fn topics_that_one_address_publishes_to_leave_room_for_those_of_another() {
 }
 
 #[test]
-fn a_topic_that_was_just_made_stays_however_many_another_address_makes() {
+fn an_address_past_its_share_gives_up_its_own_idle_topics_and_no_other() {
     let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 100\n");
+    // Made while nobody needs a share, and idle since.
+    assert_eq!(once(&server, "PUT", "/pub/early", &[], "").status, 201);
     let make = |many: std::ops::Range<u32>| {
         let mut conn = greedy(&server);
-        let mut put = |n| conn.request("PUT", &format!("/pub/greedy/{n}"), &[], "");
-        let made = many.filter(|n| put(*n).status == 201);
-        made.count()
+        for n in many {
+            let made = conn.request("PUT", &format!("/pub/greedy/{n}"), &[], "");
+            assert_eq!(made.status, 201, "{n}: {made:?}");
+        }
     };
-    let share = make(0..150);
-    assert!(share < 100, "{share}");
+    make(0..150);
     let made = once(&server, "PUT", "/pub/modest", &[], "");
     assert_eq!(made.status, 201, "{made:?}");
     make(150..300);
-    let deleted = once(&server, "DELETE", "/pub/modest", &[], "");
-    assert_eq!(deleted.status, 200, "{deleted:?}");
+    for topic in ["early", "modest", "greedy/299"] {
+        let there = once(&server, "GET", &format!("/pub/{topic}"), &[], "");
+        assert_eq!(there.status, 200, "{topic}: {there:?}");
+    }
+    let gone = once(&server, "GET", "/pub/greedy/149", &[], "");
+    assert_eq!(gone.status, 404, "{gone:?}");
+}
+
+#[test]
+fn topics_that_an_address_has_deleted_leave_room_for_its_next_ones() {
+    let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 200\n");
+    // All that may be had, and each with a message: not idle.
+    let mut conn = greedy(&server);
+    let taken = (0..300).filter(|n| {
+        let target = format!("/pub/greedy/{n}");
+        conn.request("POST", &target, &[], "x").status == 202
+    });
+    assert!(taken.count() < 200);
+    for (n, message) in (0..200).flat_map(|n| [(n, false), (n, true)]) {
+        let target = format!("/pub/modest/{n}.{message}");
+        let made = match message {
+            true => once(&server, "POST", &target, &[], "x"),
+            false => once(&server, "PUT", &target, &[], ""),
+        };
+        assert!([201, 202].contains(&made.status), "{n}: {made:?}");
+        let deleted = once(&server, "DELETE", &target, &[], "");
+        assert_eq!(deleted.status, 200, "{n}: {deleted:?}");
+    }
 }
 
 #[test]

@@ -290,7 +290,7 @@ fn refusal(all: &Certificates, settings: &str) -> String {
 }
 
 #[test]
-fn what_is_not_read_is_refused_by_file_and_line_with_the_remedy() {
+fn unreadable_keys_and_certificates_are_refused_by_file_and_line_with_the_remedy() {
     let all = Certificates::new();
     let (leaf, _, key) = chain(&all);
     let cert = file(&all, "good.pem", leaf.as_bytes());

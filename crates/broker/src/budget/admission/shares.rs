@@ -38,6 +38,13 @@ impl Holders {
         may_take(self.held_by(client), most.saturating_sub(taken), HALF)
     }
 
+    /// The client that is known to hold this row, if any.
+    #[inline]
+    pub fn holder(&self, row: u32) -> Client {
+        let holder = self.holders.get(&row);
+        holder.copied().unwrap_or(Client::NOBODY)
+    }
+
     /// Rows that this client is known to hold.
     pub fn held_by(&self, client: Client) -> usize {
         self.held.get(&client.number()).copied().unwrap_or(0) as usize

@@ -128,7 +128,7 @@ impl World {
             Step::Publish(topic) => {
                 let name = name(topic);
                 let (hash, key, rules) = (topic as u32, name.as_bytes(), &self.rules);
-                let room = self.home.admit_topic(hash, key, NOBODY, rules, self.now);
+                let room = self.home.admit_topic(hash, key, NOBODY, self.now);
                 if room.is_ok() {
                     self.home.make(hash, key, NOBODY, rules, self.now);
                 }
@@ -155,7 +155,7 @@ impl World {
         let name = name(topic);
         let hash = topic as u32;
         let (key, rules) = (name.as_bytes(), &self.rules);
-        let room = self.home.admit_topic(hash, key, NOBODY, rules, self.now);
+        let room = self.home.admit_topic(hash, key, NOBODY, self.now);
         if room.is_ok() {
             let found = self.home.find(hash, key);
             let id = found.unwrap_or_else(|| self.home.create(hash, key, NOBODY, rules, self.now));

@@ -207,8 +207,7 @@ fn a_topic_under_way_has_room_reserved_once() {
     let mut world = World::new(0, |settings| settings.limits.topics_per_shard = 2);
     let reserve = |world: &mut World, verb, name: &str| {
         let topic = (world.home.hash_of(name.as_bytes()), name.as_bytes());
-        let (client, rules) = (world.client, &world.rules);
-        world.home.reserve_topic(verb, topic, client, rules, NOW)
+        world.home.reserve_topic(verb, topic, world.client, NOW)
     };
     assert!(world.is_taken("there", b"x", false));
     // Room is needed only for what is made and does not exist yet.
