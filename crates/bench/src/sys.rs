@@ -269,6 +269,15 @@ pub fn part_descriptor_table() -> io::Result<()> {
     crore_net::kernel::fd_table::part(&[])
 }
 
+/// Gives the calling thread, and the processes that it starts, a mount namespace of their own.
+pub fn part_mounts() -> io::Result<()> {
+    // SAFETY: a plain system call without pointers.
+    match unsafe { libc::unshare(libc::CLONE_NEWNS) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Raises the soft limit of descriptors to the hard limit, and returns how many one table may hold.
 pub fn raise_descriptor_limit() -> usize {
     crore_net::kernel::fd_table::limit() as usize

@@ -61,6 +61,8 @@ pub struct Head<'a> {
     pub close: bool,
     /// Whether the server says that messages before this one are lost (`Crore-Gap`).
     pub gap: bool,
+    /// Whether the answer is that of an earlier request with the same idempotency key.
+    pub replayed: bool,
 }
 
 /// The head at the start of `bytes`, when it is whole.
@@ -86,6 +88,7 @@ pub fn head(bytes: &[u8]) -> Result<Option<Head<'_>>, Error> {
         accepted: false,
         close: false,
         gap: false,
+        replayed: false,
     };
     for line in lines {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else {
@@ -99,6 +102,7 @@ pub fn head(bytes: &[u8]) -> Result<Option<Head<'_>>, Error> {
             b"last-modified" => head.modified = Some(value),
             b"sec-websocket-accept" => head.accepted = value == ACCEPT,
             b"crore-gap" => head.gap = true,
+            b"idempotency-replayed" => head.replayed = true,
             b"connection" => head.close = value.eq_ignore_ascii_case(b"close"),
             _ => {}
         }

@@ -36,6 +36,8 @@ pub enum Scenario {
     Chaos,
     /// A planned restart under the feet of all clients; nothing may be lost
     Drain,
+    /// Kills and power cuts under load; everything that was answered is looked for afterwards
+    Crash,
     /// Settings that are read again under load, beside windows without
     Reload,
     /// Subscribers that stopped reading, beside others that read
@@ -90,9 +92,15 @@ pub struct RunArgs {
     /// Seconds to measure [default: the scenario's]
     #[arg(long, visible_alias = "seconds", value_name = "SECONDS")]
     pub duration: Option<f64>,
-    /// What the faults of chaos are drawn from
+    /// What the faults of chaos and the moments of crash are drawn from
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Kills of the server, for crash [default: 100]
+    #[arg(long)]
+    pub kills: Option<u32>,
+    /// Power cuts, for crash: these need root, loop devices and ext4
+    #[arg(long, default_value_t = 0)]
+    pub power_cuts: u32,
     /// Connects a second [default: as fast as it goes]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,

@@ -154,7 +154,7 @@ impl Server {
 
     /// Starts another one in its place.
     pub fn start_again(&mut self) -> Result<()> {
-        self.child = self.command.spawn()?;
+        self.spawn_again()?;
         self.wait()
     }
 
@@ -173,6 +173,23 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         self.command = command;
         self.start_again()
+    }
+
+    /// Starts another one in its place, and does not wait until it accepts.
+    pub fn spawn_again(&mut self) -> Result<()> {
+        self.child = self.command.spawn()?;
+        Ok(())
+    }
+
+    /// Ends it at once, without its doing anything.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Makes it stand still.
+    pub fn pause(&self) {
+        sys::signal(self.child.id(), Signal::STOP);
     }
 
     /// Gives it other settings, and asks it to read them.
@@ -222,8 +239,7 @@ impl Drop for Server {
                     .for_each(|pid| sys::signal(pid, Signal::KILL));
             }
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

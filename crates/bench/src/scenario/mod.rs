@@ -6,6 +6,7 @@
 
 mod chaos;
 mod comet;
+mod crash;
 mod drain;
 mod fill;
 mod filters;
@@ -40,6 +41,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Tsunami => storm::tsunami(args)?,
         Scenario::Pair => pair::run(args)?,
         Scenario::Chaos => chaos::run(args)?,
+        Scenario::Crash => crash::run(args)?,
         Scenario::Drain => drain::run(args)?,
         Scenario::Reload => reload::run(args)?,
         Scenario::Stalled => stalled::run(args)?,

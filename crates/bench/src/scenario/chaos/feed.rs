@@ -329,18 +329,13 @@ impl<'a> Feed<'a> {
             Ok(None) => return,
             Err(error) => return self.violation(index, error.to_string()),
         };
-        let (status, close) = (head.status, head.close);
+        let (status, close, replays) = (head.status, head.close, head.replayed);
         let lines: Value = serde_json::from_slice(body).unwrap_or_default();
         let refused = lines["failed"]
             .as_array()
             .is_some_and(|failed| !failed.is_empty());
         match status {
             200..=202 if !refused => {
-                let replayed = b"idempotency-replayed".as_slice();
-                let head = publisher.answer[..head.bytes].to_ascii_lowercase();
-                let replays = head
-                    .windows(replayed.len())
-                    .any(|window| window == replayed);
                 self.fed.replayed += u64::from(replays) + lines["replayed"].as_u64().unwrap_or(0);
                 self.fed.acknowledged += u64::from(publisher.messages);
                 publisher.request.clear();

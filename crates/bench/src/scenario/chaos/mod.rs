@@ -29,7 +29,7 @@ pub use outcome::Outcome;
 use play::{Guard, joined, whole};
 pub use play::{finish, opened, play, until};
 use proxy::{Done, Proxy};
-pub use world::World;
+pub use world::{World, read_payload, write_payload};
 
 /// Clients, unless told otherwise.
 const CONNECTIONS: u32 = 5_000;

@@ -1,0 +1,426 @@
+//! Compares what was answered and seen before a crash with the logs after it. It only takes notes and counts: no sockets.
+//!
+//! The logs are read after each start while nobody publishes, and they keep everything. So a crash may add messages (those
+//! that were on their way), and nothing else may change.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::message::{self, PUBLISHERS, Place, TOPICS};
+use super::publisher::Answer;
+use super::subscriber::Seen;
+
+/// Faults that are kept in words.
+const WORDS_MAX: usize = 50;
+
+/// The kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// A publish was answered, and is not there.
+    AnsweredIsLost,
+    /// An answered message is not at the position that the answer gave.
+    Moved,
+    /// A message is there twice.
+    Doubled,
+    /// A message stands before one that its publisher sent earlier, or positions do not rise.
+    Disorder,
+    /// A message was there after an earlier start, and is gone or changed.
+    Changed,
+    /// A subscriber saw a message that is not there.
+    SeenIsLost,
+    /// A subscriber did not get what follows the message that it had seen last.
+    Skipped,
+    /// A subscriber got a message again, or out of order.
+    SeenAgain,
+    /// A subscriber was told that messages are lost.
+    Gap,
+    /// The epoch is another one.
+    Epoch,
+    /// The retained message is not the last one that was to be retained.
+    Retained,
+    /// An answer or a message that no server may send.
+    Protocol,
+}
+
+/// All faults: how many of each kind, and the first in words.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// By kind.
+    pub counts: BTreeMap<Fault, u64>,
+    /// The first.
+    pub words: Vec<String>,
+}
+
+impl Faults {
+    /// Notes one.
+    pub fn add(&mut self, kind: Fault, what: impl FnOnce() -> String) {
+        *self.counts.entry(kind).or_default() += 1;
+        if self.words.len() < WORDS_MAX {
+            self.words.push(format!("{kind:?}: {}", what()));
+        }
+    }
+}
+
+/// The log of one topic, as it was read.
+#[derive(Default)]
+struct Log {
+    epoch: Option<u32>,
+    /// Offset and number of each message.
+    entries: Vec<(u64, u32)>,
+    /// Where each number stands in `entries`.
+    indices: HashMap<u32, usize>,
+    /// The newest number of each publisher.
+    newest: [u32; PUBLISHERS as usize],
+    /// The newest message that was to be retained.
+    retained: Option<u32>,
+}
+
+/// How far a subscriber has come in one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The first message that comes may be any.
+    Any,
+    /// The message at this place of the log must come.
+    At(usize),
+}
+
+/// How far a subscriber has come in each topic.
+pub struct Track(Vec<Next>);
+
+impl Track {
+    /// A subscriber that begins with the oldest message, or with any.
+    pub fn new(oldest: bool) -> Track {
+        let next = if oldest { Next::At(0) } else { Next::Any };
+        Track(vec![next; TOPICS as usize])
+    }
+}
+
+/// The logs, and the faults that were found.
+pub struct Judge {
+    logs: Vec<Log>,
+    /// What was found.
+    pub faults: Faults,
+}
+
+impl Judge {
+    /// Before anything is published.
+    pub fn new() -> Judge {
+        Judge {
+            logs: (0..TOPICS).map(|_| Log::default()).collect(),
+            faults: Faults::default(),
+        }
+    }
+
+    /// Messages of a topic.
+    pub fn count(&self, topic: u32) -> usize {
+        self.logs[topic as usize].entries.len()
+    }
+
+    /// Messages of all topics.
+    pub fn total(&self) -> usize {
+        self.logs.iter().map(|log| log.entries.len()).sum()
+    }
+
+    /// Topics that retain a message.
+    pub fn retaining(&self) -> usize {
+        let retain = |log: &&Log| log.retained.is_some();
+        self.logs.iter().filter(retain).count()
+    }
+
+    /// Takes the next message that was read from a topic's log. `begun` are the messages that each publisher has sent.
+    pub fn read(&mut self, topic: u32, number: u32, place: Place, begun: &[u32]) {
+        let (log, faults) = (&mut self.logs[topic as usize], &mut self.faults);
+        let name = || format!("{} {number:#x} at {place:?}", message::name(topic));
+        let (publisher, count) = message::origin(number);
+        if begun
+            .get(publisher as usize)
+            .is_none_or(|begun| count > *begun)
+        {
+            return faults.add(Fault::Protocol, || format!("{} was never sent", name()));
+        }
+        let epoch = *log.epoch.get_or_insert(place.epoch);
+        if epoch != place.epoch {
+            faults.add(Fault::Epoch, || format!("{}, not epoch {epoch}", name()));
+        }
+        let last = log.entries.last().map_or(0, |(offset, _)| *offset);
+        if place.offset <= last {
+            faults.add(Fault::Disorder, || {
+                format!("{} behind offset {last}", name())
+            });
+        }
+        if let Some(first) = log.indices.get(&number) {
+            let first = log.entries[*first].0;
+            return faults.add(Fault::Doubled, || {
+                format!("{} and at offset {first}", name())
+            });
+        }
+        let newest = &mut log.newest[publisher as usize];
+        if *newest > number {
+            faults.add(Fault::Disorder, || format!("{} behind {newest:#x}", name()));
+        }
+        *newest = number.max(*newest);
+        if message::is_retained(topic, number) {
+            log.retained = Some(number);
+        }
+        log.indices.insert(number, log.entries.len());
+        log.entries.push((place.offset, number));
+    }
+
+    /// Takes the number of messages that a topic has now.
+    pub fn counted(&mut self, topic: u32, now: usize) {
+        let known = self.count(topic);
+        if now < known {
+            let name = message::name(topic);
+            self.faults.add(Fault::Changed, || {
+                format!("{name} has {now} messages, had {known}")
+            });
+        }
+    }
+
+    /// Takes the message at `index` of a log that was read again from its beginning.
+    pub fn read_again(&mut self, topic: u32, index: usize, number: u32, place: Place) {
+        let log = &self.logs[topic as usize];
+        let entry = log.entries.get(index);
+        if entry != Some(&(place.offset, number)) || log.epoch != Some(place.epoch) {
+            let name = message::name(topic);
+            self.faults.add(Fault::Changed, || {
+                format!("{name}, message {index}: {number:#x} at {place:?} instead of {entry:x?}")
+            });
+        }
+    }
+
+    /// Takes the message that the server retains for a topic.
+    pub fn retained(&mut self, topic: u32, found: Option<u32>) {
+        let right = self.logs[topic as usize].retained;
+        if found != right {
+            let name = message::name(topic);
+            self.faults.add(Fault::Retained, || {
+                format!("{name}: {found:x?} instead of {right:x?}")
+            });
+        }
+    }
+
+    /// Takes an answer of before the last start.
+    pub fn answered(&mut self, answer: &Answer) {
+        let (topic, number) = (answer.message.topic, answer.message.number);
+        let (log, faults) = (&self.logs[topic as usize], &mut self.faults);
+        let name = || format!("{} {number:#x}", message::name(topic));
+        let Some(index) = log.indices.get(&number) else {
+            return faults.add(Fault::AnsweredIsLost, || {
+                format!("{}, {:?}", name(), answer.place)
+            });
+        };
+        let offset = log.entries[*index].0;
+        if let Some(place) = answer.place.filter(|place| place.offset != offset) {
+            faults.add(Fault::Moved, || {
+                format!("{} at {offset}, answered {place:?}", name())
+            });
+        }
+        check_epoch(log, answer.place, faults, name);
+    }
+
+    /// Takes what a subscriber saw before the last start.
+    pub fn saw(&mut self, who: &str, track: &mut Track, seen: Seen) {
+        let (topic, number, place) = match seen {
+            Seen::Anew => return track.0.fill(Next::Any),
+            Seen::Gap => return self.faults.add(Fault::Gap, || who.to_string()),
+            Seen::Message {
+                topic,
+                number,
+                place,
+            } => (topic, number, place),
+        };
+        let (log, faults) = (&self.logs[topic as usize], &mut self.faults);
+        let name = || format!("{who}: {} {number:#x}, {place:?}", message::name(topic));
+        let Some(index) = log.indices.get(&number).copied() else {
+            return faults.add(Fault::SeenIsLost, name);
+        };
+        let next = std::mem::replace(&mut track.0[topic as usize], Next::At(index + 1));
+        let offset = log.entries[index].0;
+        if place.is_some_and(|place| place.offset != offset) {
+            faults.add(Fault::Moved, || format!("{} at {offset}", name()));
+        }
+        check_epoch(log, place, faults, name);
+        match next {
+            Next::At(at) if index > at => {
+                faults.add(Fault::Skipped, || {
+                    format!("{}: {} messages", name(), index - at)
+                });
+            }
+            Next::At(at) if index < at => {
+                faults.add(Fault::SeenAgain, || {
+                    format!("{}: {} messages back", name(), at - index)
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Messages of this topic that a subscriber has yet to get.
+    pub fn left(&self, topic: u32, track: &Track) -> usize {
+        match track.0[topic as usize] {
+            Next::Any => 0,
+            Next::At(at) => self.count(topic).saturating_sub(at),
+        }
+    }
+}
+
+fn check_epoch(log: &Log, place: Option<Place>, faults: &mut Faults, name: impl Fn() -> String) {
+    if place.is_some_and(|place| Some(place.epoch) != log.epoch) {
+        faults.add(Fault::Epoch, || {
+            format!("{}, not epoch {:?}", name(), log.epoch)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::payload::Random;
+    use crate::scenario::crash::message::{Message, number};
+
+    const EPOCH: u32 = 7;
+
+    fn place(offset: u64) -> Place {
+        Place {
+            epoch: EPOCH,
+            offset,
+        }
+    }
+
+    /// A judge who has read messages 1 to 3 of publisher 0 in topic 0, at offsets 10, 20 and 30.
+    fn judge() -> Judge {
+        let mut judge = Judge::new();
+        for count in 1..=3 {
+            judge.read(0, number(0, count), place(u64::from(count) * 10), &[5; 32]);
+        }
+        judge
+    }
+
+    fn kinds(judge: &Judge) -> Vec<Fault> {
+        judge.faults.counts.keys().copied().collect()
+    }
+
+    fn answer(count: u32, offset: u64) -> Answer {
+        let mut message = Message::draw(number(0, count), 10, &mut Random::new(1));
+        message.topic = 0;
+        Answer {
+            message,
+            place: Some(place(offset)),
+        }
+    }
+
+    #[test]
+    fn a_log_that_holds_everything_in_its_place_is_without_fault() {
+        let mut judge = judge();
+        (1..=3).for_each(|count| judge.answered(&answer(count, u64::from(count) * 10)));
+        let mut track = Track::new(true);
+        for count in 1..=3u32 {
+            let (number, place) = (number(0, count), Some(place(u64::from(count) * 10)));
+            judge.saw(
+                "one",
+                &mut track,
+                Seen::Message {
+                    topic: 0,
+                    number,
+                    place,
+                },
+            );
+        }
+        assert_eq!(judge.left(0, &track), 0);
+        assert_eq!(kinds(&judge), []);
+    }
+
+    #[test]
+    fn each_fault_of_a_log_is_told_from_the_others() {
+        for (count, at, kind) in [
+            (3, place(40), Fault::Doubled),
+            (4, place(30), Fault::Disorder),
+            (
+                4,
+                Place {
+                    epoch: 8,
+                    offset: 40,
+                },
+                Fault::Epoch,
+            ),
+            (6, place(40), Fault::Protocol),
+        ] {
+            let mut judge = judge();
+            judge.read(0, number(0, count), at, &[5; 32]);
+            assert_eq!(kinds(&judge), [kind]);
+        }
+        let mut overtaken = Judge::new();
+        overtaken.read(0, number(0, 2), place(1), &[5; 32]);
+        overtaken.read(0, number(0, 1), place(2), &[5; 32]);
+        assert_eq!(kinds(&overtaken), [Fault::Disorder]);
+        let mut changed = judge();
+        changed.read_again(0, 1, number(0, 3), place(20));
+        changed.counted(0, 2);
+        assert_eq!(changed.faults.counts[&Fault::Changed], 2);
+    }
+
+    #[test]
+    fn an_answer_must_be_there_at_its_position() {
+        for (answer, kind) in [
+            (answer(4, 40), Fault::AnsweredIsLost),
+            (answer(3, 31), Fault::Moved),
+        ] {
+            let mut judge = judge();
+            judge.answered(&answer);
+            assert_eq!(kinds(&judge), [kind]);
+        }
+    }
+
+    #[test]
+    fn a_subscriber_must_get_the_log_message_by_message() {
+        for (counts, kind) in [
+            (vec![1, 3], Fault::Skipped),
+            (vec![2], Fault::Skipped),
+            (vec![1, 2, 2], Fault::SeenAgain),
+            (vec![1, 2, 3, 4], Fault::SeenIsLost),
+        ] {
+            let (mut judge, mut track) = (judge(), Track::new(true));
+            for count in counts {
+                let number = number(0, count);
+                judge.saw(
+                    "one",
+                    &mut track,
+                    Seen::Message {
+                        topic: 0,
+                        number,
+                        place: None,
+                    },
+                );
+            }
+            assert_eq!(kinds(&judge), [kind]);
+        }
+        let (mut judge, mut track) = (judge(), Track::new(true));
+        judge.saw("one", &mut track, Seen::Anew);
+        let number = number(0, 3);
+        judge.saw(
+            "one",
+            &mut track,
+            Seen::Message {
+                topic: 0,
+                number,
+                place: None,
+            },
+        );
+        assert_eq!(kinds(&judge), []);
+        judge.saw("one", &mut track, Seen::Gap);
+        assert_eq!(kinds(&judge), [Fault::Gap]);
+    }
+
+    #[test]
+    fn the_retained_message_is_the_last_that_was_to_be_retained() {
+        let mut judge = Judge::new();
+        (1..=6).for_each(|count| {
+            judge.read(0, number(0, count), place(count.into()), &[9; 32]);
+        });
+        judge.retained(0, Some(number(0, 5)));
+        assert_eq!(kinds(&judge), []);
+        judge.retained(0, None);
+        judge.retained(0, Some(number(0, 6)));
+        assert_eq!(judge.faults.counts[&Fault::Retained], 2);
+    }
+}

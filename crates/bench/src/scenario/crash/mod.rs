@@ -1,0 +1,88 @@
+//! `crash`: the server ends without warning under load, again and again, and everything that it had promised is checked.
+//!
+//! Publishers over HTTP (single and batch, with and without keys) and MQTT, and subscribers of all transports, work
+//! until the server is killed at a random moment; then it starts again. While nobody publishes, all logs and retained messages
+//! are read and compared with the answers and with what subscribers saw. With `--power-cuts` the server's files lie on a disk of
+//! their own, which is replaced by a copy of what it held at that moment.
+//!
+//! Each client is a thread that lives from one start to the next crash, so that all notes are judged by one thread.
+
+mod ground;
+mod judge;
+mod link;
+mod message;
+mod publisher;
+mod rounds;
+mod snapshot;
+mod subscriber;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::report;
+use crate::rig::{Directory, RunArgs};
+use ground::Disk;
+use rounds::{Ground, Outcome, Rounds};
+
+/// Kills, unless told otherwise.
+const KILLS: u32 = 100;
+/// Runs the scenario.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let kills = args.kills.unwrap_or(KILLS);
+    let directory = Directory::make(format_args!("crash-{}", std::process::id()))?;
+    let mut parts = serde_json::Map::new();
+    let mut clean = true;
+    if kills > 0 {
+        let state = directory.path().join("state");
+        let ground = Ground::Directory(state);
+        let outcome = Rounds::new(args, ground)?.run(kills)?;
+        say("kills", &outcome);
+        clean &= outcome.is_clean();
+        parts.insert("kills".into(), outcome.json());
+    }
+    if args.power_cuts > 0 {
+        match Disk::make(&directory) {
+            Ok(disk) => {
+                let outcome = Rounds::new(args, Ground::Disk(disk))?.run(args.power_cuts)?;
+                say("power cuts", &outcome);
+                clean &= outcome.is_clean();
+                parts.insert("power_cuts".into(), outcome.json());
+            }
+            Err(why) => {
+                report::say(&format!("SKIPPED: no power was cut, because {why:#}"));
+                parts.insert(
+                    "power_cuts".into(),
+                    json!({ "skipped": format!("{why:#}") }),
+                );
+            }
+        }
+    }
+    parts.insert("clean".into(), json!(clean));
+    parts.insert("seed".into(), json!(args.seed));
+    Ok(Value::Object(parts))
+}
+
+fn say(what: &str, outcome: &Outcome) {
+    let counts = &outcome.counts;
+    report::say(&format!(
+        "{} {what}: {} publishes answered, {} not, {} retried ({} of them recognised), {} refused; {} messages in the logs, {} seen by \
+         subscribers who resumed {} times; ready after {} ms (median), {} ms (longest); {} faults",
+        outcome.crashes,
+        counts.answered,
+        counts.unanswered,
+        counts.retried,
+        counts.replayed,
+        counts.refused,
+        outcome.messages,
+        outcome.seen,
+        outcome.resumed,
+        outcome.ready_ms(0.5),
+        outcome.ready_ms(1.0),
+        outcome.faults.counts.values().sum::<u64>(),
+    ));
+    outcome
+        .faults
+        .words
+        .iter()
+        .for_each(|word| report::say(word));
+}

@@ -1,0 +1,312 @@
+//! The rounds of a run: start, read, compare, work, crash.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::ground::Disk;
+use super::judge::{Fault, Faults, Judge, Track};
+use super::message::PUBLISHERS;
+use super::publisher::{Counts, Publisher};
+use super::snapshot::{self, Snapshot};
+use super::subscriber::{Seen, Subscriber};
+use crate::measure::payload::Random;
+use crate::report;
+use crate::rig::{Kind, RunArgs, Server, Setting};
+
+/// Subscribers, unless told otherwise.
+const SUBSCRIBERS: u32 = 200;
+/// Bytes of most messages at most, unless told otherwise.
+const SIZE: usize = 600;
+/// Shards, unless told otherwise.
+const SHARDS: u32 = 2;
+/// Milliseconds of work before a crash, at least and at most.
+const WORK_MS: (u32, u32) = (20, 1_500);
+/// Before one of so many starts the server is killed while it starts.
+const KILL_AT_START_EVERY: u32 = 5;
+/// Milliseconds after which it is killed then, at most.
+const START_MS: u32 = 100;
+/// All logs are read from their beginnings after so many crashes, and after the last.
+const READ_AGAIN_EVERY: u32 = 10;
+/// Longest start.
+const READY: Duration = Duration::from_secs(60);
+/// In the end subscribers get what is left for them until no message came for this long.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// The server's settings: everything is kept, and no limit of a client's is in the way.
+fn settings(args: &RunArgs, state: &Path) -> String {
+    format!(
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"16 GiB\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
+        args.accepts(),
+        state.display()
+    )
+}
+
+/// Where the state lies.
+pub enum Ground {
+    /// In a directory: a crash is a kill.
+    Directory(PathBuf),
+    /// On a disk of its own: a crash is a power cut.
+    Disk(Disk),
+}
+
+impl Ground {
+    fn path(&self) -> &Path {
+        match self {
+            Ground::Directory(path) => path,
+            Ground::Disk(disk) => disk.path(),
+        }
+    }
+}
+
+/// The results.
+#[derive(Default)]
+pub struct Outcome {
+    /// Crashes under load.
+    pub crashes: u32,
+    /// Kills of a server that was starting.
+    kills_at_start: u32,
+    /// What the publishers did.
+    pub counts: Counts,
+    /// Messages in the logs.
+    pub messages: u64,
+    /// Notes of subscribers.
+    pub seen: u64,
+    /// Connections that named a position.
+    pub resumed: u64,
+    /// Seconds from each start to the first answer.
+    ready_s: Vec<f64>,
+    /// What was found.
+    pub faults: Faults,
+}
+
+impl Outcome {
+    /// Whether every promise was kept, and there was something to keep.
+    pub fn is_clean(&self) -> bool {
+        self.faults.counts.is_empty() && self.counts.answered > 0
+    }
+
+    /// Milliseconds from a start to the first answer: this quantile of all starts.
+    pub fn ready_ms(&self, quantile: f64) -> u64 {
+        let mut all = self.ready_s.clone();
+        all.sort_by(f64::total_cmp);
+        let place = (all.len().saturating_sub(1) as f64 * quantile).round() as usize;
+        all.get(place).map_or(0, |seconds| (seconds * 1e3) as u64)
+    }
+
+    /// For the result.
+    pub fn json(&self) -> Value {
+        let faults = &self.faults;
+        let kinds: serde_json::Map<_, _> = faults
+            .counts
+            .iter()
+            .map(|(kind, count)| (format!("{kind:?}"), json!(count)))
+            .collect();
+        json!({
+            "crashes": self.crashes,
+            "kills_at_start": self.kills_at_start,
+            "answered": self.counts.answered,
+            "unanswered": self.counts.unanswered,
+            "retried": self.counts.retried,
+            "replayed": self.counts.replayed,
+            "refused": self.counts.refused,
+            "messages": self.messages,
+            "seen": self.seen,
+            "resumed": self.resumed,
+            "ready_s": self.ready_s,
+            "faults": kinds,
+            "faults_in_words": faults.words,
+        })
+    }
+}
+
+/// A server, its clients, and the judge.
+pub struct Rounds {
+    ground: Ground,
+    server: Server,
+    address: SocketAddr,
+    publishers: Vec<Publisher>,
+    subscribers: Vec<(Subscriber, Track)>,
+    /// Messages that came to all subscribers.
+    heard: Arc<AtomicU64>,
+    snapshot: Snapshot,
+    judge: Judge,
+    random: Random,
+    outcome: Outcome,
+}
+
+impl Rounds {
+    /// Starts the server for the first time.
+    pub fn new(args: &RunArgs, ground: Ground) -> Result<Rounds> {
+        let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(SHARDS), 0);
+        let server = Server::start_with(args, setting, &settings(args, ground.path()), None)?;
+        let size = args.size.unwrap_or(SIZE) as u32;
+        let heard = Arc::default();
+        let subscriber = |index| {
+            let subscriber = Subscriber::new(index, &heard);
+            let track = Track::new(subscriber.gets_all());
+            (subscriber, track)
+        };
+        Ok(Rounds {
+            ground,
+            address: server.addresses[0],
+            server,
+            publishers: (0..PUBLISHERS)
+                .map(|index| Publisher::new(index, args.seed, size))
+                .collect(),
+            subscribers: (0..args.connections.unwrap_or(SUBSCRIBERS))
+                .map(subscriber)
+                .collect(),
+            heard,
+            snapshot: Snapshot::new(),
+            judge: Judge::new(),
+            random: Random::new(args.seed),
+            outcome: Outcome::default(),
+        })
+    }
+
+    /// Crashes the server so many times, or until a fault is found.
+    pub fn run(mut self, crashes: u32) -> Result<Outcome> {
+        for crash in 1..=crashes {
+            self.work(false)?;
+            self.outcome.crashes = crash;
+            self.start(crash)?;
+            self.compare(crash.is_multiple_of(READ_AGAIN_EVERY) || crash == crashes);
+            if !self.judge.faults.counts.is_empty() {
+                report::say(&format!("faults after crash {crash}"));
+                break;
+            }
+            if crash.is_multiple_of(READ_AGAIN_EVERY) {
+                report::note(&format!("{crash} crashes, {} messages", self.judge.total()));
+            }
+        }
+        if self.judge.faults.counts.is_empty() {
+            self.work(true)?;
+            self.start(0)?;
+            self.compare(true);
+            self.nothing_is_left();
+        }
+        for publisher in &self.publishers {
+            self.outcome.counts.merge(&publisher.counts);
+        }
+        let resumed = self.subscribers.iter().map(|(one, _)| one.resumed);
+        self.outcome.resumed = resumed.sum();
+        self.outcome.messages = self.judge.total() as u64;
+        self.outcome.faults = self.judge.faults;
+        Ok(self.outcome)
+    }
+
+    /// Has all clients work until the crash. In the last round publishers stop before, and subscribers get what is left.
+    fn work(&mut self, is_last: bool) -> Result<()> {
+        let (stop, address) = (AtomicBool::new(false), self.address);
+        let (least, most) = WORK_MS;
+        let work = least + self.random.below(most - least);
+        let (server, ground, heard) = (&mut self.server, &mut self.ground, &self.heard);
+        let copy = std::thread::scope(|scope| {
+            for (subscriber, _) in &mut self.subscribers {
+                scope.spawn(|| subscriber.play(address, usize::MAX));
+            }
+            for publisher in &mut self.publishers {
+                scope.spawn(|| publisher.play(address, &stop));
+            }
+            std::thread::sleep(Duration::from_millis(work.into()));
+            if is_last {
+                stop.store(true, Relaxed);
+                let mut before = u64::MAX;
+                while before != heard.load(Relaxed) {
+                    before = heard.load(Relaxed);
+                    std::thread::sleep(SILENCE);
+                }
+            }
+            let ended = server.has_ended();
+            let copy = match ground {
+                Ground::Directory(_) => Ok(None),
+                Ground::Disk(disk) => {
+                    server.pause();
+                    disk.copy().map(Some)
+                }
+            };
+            // Whatever has failed, the clients wait for this.
+            server.kill();
+            ensure!(!ended?, "the server ended by itself");
+            copy
+        })?;
+        if let (Ground::Disk(disk), Some(copy)) = (&mut self.ground, copy) {
+            disk.replace(copy)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the server again; sometimes it is killed while it starts, first.
+    fn start(&mut self, crash: u32) -> Result<()> {
+        if crash % KILL_AT_START_EVERY == 1 {
+            self.server.spawn_again()?;
+            let alive = self.random.below(START_MS);
+            std::thread::sleep(Duration::from_millis(alive.into()));
+            self.server.kill();
+            self.outcome.kills_at_start += 1;
+        }
+        let begin = Instant::now();
+        self.server.spawn_again()?;
+        while snapshot::info(self.address, "none").is_err() {
+            ensure!(!self.server.has_ended()?, "the server does not start again");
+            ensure!(
+                begin.elapsed() < READY,
+                "the server is not ready after {READY:?}"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.outcome.ready_s.push(begin.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// Reads the logs, and judges what publishers and subscribers noted before the crash.
+    fn compare(&mut self, from_the_beginning: bool) {
+        let begun: Vec<u32> = self.publishers.iter().map(|one| one.begun).collect();
+        let judge = &mut self.judge;
+        self.snapshot.read(self.address, &begun, judge);
+        if from_the_beginning {
+            snapshot::read_again(self.address, judge);
+        }
+        for publisher in &mut self.publishers {
+            publisher
+                .answers
+                .drain(..)
+                .for_each(|answer| judge.answered(&answer));
+            for why in publisher.wrong.drain(..) {
+                judge.faults.add(Fault::Protocol, || why);
+            }
+        }
+        for (subscriber, track) in &mut self.subscribers {
+            let name = subscriber.name();
+            for seen in subscriber.seen.drain(..) {
+                self.outcome.seen += u64::from(matches!(seen, Seen::Message { .. }));
+                judge.saw(&name, track, seen);
+            }
+            for why in subscriber.wrong.drain(..) {
+                judge.faults.add(Fault::Protocol, || why);
+            }
+        }
+    }
+
+    /// Every subscriber that resumes must have come to the end of its topics.
+    fn nothing_is_left(&mut self) {
+        for (subscriber, track) in &self.subscribers {
+            for topic in subscriber.topics() {
+                let left = self.judge.left(topic, track);
+                if left > 0 && subscriber.gets_all() {
+                    let name = subscriber.name();
+                    self.judge.faults.add(Fault::Skipped, || {
+                        format!("{name}: {left} messages at the end of topic {topic} never came")
+                    });
+                }
+            }
+        }
+    }
+}
