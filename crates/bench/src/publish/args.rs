@@ -65,6 +65,9 @@ pub struct PublishArgs {
     /// Requests (MQTT: messages) that each connection may have without an answer
     #[arg(long, value_name = "REQUESTS", default_value_t = 16)]
     pub in_flight: usize,
+    /// Messages of a batch [default: as many as 60 kB hold]
+    #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["single", "ws", "floor"])]
+    pub batch: Option<u64>,
     /// Seconds to publish [default: until Ctrl-C]
     #[arg(long, value_name = "SECONDS")]
     pub duration: Option<f64>,

@@ -37,6 +37,8 @@ pub struct Publisher {
     started_ns: u64,
     composed: u64,
     messages_max: u64,
+    /// Messages of a group, when it is they and not their bytes that end it.
+    batch: Option<u64>,
     /// Requests of one connection without an answer.
     requests_max: usize,
     /// The longest that a message was due before it was composed.
@@ -106,6 +108,7 @@ impl Publisher {
                 usize::MAX
             },
             messages_max: args.messages.unwrap_or(u64::MAX),
+            batch: args.batch,
             late_ns_max: 0,
             next_group_ns: 0,
             first_sent_ns: 0,
@@ -211,16 +214,17 @@ impl Publisher {
         if matches!(self.form, Form::Single) {
             1
         } else {
-            u64::MAX
+            self.batch.unwrap_or(u64::MAX)
         }
     }
 
     /// Composes one group of at most `room` messages of the topics of one connection.
     fn group(&mut self, index: u32, room: u64) -> u64 {
         let (count, link) = (self.links.len() as u32, &mut self.links[index as usize]);
+        let bytes_max = self.batch.map_or(BATCH_BYTES, |_| usize::MAX / 2);
         let mark = self.composer.begin(&mut link.out);
         let mut messages = 0;
-        while messages < room && link.out.len() < BATCH_BYTES {
+        while messages < room && link.out.len() < bytes_max {
             let topic = self.composer.draw();
             // With several connections, each takes the draws that fall on its own topics.
             if topic % count == index {
@@ -228,7 +232,7 @@ impl Publisher {
                 let id = link.packet_id();
                 self.composer.message(topic, id, &mut link.out);
                 messages += 1;
-                if link.out.len() * 2 - before > BATCH_BYTES {
+                if link.out.len() * 2 - before > bytes_max {
                     break;
                 }
             }

@@ -38,6 +38,8 @@ pub enum Scenario {
     Drain,
     /// Kills and power cuts under load; everything that was answered is looked for afterwards
     Crash,
+    /// Answered publishes a second with a state directory, beside a bare loop that syncs, SQLite, NATS and Mosquitto
+    Durable,
     /// Settings that are read again under load, beside windows without
     Reload,
     /// Subscribers that stopped reading, beside others that read
@@ -110,7 +112,7 @@ pub struct RunArgs {
     /// Connections that close and open a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// How often a pair, or each arrangement of stalled, is measured
+    /// How often a pair, each side of durable, or each arrangement of stalled is measured
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Who else is in the pair, beside the floor (not over MQTT) and this server

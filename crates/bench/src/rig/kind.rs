@@ -14,6 +14,9 @@ pub enum Kind {
     Nchan,
     /// Debian's Mosquitto, over MQTT
     Mosquitto,
+    /// NATS with JetStream, which speaks a protocol of its own: only `durable` measures it.
+    #[value(skip)]
+    Nats,
 }
 
 impl Kind {
@@ -24,6 +27,7 @@ impl Kind {
             Kind::Crore => "crore",
             Kind::Nchan => "nchan",
             Kind::Mosquitto => "mosquitto",
+            Kind::Nats => "nats",
         }
     }
 
@@ -32,7 +36,7 @@ impl Kind {
     pub fn protocol(self, wanted: Protocol) -> Protocol {
         match (self, wanted) {
             (Kind::Crore, _) | (Kind::Nchan, Protocol::Sse | Protocol::Poll) => wanted,
-            (Kind::Mosquitto, _) => Protocol::Mqtt,
+            (Kind::Mosquitto | Kind::Nats, _) => Protocol::Mqtt,
             (Kind::Floor | Kind::Nchan, _) => Protocol::Ws,
         }
     }
@@ -44,7 +48,7 @@ impl Kind {
         match (self, wanted) {
             (Kind::Floor, _) => (&["--floor"], "ready frames over one connection, no answers"),
             // Mosquitto takes one packet of a connection in each turn of its loop.
-            (Kind::Mosquitto, _) | (Kind::Crore, Protocol::Mqtt) => (
+            (Kind::Mosquitto | Kind::Nats, _) | (Kind::Crore, Protocol::Mqtt) => (
                 &["--protocol", "mqtt", "--connections", "8"],
                 "PUBLISH over 8 connections (1 for 1 topic)",
             ),

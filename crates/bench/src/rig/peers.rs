@@ -1,4 +1,4 @@
-//! The peers that a pair may hold: Nchan and Mosquitto as Debian packages them, one serving process
+//! The peers: Nchan and Mosquitto as Debian packages them, and NATS where it is installed, one serving process
 //! each, on a port of their own, with settings that neither drop messages that could be delivered nor do work
 //! that is not asked for (access logs, persistence, statistics).
 //!
@@ -97,8 +97,13 @@ listen 127.0.0.1:{port} backlog=4096{ssl};
 }
 
 /// Mosquitto.
-pub fn mosquitto(directory: &Directory, port: u16, tls: Option<&Certificate>) -> Result<Command> {
-    let config = mosquitto_config(directory.path(), port, tls);
+pub fn mosquitto(
+    directory: &Directory,
+    port: u16,
+    tls: Option<&Certificate>,
+    durable: bool,
+) -> Result<Command> {
+    let config = mosquitto_config(directory.path(), port, tls, durable);
     let path = directory.write("mosquitto.conf", &config)?;
     let mut command = Command::new(program("mosquitto")?);
     command.arg("-c").arg(path);
@@ -106,19 +111,29 @@ pub fn mosquitto(directory: &Directory, port: u16, tls: Option<&Certificate>) ->
 }
 
 /// The limits of 0 are none: by default Mosquitto drops messages of quality of service 0 once a
-/// subscriber's queue is full.
-fn mosquitto_config(directory: &Path, port: u16, tls: Option<&Certificate>) -> String {
+/// subscriber's queue is full. It writes what it keeps on a tick, at most once a second.
+fn mosquitto_config(
+    directory: &Path,
+    port: u16,
+    tls: Option<&Certificate>,
+    durable: bool,
+) -> String {
     let user = if sys::is_root() { "user root" } else { "" };
     let directory = directory.display();
     let certificate = tls.map_or(String::new(), |tls| {
         let (chain, key) = (tls.chain.display(), tls.key.display());
         format!("certfile {chain}\nkeyfile {key}\n")
     });
+    let persistence = if durable {
+        format!("true\npersistence_location {directory}/\nautosave_interval 1")
+    } else {
+        "false".into()
+    };
     format!(
         "{user}
 listener {port} 127.0.0.1
 {certificate}allow_anonymous true
-persistence false
+persistence {persistence}
 set_tcp_nodelay true
 max_queued_messages 0
 max_queued_bytes 0
@@ -131,6 +146,20 @@ log_type error
 log_type notice
 "
     )
+}
+
+/// NATS with JetStream, which syncs every message before it acknowledges it. No package of Debian has it.
+pub fn nats(directory: &Directory, port: u16) -> Result<Command> {
+    let store = directory.path().join("jetstream");
+    let config = format!(
+        "listen: 127.0.0.1:{port}\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n",
+        store.display()
+    );
+    let mut command = Command::new(program("nats-server")?);
+    command
+        .arg("-c")
+        .arg(directory.write("nats.conf", &config)?);
+    Ok(command)
 }
 
 /// Finds a program in `PATH` or in `/usr/sbin`, which only root has in its `PATH`.

@@ -40,6 +40,8 @@ pub struct Setting {
     pub ports: u16,
     /// Messages that a topic's log keeps.
     pub keep: u32,
+    /// A peer keeps what it acknowledges on disk, as well as it can.
+    pub durable: bool,
 }
 
 impl Setting {
@@ -50,6 +52,7 @@ impl Setting {
             shards,
             ports: 1,
             keep,
+            durable: false,
         }
     }
 }
@@ -97,7 +100,8 @@ impl Server {
         let mut command = match setting.kind {
             Kind::Floor | Kind::Crore => ours(args, setting, settings, &addresses, &directory)?,
             Kind::Nchan => peers::nchan(&directory, port, setting.keep, tls)?,
-            Kind::Mosquitto => peers::mosquitto(&directory, port, tls)?,
+            Kind::Mosquitto => peers::mosquitto(&directory, port, tls, setting.durable)?,
+            Kind::Nats => peers::nats(&directory, port)?,
         };
         if let Some(members) = members {
             command = within(&command, members);
@@ -108,7 +112,7 @@ impl Server {
             setting.kind == Kind::Nchan,
         );
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        if matches!(setting.kind, Kind::Nchan | Kind::Mosquitto) {
+        if matches!(setting.kind, Kind::Nchan | Kind::Mosquitto | Kind::Nats) {
             // Peers write a warning when they are started as root, which is not part of a result.
             let stderr = directory.path().join(STDERR);
             command.stderr(std::fs::File::create(stderr).context("a file for its errors")?);

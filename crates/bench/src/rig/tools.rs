@@ -151,7 +151,7 @@ impl Subscriber {
 pub struct Publisher(Guard);
 
 impl Publisher {
-    /// Starts `crore bench publish`.
+    /// Starts `crore bench publish`, which feeds the server in the way that suits it.
     pub fn start(
         args: &RunArgs,
         server: &Server,
@@ -159,8 +159,19 @@ impl Publisher {
         size: usize,
         rest: &[&str],
     ) -> Result<Publisher> {
+        let feed = server.kind.feed(args.fed()).0;
+        Publisher::start_with(args, server, topics, size, &[feed, rest].concat())
+    }
+
+    /// Starts `crore bench publish` with these flags.
+    pub fn start_with(
+        args: &RunArgs,
+        server: &Server,
+        topics: &str,
+        size: usize,
+        flags: &[&str],
+    ) -> Result<Publisher> {
         let mut command = tool(args, "publish", server)?;
-        command.args(server.kind.feed(args.fed()).0);
         command.args([
             "--quiet",
             "--json",
@@ -170,7 +181,7 @@ impl Publisher {
             "--size",
             &size.to_string(),
         ]);
-        let child = command.args(rest).stdout(Stdio::piped()).spawn()?;
+        let child = command.args(flags).stdout(Stdio::piped()).spawn()?;
         Ok(Publisher(Guard(child)))
     }
 

@@ -8,6 +8,7 @@ mod chaos;
 mod comet;
 mod crash;
 mod drain;
+mod durable;
 mod fill;
 mod filters;
 mod hold;
@@ -43,6 +44,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Chaos => chaos::run(args)?,
         Scenario::Crash => crash::run(args)?,
         Scenario::Drain => drain::run(args)?,
+        Scenario::Durable => durable::run(args)?,
         Scenario::Reload => reload::run(args)?,
         Scenario::Stalled => stalled::run(args)?,
         Scenario::Filters => filters::run(args)?,

@@ -15,6 +15,18 @@ pub enum End {
     Wrong(String),
 }
 
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Gone => f.write_str("nobody listens"),
+            End::Cut => f.write_str("the connection broke"),
+            End::Wrong(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for End {}
+
 impl End {
     /// What no server may do.
     pub fn wrong(why: impl std::fmt::Display) -> End {

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use crate::report;
 use crate::rig::{Directory, RunArgs};
 use ground::Disk;
+pub use link::Link;
 use rounds::{Ground, Outcome, Rounds};
 
 /// Kills, unless told otherwise.

@@ -1,0 +1,339 @@
+//! `durable`: publishes a second that are answered after they were synced to disk, beside a bare loop that writes and syncs
+//! the same bytes, and beside others who promise the same or somewhat less. All use one disk, that of the directory for
+//! temporary files (`TMPDIR`), and take turns; a figure is the median of the rounds.
+
+mod local;
+mod nats;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::crash::Link;
+use crate::client::mqtt::{Dialect, MqttArgs, Packet, Session, client_id};
+use crate::report;
+use crate::rig::{Directory, Kind, Publisher, RunArgs, Server, Setting};
+
+/// Bytes of a message, unless told otherwise.
+const SIZE: usize = 512;
+/// Seconds of each window, unless told otherwise.
+const SECONDS: f64 = 2.0;
+/// Topics: as many as the most connections.
+const TOPICS: &str = "/p/s{1..1024}/-";
+/// Connections that share the MQTT messages in flight: brokers read one connection in turns.
+const MQTT_CONNECTIONS: u32 = 8;
+/// Shards, unless told otherwise.
+const SHARDS: u32 = 2;
+
+/// What is asked of every side.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Its name in results.
+    name: &'static str,
+    /// Publishes that wait for their answer at any time.
+    flight: u32,
+    /// Messages of each of them.
+    batch: u32,
+}
+
+/// The rows.
+const LOADS: [Load; 5] = [
+    Load {
+        name: "1 in flight",
+        flight: 1,
+        batch: 1,
+    },
+    Load {
+        name: "64 in flight",
+        flight: 64,
+        batch: 1,
+    },
+    Load {
+        name: "1,024 in flight",
+        flight: 1024,
+        batch: 1,
+    },
+    Load {
+        name: "1 batch of 256",
+        flight: 1,
+        batch: 256,
+    },
+    Load {
+        name: "4 batches of 256",
+        flight: 4,
+        batch: 256,
+    },
+];
+
+/// Who publishes where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// The bare loop, into a file whose blocks are allocated and not written yet, as the server's segments are.
+    Floor,
+    /// The bare loop, into a file that is full of zeros.
+    FloorOverZeros,
+    /// The server over HTTP: as many connections as publishes in flight.
+    Crore,
+    /// The server over MQTT with QoS 1.
+    CroreMqtt,
+    /// SQLite, a transaction for the publishes in flight.
+    Sqlite,
+    /// NATS JetStream.
+    Nats,
+    /// Mosquitto, which acknowledges first and writes on a tick.
+    Mosquitto,
+}
+
+impl Side {
+    const ALL: [Side; 7] = [
+        Side::Floor,
+        Side::FloorOverZeros,
+        Side::Crore,
+        Side::CroreMqtt,
+        Side::Sqlite,
+        Side::Nats,
+        Side::Mosquitto,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Side::Floor => "floor",
+            Side::FloorOverZeros => "floor-over-zeros",
+            Side::Crore => "crore",
+            Side::CroreMqtt => "crore-mqtt",
+            Side::Sqlite => "sqlite",
+            Side::Nats => "nats",
+            Side::Mosquitto => "mosquitto",
+        }
+    }
+
+    /// Whether it has batches, where batches are asked for.
+    fn knows(self, load: &Load) -> bool {
+        load.batch == 1 || !matches!(self, Side::CroreMqtt | Side::Nats | Side::Mosquitto)
+    }
+}
+
+/// Runs the scenario.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    args.pin_tool()?;
+    let directory = Directory::make(format_args!("durable-{}", std::process::id()))?;
+    let mut rates: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    let mut missing: BTreeMap<&str, String> = BTreeMap::new();
+    for round in 0..args.rounds {
+        for (column, side) in Side::ALL.into_iter().enumerate() {
+            if missing.contains_key(side.name()) {
+                continue;
+            }
+            match measure(args, side, directory.path()) {
+                Ok(row) => row.into_iter().for_each(|(load, rate)| {
+                    rates.entry((load, column)).or_default().push(rate);
+                }),
+                Err(why) if !matches!(side, Side::Crore | Side::CroreMqtt) => {
+                    report::note(&format!("{} is left out: {why:#}", side.name()));
+                    missing.insert(side.name(), format!("{why:#}"));
+                }
+                Err(why) => return Err(why),
+            }
+        }
+        report::note(&format!("round {} of {}", round + 1, args.rounds));
+    }
+    let mut rows = serde_json::Map::new();
+    for (index, load) in LOADS.iter().enumerate() {
+        rows.insert(load.name.into(), row(&rates, index, load));
+    }
+    Ok(json!({
+        "rows": rows,
+        "size": args.size.unwrap_or(SIZE),
+        "window_s": args.duration.unwrap_or(SECONDS),
+        "rounds": args.rounds,
+        "shards": args.shards.unwrap_or(SHARDS),
+        "file_system": file_system(directory.path()),
+        "left_out": missing,
+        "versions": versions(),
+    }))
+}
+
+/// One row of the result, which it also prints.
+fn row(rates: &BTreeMap<(usize, usize), Vec<f64>>, index: usize, load: &Load) -> Value {
+    let mut row = serde_json::Map::new();
+    let mut line = format!("{}:", load.name);
+    let floor = rates.get(&(index, 0)).map_or(f64::NAN, |all| median(all));
+    for (column, side) in Side::ALL.into_iter().enumerate() {
+        let Some(all) = rates.get(&(index, column)) else {
+            continue;
+        };
+        let rate = median(all);
+        line += &format!(" {} {rate:.0}/s ({:.2})", side.name(), rate / floor);
+        let value = json!({ "per_s": rate, "of_floor": rate / floor, "samples": all });
+        row.insert(side.name().into(), value);
+    }
+    report::say(&line);
+    Value::Object(row)
+}
+
+fn median(all: &[f64]) -> f64 {
+    let mut all = all.to_vec();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+/// Publishes a second of one side under each load that it knows.
+fn measure(args: &RunArgs, side: Side, directory: &Path) -> Result<Vec<(usize, f64)>> {
+    let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
+    let server = start(args, side, directory)?;
+    let mut rates = Vec::new();
+    for (index, load) in LOADS
+        .iter()
+        .enumerate()
+        .filter(|(_, load)| side.knows(load))
+    {
+        let at_once = load.flight * load.batch;
+        let rate = match (&server, side) {
+            (Some(server), Side::Nats) => nats::rate(server.addresses[0], at_once, size, seconds)?,
+            (Some(server), _) => publish(args, server, side, load, size, seconds)?,
+            (None, Side::Sqlite) => local::sqlite(directory, at_once, size, seconds)?,
+            (None, _) => local::floor(
+                directory,
+                side == Side::FloorOverZeros,
+                at_once,
+                size,
+                seconds,
+            )?,
+        };
+        rates.push((index, rate));
+    }
+    Ok(rates)
+}
+
+/// Starts what serves this side; nothing where the side is a part of this process.
+fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>> {
+    let kind = match side {
+        Side::Floor | Side::FloorOverZeros | Side::Sqlite => return Ok(None),
+        Side::Crore | Side::CroreMqtt => Kind::Crore,
+        Side::Nats => Kind::Nats,
+        Side::Mosquitto => Kind::Mosquitto,
+    };
+    let state = directory.join("state");
+    let _ = std::fs::remove_dir_all(&state);
+    let settings = format!(
+        "[limits]\naccepts_per_s = {}\n\n[state]\ndirectory = \"{}\"\n",
+        args.accepts(),
+        state.display()
+    );
+    let setting = Setting {
+        durable: true,
+        ..Setting::new(kind, args.shards.unwrap_or(SHARDS), 0)
+    };
+    let server = Server::start_with(args, setting, &settings, None)?;
+    match kind {
+        Kind::Nats => nats::make_stream(server.addresses[0])?,
+        Kind::Mosquitto => be_away(&server)?,
+        _ => {}
+    }
+    Ok(Some(server))
+}
+
+/// Leaves a session that is away: without one Mosquitto has nothing to keep.
+fn be_away(server: &Server) -> Result<()> {
+    let args = MqttArgs {
+        qos: 1,
+        session: Session::Persistent,
+        ..MqttArgs::default()
+    };
+    let dialect = Dialect::new(&args, false);
+    let mut link = Link::open(server.addresses[0], PATIENCE)?;
+    let mut out = Vec::new();
+    dialect.greet(&client_id(0, 'a', 0), &["#".into()], &mut out);
+    link.send(&out)?;
+    loop {
+        match dialect.packet(&link.held)? {
+            Some((Packet::Suback { .. }, _)) => return Ok(()),
+            Some((_, bytes)) => drop(link.held.drain(..bytes)),
+            None => link.read()?,
+        }
+    }
+}
+
+/// How long an answer may take.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+
+/// Publishes with `crore bench publish`.
+fn publish(
+    args: &RunArgs,
+    server: &Server,
+    side: Side,
+    load: &Load,
+    size: usize,
+    seconds: f64,
+) -> Result<f64> {
+    let is_mqtt = side != Side::Crore;
+    let connections = if is_mqtt {
+        load.flight.min(MQTT_CONNECTIONS)
+    } else {
+        load.flight
+    };
+    let in_flight = (load.flight / connections).to_string();
+    let (connections, seconds) = (connections.to_string(), seconds.to_string());
+    let batch = load.batch.to_string();
+    let mut flags = vec![
+        "--saturate",
+        "--connections",
+        &connections,
+        "--in-flight",
+        &in_flight,
+    ];
+    flags.extend(["--duration", &seconds]);
+    match (is_mqtt, load.batch) {
+        (true, _) => flags.extend(["--protocol", "mqtt"]),
+        (false, 1) => flags.push("--single"),
+        (false, _) => flags.extend(["--batch", &batch]),
+    }
+    let args = &args.at_qos(u8::from(is_mqtt));
+    let result = Publisher::start_with(args, server, TOPICS, size, &flags)?.result()?;
+    ensure!(
+        result["refused"] == 0 && result["unanswered"] == 0,
+        "{} refused publishes: {result}",
+        server.kind.name()
+    );
+    let accepted = result["accepted"].as_f64().context("a count")?;
+    let seconds = result["seconds"].as_f64().context("a time")?;
+    Ok(accepted / seconds)
+}
+
+/// The device and the kind of the file system of a path.
+fn file_system(path: &Path) -> String {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let fields = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        Some((
+            fields.next()?,
+            fields.next()?,
+            fields.next()?,
+            fields.next()?,
+        ))
+    });
+    let of = fields.filter(|(_, mount, ..)| path.starts_with(mount));
+    // Of two mounts on one another the later one counts.
+    let longest = of.max_by_key(|(_, mount, ..)| mount.len());
+    longest.map_or("unknown".into(), |(device, _, kind, options)| {
+        format!("{kind} on {device} ({options})")
+    })
+}
+
+fn versions() -> Value {
+    let first_line = |program: &str, flag: &str| {
+        let output = std::process::Command::new(program)
+            .arg(flag)
+            .output()
+            .ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().next().map(String::from)
+    };
+    json!({
+        "sqlite": first_line("sqlite3", "--version"),
+        "nats": first_line("nats-server", "--version"),
+        "mosquitto": crate::rig::versions(),
+    })
+}
