@@ -162,8 +162,19 @@ impl Server {
         self.wait()
     }
 
+    fn spawn_again(&mut self) -> Result<()> {
+        self.child = self.command.spawn()?;
+        Ok(())
+    }
+
     /// The same with so many shards, on all cores.
     pub fn start_again_with(&mut self, shards: u32) -> Result<()> {
+        self.spawn_again_with(shards)?;
+        self.wait()
+    }
+
+    /// The same, and does not wait until it accepts.
+    pub fn spawn_again_with(&mut self, shards: u32) -> Result<()> {
         let mut command = Command::new(self.command.get_program());
         let mut args = self.command.get_args();
         while let Some(arg) = args.next() {
@@ -176,13 +187,7 @@ impl Server {
         sys::bind_child(&mut command, None, false);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         self.command = command;
-        self.start_again()
-    }
-
-    /// Starts another one in its place, and does not wait until it accepts.
-    pub fn spawn_again(&mut self) -> Result<()> {
-        self.child = self.command.spawn()?;
-        Ok(())
+        self.spawn_again()
     }
 
     /// Ends it at once, without its doing anything.

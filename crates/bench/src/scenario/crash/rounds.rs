@@ -24,17 +24,21 @@ use crate::rig::{Kind, RunArgs, Server, Setting};
 const SUBSCRIBERS: u32 = 200;
 /// Bytes of most messages at most, unless told otherwise.
 const SIZE: usize = 600;
-/// Shards, unless told otherwise.
-const SHARDS: u32 = 2;
+/// Shards, unless told otherwise: each start draws their number, at least and at most.
+const SHARDS: (u32, u32) = (1, 3);
 /// Milliseconds of work before a crash, at least and at most.
 const WORK_MS: (u32, u32) = (20, 1_500);
 /// Before one of so many starts the server is killed while it starts.
 const KILL_AT_START_EVERY: u32 = 5;
 /// Milliseconds after which it is killed then, at most.
 const START_MS: u32 = 100;
+/// One of so many servers is stopped in order as soon as it has started, and another one follows.
+const STOP_EVERY: u32 = 7;
 /// All logs are read from their beginnings after so many crashes, and after the last.
 const READ_AGAIN_EVERY: u32 = 10;
-/// Longest start.
+/// How often a server that starts or stops is looked at.
+const LOOK: Duration = Duration::from_millis(2);
+/// Longest start, and longest stop.
 const READY: Duration = Duration::from_secs(60);
 /// In the end subscribers get what is left for them until no message came for this long.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -72,6 +76,8 @@ pub struct Outcome {
     pub crashes: u32,
     /// Kills of a server that was starting.
     kills_at_start: u32,
+    /// Planned restarts.
+    stops: u32,
     /// What the publishers did.
     pub counts: Counts,
     /// Messages in the logs.
@@ -111,6 +117,7 @@ impl Outcome {
         json!({
             "crashes": self.crashes,
             "kills_at_start": self.kills_at_start,
+            "planned_restarts": self.stops,
             "answered": self.counts.answered,
             "unanswered": self.counts.unanswered,
             "retried": self.counts.retried,
@@ -138,13 +145,14 @@ pub struct Rounds {
     snapshot: Snapshot,
     judge: Judge,
     random: Random,
+    shards: Option<u32>,
     outcome: Outcome,
 }
 
 impl Rounds {
     /// Starts the server for the first time.
     pub fn new(args: &RunArgs, ground: Ground) -> Result<Rounds> {
-        let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(SHARDS), 0);
+        let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(SHARDS.1), 0);
         let server = Server::start_with(args, setting, &settings(args, ground.path()), None)?;
         let size = args.size.unwrap_or(SIZE) as u32;
         let heard = Arc::default();
@@ -167,6 +175,7 @@ impl Rounds {
             snapshot: Snapshot::new(),
             judge: Judge::new(),
             random: Random::new(args.seed),
+            shards: args.shards,
             outcome: Outcome::default(),
         })
     }
@@ -243,24 +252,45 @@ impl Rounds {
         Ok(())
     }
 
-    /// Starts the server again; sometimes it is killed while it starts, first.
+    /// Starts the server again. Sometimes it is killed while it starts, or stopped in order when it has started, first.
     fn start(&mut self, crash: u32) -> Result<()> {
         if crash % KILL_AT_START_EVERY == 1 {
-            self.server.spawn_again()?;
+            self.spawn()?;
             let alive = self.random.below(START_MS);
             std::thread::sleep(Duration::from_millis(alive.into()));
             self.server.kill();
             self.outcome.kills_at_start += 1;
         }
+        if crash % STOP_EVERY == 2 {
+            self.ready()?;
+            let begin = Instant::now();
+            self.server.terminate();
+            while !self.server.has_ended()? {
+                ensure!(begin.elapsed() < READY, "the server does not stop in order");
+                std::thread::sleep(LOOK);
+            }
+            self.outcome.stops += 1;
+        }
+        self.ready()
+    }
+
+    fn spawn(&mut self) -> Result<()> {
+        let (least, most) = SHARDS;
+        let drawn = least + self.random.below(most + 1 - least);
+        self.server.spawn_again_with(self.shards.unwrap_or(drawn))
+    }
+
+    /// Starts the server and waits until it answers.
+    fn ready(&mut self) -> Result<()> {
         let begin = Instant::now();
-        self.server.spawn_again()?;
+        self.spawn()?;
         while snapshot::info(self.address, "none").is_err() {
             ensure!(!self.server.has_ended()?, "the server does not start again");
             ensure!(
                 begin.elapsed() < READY,
                 "the server is not ready after {READY:?}"
             );
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(LOOK);
         }
         self.outcome.ready_s.push(begin.elapsed().as_secs_f64());
         Ok(())
