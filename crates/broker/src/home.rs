@@ -35,6 +35,7 @@ mod readings;
 mod registered;
 mod retained;
 mod row;
+mod shadow;
 mod sharing;
 mod snapshot;
 mod subscribers;

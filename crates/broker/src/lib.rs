@@ -35,6 +35,7 @@ pub use conn::io::{Close, Input, Io};
 pub use mail::orders::{Control, Report, Settled, Ticket};
 pub use mail::{Mail, orders};
 pub use shard::restore::Restored;
+pub use shard::shadow::Shadow;
 pub use shard::tables::Tables;
 pub use shard::{Shard, tables};
 pub use store::shared::{Part, Slice};

@@ -18,6 +18,7 @@ pub(crate) mod restore;
 pub(crate) mod save;
 mod saving;
 mod sessions;
+pub(crate) mod shadow;
 mod sweep;
 pub(crate) mod sys;
 pub mod tables;

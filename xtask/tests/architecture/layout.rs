@@ -80,7 +80,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         &[
             &["format", "storage"],
             &["directory", "scan"],
-            &["log"],
+            &["log", "reader"],
             &["engine"],
         ],
     ),

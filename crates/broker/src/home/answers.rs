@@ -196,6 +196,7 @@ impl Answers {
             out.word(answer.message);
             out.byte(answer.place.slot());
             out.number(answer.place.offset());
+            out.number(u64::from(answer.time_s));
             for number in [answer.messages, answer.requested_s, answer.subscribers] {
                 out.number(u64::from(number));
             }

@@ -21,7 +21,7 @@ use super::answers::{Answer, Answers, GROUPS, group_of};
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
-use crate::base::snapshot::{Block, Damaged, In};
+use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::filters::matching::Matching;
@@ -208,10 +208,11 @@ impl Home {
         self.answers.as_ref()?.save(from, block)
     }
 
-    /// Reads an answer. Its window begins anew: how long the process was away is not its publisher's fault.
+    /// Reads an answer. After a planned restart its window begins anew: how long the process was away is not its publisher's fault.
     pub(crate) fn restore_answer(
         &mut self,
         from: &mut In<'_>,
+        origin: &Origin,
         settings: &Settings,
         now: Now,
     ) -> Result<(), Damaged> {
@@ -221,6 +222,7 @@ impl Home {
         }
         let (key, hash) = (from.word()?, from.word()?);
         let (slot, offset) = (from.byte()?, from.number()?);
+        let time_s = from.number32()?;
         let row = Answer {
             key,
             message: hash,
@@ -228,7 +230,10 @@ impl Home {
             messages: from.number32()?,
             requested_s: from.number32()?,
             subscribers: from.number32()?,
-            time_s: now.unix_s,
+            time_s: match origin.local {
+                true => now.unix_s,
+                false => time_s.min(now.unix_s),
+            },
         };
         if self.placement.home_of(self.placement.of_slot(slot)) != self.me {
             return Ok(());

@@ -95,7 +95,7 @@ impl Home {
     }
 
     /// The place here of a partition, if this is its home.
-    fn place_here(&self, partition: PartitionId) -> Option<usize> {
+    pub(super) fn place_here(&self, partition: PartitionId) -> Option<usize> {
         let is_here = self.placement.home_of(partition) == self.me;
         is_here.then(|| self.placement.place_at_home(partition))
     }
@@ -129,6 +129,11 @@ impl Home {
             if let (Some(at), Some(counted)) = (self.place_here(partition), counted) {
                 self.partitions[at].log.losses.watch_from(counted);
             }
+        }
+        if !origin.local {
+            // Readers by filter may have come since.
+            let logs = self.partitions.iter_mut().map(|it| &mut it.log);
+            logs.for_each(|log| log.losses.watch());
         }
         Ok(rows)
     }

@@ -348,7 +348,7 @@ impl Home {
         false
     }
 
-    fn remove(&mut self, id: u32) {
+    pub(super) fn remove(&mut self, id: u32) {
         if !self.followers.is_empty() {
             self.interest_is_forgotten(id);
         }

@@ -108,6 +108,13 @@ impl Lanes {
         Arc::get_mut(&mut self.frames).expect("a turn's frames are shared only when it ends")
     }
 
+    /// Drops the messages of this turn if nobody is told of them, so that they do not pile up within a turn.
+    pub fn drop_untold(&mut self) {
+        if self.to.iter().all(|lane| lane.tells.is_empty()) {
+            self.frames().clear();
+        }
+    }
+
     /// Adds a tell for one carrier.
     #[inline]
     pub fn tell(&mut self, to: ShardId, tell: Tell) {

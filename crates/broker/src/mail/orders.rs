@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 pub use crate::base::ids::Ticket;
-use crate::base::ids::{ConnId, ShardId};
+use crate::base::ids::{ConnId, PartitionId, ShardId};
 use crate::base::snapshot::Head;
 use crate::base::strangers::Stranger;
 use crate::budget::stats::{Accounts, Stats, Transport};
@@ -67,6 +67,8 @@ pub enum Control {
     },
     /// Determine the rules of this world for a bounded number of further topics, so that the change itself is short.
     Foresee(Arc<World>),
+    /// What is left of these topics of a partition of the home, once it has applied all up to this offset.
+    Floors(PartitionId, u64, Vec<Box<[u8]>>),
     /// Change to the settings and rules of this world, which has the same shards and topics.
     Settings(Arc<World>),
     /// Move clients off.
@@ -104,6 +106,9 @@ pub enum Report {
     Ended(Ended),
     /// Whether topics are left for [`Control::Foresee`].
     Foreseen(bool),
+    /// For each topic the offset up to which it has no messages in its log; `None` for one that is not known. None at all where the home
+    /// has not come so far.
+    Floors(Option<Vec<Option<u64>>>),
     /// It is done.
     Done,
     /// Whether anything is under way.

@@ -139,6 +139,7 @@ impl Shard {
             }
             self.apply((record, first, header.unix_s), Client::NOBODY)?;
         }
+        self.front.lanes.drop_untold();
         match records.is_empty() {
             true => Ok(()),
             false => Err(Damaged("a batch is too long")),

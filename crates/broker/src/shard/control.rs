@@ -40,6 +40,10 @@ impl Shard {
                 self.change(world);
                 Report::Done
             }
+            Control::Floors(partition, offset, names) => {
+                let home = self.front.home.as_ref();
+                Report::Floors(home.and_then(|home| home.floors(partition, offset, &names)))
+            }
             Control::Drain => {
                 self.drain(self.front.now);
                 Report::Done

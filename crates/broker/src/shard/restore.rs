@@ -79,6 +79,11 @@ impl Restored {
         }
     }
 
+    /// Its world and home, and the moment of the reading.
+    pub(crate) fn of(&self) -> (Arc<World>, ShardId, Now) {
+        (self.world.clone(), self.me, self.now)
+    }
+
     /// Begins to read the snapshot of a home with this head. The one before is read to its end.
     ///
     /// # Errors
@@ -164,7 +169,7 @@ impl Restored {
             kind::MESSAGE => {
                 home.restore_message(from, (origin, topics), &world.settings, &world.rules, now)
             }
-            kind::ANSWER => home.restore_answer(from, &world.settings, now),
+            kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
             kind::SESSIONS => {
                 reading.partition = from.number16()?;
                 let of_its_home = origin.placement.home_of(reading.partition) == origin.home;

@@ -40,6 +40,19 @@ fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(Found<'_>) {
     }
 }
 
+/// What came back: the batches that were known, and perhaps those of the group under way.
+fn compare(known: &[(u32, u64)], unanswered: &[u32], found: &[(u32, u64)]) -> Result<(), String> {
+    let answered = known.iter().map(|(number, _)| *number);
+    let whole = answered.clone().chain(unanswered.iter().copied());
+    let numbers = found.iter().map(|(number, _)| *number);
+    match numbers.clone().eq(answered) || numbers.eq(whole) {
+        true => Ok(()),
+        false => Err(format!(
+            "{known:?} and perhaps {unanswered:?} became {found:?}"
+        )),
+    }
+}
+
 /// One life of a disk: the power goes and returns, several times. With `forgets`, the first segment that counts is not known any more.
 fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
     let disk = Disk::new(seed, fault);
@@ -72,14 +85,7 @@ fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
         if losses > 0 || !recovered.damages.is_empty() {
             return Err(format!("a loss is told: {:?}", recovered.damages));
         }
-        let answered = known.iter().map(|(number, _)| *number);
-        let whole = answered.clone().chain(unanswered.iter().copied());
-        let numbers = found.iter().map(|(number, _)| *number);
-        if !numbers.clone().eq(answered) && !numbers.eq(whole) {
-            return Err(format!(
-                "{known:?} and perhaps {unanswered:?} became {found:?}"
-            ));
-        }
+        compare(&known, &unanswered, &found)?;
         if log.figures().bytes != disk.bytes() {
             return Err(format!("{:?} of {}", log.figures(), disk.bytes()));
         }

@@ -1,0 +1,82 @@
+//! What a shadow of a home needs ([`Shadow`](crate::Shadow)): the home tells what it still has, and the shadow drops the rest.
+//!
+//! Invariant: only the home decides what is dropped for want of room or because nobody asks for it any more. What has gone for another
+//! reason (a newer message of its key, a time to live, a deletion) the shadow knows by itself.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::Home;
+use crate::base::ids::PartitionId;
+use crate::base::rules::Rules;
+use crate::base::time::Now;
+use crate::store::blobs::Blob;
+
+/// Messages that are dropped in one go, before it is seen whether there are more.
+const EXPIRED_AT_ONCE: usize = 4096;
+
+impl Home {
+    /// What is left of these topics of a partition: for each the last offset that its log has lost, `None` if there is no such topic.
+    /// None at all if not all is applied that the log has up to `offset`.
+    pub(crate) fn floors(
+        &self,
+        partition: PartitionId,
+        offset: u64,
+        names: &[Box<[u8]>],
+    ) -> Option<Vec<Option<u64>>> {
+        let at = self.place_here(partition)?;
+        (self.partitions[at].sequence >= offset).then(|| {
+            let floor = |name: &[u8]| {
+                let id = self.find(self.hash_of(name), name)?;
+                let row = self.rows.get(id);
+                let log = &self.partitions[self.place_of(row)].log;
+                Some(log.reaches_back_to(row.log).unwrap_or(row.last()))
+            };
+            names.iter().map(|name| floor(name)).collect()
+        })
+    }
+
+    /// Topics from this row on, so many at most, with their rows; and where to go on.
+    pub(crate) fn names(&self, from: u32, most: usize) -> (Vec<(u32, &[u8])>, u32) {
+        let mut found = Vec::new();
+        let mut id = from;
+        while id < self.rows.end() && found.len() < most {
+            let row = self.rows.get(id);
+            if row.name != Blob::NONE {
+                found.push((id, self.names.get(row.name)));
+            }
+            id += 1;
+        }
+        (found, id)
+    }
+
+    /// Keeps of a topic what [`floors`](Self::floors) has told.
+    pub(crate) fn keep_above(&mut self, id: u32, floor: Option<u64>, now: Now) {
+        let Some(floor) = floor else {
+            self.unretain(id);
+            return self.remove(id);
+        };
+        let at = self.at(id);
+        let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
+        (row.log, _) = log.drop_until(row.log, floor, u32::MAX, now.unix_s);
+    }
+
+    /// Drops all that has run out by itself: messages and answers.
+    pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now) {
+        for at in 0..self.partitions.len() {
+            for number in 0..rules.count() as u8 {
+                while self.expire_rule(at, number, rules, now, EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {
+                }
+            }
+            while self.partitions[at].log.clear_some(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
+        }
+        let kept = |home: &Home| home.answers.as_ref().map_or(0, |answers| answers.len());
+        loop {
+            let before = kept(self);
+            self.expire_answers(now);
+            if kept(self) == before {
+                return;
+            }
+        }
+    }
+}

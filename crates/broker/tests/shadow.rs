@@ -1,0 +1,444 @@
+//! Shadows of a home that serves clients: what they write down is what the home has, whatever it has dropped meanwhile.
+
+use std::sync::Arc;
+
+use crore_broker::settings::{Keep, Rule, Settings};
+use crore_broker::snapshot::Head;
+use crore_broker::{
+    Control, Input, Now, Pace, Report, Restored, Shadow, Shard, Ticket, World, batch,
+};
+use support::NOW;
+
+mod support;
+
+const PARTITIONS: u16 = 4;
+/// Bytes of the log of the server, which are soon used up.
+const LOG_BYTES: usize = 64 << 10;
+
+/// A server with one home and a log.
+struct Town {
+    town: support::Town,
+    world: Arc<World>,
+    /// The log: batches as they were committed.
+    log: Vec<Vec<u8>>,
+    /// How many of them the base contains.
+    contained: usize,
+    /// The documents, one for each partition, and their moment.
+    base: Vec<Vec<Vec<u8>>>,
+    base_now: Now,
+}
+
+fn rule(filter: &str) -> Rule {
+    Rule {
+        filter: filter.into(),
+        log_messages: 1000,
+        log_age_s: 1_000_000,
+        position_age_s: 100,
+        ..Rule::default()
+    }
+}
+
+fn world(writer: Option<u64>) -> Arc<World> {
+    let mut settings = Settings {
+        rules: vec![
+            Rule {
+                keep: Keep::Latest,
+                ..rule("latest/#")
+            },
+            Rule {
+                log_messages: 0,
+                ..rule("state/#")
+            },
+            Rule {
+                log_messages: 3,
+                ..rule("few/#")
+            },
+            Rule {
+                log_age_s: 10,
+                position_age_s: 10,
+                ..rule("short/#")
+            },
+            rule("#"),
+        ],
+        ..Settings::default()
+    };
+    settings.limits.log_bytes = LOG_BYTES;
+    settings.publish.idempotency_window_s = 100;
+    let world = support::partitioned(settings, 1, 1, PARTITIONS);
+    let world = Arc::into_inner(world).expect("nobody else has it");
+    Arc::new(World { writer, ..world })
+}
+
+impl Town {
+    fn new() -> Town {
+        let world = world(Some(1));
+        Town {
+            town: support::Town::new(&world, Pace::default(), NOW),
+            world,
+            log: Vec::new(),
+            contained: 0,
+            base: Vec::new(),
+            base_now: NOW,
+        }
+    }
+
+    /// The engine keeps all batches that it has.
+    fn commit(&mut self) {
+        loop {
+            self.town.settle();
+            let batches = std::mem::take(&mut self.town.io[0].batches);
+            if batches.is_empty() {
+                return;
+            }
+            for batch in batches {
+                self.log.push(batch.bytes.to_vec());
+                let committed = support::committed(&batch);
+                self.town.handle(0, Input::Committed(committed));
+            }
+        }
+    }
+
+    fn said(&mut self, bytes: impl AsRef<[u8]>) -> String {
+        let conn = self.town.open(0);
+        self.town.say(conn, bytes);
+        self.commit();
+        let said = String::from_utf8_lossy(self.town.received(conn)).into_owned();
+        self.town.cut(conn);
+        said
+    }
+
+    fn post(&mut self, topic: &str, fields: &str, data: &str) -> String {
+        let len = data.len();
+        self.said(format!(
+            "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {len}\r\n\r\n{data}"
+        ))
+    }
+
+    /// All messages behind a position, and what is said of them.
+    fn read(&mut self, topic: &str, since: &str) -> String {
+        self.read_path(&format!("/sub/{topic}?since={since}"))
+    }
+
+    /// The retained messages of the topics that a filter matches, and the other ones.
+    fn retained(&mut self, filter: &str) -> String {
+        self.read_path(&format!("/sub?filter={filter}"))
+    }
+
+    fn read_path(&mut self, path: &str) -> String {
+        self.said(format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+        ))
+    }
+
+    /// Time passes for everybody.
+    fn pass_s(&mut self, seconds: u32) {
+        for _ in 0..3 {
+            self.town.tick_s(seconds / 2);
+            self.commit();
+        }
+    }
+
+    fn floors(&mut self, control: Control) -> Option<Vec<Option<u64>>> {
+        self.town.handle(0, Input::Control(Ticket(1), control));
+        match self.town.io[0].reports.pop() {
+            Some((_, Report::Floors(floors))) => floors,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn head(&self, homes: u16, home: u16) -> Head {
+        Head {
+            set: 1,
+            epoch: self.world.epoch,
+            seed: self.world.seed,
+            partitions: PARTITIONS,
+            homes,
+            home,
+            unix_s: self.base_now.unix_s,
+            wall_s: self.base_now.unix_s,
+        }
+    }
+
+    /// Reads the base.
+    fn read_base(&self, mut restored: Restored, which: impl Fn(u16) -> bool) -> Restored {
+        for home in (0..self.base.len() as u16).filter(|home| which(*home)) {
+            let blocks = &self.base[usize::from(home)];
+            let head = Head::read(&blocks[0]).expect("a head");
+            restored.begin(&head).expect("its head");
+            for block in &blocks[1..] {
+                restored.take(block).expect("a block");
+            }
+        }
+        restored.finish().expect("whole documents")
+    }
+
+    /// Makes a checkpoint of all that was committed.
+    fn checkpoint(&mut self) {
+        let world = Shadow::world(&self.world);
+        let mut base = Vec::new();
+        for partition in 0..PARTITIONS {
+            let restored = Shadow::restored(&world, partition, self.base_now);
+            let mut shadow = Shadow::new(self.read_base(restored, |home| home == partition));
+            for bytes in &self.log[self.contained..] {
+                let header = batch::Header::read(bytes).expect("a batch");
+                if header.partition == partition {
+                    shadow.fold(bytes).expect("a batch");
+                }
+            }
+            shadow.settle(self.town.now);
+            while let Some(ask) = shadow.ask(3) {
+                let floors = self.floors(ask).expect("all is applied");
+                shadow.keep(&floors);
+            }
+            let mut blocks = Vec::new();
+            let head = Head {
+                unix_s: self.town.now.unix_s,
+                ..self.head(1, 0)
+            };
+            loop {
+                let block = shadow.save(&head);
+                if block.is_empty() {
+                    break;
+                }
+                blocks.push(block);
+            }
+            base.push(blocks);
+        }
+        (self.base, self.base_now) = (base, self.town.now);
+        self.contained = self.log.len();
+    }
+
+    fn base_bytes(&self) -> usize {
+        self.base.iter().flatten().map(Vec::len).sum()
+    }
+
+    /// The server was killed: the next one has base and log only.
+    fn killed(&mut self) {
+        let world = world(Some(2));
+        let restored = Restored::new(world.clone(), 0, self.town.now).without_local_state();
+        let restored = self.read_base(restored, |_| true);
+        let mut shard = Shard::new(0, world.clone(), self.town.now);
+        shard.adopt(restored);
+        for bytes in &self.log[self.contained..] {
+            let first = batch::Header::read(bytes).expect("a batch").first;
+            shard.fold(bytes, first, self.town.now).expect("a batch");
+        }
+        self.world = world;
+        self.town = support::Town::of(vec![shard], self.town.now);
+    }
+}
+
+/// The position that an answer tells.
+fn position(answer: &str) -> String {
+    let line = answer.lines().find_map(|line| line.strip_prefix("id: "));
+    line.expect("an event").to_string()
+}
+
+#[test]
+fn messages_positions_and_retained_values_survive_checkpoints() {
+    let mut town = Town::new();
+    for round in 0..3 {
+        for topic in ["a", "b/c", "few/d"] {
+            for n in 0..5 {
+                town.post(topic, "", &format!("{topic}:{round}.{n}"));
+            }
+        }
+        town.post(
+            "state/one",
+            "Crore-Retain: true\r\n",
+            &format!("state {round}"),
+        );
+        for key in ["x", "y"] {
+            let fields = format!("Crore-Key: {key}\r\n");
+            town.post("latest/one", &fields, &format!("latest {key} {round}"));
+        }
+        let topics = ["a", "b/c", "few/d", "latest/one"];
+        let before = topics.map(|topic| town.read(topic, "oldest"));
+        assert!(before[1].contains("b/c:0.0") && before[2].matches("data:").count() == 3);
+        assert!(before[3].contains("latest y"), "{before:?}");
+        let states = town.retained("state/%2B");
+        assert!(states.contains(&format!("state {round}")), "{states}");
+        let begun = position(&before[0]);
+        let behind = town.read("a", &begun);
+        town.checkpoint();
+        town.post("a", "", "behind the checkpoint");
+        town.killed();
+        let after = topics.map(|topic| town.read(topic, "oldest"));
+        assert!(
+            after[0].starts_with(&before[0]),
+            "{} {}",
+            before[0],
+            after[0]
+        );
+        assert!(after[0].contains("behind the checkpoint"));
+        assert_eq!(before[1..], after[1..]);
+        let after = town.retained("state/%2B");
+        assert!(after.contains(&format!("state {round}")), "{after}");
+        let again = town.read("a", &begun);
+        assert!(
+            again.starts_with(&behind) && !again.contains("gap"),
+            "{again}"
+        );
+    }
+}
+
+#[test]
+fn topics_that_the_home_has_forgotten_leave_the_base() {
+    let mut town = Town::new();
+    town.post("kept", "", "for good");
+    town.post("short/state", "Crore-Retain: true\r\n", "a state");
+    town.checkpoint();
+    let few = town.base_bytes();
+    for n in 0..200 {
+        town.post(&format!("short/{n}"), "", &"for a while".repeat(20));
+    }
+    let position = position(&town.read("short/7", "oldest"));
+    town.post("short/7", "", "not seen");
+    town.checkpoint();
+    let many = town.base_bytes();
+    assert!(many > few + 200 * 220, "{many}");
+    for _ in 0..2 {
+        town.pass_s(60);
+        town.checkpoint();
+        let left = town.base_bytes();
+        // Names of some of those that had messages are remembered, for readers by filter.
+        assert!(left < few + 200 * 20, "{left} of {many}, {few}");
+        town.killed();
+        assert!(town.read("kept", "oldest").contains("for good"));
+        assert!(town.retained("short/state").contains("a state"));
+        // Its position is older than what is known of its slot.
+        assert!(town.read("short/7", &position).contains("crore.gap"));
+    }
+}
+
+#[test]
+fn messages_that_the_home_has_dropped_leave_the_base_and_are_told_as_a_gap() {
+    let mut town = Town::new();
+    let data = "x".repeat(1000);
+    town.post("other", "", "of another topic");
+    town.post("big", "", "first");
+    let first = position(&town.read("big", "oldest"));
+    let by_filter = "/sub?filter=big&since=";
+    let first_by_filter = position(&town.read_path(&format!("{by_filter}oldest")));
+    for round in 0..4 {
+        for _ in 0..100 {
+            town.post("big", "", &data);
+        }
+        let answer = town.post("big", "", &format!("last of round {round}"));
+        assert!(answer.contains("201") || answer.contains("202"), "{answer}");
+        town.checkpoint();
+        let bytes = town.base_bytes();
+        assert!(bytes < LOG_BYTES + 4096, "{bytes}");
+    }
+    let all = town.read("big", "oldest");
+    let last = all
+        .lines()
+        .filter_map(|line| line.strip_prefix("id: "))
+        .next_back();
+    let last = last.expect("an event").to_string();
+    town.killed();
+    assert_eq!(town.read("big", "oldest"), all);
+    assert!(town.read("big", &first).contains("crore.gap"));
+    assert!(!town.read("big", &last).contains("crore.gap"));
+    // Readers by filter are told, too.
+    let read = town.read_path(&format!("{by_filter}{first_by_filter}"));
+    assert!(read.contains("crore.gap"), "{read}");
+}
+
+#[test]
+fn topics_whose_messages_have_all_gone_are_in_the_base_with_their_positions_only() {
+    let mut town = Town::new();
+    let data = "x".repeat(1000);
+    let mut positions = Vec::new();
+    for n in 0..200 {
+        let topic = format!("topic/{n}");
+        town.post(&topic, "", &data);
+        positions.push(position(&town.read(&topic, "oldest")));
+        town.post(&topic, "", &data);
+    }
+    town.checkpoint();
+    let bytes = town.base_bytes();
+    assert!(bytes < LOG_BYTES + 200 * 50, "{bytes}");
+    town.killed();
+    for (n, position) in positions.iter().enumerate().take(50) {
+        let read = town.read(&format!("topic/{n}"), position);
+        assert!(read.contains("crore.gap"), "{read}");
+    }
+}
+
+#[test]
+fn superseded_and_expired_messages_are_no_gap() {
+    let mut town = Town::new();
+    for n in 0..9 {
+        town.post("latest/a", "", &format!("value {n}"));
+        town.post("a", "Crore-TTL: 20\r\n", &format!("short-lived {n}"));
+        town.post("a", "", &format!("message {n}"));
+    }
+    let positions = ["latest/a", "a"].map(|topic| position(&town.read(topic, "oldest")));
+    for n in 9..12 {
+        town.checkpoint();
+        // The home is ahead of what the base says when it is asked next.
+        town.post("latest/a", "", &format!("value {n}"));
+        town.post("a", "", &format!("message {n}"));
+        town.pass_s(20);
+    }
+    let before = town.read("a", "oldest");
+    assert!(!before.contains("short-lived") && before.contains("message 0"));
+    town.checkpoint();
+    town.killed();
+    assert_eq!(town.read("a", "oldest"), before);
+    for (topic, position) in ["latest/a", "a"].iter().zip(&positions) {
+        let read = town.read(topic, position);
+        assert!(
+            read.contains(" 11") && !read.contains("crore.gap"),
+            "{read}"
+        );
+    }
+}
+
+#[test]
+fn retries_are_recognised_within_their_window_and_not_behind_it() {
+    let key = "Idempotency-Key: k\r\n";
+    let mut town = Town::new();
+    let first = town.post("a", key, "once");
+    for _ in 0..3 {
+        town.pass_s(20);
+        town.checkpoint();
+    }
+    town.killed();
+    let again = town.post("a", key, "once");
+    assert_eq!(again.lines().next(), first.lines().next());
+    assert_eq!(town.read("a", "oldest").matches("once").count(), 1);
+    // The checkpoints and the start have not lengthened the window of a hundred seconds.
+    town.checkpoint();
+    town.pass_s(30);
+    town.killed();
+    town.post("a", key, "once");
+    assert_eq!(town.read("a", "oldest").matches("once").count(), 2);
+}
+
+#[test]
+fn a_home_that_is_behind_tells_no_floors() {
+    let mut town = Town::new();
+    town.post("a", "", "one");
+    let world = Shadow::world(&town.world);
+    let partition = town.world.placement().partition_of(b"a");
+    let mut shadow = Shadow::new(
+        Shadow::restored(&world, partition, NOW)
+            .finish()
+            .expect("nothing is read"),
+    );
+    shadow.fold(&town.log[0]).expect("a batch");
+    let Some(Control::Floors(partition, sequence, names)) = shadow.ask(10) else {
+        panic!("there is a topic");
+    };
+    assert_eq!((sequence, &names[..]), (1, &[b"a"[..].into()][..]));
+    assert_eq!(
+        town.floors(Control::Floors(partition, sequence + 1, names.clone())),
+        None
+    );
+    assert_eq!(
+        town.floors(Control::Floors(partition, sequence, names)),
+        Some(vec![Some(0)])
+    );
+}
