@@ -71,6 +71,13 @@ impl Link {
         self.stream.write_all(bytes).map_err(|_| End::Cut)
     }
 
+    /// Waits for more bytes, so long at most.
+    pub fn read_for(&mut self, patience: Duration) -> Result<(), End> {
+        let ready = self.stream.set_read_timeout(Some(patience));
+        ready.map_err(End::wrong)?;
+        self.read()
+    }
+
     /// Waits for more bytes.
     pub fn read(&mut self) -> Result<(), End> {
         let mut bytes = [0; 16 << 10];

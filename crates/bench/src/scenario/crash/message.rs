@@ -8,6 +8,8 @@ use crate::scenario::chaos::{read_payload, write_payload};
 
 /// Topics: some more than there are partitions, so that most partitions have several.
 pub const TOPICS: u32 = 48;
+/// Topics that are changed in other ways too: their numbers follow.
+pub const CHANGED: u32 = 9;
 /// Groups of topics: a subscription by filter takes one group.
 pub const GROUPS: u32 = 4;
 /// Publishers.
@@ -59,8 +61,28 @@ pub fn retains(topic: u32) -> bool {
     topic.is_multiple_of(RETAINED_TOPICS)
 }
 
+/// What a topic of those that are changed keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// Everything.
+    Long,
+    /// The newest messages.
+    Short,
+    /// The newest message of each key.
+    Latest,
+}
+
+/// What topic `index` of those that are changed keeps.
+pub fn changed(index: u32) -> Changed {
+    [Changed::Long, Changed::Short, Changed::Latest][index as usize % 3]
+}
+
 /// The name of a topic.
 pub fn name(topic: u32) -> String {
+    if let Some(index) = topic.checked_sub(TOPICS) {
+        let kind = format!("{:?}", changed(index)).to_lowercase();
+        return format!("changed/{kind}/{index}");
+    }
     format!("crash/{}/{topic}", topic % GROUPS)
 }
 
@@ -84,6 +106,16 @@ impl Message {
             topic: random.below(TOPICS),
             number,
             size: random.below(most.max(1)),
+        }
+    }
+
+    /// A small message.
+    pub fn small(topic: u32, number: u32) -> Message {
+        let size = 100;
+        Message {
+            topic,
+            number,
+            size,
         }
     }
 
@@ -123,7 +155,7 @@ pub fn is_retained(topic: u32, number: u32) -> bool {
 
 /// Topic and number of data that came whole and unchanged.
 pub fn read(data: &[u8]) -> Option<(u32, u32)> {
-    read_payload(data).filter(|(topic, _)| *topic < TOPICS)
+    read_payload(data).filter(|(topic, _)| *topic < TOPICS + CHANGED)
 }
 
 /// Where a message stands.

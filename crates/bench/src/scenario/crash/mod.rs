@@ -7,6 +7,7 @@
 //!
 //! Each client is a thread that lives from one start to the next crash, so that all notes are judged by one thread.
 
+mod changer;
 mod ground;
 mod judge;
 mod link;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
+use super::changer::{Changer, SHORT};
 use super::ground::Disk;
 use super::judge::{Fault, Faults, Judge, Track};
 use super::message::PUBLISHERS;
@@ -46,7 +47,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The server's settings: everything is kept, and no limit of a client's is in the way.
 fn settings(args: &RunArgs, state: &Path) -> String {
     format!(
-        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"16 GiB\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"16 GiB\"\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
         args.accepts(),
         state.display()
     )
@@ -80,6 +81,8 @@ pub struct Outcome {
     stops: u32,
     /// What the publishers did.
     pub counts: Counts,
+    /// Deletions, purges and publishes of the client that changes topics.
+    changes: u64,
     /// Messages in the logs.
     pub messages: u64,
     /// Notes of subscribers.
@@ -123,6 +126,7 @@ impl Outcome {
             "retried": self.counts.retried,
             "replayed": self.counts.replayed,
             "refused": self.counts.refused,
+            "changes": self.changes,
             "messages": self.messages,
             "seen": self.seen,
             "resumed": self.resumed,
@@ -139,6 +143,7 @@ pub struct Rounds {
     server: Server,
     address: SocketAddr,
     publishers: Vec<Publisher>,
+    changer: Changer,
     subscribers: Vec<(Subscriber, Track)>,
     /// Messages that came to all subscribers.
     heard: Arc<AtomicU64>,
@@ -172,6 +177,7 @@ impl Rounds {
                 .map(subscriber)
                 .collect(),
             heard,
+            changer: Changer::new(args.seed),
             snapshot: Snapshot::new(),
             judge: Judge::new(),
             random: Random::new(args.seed),
@@ -206,6 +212,7 @@ impl Rounds {
         }
         let resumed = self.subscribers.iter().map(|(one, _)| one.resumed);
         self.outcome.resumed = resumed.sum();
+        self.outcome.changes = self.changer.answered;
         self.outcome.messages = self.judge.total() as u64;
         self.outcome.faults = self.judge.faults;
         Ok(self.outcome)
@@ -217,6 +224,7 @@ impl Rounds {
         let (least, most) = WORK_MS;
         let work = least + self.random.below(most - least);
         let (server, ground, heard) = (&mut self.server, &mut self.ground, &self.heard);
+        let changer = &mut self.changer;
         let copy = std::thread::scope(|scope| {
             for (subscriber, _) in &mut self.subscribers {
                 scope.spawn(|| subscriber.play(address, usize::MAX));
@@ -224,6 +232,7 @@ impl Rounds {
             for publisher in &mut self.publishers {
                 scope.spawn(|| publisher.play(address, &stop));
             }
+            scope.spawn(|| changer.play(address, &stop));
             std::thread::sleep(Duration::from_millis(work.into()));
             if is_last {
                 stop.store(true, Relaxed);
@@ -304,6 +313,7 @@ impl Rounds {
         if from_the_beginning {
             snapshot::read_again(self.address, judge);
         }
+        self.changer.compare(self.address, &mut judge.faults);
         for publisher in &mut self.publishers {
             publisher
                 .answers

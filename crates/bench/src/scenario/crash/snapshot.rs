@@ -13,7 +13,10 @@ use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 use crate::client::parse;
 
 /// How long an answer or a retained message may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// When all retained messages that must come are there, others would have come within this time.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// Reads every log on from where the last reading ended.
 pub struct Snapshot {
@@ -31,7 +34,13 @@ impl Snapshot {
     /// Reads what is new in all logs, and the retained messages. `begun` are the messages that each publisher has sent.
     pub fn read(&mut self, address: SocketAddr, begun: &[u32], judge: &mut Judge) {
         for (topic, reader) in (0..).zip(&mut self.readers) {
-            let now = count(address, topic, judge);
+            let now = count(address, topic).unwrap_or_else(|why| {
+                let name = message::name(topic);
+                judge
+                    .faults
+                    .add(Fault::Protocol, || format!("info of {name}: {why}"));
+                0
+            });
             let known = judge.count(topic);
             judge.counted(topic, now);
             if now > known {
@@ -48,8 +57,15 @@ impl Snapshot {
                 }
             });
         }
-        if let Err(why) = retained(address, judge) {
-            judge.faults.add(Fault::Retained, || format!("{why:?}"));
+        let topics: Vec<u32> = (0..TOPICS)
+            .filter(|topic| message::retains(*topic))
+            .collect();
+        match retained(address, &topics, judge.retaining()) {
+            Ok(found) => topics.iter().for_each(|topic| {
+                let mut of = found.iter().filter(|(of, _)| of == topic);
+                judge.retained(*topic, of.next().map(|(_, number)| *number));
+            }),
+            Err(why) => judge.faults.add(Fault::Retained, || why.to_string()),
         }
     }
 }
@@ -99,17 +115,9 @@ fn take(
 }
 
 /// How many messages the server says that a topic has.
-fn count(address: SocketAddr, topic: u32, judge: &mut Judge) -> usize {
-    let name = message::name(topic);
-    match info(address, &name) {
-        Ok(info) => info["messages"].as_u64().unwrap_or(0) as usize,
-        Err(why) => {
-            judge
-                .faults
-                .add(Fault::Protocol, || format!("info of {name}: {why:?}"));
-            0
-        }
-    }
+pub fn count(address: SocketAddr, topic: u32) -> Result<usize, End> {
+    let info = info(address, &message::name(topic))?;
+    Ok(info["messages"].as_u64().unwrap_or(0) as usize)
 }
 
 /// The info of a topic: null when there is none.
@@ -127,11 +135,9 @@ pub fn info(address: SocketAddr, name: &str) -> Result<Value, End> {
     }
 }
 
-/// Reads the retained messages over MQTT until there are as many as there must be.
-fn retained(address: SocketAddr, judge: &mut Judge) -> Result<(), End> {
-    let topics: Vec<u32> = (0..TOPICS)
-        .filter(|topic| message::retains(*topic))
-        .collect();
+/// Topic and number of the retained messages of these topics: reads over MQTT until there are at least so many, and no more
+/// come.
+pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec<(u32, u32)>, End> {
     let names: Vec<String> = topics.iter().copied().map(message::name).collect();
     let args = MqttArgs {
         qos: 1,
@@ -142,20 +148,24 @@ fn retained(address: SocketAddr, judge: &mut Judge) -> Result<(), End> {
     let mut out = Vec::new();
     dialect.greet(&client_id(0, 'r', 0), &names, &mut out);
     link.send(&out)?;
-    let mut left = judge.retaining();
-    while left > 0 {
+    let mut found = Vec::new();
+    loop {
         match dialect.packet(&link.held).map_err(End::wrong)? {
             Some((packet, bytes)) => {
                 if let Packet::Publish(_, data) = packet {
-                    let (topic, number) = message::read(data)
-                        .ok_or_else(|| End::wrong("a retained message that nobody published"))?;
-                    judge.retained(topic, Some(number));
-                    left -= 1;
+                    let message = message::read(data);
+                    found.push(message.ok_or_else(|| End::wrong("a retained message of nobody"))?);
                 }
                 link.held.drain(..bytes);
             }
-            None => link.read()?,
+            None => {
+                let is_whole = found.len() >= least;
+                match link.read_for(if is_whole { QUIET } else { PATIENCE }) {
+                    // Too few are found by whoever compares.
+                    Err(End::Wrong(_)) => return Ok(found),
+                    read => read?,
+                }
+            }
         }
     }
-    Ok(())
 }

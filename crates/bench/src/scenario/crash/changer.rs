@@ -1,0 +1,278 @@
+//! A client that does more than add messages: it deletes and purges topics, replaces latest values and retained messages, and lets
+//! short logs drop what is old. It does one thing at a time, so that after a crash each topic is as the last answer left it,
+//! or as the request without an answer would leave it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::judge::{Fault, Faults};
+use super::link::{End, Link, until_gone};
+use super::message::{self, CHANGED, Changed, Message, PUBLISHERS, TOPICS};
+use super::snapshot;
+use super::subscriber::{Seen, Subscriber};
+use crate::client::parse;
+use crate::measure::payload::Random;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest rest after an answer, in milliseconds.
+const REST_MS: u32 = 5;
+/// Of so many changes one deletes the topic and one purges it.
+const ENDS_EVERY: u32 = 12;
+/// Different keys of latest values.
+const KEYS: u32 = 4;
+/// Messages that a short log keeps.
+pub const SHORT: usize = 3;
+
+/// One change of a topic.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Publish {
+        message: Message,
+        key: u32,
+        retain: bool,
+    },
+    Delete,
+    Purge,
+}
+
+/// The state of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Topic {
+    /// Key and number of each message.
+    entries: Vec<(u32, u32)>,
+    retained: Option<u32>,
+}
+
+impl Topic {
+    fn apply(&mut self, kind: Changed, change: &Change) {
+        let Change::Publish {
+            message,
+            key,
+            retain,
+        } = change
+        else {
+            return *self = Topic::default();
+        };
+        match kind {
+            Changed::Latest => self.entries.retain(|(other, _)| other != key),
+            Changed::Short if self.entries.len() == SHORT => drop(self.entries.remove(0)),
+            _ => {}
+        }
+        self.entries.push((*key, message.number));
+        if *retain {
+            self.retained = Some(message.number);
+        }
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        self.entries.iter().map(|(_, number)| *number).collect()
+    }
+}
+
+/// The client.
+pub struct Changer {
+    topics: Vec<Topic>,
+    random: Random,
+    begun: u32,
+    /// A change that is not answered, and the topic that it concerns.
+    pending: Option<(u32, Change)>,
+    /// Changes that were answered.
+    pub answered: u64,
+    /// What no server may do.
+    pub wrong: Vec<String>,
+}
+
+impl Changer {
+    /// One that has changed nothing.
+    pub fn new(seed: u64) -> Changer {
+        Changer {
+            topics: vec![Topic::default(); CHANGED as usize],
+            random: Random::new(seed ^ 0xc4a6),
+            begun: 0,
+            pending: None,
+            answered: 0,
+            wrong: Vec::new(),
+        }
+    }
+
+    /// Changes topics until the server is gone, a change has no answer, or it is told to stop.
+    pub fn play(&mut self, address: SocketAddr, stop: &AtomicBool) {
+        let wrong = until_gone(|| {
+            let mut link = Link::open(address, PATIENCE)?;
+            while !stop.load(Relaxed) {
+                // After a cut nobody knows whether the change was made, until the logs are read.
+                if self.pending.is_some() {
+                    return Ok(());
+                }
+                self.change(&mut link)?;
+                let pause = u64::from(self.random.below(REST_MS * 1000));
+                std::thread::sleep(Duration::from_micros(pause));
+            }
+            Ok(())
+        });
+        self.wrong
+            .extend(wrong.map(|why| format!("the changer: {why}")));
+    }
+
+    fn change(&mut self, link: &mut Link) -> Result<(), End> {
+        let index = self.random.below(CHANGED);
+        let change = match self.random.below(ENDS_EVERY) {
+            0 => Change::Delete,
+            1 => Change::Purge,
+            _ => {
+                self.begun += 1;
+                let number = message::number(PUBLISHERS, self.begun);
+                let message = Message::small(TOPICS + index, number);
+                // Of latest values each is a retained message, and all come.
+                let retain =
+                    message::changed(index) != Changed::Latest && self.random.below(2) == 0;
+                let key = self.random.below(KEYS);
+                Change::Publish {
+                    message,
+                    key,
+                    retain,
+                }
+            }
+        };
+        self.pending = Some((index, change));
+        link.send(request(index, &change).as_bytes())?;
+        let (status, bytes) = loop {
+            match parse::response(&link.held).map_err(End::wrong)? {
+                Some(response) => break (response.head.status, response.bytes),
+                None => link.read()?,
+            }
+        };
+        link.held.drain(..bytes);
+        match (change, status) {
+            (Change::Publish { .. }, 201 | 202) | (Change::Delete | Change::Purge, 200 | 404) => {
+                self.topics[index as usize].apply(message::changed(index), &change);
+                self.answered += 1;
+            }
+            (_, 429 | 503) => {}
+            _ => return Err(End::wrong(format!("answered {status} to {change:?}"))),
+        }
+        self.pending = None;
+        Ok(())
+    }
+
+    /// Compares all topics with what they must be, and goes on from what they are.
+    pub fn compare(&mut self, address: SocketAddr, faults: &mut Faults) {
+        for why in self.wrong.drain(..) {
+            faults.add(Fault::Protocol, || why);
+        }
+        let pending = self.pending.take();
+        let changed = |index: u32, topic: &Topic| {
+            let mut topic = topic.clone();
+            if let Some((_, change)) = pending.as_ref().filter(|(of, _)| *of == index) {
+                topic.apply(message::changed(index), change);
+            }
+            topic
+        };
+        let least = (0..).zip(&self.topics).filter(|(index, topic)| {
+            topic.retained.is_some() && changed(*index, topic).retained.is_some()
+        });
+        let ids: Vec<u32> = (0..CHANGED)
+            .filter(|index| message::changed(*index) != Changed::Latest)
+            .map(|index| TOPICS + index)
+            .collect();
+        let retained = match snapshot::retained(address, &ids, least.count()) {
+            Ok(retained) => retained,
+            Err(why) => return faults.add(Fault::Retained, || why.to_string()),
+        };
+        for (index, topic) in (0..).zip(&mut self.topics) {
+            let id = TOPICS + index;
+            let found = read(address, id, faults);
+            let last = retained.iter().find(|(topic, _)| *topic == id);
+            let last = last.map(|(_, number)| *number);
+            let after = changed(index, topic);
+            let is = |topic: &Topic| topic.numbers() == found && topic.retained == last;
+            if is(&after) {
+                *topic = after;
+            } else if !is(topic) {
+                let name = message::name(id);
+                faults.add(Fault::Changed, || {
+                    format!("{name}: {found:x?}, retained {last:x?}, instead of {topic:x?} or {after:x?}")
+                });
+            }
+        }
+    }
+}
+
+/// The numbers of all messages of a topic.
+fn read(address: SocketAddr, topic: u32, faults: &mut Faults) -> Vec<u32> {
+    let mut reader = Subscriber::reader(topic);
+    match snapshot::count(address, topic) {
+        Ok(0) => {}
+        Ok(count) => reader.play(address, count),
+        Err(why) => reader.wrong.push(why.to_string()),
+    }
+    for why in reader.wrong {
+        faults.add(Fault::Protocol, || {
+            format!("{}: {why}", message::name(topic))
+        });
+    }
+    let numbers = reader.seen.iter().filter_map(|seen| match seen {
+        Seen::Message { number, .. } => Some(*number),
+        _ => None,
+    });
+    numbers.collect()
+}
+
+fn request(index: u32, change: &Change) -> String {
+    let name = message::name(TOPICS + index);
+    match change {
+        Change::Delete => format!("DELETE /pub/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        Change::Purge => format!("DELETE /pub/{name}?purge HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        Change::Publish {
+            message,
+            key,
+            retain,
+        } => {
+            let data = message.data();
+            let key = match message::changed(index) {
+                Changed::Latest => format!("Crore-Key: k{key}\r\n"),
+                _ => String::new(),
+            };
+            format!(
+                "POST /pub/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n{key}Crore-Retain: {retain}\r\nContent-Length: {}\r\n\r\n{data}",
+                data.len()
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(kind: Changed, changes: &[(u32, u32)]) -> Topic {
+        let mut topic = Topic::default();
+        for (number, key) in changes {
+            let message = Message::small(TOPICS, *number);
+            topic.apply(
+                kind,
+                &Change::Publish {
+                    message,
+                    key: *key,
+                    retain: *number == 2,
+                },
+            );
+        }
+        topic
+    }
+
+    #[test]
+    fn each_kind_of_topic_keeps_what_its_rule_says() {
+        let changes = [(1, 0), (2, 1), (3, 0), (4, 2), (5, 3)];
+        assert_eq!(after(Changed::Long, &changes).numbers(), [1, 2, 3, 4, 5]);
+        assert_eq!(after(Changed::Short, &changes).numbers(), [3, 4, 5]);
+        assert_eq!(after(Changed::Latest, &changes).numbers(), [2, 3, 4, 5]);
+        let mut topic = after(Changed::Short, &changes);
+        assert_eq!(topic.retained, Some(2));
+        topic.apply(Changed::Short, &Change::Purge);
+        assert_eq!(topic, Topic::default());
+    }
+}
