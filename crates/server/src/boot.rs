@@ -1,7 +1,6 @@
 //! Starts the shards, prints the addresses that they listen on and the room that this host has, and hands the thread over to the
 //! control plane until a signal asks for the stop.
 
-use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -11,11 +10,12 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Limits;
 use crore_broker::{Placement, ShardId, World};
+use crore_disk::{Directory, Log};
 use crore_net::kernel::listener::{Listener, SocketOptions};
 use crore_net::kernel::steering::Group;
 use crore_net::kernel::{Kernel, entrance, fd_table};
 use crore_net::signal::Signals;
-use crore_net::{Fd, Inbox, Sender, affinity, mailbox};
+use crore_net::{Fd, Inbox, Sender, affinity, mailbox, memory};
 
 use crate::access::{self, Answer};
 use crate::board::{Board, Meter};
@@ -24,7 +24,7 @@ use crate::control;
 use crate::doctor::formula;
 use crate::life::{self, state};
 use crate::settings::tls::Tls;
-use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
+use crate::shard_loop::{Appender, Durable, Letter, Reported, ShardLoop, Start};
 use crate::tls;
 
 /// The stack of a shard's thread; pages of it that are never touched cost nothing.
@@ -38,21 +38,19 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let shards = file.shards;
     let tls = tls::open(file)?;
     let cores = affinity::cores();
-    let new_world = |epoch, seed, partitions| {
-        let placement = Placement::of_server(partitions, shards, cores.len());
-        new_world(&effective, placement, epoch, seed)
+    let new_world = |numbers: state::Numbers| {
+        let placement = Placement::of_server(numbers.partitions, shards, cores.len());
+        new_world(&effective, placement, &numbers)
     };
-    let (world, used) = state::resume(file.state.directory(), file.partitions, new_world)?;
-    let (mut restored, ticket) = used.map(state::Used::part).unzip();
+    let mut resumed = state::resume(&file.state, file.partitions, new_world)?;
+    let world = resumed.world;
     let (senders, inboxes) = mailboxes(shards)?;
+    let durable = engine(resumed.log, &world, &senders)?;
     let (reports, reported) =
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
     let mut wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
     wakes.push(reported.fd());
-    let answers = senders.iter().cloned().map(|shard| -> Answer {
-        Box::new(move |conn, verdict| shard.post(Letter::Verdict(conn, verdict)))
-    });
-    let (desk, askers) = access::start(file.access.as_ref(), answers.collect())?;
+    let (desk, askers) = access::start(file.access.as_ref(), answers(&senders))?;
     let entry = Entry {
         listen: listen.clone(),
         backlog: file.backlog,
@@ -65,12 +63,13 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         let start = Start {
             id: id as ShardId,
             world: world.clone(),
-            restored: restored.as_mut().and_then(VecDeque::pop_front),
+            shard: resumed.homes.pop_front(),
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
             meter: Meter::new(board.clone(), id as ShardId),
             asker,
+            appender: (durable.clone()).map(|it| Appender::new(it, world.partitions)),
             tls: tls.clone(),
         };
         let core = file.pin.then(|| cores[id % cores.len()]);
@@ -80,7 +79,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     drop(ready);
     started.iter().collect::<anyhow::Result<()>>()?;
     drop(held);
-    if let Some(ticket) = ticket {
+    if let Some(ticket) = resumed.ticket {
         ticket.used_up()?;
     }
     say_where(&listen, &file.tls);
@@ -99,25 +98,52 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             effective,
             world,
             desk,
+            durable,
             tls,
         },
     })
 }
 
 /// The state that the shards share, in a server that keeps its topics like this.
-fn new_world(effective: &Effective, placement: Placement, epoch: u32, seed: u64) -> Arc<World> {
+fn new_world(effective: &Effective, placement: Placement, numbers: &state::Numbers) -> Arc<World> {
     let settings = effective.settings();
     Arc::new(World {
-        admission: Admission::new(&settings, seed),
+        admission: Admission::new(&settings, numbers.seed),
         rules: Rules::new(&settings.rules),
         settings,
         shards: effective.file.shards as ShardId,
         homes: placement.homes(),
         partitions: placement.partitions(),
-        epoch,
-        writer: None,
-        seed,
+        epoch: numbers.epoch,
+        // Another one for each start.
+        writer: effective
+            .file
+            .state
+            .is_durable()
+            .then(|| memory::random_u64() | 1),
+        seed: numbers.seed,
     })
+}
+
+/// The ways on which verdicts about credentials come to the shards.
+fn answers(shards: &[Sender<Letter>]) -> Vec<Answer> {
+    let answer = |shard: Sender<Letter>| -> Answer {
+        Box::new(move |conn, verdict| shard.post(Letter::Verdict(conn, verdict)))
+    };
+    shards.iter().cloned().map(answer).collect()
+}
+
+/// The engine of durable messages, where there is a log for it.
+fn engine(
+    log: Option<Log<Directory>>,
+    world: &World,
+    shards: &[Sender<Letter>],
+) -> anyhow::Result<Option<Durable>> {
+    log.map(|log| {
+        let started = Durable::start(log, world.placement(), shards.to_vec());
+        started.context("cannot start the thread of the log")
+    })
+    .transpose()
 }
 
 /// Both ends of the shards' mailboxes, by number.

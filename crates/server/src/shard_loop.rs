@@ -5,6 +5,7 @@
 //! budgets, then flush. The loop decides nothing; whatever fails becomes `Input::Closed`.
 
 mod arrivals;
+mod engine;
 mod events;
 mod letters;
 mod links;
@@ -12,7 +13,6 @@ mod order;
 
 use std::sync::Arc;
 
-use crore_broker::Restored;
 use crore_broker::{ConnId, Input, Now, Shard, ShardId, World};
 use crore_net::transport::{Event, Transport};
 use crore_net::{Inbox, Sender, clock};
@@ -20,6 +20,7 @@ use crore_net::{Inbox, Sender, clock};
 use crate::access::Asker;
 use crate::board::Meter;
 use crate::tls;
+pub use engine::{Appender, Durable};
 pub use letters::{Letter, Reported};
 use links::Links;
 use order::Order;
@@ -47,8 +48,8 @@ pub struct Start {
     pub id: ShardId,
     /// The state that all shards share.
     pub world: Arc<World>,
-    /// The state that its predecessor left.
-    pub restored: Option<Restored>,
+    /// The shard, with the state that its predecessor left.
+    pub shard: Option<Shard>,
     /// Its mail.
     pub inbox: Inbox<Letter>,
     /// The inboxes of all shards, by number.
@@ -57,6 +58,8 @@ pub struct Start {
     pub reports: Sender<Reported>,
     /// Its way to ask about credentials.
     pub asker: Asker,
+    /// Its way to the engine, where messages are durable.
+    pub appender: Option<Appender>,
     /// Where its counters stand.
     pub meter: Meter,
     /// By what TLS handshakes are done, where there are some.
@@ -90,13 +93,11 @@ impl<T: Transport> ShardLoop<T> {
     pub fn new(start: Start, transport: T) -> Self {
         let apart_ms = u64::from(start.id) * SHARD_APART_MS % 1000;
         let began_ms = clock::monotonic_ms().saturating_sub(apart_ms);
-        let mut shard = Shard::new(start.id, start.world, now(0));
+        let begun = start.shard;
+        let mut shard = begun.unwrap_or_else(|| Shard::new(start.id, start.world, now(0)));
         shard.limit_connections(transport.room());
         let mut meter = start.meter;
         meter.turns.room = u64::from(transport.room());
-        if let Some(restored) = start.restored {
-            shard.adopt(restored);
-        }
         ShardLoop {
             shard,
             io: Links {
@@ -105,6 +106,7 @@ impl<T: Transport> ShardLoop<T> {
                 peers: start.peers,
                 reports: start.reports,
                 asker: start.asker,
+                appender: start.appender,
                 meter,
                 failed: Vec::new(),
             },
@@ -161,6 +163,7 @@ impl<T: Transport> ShardLoop<T> {
                 Letter::Mail(mail) => Input::Mail(mail),
                 Letter::Control(ticket, control) => Input::Control(ticket, control),
                 Letter::Verdict(conn, verdict) => Input::Verdict(conn, verdict),
+                Letter::Committed(of) => Input::Committed(of),
             };
             self.shard.handle(input, now, &mut self.io);
         }

@@ -31,7 +31,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/sim", &["crore-broker", "crore-wire"]),
     (
         "crates/server",
-        &["crore-broker", "crore-net", "crore-wire", "crore-bench"],
+        &[
+            "crore-broker",
+            "crore-disk",
+            "crore-net",
+            "crore-wire",
+            "crore-bench",
+        ],
     ),
     ("xtask", &[]),
 ];

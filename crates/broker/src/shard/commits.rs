@@ -114,7 +114,8 @@ impl Shard {
         }
     }
 
-    /// Applies a batch of the log that no request of this process waits for. A batch of a partition of another home changes nothing.
+    /// Applies a batch of the log that no request of this process waits for. A batch of a partition of another home changes
+    /// nothing, nor does one that was applied before, here or by the writer of the documents that were read first.
     ///
     /// # Errors
     /// When the batch is none. What it has applied by then stays.
@@ -126,6 +127,15 @@ impl Shard {
             return Err(Damaged("there is no such partition"));
         }
         if placement.home_of(header.partition) != self.front.lanes.me {
+            return Ok(());
+        }
+        let home = self
+            .front
+            .home
+            .as_ref()
+            .expect("a partition is at its home");
+        let at = placement.place_at_home(header.partition);
+        if first != 0 && first <= home.sequence(at) {
             return Ok(());
         }
         let mut records = In(&batch[HEADER_BYTES..]);

@@ -46,7 +46,8 @@ pub(crate) struct Reading {
 }
 
 impl Restored {
-    /// Nothing is read yet of the home `me`. `world` has the epoch, the seed and the number of partitions of the snapshots.
+    /// Nothing is read yet of the home `me`. `world` has the seed and the number of partitions of the snapshots. Its epoch is another one
+    /// where positions of before do not count any more.
     pub fn new(world: Arc<World>, me: ShardId, now: Now) -> Restored {
         let placement = world.placement();
         let home = Home::new(
@@ -91,9 +92,7 @@ impl Restored {
     pub fn begin(&mut self, head: &Head) -> Result<(), Damaged> {
         self.end()?;
         let world = &self.world;
-        if (head.epoch, head.seed) != (world.epoch, world.seed)
-            || head.partitions != world.partitions
-        {
+        if (head.seed, head.partitions) != (world.seed, world.partitions) {
             return Err(Damaged("it is of another server"));
         }
         self.reading = Some(Reading {

@@ -22,6 +22,10 @@ impl Shard {
             home.shrink(bytes_max.saturating_sub(beside), rules, now);
             Box::new(Saving::new(head))
         });
-        saving.next(home, &self.sessions, rules, now)
+        let block = saving.next(home, &self.sessions, rules, now);
+        if block.is_empty() {
+            self.saving = None;
+        }
+        block
     }
 }

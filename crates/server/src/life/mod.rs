@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use crate::access::Desk;
 use crate::config::{Effective, ServeArgs};
+use crate::shard_loop::Durable;
 use crate::tls;
 use shards::Shards;
 use signals::Coming;
@@ -34,6 +35,8 @@ pub struct Start {
     pub world: Arc<World>,
     /// The desk that answers the shards about credentials.
     pub desk: Desk,
+    /// The engine of durable messages, where there is one.
+    pub durable: Option<Durable>,
     /// The parts of TLS that the shards share, where TLS is on.
     pub tls: Option<tls::Shared>,
 }
@@ -46,6 +49,7 @@ struct Inner {
     args: ServeArgs,
     shards: Shards,
     desk: Desk,
+    durable: Option<Durable>,
     running: Mutex<Running>,
     tls: Option<tls::Shared>,
     /// Held while settings are read again.
@@ -80,6 +84,7 @@ impl Life {
             args: start.args,
             shards,
             desk: start.desk,
+            durable: start.durable,
             running: Mutex::new(Running {
                 effective: start.effective,
                 world: start.world,
@@ -155,7 +160,8 @@ impl Life {
     async fn stop(&self) {
         let shards = &self.0.shards;
         stop::move_off(shards, &self.effective().file.drain).await;
-        stop::leave(shards, &self.effective().file.state, &self.world()).await;
+        let log = self.0.durable.as_ref().map(Durable::end);
+        stop::leave(shards, &self.effective().file.state, &self.world(), log).await;
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crore_broker::settings::Drain;
 use crore_broker::{Control, Report, World};
+use crore_disk::End;
 
 use super::shards::Shards;
 use super::{state, supervisor};
@@ -50,11 +51,11 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
     );
 }
 
-/// Writes down the state that the next server goes on with, where there is a directory for it. No client is connected any more.
-pub async fn leave(shards: &Shards, settings: &State, world: &World) {
+/// Writes down the state that the next server goes on with, where there is a directory for it. `log` is where the log ends. No client is connected any more.
+pub async fn leave(shards: &Shards, settings: &State, world: &World, log: Option<End>) {
     if let Some(directory) = settings.directory() {
         supervisor::writing(settings.deadline_s);
-        let stored = state::store(directory, settings, world, shards).await;
+        let stored = state::store(directory, settings, world, shards, log).await;
         if let Err(why) = stored {
             tracing::error!("nothing is left for the next server: {why}");
         }

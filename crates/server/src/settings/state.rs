@@ -1,4 +1,4 @@
-//! Settings of the state that is kept on disk across a planned restart. The broker knows nothing of files.
+//! Settings of what is kept on disk: the log of durable messages, and the state of a planned restart. The broker knows nothing of files.
 
 use std::path::PathBuf;
 
@@ -16,9 +16,11 @@ const MAX_DEADLINE_S: u32 = 600;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct State {
-    /// Where a drained server leaves its topics, logs and sessions; empty: it leaves nothing.
+    /// Where the log and the state that outlives the process are kept; empty: nothing outlives it.
     pub directory: PathBuf,
-    /// Bytes of all files together; the oldest messages are left behind.
+    /// Whether a message is on disk before it is answered and delivered.
+    pub durable: bool,
+    /// Bytes of all files together.
     #[serde(with = "size")]
     pub bytes_max: usize,
     /// Seconds that the writing may take.
@@ -29,6 +31,7 @@ impl Default for State {
     fn default() -> Self {
         State {
             directory: PathBuf::new(),
+            durable: true,
             bytes_max: 4 << 30,
             deadline_s: 30,
         }
@@ -39,6 +42,11 @@ impl State {
     /// Where, if at all.
     pub fn directory(&self) -> Option<&std::path::Path> {
         (!self.directory.as_os_str().is_empty()).then_some(self.directory.as_path())
+    }
+
+    /// Whether messages are on disk before they are answered.
+    pub fn is_durable(&self) -> bool {
+        self.durable && self.directory().is_some()
     }
 
     /// Checks the values.

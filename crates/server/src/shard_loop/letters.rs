@@ -1,7 +1,7 @@
 //! Letters to a shard's thread, and its reports to the control thread.
 
 use crore_broker::access::Verdict;
-use crore_broker::{ConnId, Control, Mail, Report, Ticket};
+use crore_broker::{Committed, ConnId, Control, Mail, Report, Ticket};
 
 /// A letter in a shard's inbox.
 pub enum Letter {
@@ -11,6 +11,8 @@ pub enum Letter {
     Control(Ticket, Control),
     /// About the credential of a connection.
     Verdict(ConnId, Verdict),
+    /// From the engine.
+    Committed(Committed),
 }
 
 /// A report on its way to the control thread.

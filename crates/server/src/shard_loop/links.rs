@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use crore_broker::access::Question;
-use crore_broker::{Close, ConnId, Io, Link, Mail, Moved, Part, Report, ShardId, Ticket};
+use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Moved, Part, Report, ShardId, Ticket};
 use crore_net::Sender;
 use crore_net::stream::Streams;
 use crore_net::transport::{self, Sent, Transport};
 
+use super::engine::Appender;
 use super::letters::{Letter, Reported};
 use crate::access::Asker;
 use crate::board::Meter;
@@ -19,6 +20,8 @@ pub struct Links<T> {
     pub peers: Vec<Sender<Letter>>,
     pub reports: Sender<Reported>,
     pub asker: Asker,
+    /// The way to the engine, where messages are durable.
+    pub appender: Option<Appender>,
     pub meter: Meter,
     /// Connections that ended within this turn, which nothing else will report.
     pub failed: Vec<ConnId>,
@@ -88,6 +91,12 @@ impl<T: Transport> Io for Links<T> {
 
     fn post(&mut self, to: ShardId, mail: Mail) {
         self.peers[to as usize].post(Letter::Mail(mail));
+    }
+
+    fn append(&mut self, batch: Batch) {
+        if let Some(appender) = &mut self.appender {
+            appender.append(batch);
+        }
     }
 
     fn peer(&self, link: Link) -> Option<IpAddr> {

@@ -20,6 +20,7 @@ fn sockets() -> Links<Kernel> {
         peers: Vec::new(),
         reports,
         asker,
+        appender: None,
         meter: Meter::new(Board::new(1), 0),
         failed: Vec::new(),
     }

@@ -7,7 +7,7 @@ use crate::support::ws::Ws;
 use crate::support::{Server, until};
 
 /// What a server says that must not start with these settings; `name` is of this test alone.
-fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
+pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
     let file = std::env::temp_dir().join(format!("crore-test-{name}-{}", std::process::id()));
     std::fs::write(&file, settings).expect("settings");
     // One that served would have to be ended.
@@ -148,7 +148,12 @@ fn past_the_deadline_whoever_is_left_is_closed() {
 
 #[test]
 fn a_planned_restart_keeps_positions_messages_and_answers() {
-    let state = State::new();
+    for state in State::both() {
+        keeps_positions_messages_and_answers(&state);
+    }
+}
+
+fn keeps_positions_messages_and_answers(state: &State) {
     let server = Server::with(&state.settings());
     for n in 0..3 {
         publish(&server, "a", format!("a{n}"));
@@ -160,10 +165,11 @@ fn a_planned_restart_keeps_positions_messages_and_answers() {
     let seen = stream.event().expect("an event");
     assert_eq!(seen.data, "a0");
     server.stop();
-    assert_eq!(state.files(), ["home-0.state", "home-1.state"]);
+    let base = state.base();
+    assert!(base.join("clean").exists());
 
     let server = Server::with(&state.settings());
-    assert!(state.files().is_empty(), "they are used once");
+    assert!(!base.join("clean").exists(), "it is used once");
     publish(&server, "a", "new");
     let position = [("Last-Event-ID", seen.id.as_str())];
     let mut stream = Stream::open(&server, "/sub/a", &position);
@@ -186,13 +192,13 @@ fn a_planned_restart_keeps_positions_messages_and_answers() {
 
 #[test]
 fn what_is_damaged_is_set_aside_and_told_as_a_gap() {
-    let state = State::new();
+    let state = State::of_stops();
     let server = Server::with(&state.settings());
     publish(&server, "a", "old");
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     let seen = stream.event().expect("an event");
     server.stop();
-    let file = state.0.join("home-1.state");
+    let file = state.base().join("home-1.state");
     let mut bytes = std::fs::read(&file).expect("the file");
     let last = bytes.len() - 5;
     bytes[last] ^= 1;
@@ -250,7 +256,7 @@ fn state_of_another_version_is_refused_with_the_remedy_and_left_alone() {
     for version in [4_u16, 5, u16::MAX] {
         let state = State::new();
         Server::with(&state.settings()).stop();
-        let file = state.0.join("home-1.state");
+        let file = state.base().join("home-1.state");
         let mut bytes = std::fs::read(&file).expect("the file");
         bytes[b"crore state\n".len()..][..2].copy_from_slice(&version.to_le_bytes());
         std::fs::write(&file, bytes).expect("the file");
@@ -263,7 +269,7 @@ fn state_of_another_version_is_refused_with_the_remedy_and_left_alone() {
         ] {
             assert!(log.contains(said), "{said}: {log}");
         }
-        assert_eq!(state.files(), ["home-0.state", "home-1.state"]);
+        assert!(state.base().join("clean").exists(), "it is left alone");
     }
 }
 

@@ -17,6 +17,7 @@ mod clock;
 mod cross_site;
 mod deflate;
 mod delete;
+mod durable;
 mod fairness;
 mod filters;
 mod framing;

@@ -322,6 +322,12 @@ impl Server {
         assert!(sent.expect("kill").success());
     }
 
+    /// Ends it at once, as a crash does.
+    pub fn kill(mut self) {
+        self.signal("KILL");
+        self.child.wait().expect("it ends");
+    }
+
     /// Asks it to end, and waits until it has; returns what it printed.
     pub fn stop(self) -> String {
         self.signal("TERM");

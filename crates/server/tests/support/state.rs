@@ -3,18 +3,42 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub struct State(pub PathBuf);
+pub struct State(pub PathBuf, &'static str);
 
 impl State {
+    /// With durable messages, which is the default.
     pub fn new() -> State {
+        State::with("")
+    }
+
+    /// Both ways to keep state: with durable messages, and for a planned restart alone.
+    pub fn both() -> [State; 2] {
+        [State::new(), State::of_stops()]
+    }
+
+    /// For a planned restart alone.
+    pub fn of_stops() -> State {
+        State::with("durable = false\n")
+    }
+
+    fn with(setting: &'static str) -> State {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("crore-test-state-{}-{number}", std::process::id());
-        State(std::env::temp_dir().join(name))
+        State(std::env::temp_dir().join(name), setting)
     }
 
     pub fn settings(&self) -> String {
-        format!("[state]\ndirectory = {:?}\n", self.0)
+        format!("[state]\ndirectory = {:?}\n{}", self.0, self.1)
+    }
+
+    /// The only base.
+    pub fn base(&self) -> PathBuf {
+        let files = self.files();
+        let mut bases = files.iter().filter(|name| name.starts_with("base-"));
+        let (base, other) = (bases.next().expect("a base"), bases.next());
+        assert_eq!(other, None, "{files:?}");
+        self.0.join(base)
     }
 
     pub fn files(&self) -> Vec<String> {

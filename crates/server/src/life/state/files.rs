@@ -1,79 +1,270 @@
-//! The files of `state.directory`: their names, and what makes changes of them last.
+//! The layout of `state.directory`, and what makes changes of it last.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use crore_broker::snapshot::{preamble, seal};
+use crore_disk::End;
 
 /// Where files go that cannot be used; what lay there before is removed.
 pub const SET_ASIDE: &str = "set-aside";
+/// The directory of the log.
+pub const LOG: &str = "log";
+/// A base that is being written.
+const PART: &str = "base.part";
+/// The file in a base that a stop has written, until the next start goes on from it.
+const CLEAN: &str = "clean";
 
-/// How a file is named while it is what.
-#[derive(Clone, Copy)]
-pub enum Name {
-    /// It is being written.
-    Part,
-    /// It waits for the next start.
-    State,
-    /// The start that uses it is under way.
-    Used,
+/// A base: the documents that the log goes on from, one for each home of those that wrote them. Its name in the directory is
+/// `base-NUMBER-SEGMENT-GROUP`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Base {
+    /// 1, 2, 3, ...; the highest one counts.
+    pub number: u64,
+    /// Where the log ended when it was written: segments before this one are not needed any more, and groups up to this one are contained.
+    pub end: (u64, u64),
 }
 
-impl Name {
-    /// All of them.
-    pub const ALL: [Name; 3] = [Name::Part, Name::State, Name::Used];
-
-    /// How the names end.
-    pub fn extension(self) -> &'static str {
-        match self {
-            Name::Part => "part",
-            Name::State => "state",
-            Name::Used => "used",
-        }
+impl Base {
+    /// The one behind all that are there.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn next(directory: &Path, end: End) -> io::Result<Base> {
+        let last = Base::all(directory)?.pop().map_or(0, |base| base.number);
+        Ok(Base {
+            number: last + 1,
+            end: (end.segment, end.group),
+        })
     }
 
-    /// The file of a home.
-    pub fn of(self, directory: &Path, home: usize) -> PathBuf {
-        directory.join(format!("home-{home}.{}", self.extension()))
+    fn name(&self) -> String {
+        format!("base-{}-{}-{}", self.number, self.end.0, self.end.1)
     }
 
-    /// All files of homes that have this name.
-    pub fn all(self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+    fn of_name(name: &str) -> Option<Base> {
+        let mut parts = name.strip_prefix("base-")?.split('-').map(str::parse);
+        let mut next = || parts.next()?.ok();
+        let base = Base {
+            number: next()?,
+            end: (next()?, next()?),
+        };
+        (base.name() == name).then_some(base)
+    }
+
+    /// All that are there, the newest last.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn all(directory: &Path) -> io::Result<Vec<Base>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(directory)? {
+            found.extend(entry?.file_name().to_str().and_then(Base::of_name));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Its directory.
+    pub fn path(&self, directory: &Path) -> PathBuf {
+        directory.join(self.name())
+    }
+
+    /// The documents in it, in any order.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn documents(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.path(directory))? {
             let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            let ours = name.and_then(|name| name.strip_prefix("home-"));
-            let number = ours.and_then(|name| name.strip_suffix(self.extension()));
-            if number.is_some_and(|number| number.trim_end_matches('.').parse::<u32>().is_ok()) {
+            if path.extension().is_some_and(|it| it == "state") {
                 found.push(path);
             }
         }
         Ok(found)
     }
+
+    /// Whether a stop has written it, and no server has served since then: what is no part of the log is valid too.
+    pub fn is_clean(&self, directory: &Path) -> bool {
+        self.path(directory).join(CLEAN).exists()
+    }
+
+    /// A server is about to serve.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn no_longer_clean(&self, directory: &Path) -> io::Result<()> {
+        let path = self.path(directory);
+        match fs::remove_file(path.join(CLEAN)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => sync(&path),
+        }
+    }
+}
+
+/// Removes all bases but this one, and one that was being written.
+///
+/// # Errors
+/// Those of the file system.
+pub fn remove_bases(directory: &Path, but: Option<Base>) -> io::Result<()> {
+    for base in Base::all(directory)? {
+        if Some(base) != but {
+            fs::remove_dir_all(base.path(directory))?;
+        }
+    }
+    discard_part(directory)?;
+    sync(directory)
+}
+
+/// Removes a base that was being written, if there is one.
+///
+/// # Errors
+/// Those of the file system.
+pub fn discard_part(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory.join(PART)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Begins a base; [`publish`] ends it.
+///
+/// # Errors
+/// Those of the file system.
+pub fn begin(directory: &Path) -> io::Result<()> {
+    discard_part(directory)?;
+    fs::create_dir(directory.join(PART))
+}
+
+/// The base that was begun is whole: from now on it counts. Older ones are removed.
+///
+/// # Errors
+/// Those of the file system.
+pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
+    let part = directory.join(PART);
+    if clean {
+        File::create(part.join(CLEAN))?;
+    }
+    sync(&part)?;
+    fs::rename(part, base.path(directory))?;
+    sync(directory)?;
+    remove_bases(directory, Some(base))
+}
+
+/// The document of a home, in the base that was begun.
+pub struct Document {
+    file: BufWriter<File>,
+    path: PathBuf,
+    blocks: u64,
+    /// Bytes of its blocks.
+    pub bytes: u64,
+}
+
+impl Document {
+    /// Begins it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn begin(directory: &Path, home: u16) -> Result<Document, String> {
+        let path = directory.join(PART).join(format!("home-{home}.state"));
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).create_new(true).mode(0o600).open(&path);
+        let written = opened.and_then(|file| {
+            let mut file = BufWriter::new(file);
+            file.write_all(&preamble()).map(|()| file)
+        });
+        match written {
+            Ok(file) => Ok(Document {
+                file,
+                path,
+                blocks: 0,
+                bytes: 0,
+            }),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Writes the next block.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn block(&mut self, block: &[u8]) -> Result<(), String> {
+        let head = seal(self.blocks, block);
+        let written = (self.file.write_all(&head)).and_then(|()| self.file.write_all(block));
+        written.map_err(|error| format!("{}: {error}", self.path.display()))?;
+        self.blocks += 1;
+        self.bytes += block.len() as u64;
+        Ok(())
+    }
+
+    /// Brings it to disk; returns the bytes of its blocks.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn end(self) -> Result<u64, String> {
+        let file = self.file.into_inner().map_err(io::Error::from);
+        let synced = file.and_then(|file| file.sync_all());
+        synced.map_err(|error| format!("{}: {error}", self.path.display()))?;
+        Ok(self.bytes)
+    }
 }
 
 /// Makes the directory, readable by this user alone, and shows that it can be written.
+///
+/// # Errors
+/// When it cannot, or has the files of a version that this build does not read.
 pub fn prepare(directory: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory);
-    let probe = Name::Part.of(directory, 0);
+    let probe = directory.join("probe");
     let tried = made
-        .and_then(|()| fs::File::create(&probe))
+        .and_then(|()| File::create(&probe))
         .and_then(|_| fs::remove_file(&probe));
     tried.with_context(|| {
         format!(
             "state.directory: {} cannot be written; name a directory that belongs to the server's user, or leave the setting out",
             directory.display()
         )
-    })
+    })?;
+    let former = directory.join("home-0.state");
+    if former.exists() {
+        anyhow::bail!(
+            "state.directory: {} was left by an earlier version of crore; start that version, or move its files away to begin anew: \
+             clients with positions of before are then told a gap",
+            former.display()
+        );
+    }
+    Ok(())
 }
 
 /// Makes what happened to a directory's names last.
+///
+/// # Errors
+/// Those of the disk.
 pub fn sync(directory: &Path) -> io::Result<()> {
-    fs::File::open(directory)?.sync_all()
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Base;
+
+    #[test]
+    fn a_base_is_known_by_its_whole_name() {
+        let base = Base {
+            number: 12,
+            end: (3, 456),
+        };
+        assert_eq!(Base::of_name(&base.name()), Some(base));
+        for other in ["base-1-2", "base-01-2-3", "base-1-2-3-4", "base.part", "x"] {
+            assert_eq!(Base::of_name(other), None, "{other}");
+        }
+    }
 }

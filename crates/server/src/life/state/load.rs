@@ -1,6 +1,5 @@
-//! The start: the state that a predecessor left is read, checked as a whole, and used up.
+//! The documents of the newest base: looked at as a whole, then read home by home.
 
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -9,183 +8,128 @@ use std::sync::Arc;
 use crore_broker::snapshot::{
     BLOCK_HEAD_BYTES, FORM, Head, PREAMBLE_BYTES, block_bytes, check_block, form_of,
 };
-use crore_broker::{Now, Placement, Restored, ShardId, World};
+use crore_broker::{Now, Placement, Restored, Shard, ShardId, World};
 
-use super::files::{Name, SET_ASIDE, prepare, sync};
+use super::files::{Base, SET_ASIDE, prepare, remove_bases, sync};
 
-/// The state that a predecessor left.
-pub struct Loaded {
-    directory: PathBuf,
-    snapshots: Vec<Snapshot>,
+/// The documents of a base.
+pub struct Documents {
+    pub base: Base,
+    /// Whether what is no part of the log is valid too.
+    pub clean: bool,
+    documents: Vec<Document>,
 }
 
 /// The file of a home.
-struct Snapshot {
+struct Document {
     path: PathBuf,
     head: Head,
 }
 
-/// Looks for the state that a predecessor left in this directory.
+/// Looks for the newest base in this directory, which is made if it is not there.
 ///
 /// # Errors
 /// When the directory cannot be used, or another version wrote its files: the operator chooses whether to start that version again or to
 /// begin anew. Damaged files are no error: they are set aside.
-pub fn load(directory: &Path) -> anyhow::Result<Option<Loaded>> {
+pub fn newest(directory: &Path) -> anyhow::Result<Option<Documents>> {
     prepare(directory)?;
-    for name in [Name::Part, Name::Used] {
-        // Left by a server that did not come to the end of its stop or its start.
-        for path in name.all(directory)? {
-            fs::remove_file(path)?;
-        }
-    }
-    let found = Name::State.all(directory)?;
-    if found.is_empty() {
+    let Some(base) = Base::all(directory)?.pop() else {
+        remove_bases(directory, None)?;
         return Ok(None);
-    }
+    };
+    remove_bases(directory, Some(base))?;
+    let found = base.documents(directory)?;
     for path in &found {
         check_version(path)?;
     }
-    match snapshots(found) {
-        Ok(snapshots) => Ok(Some(Loaded {
-            directory: directory.to_path_buf(),
-            snapshots,
+    match documents(found) {
+        Ok(documents) => Ok(Some(Documents {
+            base,
+            clean: base.is_clean(directory),
+            documents,
         })),
         Err(why) => {
-            set_aside(directory, &why)?;
+            set_aside(directory, base, &why)?;
             Ok(None)
         }
     }
 }
 
-impl Loaded {
-    /// What all its files have in common: the epoch, the seed, and the number of partitions.
+impl Documents {
+    /// What all of them have in common: the epoch, the seed, and the number of partitions.
     pub fn head(&self) -> &Head {
-        &self.snapshots[0].head
+        &self.documents[0].head
     }
 
-    /// Reads it for this world, by home; nothing when it is damaged, and then it is set aside.
-    ///
-    /// # Errors
-    /// When the files can be neither used up nor set aside.
-    pub fn restore(self, world: &Arc<World>, now: Now) -> anyhow::Result<Option<Used>> {
-        let snapshots = &self.snapshots;
-        let read = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..world.homes)
-                .map(|home| scope.spawn(move || restore(home, snapshots, world, now)))
-                .collect();
-            let results = threads.into_iter().map(|thread| {
-                let result = thread.join();
-                result.unwrap_or_else(|_| Err("the reader failed".to_string()))
-            });
-            results.collect::<Result<Vec<_>, _>>()
-        });
-        match read {
-            Ok(restored) => {
-                rename_all(&self.directory, Name::State, Name::Used)?;
-                tracing::info!(
-                    directory = %self.directory.display(),
-                    homes = restored.len(),
-                    homes_before = self.snapshots.len(),
-                    partitions = world.partitions,
-                    "going on with what the last server left"
-                );
-                Ok(Some(Used {
-                    directory: self.directory,
-                    restored,
-                }))
-            }
-            Err(why) => {
-                set_aside(&self.directory, &why)?;
-                Ok(None)
-            }
+    /// How many there are.
+    pub fn homes(&self) -> usize {
+        self.documents.len()
+    }
+}
+
+/// The shard of a home, with what belongs to it of the documents of all homes that had a part of it.
+///
+/// # Errors
+/// Why the documents are damaged.
+pub fn restore(
+    home: ShardId,
+    documents: Option<&Documents>,
+    world: &Arc<World>,
+    now: Now,
+) -> Result<Shard, String> {
+    let mut shard = Shard::new(home, world.clone(), now);
+    let Some(documents) = documents else {
+        return Ok(shard);
+    };
+    let mut restored = Restored::new(world.clone(), home, now);
+    if !documents.clean {
+        restored = restored.without_local_state();
+    }
+    for Document { path, head, .. } in &documents.documents {
+        let before = Placement::new(head.partitions, head.homes);
+        let mut heirs = world.placement().heirs(before, head.home);
+        if heirs.any(|heir| heir == home) {
+            let read = read_into(&mut restored, path);
+            read.map_err(|why| format!("{}: {why}", path.display()))?;
         }
     }
-}
-
-/// The state that was read; its files wait until the start has succeeded.
-pub struct Used {
-    directory: PathBuf,
-    restored: Vec<Restored>,
-}
-
-impl Used {
-    /// Takes the state that was read, by home.
-    pub fn part(self) -> (VecDeque<Restored>, Ticket) {
-        (self.restored.into(), Ticket(Some(self.directory)))
-    }
-}
-
-/// The files of a start that is under way. Dropped, they wait again for the next one.
-pub struct Ticket(Option<PathBuf>);
-
-impl Ticket {
-    /// The start has succeeded, and no client has been served yet that could be told something else after a crash.
-    ///
-    /// # Errors
-    /// When a file cannot be removed.
-    pub fn used_up(mut self) -> anyhow::Result<()> {
-        if let Some(directory) = self.0.take() {
-            for path in Name::Used.all(&directory)? {
-                fs::remove_file(path)?;
-            }
-            sync(&directory)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if let Some(directory) = &self.0
-            && let Err(error) = rename_all(directory, Name::Used, Name::State)
-        {
-            tracing::error!(%error, "what the last server left cannot be kept for the next start");
-        }
-    }
-}
-
-fn rename_all(directory: &Path, from: Name, to: Name) -> anyhow::Result<()> {
-    for path in from.all(directory)? {
-        fs::rename(&path, path.with_extension(to.extension()))?;
-    }
-    Ok(sync(directory)?)
+    shard.adopt(restored.finish().map_err(|why| why.to_string())?);
+    Ok(shard)
 }
 
 /// Keeps files that cannot be used for the operator to look at, and replaces those that were set aside before.
-fn set_aside(directory: &Path, why: &str) -> anyhow::Result<()> {
+///
+/// # Errors
+/// Those of the file system.
+pub fn set_aside(directory: &Path, base: Base, why: &str) -> anyhow::Result<()> {
     let aside = directory.join(SET_ASIDE);
     tracing::error!(
-        "state.directory: {why}; the files are set aside in {}, logs and sessions begin anew, and positions of before are told a gap",
+        "state.directory: {why}; the files are set aside in {}, what they hold begins anew, and positions of before are told a gap",
         aside.display()
     );
     if aside.exists() {
         fs::remove_dir_all(&aside)?;
     }
-    fs::create_dir(&aside)?;
-    for path in Name::State.all(directory)? {
-        let name = path.file_name().expect("it was listed by its name");
-        fs::rename(&path, aside.join(name))?;
-    }
+    fs::rename(base.path(directory), aside)?;
     Ok(sync(directory)?)
 }
 
-/// Looks at all files; they must be those of one stop.
-fn snapshots(found: Vec<PathBuf>) -> Result<Vec<Snapshot>, String> {
+/// Looks at all files; they must be those of one moment.
+fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, String> {
     let mut all = Vec::new();
     for path in found {
         let opened = open(&path).map_err(|why| format!("{}: {why}", path.display()))?;
         let (head, _) = opened;
-        all.push(Snapshot { path, head });
+        all.push(Document { path, head });
     }
-    let head = all[0].head;
-    all.sort_by_key(|snapshot| snapshot.head.home);
-    let alike = |(home, it): (ShardId, &Snapshot)| it.head == Head { home, ..head };
+    all.sort_by_key(|document| document.head.home);
+    let head = all.first().ok_or("it has no documents")?.head;
+    let alike = |(home, it): (ShardId, &Document)| it.head == Head { home, ..head };
     if all.len() != usize::from(head.homes) || !(0..).zip(&all).all(alike) {
         return Err("its files are not all of one stop".to_string());
     }
     Ok(all)
 }
-
 /// Looks at a file's version alone: whether it is whole is looked at later.
 ///
 /// # Errors
@@ -217,25 +161,6 @@ fn open(path: &Path) -> Result<(Head, BufReader<File>), String> {
     read_block(&mut rest, 0, &mut block)?;
     let head = Head::read(&block).map_err(|why| why.to_string())?;
     Ok((head, rest))
-}
-
-/// Reads what belongs to this home now, from the files of all homes that had a part of it.
-fn restore(
-    home: ShardId,
-    snapshots: &[Snapshot],
-    world: &Arc<World>,
-    now: Now,
-) -> Result<Restored, String> {
-    let mut restored = Restored::new(world.clone(), home, now);
-    for Snapshot { path, head, .. } in snapshots {
-        let before = Placement::new(head.partitions, head.homes);
-        let mut heirs = world.placement().heirs(before, head.home);
-        if heirs.any(|heir| heir == home) {
-            let read = read_into(&mut restored, path);
-            read.map_err(|why| format!("{}: {why}", path.display()))?;
-        }
-    }
-    restored.finish().map_err(|why| why.to_string())
 }
 
 fn read_into(restored: &mut Restored, path: &Path) -> Result<(), String> {

@@ -1,50 +1,242 @@
-//! The state that a drained server leaves on disk for its successor: one file for each home in `state.directory`.
+//! What outlives the process, in `state.directory`: the log of durable messages, and a *base*, the documents that the log goes on from.
 //!
-//! A file is the broker's snapshot, block by block. Invariants: a set of files is whole or counts for nothing; it
-//! becomes visible by renames after everything is on disk; it is used once: before the successor serves anybody the files are
-//! gone, so that a crash later never brings back an old state. Files that cannot be used are set aside, and the log says so.
+//! A document is the broker's snapshot of a home, block by block. Invariants: a base is whole or counts for nothing; it becomes
+//! visible by one rename after everything is on disk; state that is no part of the log (MQTT sessions, shared subscriptions) is read from
+//! a base that a stop has written, once: before the successor serves anybody the base is marked, so that a crash later never brings it
+//! back. Without a log the whole base is used once. Files that cannot be used are set aside, and the log says so.
 
 mod files;
 mod load;
+mod replay;
 mod store;
 
-use std::path::Path;
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crore_broker::{PartitionId, World};
+use crore_broker::{Now, PartitionId, Shard, World};
+use crore_disk::{Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
-use crate::shard_loop::now;
+use crate::settings::state::State;
+use files::{Base, LOG, remove_bases, sync};
+use load::Documents;
+use replay::{Failed, Replayed, Source, replay};
 
-pub use load::Used;
 pub use store::store;
 
-/// The world of this start: as the last server left it in `directory`, or a new one with so many partitions. `new_world` makes one
-/// of an epoch, a seed and a number of partitions.
+/// The state with which a server starts.
+pub struct Resumed {
+    /// The world, as the last server left it, or a new one.
+    pub world: Arc<World>,
+    /// The shards of the homes, by number; none where there is no directory.
+    pub homes: VecDeque<Shard>,
+    /// The log that is to go on, where messages are durable.
+    pub log: Option<Log<Directory>>,
+    /// To be used up before anybody is served.
+    pub ticket: Option<Ticket>,
+}
+
+/// The numbers of a world that outlive the process.
+#[derive(Clone, Copy)]
+pub struct Numbers {
+    /// The epoch of the logs.
+    pub epoch: u32,
+    /// The seed of the hashes.
+    pub seed: u64,
+    /// Of topics and sessions.
+    pub partitions: PartitionId,
+}
+
+/// The world of this start: as the last server left it in the directory, or a new one with so many partitions.
 ///
 /// # Errors
 /// When the directory cannot be used.
 pub fn resume(
-    directory: Option<&Path>,
+    state: &State,
     partitions: PartitionId,
-    new_world: impl Fn(u32, u64, PartitionId) -> Arc<World>,
-) -> anyhow::Result<(Arc<World>, Option<Used>)> {
-    let found = directory.map(load::load);
-    if let Some(found) = found.transpose()?.flatten() {
-        let head = *found.head();
-        if head.partitions != partitions {
-            tracing::warn!(
-                "partitions = {partitions} does not apply to the state in state.directory, which was made with {}: it keeps them",
-                head.partitions
-            );
-        }
-        clock::go_on_from(head.unix_s.into(), head.wall_s.into());
-        let world = new_world(head.epoch, head.seed, head.partitions);
-        if let Some(used) = found.restore(&world, now(0))? {
-            return Ok((world, Some(used)));
+    new_world: impl Fn(Numbers) -> Arc<World>,
+) -> anyhow::Result<Resumed> {
+    let new = Numbers {
+        // An epoch of nought would look like none.
+        epoch: memory::random_u64() as u32 | 1,
+        seed: memory::random_u64(),
+        partitions,
+    };
+    let Some(directory) = state.directory() else {
+        return Ok(Resumed {
+            world: new_world(new),
+            homes: VecDeque::new(),
+            log: None,
+            ticket: None,
+        });
+    };
+    let mut documents = load::newest(directory)?;
+    let path = directory.join(LOG);
+    let reads_log = state.is_durable() || path.exists();
+    let mut same_epoch = true;
+    loop {
+        let numbers = numbers(new, documents.as_ref(), &path, same_epoch)?;
+        let world = new_world(numbers);
+        let source = reads_log.then(|| Source {
+            directory: &path,
+            options: options(state, documents.as_ref()),
+            new: Identity {
+                log: memory::random_u64(),
+                seed: numbers.seed,
+            },
+        });
+        let moment = moment(documents.as_ref());
+        match replay(&world, documents.as_ref(), source.as_ref(), moment) {
+            Ok(replayed) => {
+                if let Some(lost) = replayed
+                    .lost
+                    .as_ref()
+                    .filter(|_| numbers.epoch != new.epoch)
+                {
+                    // All positions of before are void, since it is not known whose messages are missing.
+                    tracing::error!(
+                        "state.directory: {lost}; all clients with positions of before are told a gap"
+                    );
+                    same_epoch = false;
+                    continue;
+                }
+                return resumed(directory, state, world, documents, (replayed, moment));
+            }
+            Err(Failed::Documents(why)) => {
+                let damaged = documents.take().expect("they were read");
+                load::set_aside(directory, damaged.base, &why)?;
+            }
+            Err(Failed::Start(error)) => return Err(error),
         }
     }
-    // An epoch of nought would look like none.
-    let epoch = memory::random_u64() as u32 | 1;
-    Ok((new_world(epoch, memory::random_u64(), partitions), None))
+}
+
+/// The numbers of the world that these documents and this log belong to.
+fn numbers(
+    new: Numbers,
+    documents: Option<&Documents>,
+    log: &Path,
+    same_epoch: bool,
+) -> anyhow::Result<Numbers> {
+    let Some(documents) = documents else {
+        let identity = match log.exists() {
+            true => crore_disk::identity(&Directory::read_only(log)?)?,
+            false => None,
+        };
+        let seed = identity.map_or(new.seed, |identity| identity.seed);
+        return Ok(Numbers { seed, ..new });
+    };
+    let head = documents.head();
+    if head.partitions != new.partitions {
+        tracing::warn!(
+            "partitions = {} does not apply to the state in state.directory, which was made with {}: it keeps them",
+            new.partitions,
+            head.partitions
+        );
+    }
+    Ok(Numbers {
+        epoch: if same_epoch { head.epoch } else { new.epoch },
+        seed: head.seed,
+        partitions: head.partitions,
+    })
+}
+
+/// The moment of the start, by the count of the server that has written these documents.
+fn moment(documents: Option<&Documents>) -> Now {
+    let wall_s = u32::try_from(clock::unix_s()).unwrap_or(u32::MAX);
+    let counted = |documents: &Documents| {
+        let head = documents.head();
+        head.unix_s
+            .saturating_add(wall_s.saturating_sub(head.wall_s))
+    };
+    Now {
+        s: 1,
+        unix_s: documents.map_or(wall_s, counted),
+    }
+}
+
+/// Goes on with what was read.
+fn resumed(
+    directory: &Path,
+    state: &State,
+    world: Arc<World>,
+    documents: Option<Documents>,
+    (replayed, moment): (Replayed, Now),
+) -> anyhow::Result<Resumed> {
+    let Replayed {
+        mut homes,
+        log,
+        lost,
+        last_unix_s,
+    } = replayed;
+    clock::go_on_from(moment.unix_s.max(last_unix_s).into(), clock::unix_s());
+    if let Some(documents) = &documents {
+        tracing::info!(
+            directory = %directory.display(),
+            homes = homes.len(),
+            homes_before = documents.homes(),
+            partitions = world.partitions,
+            "going on with what the last server left"
+        );
+    }
+    let mut base = documents.map(|documents| documents.base);
+    let log = log.filter(|_| state.is_durable());
+    if let Some(log) = &log
+        && (base.is_none() || lost.is_some())
+    {
+        let written = store::write_first(directory, &world, &mut homes, log.end());
+        base = Some(written.map_err(anyhow::Error::msg)?);
+    }
+    Ok(Resumed {
+        world,
+        homes: homes.into(),
+        ticket: Some(Ticket {
+            directory: directory.to_path_buf(),
+            base: base.filter(|_| log.is_some()),
+        }),
+        log,
+    })
+}
+
+/// The layout of a log of at most `state.bytes_max`, which begins behind these documents.
+fn options(state: &State, documents: Option<&Documents>) -> Options {
+    /// A log of so many segments has room for its spare files and a checkpoint.
+    const SEGMENTS: u64 = 16;
+    let bytes_max = state.bytes_max as u64;
+    let usual = Options::default().segment_bytes;
+    Options {
+        segment_bytes: (bytes_max / SEGMENTS).clamp(64 << 10, usual),
+        bytes_max,
+        first_segment: documents.map_or(0, |it| it.base.end.0).max(1),
+    }
+}
+
+/// The files of a start that is under way.
+pub struct Ticket {
+    directory: PathBuf,
+    /// The base that the log goes on from; none without a log.
+    base: Option<Base>,
+}
+
+impl Ticket {
+    /// The start has succeeded, and no client has been served yet that could be told something else after a crash.
+    ///
+    /// # Errors
+    /// When a file cannot be removed.
+    pub fn used_up(self) -> anyhow::Result<()> {
+        match self.base {
+            Some(base) => base.no_longer_clean(&self.directory)?,
+            None => {
+                remove_bases(&self.directory, None)?;
+                let log = self.directory.join(LOG);
+                if log.exists() {
+                    fs::remove_dir_all(log)?;
+                    sync(&self.directory)?;
+                }
+            }
+        }
+        Ok(())
+    }
 }

@@ -1,24 +1,23 @@
-//! The stop: when no work is under way any more, every home hands over its snapshot, which is written to disk as it comes.
+//! The stop: when no work is under way any more, every home hands over its document, which is written to disk as it comes.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crore_broker::snapshot::{Head, preamble, seal};
-use crore_broker::{Control, Report, Settled, ShardId, World};
+use crore_broker::snapshot::Head;
+use crore_broker::{Control, Report, Settled, Shard, ShardId, World};
+use crore_disk::End;
 use crore_net::{clock, memory};
 use futures_util::future::join_all;
 
-use super::files::{Name, prepare, sync};
+use super::files::{Base, Document, begin, discard_part, prepare, publish};
 use crate::life::shards::Shards;
 use crate::settings::state::State;
 
 /// Between two looks at whether anything is under way.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Leaves everything in `directory`, within the budget of bytes and time. No client is connected any more.
+/// Leaves everything in `directory`, within the budget of bytes and time. No client is connected any more. `log` is where the log ends; none
+/// without one.
 ///
 /// # Errors
 /// Why nothing is left there.
@@ -27,10 +26,11 @@ pub async fn store(
     state: &State,
     world: &World,
     shards: &Shards,
+    log: Option<End>,
 ) -> Result<(), String> {
     let began = Instant::now();
     let budget = Duration::from_secs(u64::from(state.deadline_s));
-    let stored = tokio::time::timeout(budget, write(directory, state, world, shards, began));
+    let stored = tokio::time::timeout(budget, write(directory, state, world, shards, log, began));
     let too_late = || Err("state.deadline_s has passed".to_string());
     let stored = stored.await.unwrap_or_else(|_| too_late());
     match stored {
@@ -43,26 +43,15 @@ pub async fn store(
             Ok(())
         }
         Err(why) => {
-            for name in Name::ALL {
-                for path in name.all(directory).unwrap_or_default() {
-                    let _ = fs::remove_file(path);
-                }
-            }
+            let _ = discard_part(directory);
             Err(why)
         }
     }
 }
 
-async fn write(
-    directory: &Path,
-    state: &State,
-    world: &World,
-    shards: &Shards,
-    began: Instant,
-) -> Result<u64, String> {
-    prepare(directory).map_err(|error| format!("{error:#}"))?;
-    settle(shards).await?;
-    let head = Head {
+/// The head of the documents of this moment; that of the first home.
+fn head_now(world: &World) -> Head {
+    Head {
         set: memory::random_u64(),
         epoch: world.epoch,
         seed: world.seed,
@@ -71,26 +60,70 @@ async fn write(
         home: 0,
         unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
         wall_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
+    }
+}
+
+/// Writes a base of shards that serve nobody yet.
+///
+/// # Errors
+/// Why none was written.
+pub fn write_first(
+    directory: &Path,
+    world: &World,
+    homes: &mut [Shard],
+    end: End,
+) -> Result<Base, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    begin(directory).map_err(failed)?;
+    let head = head_now(world);
+    for (home, shard) in (0..).zip(homes) {
+        let head = Head { home, ..head };
+        let mut document = Document::begin(directory, home)?;
+        loop {
+            let block = shard.save(&head, usize::MAX);
+            if block.is_empty() {
+                break;
+            }
+            document.block(&block)?;
+        }
+        document.end()?;
+    }
+    let base = Base::next(directory, end).map_err(failed)?;
+    publish(directory, base, false).map_err(failed)?;
+    Ok(base)
+}
+
+async fn write(
+    directory: &Path,
+    state: &State,
+    world: &World,
+    shards: &Shards,
+    log: Option<End>,
+    began: Instant,
+) -> Result<u64, String> {
+    prepare(directory).map_err(|error| format!("{error:#}"))?;
+    settle(shards).await?;
+    let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    begin(directory).map_err(failed)?;
+    let head = head_now(world);
+    // Messages that the log has must not be left behind.
+    let bytes_max = match log {
+        Some(_) => usize::MAX,
+        None => state.bytes_max / usize::from(head.homes),
     };
     let homes = (0..world.homes).map(|home| {
         let head = Head { home, ..head };
-        write_home(directory, head, state, shards, began)
+        write_home(directory, head, (state, bytes_max), shards, began)
     });
     let mut bytes = 0;
     for written in join_all(homes).await {
         bytes += written?;
     }
-    let visible = || {
-        for home in 0..usize::from(world.homes) {
-            let part = Name::Part.of(directory, home);
-            fs::rename(part, Name::State.of(directory, home))?;
-        }
-        sync(directory)
-    };
-    visible().map_err(|error| format!("{}: {error}", directory.display()))?;
+    let visible = Base::next(directory, log.unwrap_or_default())
+        .and_then(|base| publish(directory, base, true));
+    visible.map_err(failed)?;
     Ok(bytes)
 }
-
 /// Waits until nothing is under way at any shard or between two.
 async fn settle(shards: &Shards) -> Result<(), String> {
     let mut former = Vec::new();
@@ -116,30 +149,17 @@ async fn settle(shards: &Shards) -> Result<(), String> {
 async fn write_home(
     directory: &Path,
     head: Head,
-    state: &State,
+    (state, bytes_max): (&State, usize),
     shards: &Shards,
     began: Instant,
 ) -> Result<u64, String> {
-    let path = Name::Part.of(directory, usize::from(head.home));
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(failed)?;
-    let mut file = BufWriter::new(file);
-    file.write_all(&preamble()).map_err(failed)?;
-    let most = state.bytes_max / usize::from(head.homes);
-    let (mut number, mut bytes) = (0, 0);
+    let mut document = Document::begin(directory, head.home)?;
     loop {
-        let block = next_block(shards, head, most).await?;
+        let block = next_block(shards, head, bytes_max).await?;
         if block.is_empty() {
-            break;
+            return document.end();
         }
-        bytes += block.len() as u64;
-        if bytes > most as u64 {
+        if document.bytes + block.len() as u64 > bytes_max as u64 {
             return Err(format!(
                 "topics and sessions alone take more than state.bytes_max ({}); raise it",
                 state.bytes_max
@@ -149,15 +169,8 @@ async fn write_home(
         if began.elapsed() > Duration::from_secs(u64::from(state.deadline_s)) {
             return Err("state.deadline_s has passed".to_string());
         }
-        file.write_all(&seal(number, &block)).map_err(failed)?;
-        file.write_all(&block).map_err(failed)?;
-        number += 1;
+        document.block(&block)?;
     }
-    let file: File = file
-        .into_inner()
-        .map_err(|error| failed(error.into_error()))?;
-    file.sync_all().map_err(failed)?;
-    Ok(bytes)
 }
 
 async fn next_block(shards: &Shards, head: Head, most: usize) -> Result<Vec<u8>, String> {

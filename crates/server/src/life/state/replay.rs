@@ -1,0 +1,173 @@
+//! The start: the documents of the base are read home by home, all at once, and every batch of the log behind them is applied at its home.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use crore_broker::batch::Header;
+use crore_broker::{Now, Shard, ShardId, World};
+use crore_disk::{Damage, DamageKind, Directory, Found, Identity, Log, Options, Recovered};
+
+use super::load::{Documents, restore};
+use crate::life::supervisor;
+
+/// Batches that are read ahead of each home.
+const BATCHES_AHEAD: usize = 16;
+/// How often it is told how far it is.
+const TELL: Duration = Duration::from_secs(2);
+
+/// Everything that was read.
+pub struct Replayed {
+    /// The shards of all homes, by number.
+    pub homes: Vec<Shard>,
+    /// The log, ready to go on.
+    pub log: Option<Log<Directory>>,
+    /// What is missing of it, if anything is.
+    pub lost: Option<String>,
+    /// The highest second of a batch.
+    pub last_unix_s: u32,
+}
+
+/// Why nothing was read.
+pub enum Failed {
+    /// The documents are damaged.
+    Documents(String),
+    /// The server cannot start.
+    Start(anyhow::Error),
+}
+
+/// The log to read.
+pub struct Source<'a> {
+    pub directory: &'a Path,
+    pub options: Options,
+    /// That of a new one.
+    pub new: Identity,
+}
+
+/// Reads documents and log into the homes of this world.
+pub fn replay(
+    world: &Arc<World>,
+    documents: Option<&Documents>,
+    source: Option<&Source<'_>>,
+    now: Now,
+) -> Result<Replayed, Failed> {
+    thread::scope(|scope| {
+        let begin = |home: ShardId| {
+            let (batches, come) = sync_channel(BATCHES_AHEAD);
+            let read = move || read_home(home, documents, world, now, &come);
+            (batches, scope.spawn(read))
+        };
+        let (batches, threads): (Vec<_>, Vec<_>) = (0..world.homes).map(begin).unzip();
+        let contained = documents.map_or(0, |it| it.base.end.1);
+        let read = source.map(|source| read_log(source, contained, world, batches));
+        let mut homes = Vec::new();
+        let mut lost = None;
+        for thread in threads {
+            let read = thread.join();
+            let read = read.unwrap_or_else(|_| Err("the reader failed".to_string()));
+            let (shard, damaged) = read.map_err(Failed::Documents)?;
+            homes.push(shard);
+            lost = lost.or(damaged);
+        }
+        let Some(read) = read else {
+            return Ok(Replayed {
+                homes,
+                log: None,
+                lost,
+                last_unix_s: 0,
+            });
+        };
+        let (log, found, last_unix_s) = read.map_err(Failed::Start)?;
+        let damages = found.damages.first().map(told);
+        let ends = log.end().group;
+        let short = (ends < contained).then(|| {
+            format!("the log ends with group {ends}, before group {contained} of its documents")
+        });
+        tracing::info!(
+            segments = found.segments,
+            batches = found.batches,
+            torn = found.torn.is_some(),
+            damages = found.damages.len(),
+            "read the log in {}",
+            source.map_or(Path::new(""), |it| it.directory).display()
+        );
+        Ok(Replayed {
+            homes,
+            log: Some(log),
+            lost: damages.or(short).or(lost),
+            last_unix_s,
+        })
+    })
+}
+
+/// Reads what belongs to a home: its documents, then the batches that come. Returns its shard, and why batches are damaged.
+fn read_home(
+    home: ShardId,
+    documents: Option<&Documents>,
+    world: &Arc<World>,
+    now: Now,
+    come: &Receiver<Vec<u8>>,
+) -> Result<(Shard, Option<String>), String> {
+    let mut shard = restore(home, documents, world, now)?;
+    let mut damaged = None;
+    for batch in come {
+        let folded = Header::read(&batch).and_then(|header| shard.fold(&batch, header.first, now));
+        if let Err(why) = folded {
+            damaged.get_or_insert(format!("a batch of the log cannot be read: {why}"));
+        }
+    }
+    Ok((shard, damaged))
+}
+
+fn read_log(
+    source: &Source<'_>,
+    contained: u64,
+    world: &World,
+    homes: Vec<SyncSender<Vec<u8>>>,
+) -> anyhow::Result<(Log<Directory>, Recovered, u32)> {
+    let storage = Directory::lock(source.directory).context("state.directory")?;
+    let (mut told_at, mut bytes, mut last_unix_s) = (Instant::now(), 0, 0);
+    let placement = world.placement();
+    let each = |found: Found<'_>| {
+        let Found::Batch(place, batch) = found else {
+            return;
+        };
+        bytes += batch.len();
+        if told_at.elapsed() >= TELL {
+            told_at = Instant::now();
+            let text = format!("reading the log: {} MB", bytes / 1_000_000);
+            tracing::info!("{text}");
+            supervisor::status(&text);
+        }
+        // One that cannot be read is told by the first home.
+        let header = Header::read(batch).ok();
+        let partition = header.map_or(0, |it| it.partition % world.partitions);
+        last_unix_s = last_unix_s.max(header.map_or(0, |it| it.unix_s));
+        if place.group > contained {
+            // A home that has failed says so itself.
+            let _ = homes[usize::from(placement.home_of(partition))].send(batch.to_vec());
+        }
+    };
+    let opened = Log::open(storage, source.options, source.new, each);
+    let failed = || format!("state.directory: {}", source.directory.display());
+    let (log, found) = opened.with_context(failed)?;
+    Ok((log, found, last_unix_s))
+}
+
+fn told(damage: &Damage) -> String {
+    let Damage {
+        kind,
+        segment,
+        offset,
+    } = damage;
+    let what = match kind {
+        DamageKind::Bytes => "is damaged",
+        DamageKind::Header => "has a damaged header",
+        DamageKind::Missing => "comes after segments that are missing",
+        DamageKind::Chain => "does not follow what stands before it",
+    };
+    format!("segment {segment} of the log {what}, at byte {offset}")
+}

@@ -1,0 +1,90 @@
+//! The engine of durable messages: batches of all shards go to one log on disk, and the news that they are committed come back as letters.
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+
+use crore_broker::batch::Header;
+use crore_broker::{Batch, Committed, PartitionId, Placement};
+use crore_disk::{Directory, End, Engine, Log};
+use crore_net::Sender;
+
+use super::letters::Letter;
+
+/// A batch in the engine.
+struct Appended(Batch);
+
+impl crore_disk::Batch for Appended {
+    fn bytes(&self) -> &[u8] {
+        &self.0.bytes
+    }
+}
+
+/// The engine, for all shards.
+#[derive(Clone)]
+pub struct Durable(Arc<Engine<Appended>>);
+
+impl Durable {
+    /// Starts it behind this log. A failed write or sync ends the process: it is not known what the disk has.
+    ///
+    /// # Errors
+    /// When its thread cannot be started.
+    pub fn start(
+        log: Log<Directory>,
+        placement: Placement,
+        shards: Vec<Sender<Letter>>,
+    ) -> io::Result<Durable> {
+        let committed = move |group: Vec<Appended>| {
+            for Appended(batch) in group {
+                let header = Header::read(&batch.bytes).expect("this process wrote it");
+                let committed = Committed {
+                    partition: batch.partition,
+                    writer: header.writer,
+                    number: batch.number,
+                    first: header.first,
+                };
+                let home = placement.home_of(batch.partition);
+                shards[usize::from(home)].post(Letter::Committed(committed));
+            }
+        };
+        let failed = |error: io::Error| {
+            // Not by way of the log's thread, which would not come to it.
+            let _ = writeln!(
+                io::stderr(),
+                "crore: the log in state.directory cannot be written: {error}; the server ends, since it is not known what the disk has"
+            );
+            std::process::exit(1);
+        };
+        Engine::start(log, committed, failed).map(|engine| Durable(Arc::new(engine)))
+    }
+
+    /// Where the log ends.
+    pub fn end(&self) -> End {
+        self.0.end()
+    }
+}
+
+/// A shard's way to the engine.
+pub struct Appender {
+    engine: Durable,
+    /// The last number of each partition that was handed over. This engine loses nothing, so that none needs to be handed over twice.
+    last: Vec<u64>,
+}
+
+impl Appender {
+    /// For a server with so many partitions.
+    pub fn new(engine: Durable, partitions: PartitionId) -> Appender {
+        Appender {
+            engine,
+            last: vec![0; usize::from(partitions)],
+        }
+    }
+
+    /// Hands a batch over.
+    pub fn append(&mut self, batch: Batch) {
+        let last = &mut self.last[usize::from(batch.partition)];
+        if batch.number > *last {
+            *last = batch.number;
+            self.engine.0.append(Appended(batch));
+        }
+    }
+}

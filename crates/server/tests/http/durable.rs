@@ -1,0 +1,190 @@
+//! Durable messages: answered publishes, retained values, positions and idempotency keys outlive a crash, and damage is told as a gap.
+
+use std::path::PathBuf;
+
+use super::life::does_not_start;
+use crate::support::Server;
+use crate::support::http::{Conn, Response, publish};
+use crate::support::state::State;
+use crate::support::stream::Stream;
+
+const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
+
+/// The messages of a topic behind a position.
+fn behind(server: &Server, topic: &str, position: &str, count: usize) -> Vec<(String, String)> {
+    let target = format!("/sub/{topic}");
+    let mut stream = Stream::open(server, &target, &[("Last-Event-ID", position)]);
+    let events = (0..count).map(|_| stream.event().expect("an event"));
+    events.map(|event| (event.kind, event.data)).collect()
+}
+
+fn first_position(server: &Server, topic: &str) -> String {
+    let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
+    stream.event().expect("an event").id
+}
+
+fn messages(texts: &[&str]) -> Vec<(String, String)> {
+    let event = |text: &&str| ("message".to_string(), (*text).to_string());
+    texts.iter().map(event).collect()
+}
+
+fn segment(state: &State) -> PathBuf {
+    state.0.join("log/segment-0000000001.log")
+}
+
+#[test]
+fn answered_messages_positions_and_keys_survive_crash_after_crash() {
+    let state = State::new();
+    let mut server = Server::with(&state.settings());
+    publish(&server, "a", "seen");
+    let seen = first_position(&server, "a");
+    let first = Conn::open(&server).request("POST", "/pub/keyed", &KEY, b"once");
+    let mut all = Vec::new();
+    for (round, shards) in [2, 1, 3].into_iter().enumerate() {
+        for n in 0..3 {
+            let text = format!("{round}/{n}");
+            publish(&server, "a", &text);
+            all.push(("message".to_string(), text));
+        }
+        server.kill();
+        server = Server::with_shards(shards, &state.settings());
+        assert_eq!(behind(&server, "a", &seen, all.len()), all);
+        let again = Conn::open(&server).request("POST", "/pub/keyed", &KEY, b"once");
+        let replayed = again.header("idempotency-replayed");
+        assert_eq!(replayed.as_deref(), Some("true"), "round {round}");
+        let position = |it: &Response| it.text().lines().last().map(str::to_string);
+        assert_eq!(position(&again), position(&first));
+    }
+    server.stop();
+    let server = Server::with(&state.settings());
+    assert_eq!(behind(&server, "a", &seen, all.len()), all);
+}
+
+#[test]
+fn deleted_and_purged_messages_do_not_come_back_after_a_crash() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    for topic in ["deleted", "emptied"] {
+        publish(&server, topic, "old");
+    }
+    let mut conn = Conn::open(&server);
+    assert_eq!(conn.request("DELETE", "/pub/deleted", &[], b"").status, 200);
+    let emptied = conn.request("DELETE", "/pub/emptied?purge", &[], b"");
+    assert_eq!(emptied.status, 200);
+    server.kill();
+    let server = Server::with(&state.settings());
+    let mut conn = Conn::open(&server);
+    assert_eq!(conn.get("/pub/deleted", &[]).status, 404);
+    publish(&server, "emptied", "new");
+    let mut stream = Stream::open(&server, "/sub/emptied?since=oldest", &[]);
+    assert_eq!(stream.data(1), ["new"]);
+}
+
+#[test]
+fn a_crash_after_a_planned_restart_keeps_both_parts() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "before the stop");
+    let seen = first_position(&server, "a");
+    server.stop();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "before the crash");
+    server.kill();
+    let server = Server::with(&state.settings());
+    let expected = messages(&["before the crash"]);
+    assert_eq!(behind(&server, "a", &seen, 1), expected);
+    let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
+    assert_eq!(stream.data(2), ["before the stop", "before the crash"]);
+}
+
+#[test]
+fn damage_in_the_log_is_told_as_a_gap_and_the_rest_stays() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "seen");
+    let seen = first_position(&server, "a");
+    publish(&server, "a", "damaged: needle");
+    publish(&server, "a", "kept");
+    server.kill();
+    let mut bytes = std::fs::read(segment(&state)).expect("the segment");
+    let needle = b"needle";
+    let at = bytes.windows(needle.len()).position(|it| it == needle);
+    bytes[at.expect("the message is in the log")] ^= 1;
+    std::fs::write(segment(&state), bytes).expect("the segment");
+    for _ in 0..2 {
+        let server = Server::with(&state.settings());
+        server.await_log("of the log is damaged");
+        let came = behind(&server, "a", &seen, 1);
+        assert_eq!(came[0].0, "crore.gap");
+        let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
+        assert_eq!(stream.data(2), ["seen", "kept"]);
+        server.kill();
+    }
+}
+
+#[test]
+fn a_log_that_ends_before_its_documents_is_told_as_a_gap() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "seen");
+    let seen = first_position(&server, "a");
+    server.stop();
+    std::fs::remove_file(segment(&state)).expect("the segment");
+    let server = Server::with(&state.settings());
+    server.await_log("before group");
+    assert_eq!(behind(&server, "a", &seen, 1)[0].0, "crore.gap");
+    let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
+    assert_eq!(stream.data(1), ["seen"]);
+}
+
+#[test]
+fn a_torn_end_of_the_log_is_no_gap() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "seen");
+    let seen = first_position(&server, "a");
+    publish(&server, "a", "torn: needle");
+    server.kill();
+    let mut bytes = std::fs::read(segment(&state)).expect("the segment");
+    let needle = b"needle";
+    let at = bytes.windows(needle.len()).position(|it| it == needle);
+    let at = at.expect("the message is in the log");
+    // The power went before any byte from here on was on disk.
+    bytes[at..].fill(0);
+    std::fs::write(segment(&state), bytes).expect("the segment");
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "new");
+    assert_eq!(behind(&server, "a", &seen, 1), messages(&["new"]));
+}
+
+#[test]
+fn a_directory_that_another_server_uses_is_refused() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    let said = does_not_start("127.0.0.1:0", "locked", &state.settings());
+    assert!(said.contains("is in use by another process"), "{said}");
+    publish(&server, "a", "here");
+}
+
+#[test]
+fn durable_messages_become_those_of_planned_restarts_and_again_durable() {
+    let (state, other) = (State::new(), State::of_stops());
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "durable");
+    let seen = first_position(&server, "a");
+    server.kill();
+    // The same directory.
+    let not_durable = other.settings().replace(
+        other.0.to_str().expect("text"),
+        state.0.to_str().expect("text"),
+    );
+    let server = Server::with(&not_durable);
+    publish(&server, "a", "not durable");
+    server.stop();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "durable again");
+    server.kill();
+    let server = Server::with(&state.settings());
+    let expected = messages(&["not durable", "durable again"]);
+    assert_eq!(behind(&server, "a", &seen, 2), expected);
+}
