@@ -10,7 +10,10 @@
 
 pub(crate) mod sessions;
 
+mod admit;
 mod answers;
+mod apply;
+mod around;
 mod attach;
 mod budget;
 mod carriers;
@@ -39,7 +42,6 @@ mod shadow;
 mod sharing;
 mod snapshot;
 mod subscribers;
-mod under_way;
 mod upkeep;
 
 use alloc::collections::BTreeMap;
@@ -59,10 +61,11 @@ use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 use crate::budget::admission::shares::Holders;
-use crate::budget::admission::{Admission, Client, Reached};
+use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Stats;
 use crate::filters::matching::Matching;
 use crate::home::answers::Answers;
+pub(crate) use crate::home::around::Around;
 use crate::home::carriers::Carriers;
 use crate::home::coming::Coming;
 pub(crate) use crate::home::coming::Reserved;
@@ -80,10 +83,6 @@ use crate::log::{self, Log};
 use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
 use crate::store::slab::{NONE, Slab, Vacant as _};
-
-/// Seconds that a topic is idle before it goes for one of another client that has its share of all topics: longer than a client takes from
-/// making a topic to using it.
-const IDLE_S: u32 = 60;
 
 /// All topics of the partitions that this shard keeps.
 pub struct Home {
@@ -249,26 +248,6 @@ impl Home {
         self.filters.warm(names.clone());
         self.groups.warm(names.clone());
         self.keepers.warm(names);
-    }
-
-    /// Takes room for another topic, which is made for this client.
-    ///
-    /// # Errors
-    /// The limit that was reached.
-    fn make_room(&mut self, client: Client, now: Now) -> Result<(), Reached> {
-        // First: a client that makes too many topics must not cause others to be forgotten.
-        self.admission.make_topic(client, now.unix_s)?;
-        let topics = self.rows.len() as usize + self.coming.to_make();
-        let has_share = self.makers.may_take(client, topics, self.topics_max);
-        // One that has its share gives up its own idle topics, and takes no place of topics that others have only just left.
-        let idle_since_s = match topics < self.topics_max {
-            true => now.unix_s.saturating_sub(IDLE_S),
-            false => u32::MAX,
-        };
-        match has_share || self.forget_one(client, idle_since_s) {
-            true => Ok(()),
-            false => Err(Reached::Topics),
-        }
     }
 
     /// Makes a topic for a client, for which there is room.

@@ -2,8 +2,8 @@
 //!
 //! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a
 //! topic's log); a home **tells** carriers. Messages cross once per shard: the frames of a turn lie
-//! side by side in one shared [`Frames`], and each tell names its span. `ask` and `tell` have what they say, `answer` whom a
-//! home answers and how what was asked has ended, `news` what followers of interest are told; `lanes` makes the mail.
+//! side by side in one shared [`Frames`], and each tell names its span. `ask` and `tell` have what they say, `fact` what
+//! changes topics, `answer` whom a home answers and how what was asked has ended, `news` what followers of interest are told; `lanes` makes the mail.
 
 pub(crate) mod inbox;
 pub(crate) mod lanes;
@@ -14,6 +14,7 @@ pub(crate) mod session;
 
 mod answer;
 mod ask;
+mod fact;
 mod frames;
 mod news;
 mod span;
@@ -26,6 +27,7 @@ use crate::base::ids::ShardId;
 
 pub use answer::{Answer, Attached, Info, Outcome, ReplyTo};
 pub use ask::{Ask, Attach, AttachFilters, Farewell, LeaveGroup, Unacked, Verb};
+pub use fact::{Change, Fact};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};
 pub use news::{News, Part};
 pub use span::Span;

@@ -1,32 +1,23 @@
-//! The form of a record: what a home is asked to write, without what only this process knows (who asked, and whom to answer).
+//! The form of a record: a fact, without what only this process knows (the client, and whom to answer).
 //!
-//! A record begins with its kind and its place in its batch. MQTT sessions, groups, subscriptions, and the counts of what needs messages kept
-//! are local state of a home and are not written.
+//! A record begins with its kind, its place in its batch, and its topic. MQTT sessions, groups, subscriptions, and the counts of what needs
+//! messages kept are local state of a home and are not written.
 
 use alloc::vec::Vec;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::base::snapshot::{Damaged, In, Out};
 use crate::budget::admission::{Client, Party};
-use crate::mail::Verb;
 use crate::mail::message::{Headers, Publish, Retry};
-
-/// What a home writes.
-#[derive(Debug)]
-pub(crate) enum Write<'a> {
-    /// A message; its `hash` and `client` are not in the record.
-    Publish(Publish<'a>),
-    /// A topic is made, deleted or emptied.
-    Topic(Verb, &'a [u8]),
-    /// The messages of a topic up to this offset are removed, so many at most.
-    Purge(&'a [u8], u64, u32),
-    /// The message without a key is removed from a topic that keeps the latest.
-    ForgetLatest(&'a [u8]),
-}
+use crate::mail::{Change, Fact};
 
 const PUBLISH: u8 = 1;
-const TOPIC: u8 = 2;
-const PURGE: u8 = 3;
-const FORGET_LATEST: u8 = 4;
+const CREATE: u8 = 2;
+const DELETE: u8 = 3;
+const PURGE: u8 = 4;
+const PURGE_SOME: u8 = 5;
+const FORGET_LATEST: u8 = 6;
 
 /// Flags of a message.
 const QOS: u8 = 3;
@@ -35,65 +26,76 @@ const BINARY: u8 = 8;
 const MORTAL: u8 = 16;
 const HAS_KEY: u8 = 32;
 
-const UNKNOWN: Damaged = Damaged("a record is of no known kind");
-
-impl<'a> Write<'a> {
-    /// The topic that it concerns.
-    pub fn topic(&self) -> &'a [u8] {
-        match self {
-            Write::Publish(message) => message.name,
-            Write::Topic(_, name) | Write::Purge(name, ..) | Write::ForgetLatest(name) => name,
-        }
+fn kind_of(fact: &Fact<'_>) -> u8 {
+    match fact {
+        Fact::Publish(_) => PUBLISH,
+        Fact::Topic { change, .. } => match change {
+            Change::Create => CREATE,
+            Change::Delete => DELETE,
+            Change::Purge => PURGE,
+            Change::PurgeSome(..) => PURGE_SOME,
+            Change::ForgetLatest => FORGET_LATEST,
+        },
     }
+}
 
-    /// Appends the record of a write, whose offset is so far behind that of the first record of its batch.
-    pub fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
+impl<'a> Fact<'a> {
+    /// Appends the record of a fact, whose offset is so far behind that of the first record of its batch.
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
         let mut out = Out(bytes);
-        out.byte(match self {
-            Write::Publish(_) => PUBLISH,
-            Write::Topic(..) => TOPIC,
-            Write::Purge(..) => PURGE,
-            Write::ForgetLatest(_) => FORGET_LATEST,
-        });
+        out.byte(kind_of(self));
         out.number(behind.into());
+        out.field(self.topic().1);
         match self {
-            Write::Publish(message) => write_message(&mut out, message),
-            Write::Topic(verb, name) => {
-                out.byte(*verb as u8);
-                out.field(name);
-            }
-            Write::Purge(name, until, most) => {
-                out.field(name);
+            Fact::Publish(message) => write_message(&mut out, message),
+            Fact::Topic {
+                change: Change::PurgeSome(until, most),
+                ..
+            } => {
                 out.word(*until);
                 out.number((*most).into());
             }
-            Write::ForgetLatest(name) => out.field(name),
+            Fact::Topic { .. } => {}
         }
     }
 
-    /// Reads a record: how far its offset is behind that of the first record of its batch, and what it writes.
+    /// Reads a record: `then` is given how far its offset is behind that of the first record of its batch, and what it says. Names are
+    /// hashed with this seed; it was written for this client.
     ///
     /// # Errors
     /// When it is none.
-    pub fn decode(record: &'a [u8]) -> Result<(u32, Write<'a>), Damaged> {
+    pub(crate) fn decode<T>(
+        record: &'a [u8],
+        seed: u64,
+        client: Client,
+        then: impl FnOnce(u32, &Fact<'_>) -> T,
+    ) -> Result<T, Damaged> {
         let mut from = In(record);
         let kind = from.byte()?;
         let behind = from.number32()?;
-        let write = match kind {
-            PUBLISH => Write::Publish(read_message(&mut from)?),
-            TOPIC => {
-                let verbs = [Verb::Create, Verb::Info, Verb::Delete, Verb::Purge];
-                let verb = verbs.get(usize::from(from.byte()?)).ok_or(UNKNOWN)?;
-                Write::Topic(*verb, from.field()?)
+        let name = from.field()?;
+        let hash = xxh3_64_with_seed(name, seed) as u32;
+        let change = match kind {
+            PUBLISH => {
+                let message = read_message(&mut from, (hash, name), client)?;
+                from.end()?;
+                return Ok(then(behind, &Fact::Publish(&message)));
             }
-            PURGE => Write::Purge(from.field()?, from.word()?, from.number32()?),
-            FORGET_LATEST => Write::ForgetLatest(from.field()?),
-            _ => return Err(UNKNOWN),
+            CREATE => Change::Create,
+            DELETE => Change::Delete,
+            PURGE => Change::Purge,
+            PURGE_SOME => Change::PurgeSome(from.word()?, from.number32()?),
+            FORGET_LATEST => Change::ForgetLatest,
+            _ => return Err(Damaged("a record is of no known kind")),
         };
-        match from.is_empty() {
-            true => Ok((behind, write)),
-            false => Err(Damaged("a record is too long")),
-        }
+        from.end()?;
+        let fact = Fact::Topic {
+            change,
+            hash,
+            name,
+            client,
+        };
+        Ok(then(behind, &fact))
     }
 }
 
@@ -110,7 +112,6 @@ fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
             | flag(headers.ttl_s.is_some(), MORTAL)
             | flag(message.retry.is_some(), HAS_KEY),
     );
-    out.field(message.name);
     for field in headers.fields() {
         out.field(field);
     }
@@ -124,10 +125,13 @@ fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
     }
 }
 
-fn read_message<'a>(from: &mut In<'a>) -> Result<Publish<'a>, Damaged> {
+fn read_message<'a>(
+    from: &mut In<'a>,
+    (hash, name): (u32, &'a [u8]),
+    client: Client,
+) -> Result<Publish<'a>, Damaged> {
     let flags = from.byte()?;
     let has = |flag| flags & flag != 0;
-    let name = from.field()?;
     let headers = Headers {
         content_type: from.field()?,
         event: from.field()?,
@@ -139,7 +143,7 @@ fn read_message<'a>(from: &mut In<'a>) -> Result<Publish<'a>, Damaged> {
         binary: has(BINARY),
     };
     Ok(Publish {
-        hash: 0,
+        hash,
         name,
         data: from.field()?,
         headers: Headers {
@@ -156,7 +160,7 @@ fn read_message<'a>(from: &mut In<'a>) -> Result<Publish<'a>, Damaged> {
             }),
             false => None,
         },
-        client: Client::NOBODY,
+        client,
     })
 }
 

@@ -18,6 +18,16 @@ use crate::store::slab::{NONE, Slab, Vacant};
 /// Groups of publishers.
 pub(super) const GROUPS: usize = 64;
 
+/// By what a retry is recognised.
+pub(crate) struct Key {
+    /// The group of the publisher.
+    pub group: usize,
+    /// The hash of user, topic and key.
+    pub key: u64,
+    /// The hash of the message.
+    pub message: u64,
+}
+
 /// A first answer.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {

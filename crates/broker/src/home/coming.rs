@@ -6,10 +6,10 @@ use alloc::collections::BTreeMap;
 use crate::budget::admission::Client;
 
 /// What is reserved for a record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
     /// The topic with this hash stays, or has room.
-    pub topic: Option<u32>,
+    pub topic: u32,
     /// Bytes of kept messages of this client.
     pub kept: (Client, usize),
 }

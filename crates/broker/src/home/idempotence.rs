@@ -17,15 +17,12 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Home;
-use super::answers::{Answer, Answers, GROUPS, group_of};
+use super::answers::{Answer, Answers, GROUPS, Key, group_of};
 use crate::base::placement::Slotted;
-use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
-use crate::filters::matching::Matching;
-use crate::mail::lanes::Lanes;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
@@ -35,41 +32,7 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 /// The same at each tick of the clock: some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
-/// By what a retry is recognised.
-pub(super) struct Key {
-    /// The group of the publisher.
-    group: usize,
-    /// The hash of user, topic and key.
-    key: u64,
-    /// The hash of the message.
-    message: u64,
-}
-
 impl Home {
-    /// Admits a message and publishes it, unless one with the same key was published before.
-    #[inline]
-    pub fn publish_once(
-        &mut self,
-        message: &Publish<'_>,
-        settings: &Settings,
-        rules: &Rules,
-        here: &Matching,
-        now: Now,
-        lanes: &mut Lanes,
-    ) -> Outcome {
-        let key = match self.recognise(message, settings, now) {
-            Ok(key) => key,
-            Err(known) => return known,
-        };
-        let found = match self.admit(message, settings, rules, now) {
-            Ok(found) => found,
-            Err(reached) => return Outcome::Full(reached),
-        };
-        let info = self.publish(message, found, settings, rules, here, now, lanes);
-        self.keep_answer(key, message.name, &info, settings);
-        Outcome::Done(info)
-    }
-
     /// The key of a message that brings one and was not published before.
     ///
     /// # Errors

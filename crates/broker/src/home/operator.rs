@@ -82,12 +82,4 @@ impl Home {
             lost: after > 0 && back.is_some_and(|back| back > after),
         })
     }
-
-    /// Removes the messages of a topic up to this offset, at most `most` of its log; returns how many of the log went,
-    /// `None` without a topic.
-    pub fn purge_some(&mut self, name: &[u8], until: u64, most: u32, now: Now) -> Option<u32> {
-        let found = self.find(self.hash_of(name), name);
-        let id = found.filter(|id| !self.rows.get(*id).has(DELETED))?;
-        Some(self.empty(id, until, most, now))
-    }
 }

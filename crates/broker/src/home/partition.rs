@@ -49,12 +49,6 @@ impl Partition {
             ..now
         }
     }
-
-    /// The offset of the next message or deletion.
-    pub fn next_offset(&mut self) -> u64 {
-        self.sequence += 1;
-        self.sequence
-    }
 }
 
 #[cfg(test)]

@@ -5,16 +5,12 @@
 use crore_wire::websocket::frame::{self, Opcode};
 
 use super::Home;
-use super::row::{CREATED, DELETED, KEEPS, RETAINS, WANTS_DEFLATE};
+use super::around::Around;
+use super::row::{CREATED, DELETED, WANTS_DEFLATE};
 use super::subscribers::Whom;
-use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
-use crate::base::time::Now;
 use crate::base::work::STEP_BYTES;
-use crate::budget::admission::Reached;
-use crate::filters::matching::Matching;
 use crate::log::Log;
-use crate::mail::lanes::Lanes;
 use crate::mail::message::{New, Publish};
 use crate::mail::{Frames, Info, Record};
 use crate::store::shared::SHARED_MIN;
@@ -39,52 +35,21 @@ const fn packs(level: u8) -> (usize, usize) {
 }
 
 impl Home {
-    /// Whether this home takes a message: there is room for its topic, and its client may have it kept. Returns the topic's row, if
-    /// there is one.
-    ///
-    /// # Errors
-    /// The limit that was reached.
-    #[inline(always)] // a call costs as much as it does
-    pub(super) fn admit(
-        &mut self,
-        message: &Publish<'_>,
-        settings: &Settings,
-        rules: &Rules,
-        now: Now,
-    ) -> Result<Option<u32>, Reached> {
-        let client = message.client;
-        if let Err(reached) = self.admission.may_keep(client, message.data.len())
-            && self.would_keep(message, settings, rules)
-        {
-            return Err(reached);
-        }
-        let found = self.find(message.hash, message.name);
-        if found.is_none() && !self.coming.makes(message.hash) {
-            self.make_room(client, now)?;
-        }
-        Ok(found)
-    }
-
-    /// Appends a message that was admitted, and sends it to all its subscribers. `found` is the row of its topic, if there is one;
-    /// `here` are the filters of this shard. Refuses nothing.
-    #[allow(clippy::too_many_arguments)] // what a publish has found out, and what a home is always given
+    /// Appends a message and sends it to all its subscribers. Its topic has this row, if there is one, and its partition this place.
+    #[inline]
     pub(super) fn publish(
         &mut self,
         message: &Publish<'_>,
-        found: Option<u32>,
-        settings: &Settings,
-        rules: &Rules,
-        here: &Matching,
-        now: Now,
-        lanes: &mut Lanes,
+        (found, at): (Option<u32>, usize),
+        offset: u64,
+        around: &mut Around<'_>,
     ) -> Info {
         // One step for the message, and one for an older message that it displaces.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
+        let (rules, now) = (around.rules, around.now);
         let id = found
             .unwrap_or_else(|| self.create(message.hash, message.name, message.client, rules, now));
-        let at = self.at(id);
-        let now = self.partitions[at].moment(now);
-        let offset = self.partitions[at].next_offset();
+        self.partitions[at].sequence = offset;
         let row = self.rows.get_mut(id);
         let previous = row.last();
         row.set_last(offset);
@@ -101,9 +66,11 @@ impl Home {
             frame: &[],
             whole: None,
         };
-        let whom = self.find_subscribers(id, message.name, here, lanes.me);
+        let whom = self.find_subscribers(id, message.name, around.here, around.lanes.me);
         let most = match whom.needs_log {
-            true => rule.messages_max().max(settings.mqtt.session_messages),
+            true => rule
+                .messages_max()
+                .max(around.settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
         let keep = most > 0;
@@ -118,7 +85,7 @@ impl Home {
             kept.losses.add(id, before, offset);
         }
         if keep || message.headers.retain || whom.is_anybody() {
-            self.keep_and_tell(message, &new, most, &whom, settings, rules, lanes);
+            self.keep_and_tell(message, &new, most, &whom, around);
         }
         if keep || message.headers.retain {
             self.log_grew(at, rules, now);
@@ -133,17 +100,20 @@ impl Home {
     }
 
     /// Builds a message's frame once: for the topic's log, which may have `most` messages, for the retained message, and for whom it is.
-    #[allow(clippy::too_many_arguments)] // what a publish has found out, and what a home is always given
     fn keep_and_tell(
         &mut self,
         message: &Publish<'_>,
         new: &New<'_>,
         most: u32,
         whom: &Whom,
-        settings: &Settings,
-        rules: &Rules,
-        lanes: &mut Lanes,
+        around: &mut Around<'_>,
     ) {
+        let Around {
+            settings,
+            rules,
+            ref mut lanes,
+            ..
+        } = *around;
         let id = new.topic;
         let read_at = lanes.read_at;
         let frames = lanes.frames();
@@ -176,31 +146,6 @@ impl Home {
             let record = self.record(id, frames, span, new, settings);
             self.tell(id, message.name, record, whom, lanes);
         }
-    }
-
-    /// Whether a message is to be kept, in its topic's log or as the retained one.
-    pub(super) fn would_keep(
-        &mut self,
-        message: &Publish<'_>,
-        settings: &Settings,
-        rules: &Rules,
-    ) -> bool {
-        let name = message.name;
-        let found = self.find(message.hash, name).map(|id| self.rows.get(id));
-        let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
-        if message.headers.retain && message.data.is_empty() {
-            // An empty message removes the retained one and is not kept itself.
-            let takes = found.is_some_and(|row| row.has(RETAINS));
-            if takes || rules.get(number).keep == Keep::Latest {
-                return false;
-            }
-        }
-        let needed = found.is_some_and(|row| row.has(KEEPS))
-            || !self.groups.is_empty() && self.groups.find(name)
-            || self.keepers.has_match(name);
-        message.headers.retain
-            || needed && settings.mqtt.session_messages > 0
-            || rules.get(number).messages_max() > 0
     }
 
     /// The message as the carriers get it.

@@ -39,13 +39,11 @@ impl Home {
     }
 
     /// Removes the message without a key from a topic that keeps the latest, as if it had never been.
-    pub fn forget_latest(&mut self, name: &[u8], now: Now) {
-        if let Some(id) = self.find(self.hash_of(name), name) {
-            let row = self.rows.get(id);
-            let at = self.place_of(row);
-            self.partitions[at].log.remove_key(row.log, b"");
-            self.queue_if_idle(id, now);
-        }
+    pub(super) fn forget_latest(&mut self, id: u32, now: Now) {
+        let row = self.rows.get(id);
+        let at = self.place_of(row);
+        self.partitions[at].log.remove_key(row.log, b"");
+        self.queue_if_idle(id, now);
     }
 
     /// Removes the retained message.

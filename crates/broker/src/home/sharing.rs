@@ -25,6 +25,11 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
 
 impl Home {
+    /// The filter and the name of a group.
+    pub(crate) fn share_of(&self, group: u64) -> Option<(&[u8], &[u8])> {
+        self.groups.share_of(group)
+    }
+
     /// A member joins; `counts` when its session has not subscribed before.
     #[allow(clippy::too_many_arguments)] // what a request says
     pub fn group_join(

@@ -1,63 +1,22 @@
-//! Operations on whole topics: make, describe, delete, purge; and forgetting those that are idle.
+//! The state of topics, and forgetting those that are idle.
 
 use alloc::vec::Vec;
 
 use super::Home;
 use super::partition::Partition;
-use super::row::{CREATED, DELETED, HomeTopic, KEEPS, QUEUED, REQUESTED, RETAINS};
+use super::row::{DELETED, HomeTopic, KEEPS, QUEUED, REQUESTED, RETAINS};
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
-use crate::budget::admission::{Client, Reached};
+use crate::budget::admission::Client;
 use crate::log::Log;
-use crate::mail::lanes::Lanes;
-use crate::mail::{Info, Outcome, Tell, Verb};
+use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
 
 /// Topics in use that are passed over in search of an idle one that may go: some hundred microseconds.
 const ROOM_TRIES: usize = 1024;
 
 impl Home {
-    /// Carries out `verb` on a topic; if the topic is made, it is counted for `client`.
-    #[allow(clippy::too_many_arguments)]
-    pub fn verb(
-        &mut self,
-        verb: Verb,
-        hash: u32,
-        name: &[u8],
-        client: Client,
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
-    ) -> Outcome {
-        match verb {
-            Verb::Create => match self.admit_topic(hash, name, client, now) {
-                Ok(()) => self.make(hash, name, client, rules, now),
-                Err(reached) => Outcome::Full(reached),
-            },
-            Verb::Info => self.describe(hash, name, rules, now),
-            Verb::Delete => self.delete(hash, name, now, lanes),
-            Verb::Purge => self.purge(hash, name, now),
-        }
-    }
-
-    /// Takes room for a topic that a client makes, unless it exists.
-    ///
-    /// # Errors
-    /// The limit that was reached.
-    pub(super) fn admit_topic(
-        &mut self,
-        hash: u32,
-        name: &[u8],
-        client: Client,
-        now: Now,
-    ) -> Result<(), Reached> {
-        if self.find(hash, name).is_none() && !self.coming.makes(hash) {
-            self.make_room(client, now)?;
-        }
-        Ok(())
-    }
-
     /// The state of a topic, as it is told to clients.
     pub(super) fn info(&self, id: u32, now: Now) -> Info {
         let row = self.rows.get(id);
@@ -73,32 +32,8 @@ impl Home {
         }
     }
 
-    /// Makes a topic, for which there is room, unless a publisher has made it before.
-    pub(super) fn make(
-        &mut self,
-        hash: u32,
-        name: &[u8],
-        client: Client,
-        rules: &Rules,
-        now: Now,
-    ) -> Outcome {
-        let found = self.find(hash, name);
-        let id = found.unwrap_or_else(|| self.create(hash, name, client, rules, now));
-        let row = self.rows.get_mut(id);
-        let existed = row.has(CREATED) && !row.has(DELETED);
-        row.flags = (row.flags | CREATED) & !DELETED;
-        row.touched_s = now.unix_s;
-        self.queue_if_idle(id, now);
-        let info = self.info(id, now);
-        if existed {
-            Outcome::Existed(info)
-        } else {
-            Outcome::Done(info)
-        }
-    }
-
     /// Tells the state of a topic.
-    fn describe(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+    pub(crate) fn describe(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
         let Some(id) = self
             .find(hash, name)
             .filter(|id| !self.rows.get(*id).has(DELETED))
@@ -120,74 +55,6 @@ impl Home {
             }
         }
         Outcome::Done(self.info(id, now))
-    }
-
-    /// Ends a topic for its subscribers and leaves a tombstone for its old positions.
-    pub fn delete(&mut self, hash: u32, name: &[u8], now: Now, lanes: &mut Lanes) -> Outcome {
-        let Some(id) = self
-            .find(hash, name)
-            .filter(|id| !self.rows.get(*id).has(DELETED))
-        else {
-            return Outcome::Missing;
-        };
-        let info = self.info(id, now);
-        let at = self.at(id);
-        let (row, partition) = (self.rows.get_mut(id), &mut self.partitions[at]);
-        let now = partition.moment(now);
-        let offset = partition.next_offset();
-        let log = &mut partition.log;
-        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
-        log.losses.forgive(id, lost);
-        row.set_last(offset);
-        row.flags = (row.flags | DELETED) & !CREATED;
-        row.touched_s = now.unix_s;
-        log.clear(core::mem::replace(&mut row.log, NONE));
-        self.unretain(id);
-        self.each_carrier(id, |carrier| {
-            lanes.tell(
-                carrier.shard,
-                Tell::Gone {
-                    topic: carrier.topic,
-                    serial: carrier.serial,
-                },
-            );
-        });
-        self.queue_if_idle(id, now);
-        Outcome::Done(info)
-    }
-
-    /// Empties a topic, in one go as a delete does. Its subscribers and positions stay.
-    fn purge(&mut self, hash: u32, name: &[u8], now: Now) -> Outcome {
-        let found = self.find(hash, name);
-        let Some(id) = found.filter(|id| !self.rows.get(*id).has(DELETED)) else {
-            return Outcome::Missing;
-        };
-        self.empty(id, u64::MAX, u32::MAX, now);
-        Outcome::Done(self.info(id, now))
-    }
-
-    /// Removes the messages of a topic up to this offset, oldest first and `most` at most, as a limit would:
-    /// subscribers that have not seen them are told of a gap. The retained one goes with them. Returns how many of the
-    /// log went.
-    pub(super) fn empty(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
-        let at = self.at(id);
-        let now = self.partitions[at].moment(now);
-        let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
-        let purged;
-        (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);
-        let mut went = purged > 0;
-        if let Some(chain) = self.retained.get(&id).copied() {
-            let (left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
-            if dropped > 0 {
-                self.retained.insert(id, left);
-                self.unretain(id);
-                went = true;
-            }
-        }
-        if went && self.messages_of(self.rows.get(id)) == 0 {
-            self.emptied(id, now);
-        }
-        purged
     }
 
     /// Messages in a topic's log.

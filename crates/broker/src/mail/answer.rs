@@ -70,6 +70,8 @@ pub enum Outcome {
     Existed(Info),
     /// There is no such topic.
     Missing,
+    /// So many messages of the log were removed.
+    Purged(u32),
     /// No room for another topic, or the client creates too many.
     Full(Reached),
     /// A publish with this idempotency key was done before; this is its answer.

@@ -3,26 +3,23 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::base::ids::{PartitionId, Ticket};
+use crate::base::ids::PartitionId;
 use crate::base::position::Since;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::budget::passage::Passage;
 use crate::mail::answer::{Answer, ReplyTo};
+use crate::mail::fact::Change;
 use crate::mail::message::{Headers, Retry};
 use crate::mail::session::{Kept, SessionId, Will};
 use crate::mail::span::Span;
 
-/// An action on a topic as a whole.
+/// A client's request about a topic as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Make it, if it does not exist.
-    Create,
     /// Report its state.
     Info,
-    /// Delete it and end its subscriptions.
-    Delete,
-    /// Empty it; its subscribers stay.
-    Purge,
+    /// Change it.
+    Change(Change),
 }
 
 /// From a carrier to a home.
@@ -61,9 +58,9 @@ pub enum Ask {
         /// Counts the uses of the row.
         serial: u16,
     },
-    /// Create, describe or delete a topic.
+    /// Report or change a topic.
     Topic {
-        /// The action.
+        /// The request.
         verb: Verb,
         /// The keyed hash of the name.
         hash: u32,
@@ -74,19 +71,6 @@ pub enum Ask {
         /// The client for which it is made.
         client: Client,
     },
-    /// For the operator: remove the messages of a topic up to this offset, so many at most.
-    Purge {
-        /// The topic.
-        name: Span,
-        /// The offset.
-        until: u64,
-        /// How many.
-        most: u32,
-        /// The order.
-        ticket: Ticket,
-    },
-    /// Remove the message without a key from a topic that keeps the latest, as if it had never been.
-    ForgetLatest(Span),
     /// A subscriber needs the messages of a topic kept, whatever its rule says; or no longer does.
     KeepLog {
         /// The keyed hash of the name.

@@ -92,9 +92,7 @@ pub enum Report {
     Topic(Option<Box<Topic>>),
     /// A page of a log, if there is such a topic.
     Messages(Option<Messages>),
-    /// How many messages of the log were removed, if there is such a topic.
-    Purged(Option<u32>),
-    /// The outcome of a publish or of a deletion.
+    /// The outcome of a publish, a purge or a deletion.
     Outcome(Outcome),
     /// A page of connections.
     Connections(Connections),

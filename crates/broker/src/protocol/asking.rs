@@ -1,8 +1,9 @@
 //! The requests of connections to homes, and the short way when the home is on this shard.
 
 use crate::base::ids::ShardId;
+use crate::home::{Around, Home};
 use crate::mail::message::{Publish, Retry};
-use crate::mail::{Answer, Ask, Attach, Outcome, ReplyTo, Span, Verb};
+use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, Verb};
 use crate::protocol::front::Front;
 
 /// A follower's request to a home.
@@ -43,7 +44,7 @@ impl Front {
         answer: Answer,
     ) -> Option<Outcome> {
         if self.is_at_hand(to) {
-            return Some(self.publish_here(message));
+            return Some(self.change_here(&Fact::Publish(message)));
         }
         self.work.steps.add(1);
         self.work.steps.add_bytes(message.data.len());
@@ -63,22 +64,28 @@ impl Front {
         None
     }
 
-    /// Publishes a message at the home of this shard, at once.
+    /// The home of this shard, and what it is given with a fact.
     #[inline]
-    pub(crate) fn publish_here(&mut self, message: &Publish<'_>) -> Outcome {
-        let home = self.home.as_mut().expect("a home has one");
-        let world = &self.world;
-        home.publish_once(
-            message,
-            &world.settings,
-            &world.rules,
-            &self.matching,
-            self.now,
-            &mut self.lanes,
-        )
+    pub(crate) fn home_here(&mut self) -> (&mut Home, Around<'_>) {
+        let home = self.home.as_mut().expect("only homes are asked");
+        let around = Around {
+            settings: &self.world.settings,
+            rules: &self.world.rules,
+            here: &self.matching,
+            now: self.now,
+            lanes: &mut self.lanes,
+        };
+        (home, around)
     }
 
-    /// Creates, describes or deletes; the outcome comes as with [`Front::publish`].
+    /// Admits a fact at the home of this shard and applies it, at once.
+    #[inline]
+    pub(crate) fn change_here(&mut self, fact: &Fact<'_>) -> Outcome {
+        let (home, mut around) = self.home_here();
+        home.apply_now(fact, &mut around)
+    }
+
+    /// Describes or changes a topic; the outcome comes as with [`Front::publish`].
     pub(crate) fn topic_verb(&mut self, verb: Verb, name: &[u8], to: ReplyTo) -> Option<Outcome> {
         let (hash, home) = self.place_of(name);
         let client = self.conns.get(to.slot).client;
@@ -92,9 +99,18 @@ impl Front {
             });
             return None;
         }
-        let here = self.home.as_mut().expect("a home has one");
-        let (rules, now) = (&self.world.rules, self.now);
-        Some(here.verb(verb, hash, name, client, rules, now, &mut self.lanes))
+        Some(match verb {
+            Verb::Info => {
+                let (here, around) = self.home_here();
+                here.describe(hash, name, around.rules, around.now)
+            }
+            Verb::Change(change) => self.change_here(&Fact::Topic {
+                change,
+                hash,
+                name,
+                client,
+            }),
+        })
     }
 
     /// Asks the topic's home for messages from the log and a place among its subscribers.

@@ -14,7 +14,7 @@ use super::task::{Answered, Door, Flow, Task};
 use crate::base::access::Who;
 use crate::conn::io::Io;
 use crate::conn::{FILTERS, HEAD, HTTP10, JSON, KEEP, TURNED_AWAY};
-use crate::mail::Verb;
+use crate::mail::{Change, Verb};
 use crate::protocol::front::Front;
 
 /// The answer to a WebSocket at no path of ours.
@@ -183,8 +183,8 @@ impl Front {
         let get = matches!(head.method, Method::Get | Method::Head);
         let verb = match head.method {
             _ if get && upgrade => None,
-            Method::Put => Some(Verb::Create),
-            Method::Delete => Some(Verb::Delete),
+            Method::Put => Some(Verb::Change(Change::Create)),
+            Method::Delete => Some(Verb::Change(Change::Delete)),
             _ => Some(Verb::Info),
         };
         if let Err(denied) = self.may_all(slot, rights(door, verb, head.method), &names) {

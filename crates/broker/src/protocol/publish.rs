@@ -15,7 +15,7 @@ use crate::conn::State;
 use crate::home::Home;
 use crate::mail::message::{Headers, Publish, Retry, is_binary};
 use crate::mail::properties;
-use crate::mail::{Answer, Verb};
+use crate::mail::{Answer, Change, Verb};
 use crate::protocol::front::Front;
 use crate::protocol::side::Pending;
 
@@ -25,10 +25,10 @@ pub use fields::check_fields;
 pub(super) const RESERVED: &str = "topics that begin with $ are the server's own";
 
 /// The verb of a DELETE: `?purge` keeps the topic. A value is refused, so that `purge=no` is never taken for a yes.
-fn delete_or_purge(head: &Head<'_>) -> Result<Verb, &'static str> {
+fn delete_or_purge(head: &Head<'_>) -> Result<Change, &'static str> {
     match form::pairs(head.query).find(|(key, _)| *key == b"purge") {
-        None => Ok(Verb::Delete),
-        Some((_, b"")) => Ok(Verb::Purge),
+        None => Ok(Change::Delete),
+        Some((_, b"")) => Ok(Change::Purge),
         Some(_) => Err("purge in the query takes no value; leave it out to delete the topic"),
     }
 }
@@ -111,7 +111,7 @@ impl Front {
             return Flow::Next;
         }
         let verb = match verb {
-            Verb::Delete => delete_or_purge(head),
+            Verb::Change(Change::Delete) => delete_or_purge(head).map(Verb::Change),
             other => Ok(other),
         };
         let verb = match verb {

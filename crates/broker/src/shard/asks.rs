@@ -9,7 +9,7 @@ use crate::home::sessions::Claim;
 use crate::mail::lanes::Asked;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
-use crate::mail::{Answer, Ask, Outcome, Tell};
+use crate::mail::{Answer, Ask, Fact, Outcome, Tell, Verb};
 use crate::shard::Shard;
 
 /// Asks of one lane that are carried out before it is the next one's turn.
@@ -83,16 +83,45 @@ impl Shard {
         }
     }
 
-    /// Carries out an ask of a shard, or lines it up behind what is under way to the engine. Returns the part of the sender's credit that
-    /// is given back when it is done.
+    /// Makes the change that a shard asks for, or carries out another ask; behind what is under way to the engine. Returns the part of
+    /// the sender's credit that is given back when it is done.
     pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
-        match self.front.world.appends() {
-            true => self.line_up(from, ask, bytes),
-            false => {
-                self.carry_out(from, ask, bytes);
-                0
+        let message = message_of(&ask, bytes);
+        let (fact, answer) = match (&ask, &message) {
+            (Ask::Publish { answer, .. }, Some(message)) => (Fact::Publish(message), *answer),
+            (
+                &Ask::Topic {
+                    verb: Verb::Change(change),
+                    hash,
+                    name,
+                    answer,
+                    client,
+                },
+                _,
+            ) => {
+                let name = name.in_bytes(bytes);
+                let fact = Fact::Topic {
+                    change,
+                    hash,
+                    name,
+                    client,
+                };
+                (fact, answer)
             }
+            _ => {
+                match self.front.world.appends() {
+                    true => self.line_up(from, ask, bytes),
+                    false => self.carry_out(from, ask, bytes),
+                }
+                return 0;
+            }
+        };
+        if self.front.world.appends() {
+            return self.append(from, &fact, answer);
         }
+        let outcome = self.front.change_here(&fact);
+        self.reply(from, answer, outcome);
+        0
     }
 
     /// Asks the home that is here, behind what clients of this shard have asked it.
@@ -103,10 +132,10 @@ impl Shard {
         }
         let mut bytes = Vec::new();
         let ask = ask(&mut bytes);
-        self.carry_out(me, ask, &bytes);
+        self.asked(me, ask, &bytes);
     }
 
-    /// Carries out an ask of a shard.
+    /// Carries out an ask of a shard that changes nothing that is logged.
     pub(super) fn carry_out(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
         match ask {
             Ask::SessionOpen {
@@ -133,10 +162,6 @@ impl Shard {
     }
 
     fn home_asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
-        if let Some((message, answer)) = message_of(ask, bytes) {
-            let outcome = self.front.publish_here(&message);
-            return self.reply(from, answer, outcome);
-        }
         let home = self.front.home.as_mut().expect("only homes are asked");
         let (world, now, lanes) = (&self.front.world, self.front.now, &mut self.front.lanes);
         match ask {
@@ -154,26 +179,11 @@ impl Shard {
                 serial,
             } => home.leave(from, *hash, *topic, *serial, now),
             Ask::Topic {
-                verb,
-                hash,
-                name,
-                answer,
-                client,
+                hash, name, answer, ..
             } => {
-                let name = name.in_bytes(bytes);
-                let outcome = home.verb(*verb, *hash, name, *client, &world.rules, now, lanes);
+                let outcome = home.describe(*hash, name.in_bytes(bytes), &world.rules, now);
                 self.reply(from, *answer, outcome);
             }
-            Ask::Purge {
-                name,
-                until,
-                most,
-                ticket,
-            } => {
-                let purged = home.purge_some(name.in_bytes(bytes), *until, *most, now);
-                lanes.reports.push((*ticket, Report::Purged(purged)));
-            }
-            Ask::ForgetLatest(name) => home.forget_latest(name.in_bytes(bytes), now),
             Ask::KeepLog { hash, name, on } => {
                 home.keep_log(*hash, name.in_bytes(bytes), *on, now);
             }
@@ -221,21 +231,21 @@ impl Shard {
     }
 }
 
-/// The message of a publish, and the answer that its publisher wants.
-pub(super) fn message_of<'a>(ask: &Ask, bytes: &'a [u8]) -> Option<(Publish<'a>, Answer)> {
+/// The message of a publish.
+fn message_of<'a>(ask: &Ask, bytes: &'a [u8]) -> Option<Publish<'a>> {
     let Ask::Publish {
         hash,
         name,
         data,
         headers,
         retry,
-        answer,
         client,
+        ..
     } = ask
     else {
         return None;
     };
-    let message = Publish {
+    Some(Publish {
         hash: *hash,
         name: name.in_bytes(bytes),
         data: data.in_bytes(bytes),
@@ -245,6 +255,5 @@ pub(super) fn message_of<'a>(ask: &Ask, bytes: &'a [u8]) -> Option<(Publish<'a>,
             publisher: retry.publisher,
         }),
         client: *client,
-    };
-    Some((message, *answer))
+    })
 }

@@ -7,21 +7,11 @@ use crate::budget::admission::Client;
 use crate::budget::stats::Reason;
 use crate::commit::Committed;
 use crate::commit::batch::{HEADER_BYTES, Header, Kept};
-use crate::commit::record::Write;
 use crate::conn::io::Io;
 use crate::home::Home;
-use crate::mail::message::Publish;
-use crate::mail::orders::Report;
-use crate::mail::{Answer, Outcome};
+use crate::mail::{Answer, Fact, Outcome};
 use crate::shard::Shard;
 use crate::shard::waiting::{Request, Waiting};
-
-/// The end of a record that was applied.
-enum Applied {
-    Outcome(Outcome),
-    Purged(Option<u32>),
-    Forgotten,
-}
 
 impl Shard {
     /// Hands batches to the engine.
@@ -65,14 +55,11 @@ impl Shard {
         self.commits
             .tell_late(self.front.now.s, |waiting| match &mut waiting.request {
                 // A second copy must not be acknowledged while the first is in flight (MQTT QoS 2).
-                Request::Publish(..) if waiting.once => {}
-                Request::Publish(answer, ..) => {
+                Request::Fact(..) if waiting.once => {}
+                Request::Fact(answer, ..) => {
                     late.push((waiting.from, core::mem::replace(answer, Answer::None)));
                 }
-                Request::Purge(ticket) => {
-                    late.extend(ticket.take().map(|it| (waiting.from, Answer::Order(it))));
-                }
-                Request::Ask(_) | Request::Write => {}
+                Request::Ask(_) => {}
             });
         for (from, answer) in late {
             self.reply(from, answer, Outcome::Unknown);
@@ -87,30 +74,27 @@ impl Shard {
             ..
         } = waiting;
         self.front.lanes.to[usize::from(from)].credit_bytes += weight;
-        if let Request::Ask(ask) = request {
-            let (ask, bytes) = *ask;
-            return self.carry_out(from, ask, &bytes);
-        }
-        if let Request::Publish(_, _, reserved) = request {
-            let home = self.front.home.as_mut().expect("only homes are asked");
-            home.release(reserved, self.front.now);
-        }
-        let client = match request {
-            Request::Publish(_, client, _) => client,
-            _ => Client::NOBODY,
+        let (answer, client, reserved) = match request {
+            Request::Fact(answer, client, reserved) => (answer, client, reserved),
+            Request::Ask(ask) => {
+                let (ask, bytes) = *ask;
+                return self.carry_out(from, ask, &bytes);
+            }
         };
-        let applied = record.and_then(|record| self.apply(record.parts(), client).ok());
-        match (applied, request) {
-            (Some(Applied::Outcome(outcome)), Request::Publish(answer, ..)) => {
-                self.reply(from, answer, outcome);
-            }
-            (Some(Applied::Purged(purged)), Request::Purge(ticket)) => {
-                let report = |ticket| (ticket, Report::Purged(purged));
-                self.front.lanes.reports.extend(ticket.map(report));
-            }
-            (Some(Applied::Forgotten), Request::Write) => {}
+        let (home, around) = self.front.home_here();
+        home.release(reserved, around.now);
+        let outcome = record.and_then(|record| {
+            let (bytes, first, unix_s) = record.parts();
+            let seed = self.front.world.seed;
+            let read = Fact::decode(bytes, seed, client, |behind, fact| {
+                self.apply(fact, first + u64::from(behind), unix_s)
+            });
+            read.ok()
+        });
+        match outcome {
+            Some(outcome) => self.reply(from, answer, outcome),
             // The record was encoded here, for this request.
-            _ => self.front.stats.closed[Reason::Broken as usize] += 1,
+            None => self.front.stats.closed[Reason::Broken as usize] += 1,
         }
     }
 
@@ -140,59 +124,30 @@ impl Shard {
         }
         let mut records = In(&batch[HEADER_BYTES..]);
         for _ in 0..header.records {
-            let record = records.field()?;
-            let (_, write) = Write::decode(record)?;
-            if first == 0 || placement.partition_of(write.topic()) != header.partition {
+            let (record, seed) = (records.field()?, self.front.world.seed);
+            let is_here = Fact::decode(record, seed, Client::NOBODY, |behind, fact| {
+                let partition = placement.partition_of(fact.topic().1);
+                let is_here = first > 0 && partition == header.partition;
+                if is_here {
+                    self.apply(fact, first + u64::from(behind), header.unix_s);
+                }
+                is_here
+            });
+            if !is_here? {
                 return Err(Damaged(
                     "a record is of another partition, or has no offset",
                 ));
             }
-            self.apply((record, first, header.unix_s), Client::NOBODY)?;
         }
         self.front.lanes.drop_untold();
-        match records.is_empty() {
-            true => Ok(()),
-            false => Err(Damaged("a batch is too long")),
-        }
+        records.end()
     }
 
-    /// Applies a record that stands in the log: its bytes, the offset of the first record of its batch, and the batch's second.
-    fn apply(&mut self, record: (&[u8], u64, u32), client: Client) -> Result<Applied, Damaged> {
-        let (bytes, first, unix_s) = record;
-        let (behind, write) = Write::decode(bytes)?;
-        let offset = first + u64::from(behind);
-        let now = Now {
-            unix_s,
-            ..self.front.now
-        };
-        let home = self.front.home.as_mut().expect("only homes are asked");
-        let (world, lanes) = (&self.front.world, &mut self.front.lanes);
-        let (settings, rules) = (&world.settings, &world.rules);
-        let hash = home.hash_of(write.topic());
-        home.begin_record(write.topic(), offset);
-        let applied = match &write {
-            Write::Publish(message) => {
-                let message = Publish {
-                    hash,
-                    client,
-                    ..*message
-                };
-                let here = &self.front.matching;
-                Applied::Outcome(home.apply(&message, settings, rules, here, now, lanes))
-            }
-            Write::Topic(verb, name) => {
-                Applied::Outcome(home.apply_verb(*verb, hash, name, rules, now, lanes))
-            }
-            Write::Purge(name, until, most) => {
-                Applied::Purged(home.purge_some(name, *until, *most, now))
-            }
-            Write::ForgetLatest(name) => {
-                home.forget_latest(name, now);
-                Applied::Forgotten
-            }
-        };
-        home.end_record(write.topic(), offset);
-        Ok(applied)
+    /// Applies a fact that stands in the log with this offset, in a batch of this second.
+    fn apply(&mut self, fact: &Fact<'_>, offset: u64, unix_s: u32) -> Outcome {
+        let (home, mut around) = self.front.home_here();
+        around.now.unix_s = unix_s;
+        home.apply(fact, offset, &mut around)
     }
 
     /// The digest of what the log says of this home's topics: two processes that have folded the same log have the same one, all

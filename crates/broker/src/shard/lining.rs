@@ -8,13 +8,10 @@ use crore_wire::topic;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
-use crate::budget::admission::Client;
 use crate::commit::queue::Place;
-use crate::commit::record::Write;
 use crate::mail::message::Publish;
-use crate::mail::{Answer, Ask, Outcome, Span, Verb};
+use crate::mail::{Answer, Ask, Fact, Span};
 use crate::shard::Shard;
-use crate::shard::asks::message_of;
 use crate::shard::waiting::{Request, Waiting};
 
 impl Shard {
@@ -34,40 +31,8 @@ impl Shard {
         }
     }
 
-    /// Admits a write and appends it, or has another request wait for its turn. Returns the part of the sender's credit that is given
-    /// back when the write takes effect.
-    pub(super) fn line_up(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
-        match ask {
-            Ask::Publish { .. } => return self.append_publish(from, &ask, bytes),
-            Ask::Topic {
-                verb,
-                hash,
-                name,
-                answer,
-                client,
-            } if verb != Verb::Info => {
-                let name = name.in_bytes(bytes);
-                self.append_verb(from, verb, (hash, name), answer, client);
-            }
-            Ask::Purge {
-                name,
-                until,
-                most,
-                ticket,
-            } => {
-                let write = Write::Purge(name.in_bytes(bytes), until, most);
-                self.append(from, &write, Request::Purge(Some(ticket)), 0);
-            }
-            Ask::ForgetLatest(name) => {
-                let write = Write::ForgetLatest(name.in_bytes(bytes));
-                self.append(from, &write, Request::Write, 0);
-            }
-            ask => self.line_up_reader(from, ask, bytes),
-        }
-        0
-    }
-
-    fn line_up_reader(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
+    /// Has a request that changes nothing that is logged wait for its turn.
+    pub(super) fn line_up(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
         match ask {
             // A filter that needs messages kept needs them at once: its partitions commit one by one.
             Ask::KeepLog { hash, name, on }
@@ -146,59 +111,38 @@ impl Shard {
         self.commits.push(place, waiting, held);
     }
 
-    fn append(&mut self, from: ShardId, write: &Write<'_>, request: Request, weight: usize) {
-        let partition = self.front.partition_of(write.topic());
-        let at = self.front.world.placement().place_at_home(partition);
-        let home = self.front.home.as_ref().expect("only homes are asked");
-        let moment = (self.front.now, home.sequence(at));
-        let once = matches!(write, Write::Publish(message) if message.headers.qos > 1);
+    /// Admits a fact and appends it to the log. Returns the part of the sender's credit that is given back when it is applied.
+    pub(super) fn append(&mut self, from: ShardId, fact: &Fact<'_>, answer: Answer) -> usize {
+        let (home, around) = self.front.home_here();
+        let reserved = match home.reserve(fact, &around) {
+            Ok(reserved) => reserved,
+            Err(outcome) => {
+                self.reply(from, answer, outcome);
+                return 0;
+            }
+        };
+        let (_, name, client) = fact.topic();
+        let placement = self.front.world.placement();
+        let at = placement.place_at_home(placement.partition_of(name));
+        let (home, around) = self.front.home_here();
+        let moment = (around.now, home.sequence(at));
+        let (weight, once) = match fact {
+            Fact::Publish(message) => {
+                let weight = around.lanes.weight(1, bytes_of(message));
+                (weight, message.headers.qos > 1)
+            }
+            Fact::Topic { .. } => (0, false),
+        };
         let waiting = Waiting {
             from,
             weight,
             once,
-            request,
+            request: Request::Fact(answer, client, reserved),
         };
-        let encode = |out: &mut Vec<u8>, behind| write.encode(out, behind);
+        let encode = |out: &mut Vec<u8>, behind| fact.encode(out, behind);
         let len = self.commits.write(at, waiting, moment, encode);
         self.front.work.steps.add_bytes(len);
-    }
-
-    fn append_publish(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) -> usize {
-        let Some((message, answer)) = message_of(ask, bytes) else {
-            return 0;
-        };
-        let home = self.front.home.as_mut().expect("only homes are asked");
-        let (settings, rules) = (&self.front.world.settings, &self.front.world.rules);
-        match home.reserve(&message, settings, rules, self.front.now) {
-            Ok(reserved) => {
-                let weight = self.front.lanes.weight(1, bytes_of(&message));
-                let request = Request::Publish(answer, message.client, reserved);
-                self.append(from, &Write::Publish(message), request, weight);
-                weight
-            }
-            Err(outcome) => {
-                self.reply(from, answer, outcome);
-                0
-            }
-        }
-    }
-
-    fn append_verb(
-        &mut self,
-        from: ShardId,
-        verb: Verb,
-        (hash, name): (u32, &[u8]),
-        answer: Answer,
-        client: Client,
-    ) {
-        let home = self.front.home.as_mut().expect("only homes are asked");
-        match home.reserve_topic(verb, (hash, name), client, self.front.now) {
-            Ok(reserved) => {
-                let request = Request::Publish(answer, client, reserved);
-                self.append(from, &Write::Topic(verb, name), request, 0);
-            }
-            Err(reached) => self.reply(from, answer, Outcome::Full(reached)),
-        }
+        weight
     }
 }
 

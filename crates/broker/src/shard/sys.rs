@@ -11,7 +11,7 @@ use crore_wire::topic;
 use crate::budget::admission::Client;
 use crate::budget::stats::Moved;
 use crate::mail::message::{Headers, Publish};
-use crate::mail::{Answer, Ask, Span};
+use crate::mail::{Answer, Change};
 use crate::shard::Shard;
 use crate::shard::gauges::{Says, topics};
 
@@ -59,7 +59,7 @@ impl Shard {
             let text = self.sys.text(says, totals, self.front.now.s);
             self.publish_sys(hash, name, &text);
         } else if was_watched && !is_watched {
-            self.ask_here(|bytes| Ask::ForgetLatest(Span::of(bytes, name.as_bytes())));
+            self.change_topic(Change::ForgetLatest, name.as_bytes(), Answer::None);
         }
     }
 

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
 use crate::home::Reserved;
-use crate::mail::orders::Ticket;
 use crate::mail::{Answer, Ask};
 
 /// A request of a shard.
@@ -22,10 +21,6 @@ pub(crate) struct Waiting {
 pub(crate) enum Request {
     /// To be carried out as it was asked, with its bytes.
     Ask(Box<(Ask, Vec<u8>)>),
-    /// A message or a verb of a client: the answer that is due, and what is reserved.
-    Publish(Answer, Client, Reserved),
-    /// A purge that the operator ordered.
-    Purge(Option<Ticket>),
-    /// A write that nobody waits for.
-    Write,
+    /// A fact: the answer that is due, the client, and what is reserved.
+    Fact(Answer, Client, Reserved),
 }

@@ -36,6 +36,13 @@ impl<'a> In<'a> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+    /// Nothing is left.
+    pub fn end(&self) -> Result<(), Damaged> {
+        match self.is_empty() {
+            true => Ok(()),
+            false => Err(Damaged("something stands behind the end")),
+        }
+    }
     pub fn byte(&mut self) -> Result<u8, Damaged> {
         let (byte, rest) = self.0.split_first().ok_or(SHORT)?;
         self.0 = rest;

@@ -13,8 +13,10 @@ use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::{Rule, Settings};
 use crate::budget::admission::Admission;
+use crate::filters::matching::Matching;
+use crate::home::Around;
 use crate::home::carriers::Carrier;
-use crate::mail::{Part, Tell};
+use crate::mail::{Change, Fact, Part, Tell};
 
 const NOBODY: crate::budget::admission::Client = crate::budget::admission::Client::NOBODY;
 const TOPICS: usize = 12;
@@ -126,12 +128,20 @@ impl World {
                 }
             }
             Step::Publish(topic) => {
-                let name = name(topic);
-                let (hash, key, rules) = (topic as u32, name.as_bytes(), &self.rules);
-                let room = self.home.admit_topic(hash, key, NOBODY, self.now);
-                if room.is_ok() {
-                    self.home.make(hash, key, NOBODY, rules, self.now);
-                }
+                let create = Fact::Topic {
+                    change: Change::Create,
+                    hash: topic as u32,
+                    name: &name(topic).into_bytes(),
+                    client: NOBODY,
+                };
+                let mut around = Around {
+                    settings: &self.settings,
+                    rules: &self.rules,
+                    here: &Matching::new(1, 1, &Default::default()),
+                    now: self.now,
+                    lanes: &mut self.lanes,
+                };
+                self.home.apply_now(&create, &mut around);
             }
             Step::Follow(filter) => self.follow(FILTERS[filter]),
             Step::Unfollow(which) => {

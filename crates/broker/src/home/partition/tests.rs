@@ -11,10 +11,10 @@ use crate::base::settings::{Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
-use crate::home::Home;
+use crate::home::{Around, Home};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish};
-use crate::mail::{Info, Outcome, ReplyTo, Tell};
+use crate::mail::{Change, Fact, Info, Outcome, ReplyTo, Tell};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
 const PARTITIONS: PartitionId = 4;
@@ -64,12 +64,30 @@ impl World {
             retry: None,
             client: Client::NOBODY,
         };
-        let (settings, rules) = (&self.settings, &self.rules);
-        let here = Matching::new(1, 1, &Default::default());
-        let home = &mut self.home;
-        match home.publish_once(&message, settings, rules, &here, NOW, &mut self.lanes) {
+        self.change(&Fact::Publish(&message))
+    }
+
+    fn create(&mut self, name: &str) -> Info {
+        let fact = Fact::Topic {
+            change: Change::Create,
+            hash: self.home.hash_of(name.as_bytes()),
+            name: name.as_bytes(),
+            client: Client::NOBODY,
+        };
+        self.change(&fact)
+    }
+
+    fn change(&mut self, fact: &Fact<'_>) -> Info {
+        let mut around = Around {
+            settings: &self.settings,
+            rules: &self.rules,
+            here: &Matching::new(1, 1, &Default::default()),
+            now: NOW,
+            lanes: &mut self.lanes,
+        };
+        match self.home.apply_now(fact, &mut around) {
             Outcome::Done(info) => info,
-            other => panic!("{name}: {other:?}"),
+            other => panic!("{fact:?}: {other:?}"),
         }
     }
 
@@ -109,15 +127,8 @@ fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
     }
     world.publish(&other, b"x", false);
     while world.home.forget_one(Client::NOBODY, u32::MAX) {}
-    let made = |world: &mut World, name: &str| {
-        let hash = world.home.hash_of(name.as_bytes());
-        let (home, rules) = (&mut world.home, &world.rules);
-        match home.make(hash, name.as_bytes(), Client::NOBODY, rules, NOW) {
-            Outcome::Done(info) => info.offset,
-            other => panic!("{name}: {other:?}"),
-        }
-    };
-    assert_eq!((made(&mut world, &one), made(&mut world, &other)), (5, 1));
+    let made = [&one, &other].map(|name| world.create(name).offset);
+    assert_eq!(made, [5, 1]);
 }
 
 #[test]

@@ -8,10 +8,10 @@ use crate::base::settings::{Keep, Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party, Reached};
 use crate::filters::matching::Matching;
-use crate::home::Home;
+use crate::home::{Around, Home, Reserved};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish};
-use crate::mail::{Outcome, ReplyTo, Verb};
+use crate::mail::{Change, Fact, Outcome, ReplyTo};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
 const FULL: Outcome = Outcome::Full(Reached::LogBytesOfAddress);
@@ -80,10 +80,22 @@ impl World {
 
     fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> Outcome {
         let message = self.message(name, data, retain);
-        let (settings, rules) = (&self.settings, &self.rules);
-        let here = Matching::new(1, 1, &Default::default());
-        let home = &mut self.home;
-        home.publish_once(&message, settings, rules, &here, NOW, &mut self.lanes)
+        self.with(|home, around| home.apply_now(&Fact::Publish(&message), around))
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut Home, &mut Around<'_>) -> T) -> T {
+        let mut around = Around {
+            settings: &self.settings,
+            rules: &self.rules,
+            here: &Matching::new(1, 1, &Default::default()),
+            now: NOW,
+            lanes: &mut self.lanes,
+        };
+        act(&mut self.home, &mut around)
+    }
+
+    fn reserve(&mut self, fact: &Fact<'_>) -> Result<Reserved, Outcome> {
+        self.with(|home, around| home.reserve(fact, around))
     }
 
     fn is_taken(&mut self, name: &str, data: &[u8], retain: bool) -> bool {
@@ -187,8 +199,7 @@ fn a_message_under_way_has_as_much_reserved_as_it_will_keep() {
     let mut world = World::new(3000, |_| {});
     let reserve = |world: &mut World, name| {
         let message = world.message(name, &LARGE, false);
-        let (settings, rules) = (&world.settings, &world.rules);
-        world.home.reserve(&message, settings, rules, NOW)
+        world.reserve(&Fact::Publish(&message))
     };
     let unkept = (0..3).map(|_| reserve(&mut world, "plain").expect("it is not kept"));
     let unkept = unkept.collect::<Vec<_>>();
@@ -205,21 +216,26 @@ fn a_message_under_way_has_as_much_reserved_as_it_will_keep() {
 #[test]
 fn a_topic_under_way_has_room_reserved_once() {
     let mut world = World::new(0, |settings| settings.limits.topics_per_shard = 2);
-    let reserve = |world: &mut World, verb, name: &str| {
-        let topic = (world.home.hash_of(name.as_bytes()), name.as_bytes());
-        world.home.reserve_topic(verb, topic, world.client, NOW)
+    let reserve = |world: &mut World, change, name: &str| {
+        let fact = Fact::Topic {
+            change,
+            hash: world.home.hash_of(name.as_bytes()),
+            name: name.as_bytes(),
+            client: world.client,
+        };
+        world.reserve(&fact)
     };
     assert!(world.is_taken("there", b"x", false));
     // Room is needed only for what is made and does not exist yet.
-    for (verb, name) in [
-        (Verb::Create, "there"),
-        (Verb::Delete, "nowhere"),
-        (Verb::Info, "nowhere"),
-        (Verb::Create, "new"),
-        (Verb::Create, "new"),
+    for (change, name) in [
+        (Change::Create, "there"),
+        (Change::Delete, "nowhere"),
+        (Change::ForgetLatest, "nowhere"),
+        (Change::Create, "new"),
+        (Change::Create, "new"),
     ] {
-        reserve(&mut world, verb, name).expect("there is room for one");
+        reserve(&mut world, change, name).expect("there is room for one");
     }
-    let refused = reserve(&mut world, Verb::Create, "newer");
-    assert!(matches!(refused, Err(Reached::Topics)));
+    let refused = reserve(&mut world, Change::Create, "newer");
+    assert!(matches!(refused, Err(Outcome::Full(Reached::Topics))));
 }

@@ -11,7 +11,9 @@ use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::{Admission, Client};
+use crate::home::Around;
 use crate::home::row::WANTS_DEFLATE;
+use crate::mail::Fact;
 use crate::mail::message::{Headers, Publish};
 
 const NAMES: [&[u8]; 2] = [b"a", b"b"];
@@ -87,14 +89,14 @@ impl World {
             retry: None,
             client: Client::NOBODY,
         };
-        self.home.publish_once(
-            &message,
-            &self.settings,
-            &self.rules,
-            &Matching::new(1, 1, &Default::default()),
-            NOW,
-            &mut lanes,
-        );
+        let mut around = Around {
+            settings: &self.settings,
+            rules: &self.rules,
+            here: &Matching::new(1, 1, &Default::default()),
+            now: NOW,
+            lanes: &mut lanes,
+        };
+        (self.home).apply_now(&Fact::Publish(&message), &mut around);
         let mut told = Vec::new();
         for (shard, lane) in lanes.to.iter().enumerate() {
             for tell in &lane.tells {

@@ -436,7 +436,9 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
         Outcome::Done(info) if info.subscribers == 0 && !info.wanted => {
             ReasonCode::NO_MATCHING_SUBSCRIBERS
         }
-        Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) => ReasonCode::SUCCESS,
+        Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) | Outcome::Purged(_) => {
+            ReasonCode::SUCCESS
+        }
         Outcome::Full(_) | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
         // Told of QoS 1 only, and not to the client (`mqtt_outcome`).
         Outcome::Unknown => ReasonCode::SUCCESS,

@@ -25,7 +25,7 @@ impl Batch {
     /// Records the outcome of a line that was handed on, unless it was simply published.
     pub(super) fn line_ended(&mut self, number: u32, outcome: Outcome) {
         let reason = match outcome {
-            Outcome::Done(_) | Outcome::Existed(_) => return,
+            Outcome::Done(_) | Outcome::Existed(_) | Outcome::Purged(_) => return,
             Outcome::Replayed(_) => {
                 self.replayed += 1;
                 return;

@@ -8,7 +8,7 @@ use crate::base::position::{self, Position};
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
 use crate::conn::{REPLAYED, State};
-use crate::mail::{Outcome, ReplyTo, Verb};
+use crate::mail::{Change, Outcome, ReplyTo, Verb};
 use crate::protocol::front::Front;
 use crate::protocol::side::Pending;
 
@@ -73,7 +73,7 @@ impl Front {
             (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
                 self.respond_info(slot, if info.subscribers > 0 { 201 } else { 202 }, &info);
             }
-            (Pending::Verb(Verb::Create), Outcome::Done(info)) => {
+            (Pending::Verb(Verb::Change(Change::Create)), Outcome::Done(info)) => {
                 self.respond_info(slot, 201, &info)
             }
             (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
@@ -84,7 +84,7 @@ impl Front {
                 self.respond_reason(slot, reached.status(), reached.reason());
             }
             (_, Outcome::OtherMessage) => self.respond_reason(slot, 422, OTHER_MESSAGE),
-            (_, Outcome::Unknown) => self.respond_reason(slot, 503, UNKNOWN),
+            (_, Outcome::Unknown | Outcome::Purged(_)) => self.respond_reason(slot, 503, UNKNOWN),
         }
     }
 
@@ -114,9 +114,9 @@ impl Front {
                     },
                 );
             }
-            Ok(Outcome::Missing | Outcome::OtherMessage | Outcome::Unknown) => {
-                text.extend_from_slice(b"\nstatus: 503")
-            }
+            Ok(
+                Outcome::Missing | Outcome::OtherMessage | Outcome::Unknown | Outcome::Purged(_),
+            ) => text.extend_from_slice(b"\nstatus: 503"),
             Ok(Outcome::Full(reached)) | Err(reached) => {
                 text.extend_from_slice(b"\nstatus: ");
                 position::write_decimal(&mut text, u64::from(reached.status()));

@@ -3,7 +3,7 @@
 use crate::budget::admission::Client;
 use crate::mail::message::Publish;
 use crate::mail::orders::{LogPage, Messages, Publishing, Ticket, Topic, Topics, TopicsPage};
-use crate::mail::{Answer, Ask, Span, Verb};
+use crate::mail::{Answer, Ask, Change, Span, Verb};
 use crate::shard::Shard;
 
 /// Messages that one order takes away from a log at most.
@@ -30,21 +30,22 @@ impl Shard {
     }
 
     pub(super) fn purge_some(&mut self, name: &[u8], until: u64, ticket: Ticket) {
-        self.ask_here(|bytes| Ask::Purge {
-            name: Span::of(bytes, name),
-            until,
-            most: PURGED_PER_TURN,
-            ticket,
-        });
+        let change = Change::PurgeSome(until, PURGED_PER_TURN);
+        self.change_topic(change, name, Answer::Order(ticket));
     }
 
     pub(super) fn delete_topic(&mut self, name: &[u8], ticket: Ticket) {
+        self.change_topic(Change::Delete, name, Answer::Order(ticket));
+    }
+
+    /// Changes a topic whose home is here, for nobody.
+    pub(in crate::shard) fn change_topic(&mut self, change: Change, name: &[u8], answer: Answer) {
         let (hash, _) = self.front.place_of(name);
         self.ask_here(|bytes| Ask::Topic {
-            verb: Verb::Delete,
+            verb: Verb::Change(change),
             hash,
             name: Span::of(bytes, name),
-            answer: Answer::Order(ticket),
+            answer,
             client: Client::NOBODY,
         });
     }

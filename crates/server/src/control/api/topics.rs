@@ -371,8 +371,8 @@ pub async fn purge(
     loop {
         let order = Control::Purge(name.clone(), until);
         match plane.shards().ask(home, order).await? {
-            Report::Purged(Some(more)) if more > 0 => purged += u64::from(more),
-            Report::Purged(_) => break,
+            Report::Outcome(Outcome::Purged(more)) if more > 0 => purged += u64::from(more),
+            Report::Outcome(Outcome::Purged(_) | Outcome::Missing) => break,
             Report::Outcome(Outcome::Unknown) => return Err(unknown()),
             other => unexpected(&other),
         }

@@ -1,0 +1,157 @@
+//! Admission of facts: all that depends on this process, its limits and what they leave. What is admitted is not refused when it is
+//! applied (`apply.rs`).
+//!
+//! Invariant: what is reserved for a fact that is under way to the engine is released once, when it is applied.
+
+use super::Home;
+use super::around::{Around, Found};
+use super::coming::Reserved;
+use super::row::{KEEPS, RETAINS};
+use crate::base::rules::Rules;
+use crate::base::settings::{Keep, Settings};
+use crate::base::time::Now;
+use crate::budget::admission::{Client, Reached};
+use crate::mail::message::Publish;
+use crate::mail::{Change, Fact, Outcome};
+use crate::store::index::Chained as _;
+use crate::store::slab::NONE;
+
+/// Seconds that a topic is idle before it goes for one of another client that has its share of all topics: longer than a client takes from
+/// making a topic to using it.
+const IDLE_S: u32 = 60;
+
+impl Home {
+    /// Admits a fact: there is room for its topic, its client may have its message kept, and no message with its key was published
+    /// before.
+    ///
+    /// # Errors
+    /// How it ends at once.
+    #[inline(always)] // a call costs as much as it does
+    pub(crate) fn admit(&mut self, fact: &Fact<'_>, around: &Around<'_>) -> Result<Found, Outcome> {
+        let (settings, rules, now) = (around.settings, around.rules, around.now);
+        let mut key = None;
+        let makes = match fact {
+            Fact::Publish(message) => {
+                key = self.recognise(message, settings, now)?;
+                let data = message.data.len();
+                if let Err(reached) = self.admission.may_keep(message.client, data)
+                    && self.would_keep(message, settings, rules)
+                {
+                    return Err(Outcome::Full(reached));
+                }
+                true
+            }
+            Fact::Topic { change, .. } => *change == Change::Create,
+        };
+        let (hash, name, client) = fact.topic();
+        let row = match makes {
+            true => self.admit_topic(hash, name, client, now),
+            false => Ok(self.find(hash, name)),
+        };
+        let row = row.map_err(Outcome::Full)?;
+        Ok(Found { row, key })
+    }
+
+    /// Takes room for a topic that a client makes, unless it exists; returns its row if it does.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    #[inline]
+    pub(super) fn admit_topic(
+        &mut self,
+        hash: u32,
+        name: &[u8],
+        client: Client,
+        now: Now,
+    ) -> Result<Option<u32>, Reached> {
+        let found = self.find(hash, name);
+        if found.is_none() && !self.coming.makes(hash) {
+            self.make_room(client, now)?;
+        }
+        Ok(found)
+    }
+
+    /// Takes room for another topic, which is made for this client.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    pub(super) fn make_room(&mut self, client: Client, now: Now) -> Result<(), Reached> {
+        // First: a client that makes too many topics must not cause others to be forgotten.
+        self.admission.make_topic(client, now.unix_s)?;
+        let topics = self.rows.len() as usize + self.coming.to_make();
+        let has_share = self.makers.may_take(client, topics, self.topics_max);
+        // One that has its share gives up its own idle topics, and takes no place of topics that others have only just left.
+        let idle_since_s = match topics < self.topics_max {
+            true => now.unix_s.saturating_sub(IDLE_S),
+            false => u32::MAX,
+        };
+        match has_share || self.forget_one(client, idle_since_s) {
+            true => Ok(()),
+            false => Err(Reached::Topics),
+        }
+    }
+
+    /// Whether a message is to be kept, in its topic's log or as the retained one.
+    fn would_keep(&mut self, message: &Publish<'_>, settings: &Settings, rules: &Rules) -> bool {
+        let name = message.name;
+        let found = self.find(message.hash, name).map(|id| self.rows.get(id));
+        let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
+        if message.headers.retain && message.data.is_empty() {
+            // An empty message removes the retained one and is not kept itself.
+            let takes = found.is_some_and(|row| row.has(RETAINS));
+            if takes || rules.get(number).keep == Keep::Latest {
+                return false;
+            }
+        }
+        let needed = found.is_some_and(|row| row.has(KEEPS))
+            || !self.groups.is_empty() && self.groups.find(name)
+            || self.keepers.has_match(name);
+        message.headers.retain
+            || needed && settings.mqtt.session_messages > 0
+            || rules.get(number).messages_max() > 0
+    }
+
+    /// Admits a fact that goes to the engine, and reserves what it will need.
+    ///
+    /// # Errors
+    /// How it ends at once.
+    pub(crate) fn reserve(
+        &mut self,
+        fact: &Fact<'_>,
+        around: &Around<'_>,
+    ) -> Result<Reserved, Outcome> {
+        let found = self.admit(fact, around)?;
+        let (hash, _, client) = fact.topic();
+        let owner = self.admission.log_owner(client);
+        let (makes, bytes) = match fact {
+            Fact::Publish(message)
+                if owner.is_known() && self.would_keep(message, around.settings, around.rules) =>
+            {
+                (true, message.data.len())
+            }
+            Fact::Publish(_) => (true, 0),
+            Fact::Topic { change, .. } => (*change == Change::Create, 0),
+        };
+        self.admission.keep(owner, bytes);
+        self.coming.add(hash, makes && found.row.is_none());
+        Ok(Reserved {
+            topic: hash,
+            kept: (owner, bytes),
+        })
+    }
+
+    /// The fact is applied.
+    pub(crate) fn release(&mut self, reserved: Reserved, now: Now) {
+        let (owner, bytes) = reserved.kept;
+        self.admission.drop_kept(owner, bytes);
+        if self.coming.remove(reserved.topic) {
+            let mut id = self.index.first(reserved.topic).unwrap_or(NONE);
+            while id != NONE {
+                if self.rows.get(id).hash == reserved.topic {
+                    self.queue_if_idle(id, now);
+                }
+                id = self.rows.get(id).next();
+            }
+        }
+    }
+}

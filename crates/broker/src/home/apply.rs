@@ -1,0 +1,198 @@
+//! The only place that changes what a log says of a home's topics: messages, and topics that are made, deleted and emptied.
+//!
+//! A fact is applied in the call that admits it, or once the engine has committed it, or when a log is read. Applying refuses nothing;
+//! a message whose key was used by then changes nothing.
+
+use crore_wire::topic;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::Home;
+use super::around::{Around, Found};
+use super::row::{CREATED, DELETED};
+use crate::base::planted::{self, Fault};
+use crate::base::rules::Rules;
+use crate::base::time::Now;
+use crate::mail::lanes::Lanes;
+use crate::mail::{Change, Fact, Outcome, Tell};
+use crate::store::slab::NONE;
+
+impl Home {
+    /// Admits a fact and applies it: there is no engine.
+    #[inline]
+    pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
+        match self.admit(fact, around) {
+            Ok(found) => {
+                let at = self.place_of_topic(found.row, fact);
+                let offset = self.partitions[at].sequence + 1;
+                self.apply_at(at, fact, offset, found, around)
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Applies a fact that stands in the log. `around` has the second of its batch.
+    pub(crate) fn apply(
+        &mut self,
+        fact: &Fact<'_>,
+        offset: u64,
+        around: &mut Around<'_>,
+    ) -> Outcome {
+        let (hash, name, _) = fact.topic();
+        let row = self.find(hash, name);
+        let at = self.place_of_topic(row, fact);
+        let key = match fact {
+            Fact::Publish(message) => self.recognise(message, around.settings, around.now),
+            Fact::Topic { .. } => Ok(None),
+        };
+        let outcome = match key {
+            Ok(key) => self.apply_at(at, fact, offset, Found { row, key }, around),
+            Err(_) if planted::is(Fault::KeyTwice) => {
+                self.apply_at(at, fact, offset, Found { row, key: None }, around)
+            }
+            Err(known) => known,
+        };
+        // The offset is used up, whether the fact has changed something or not.
+        self.partitions[at].sequence = offset;
+        outcome
+    }
+
+    /// Changes the partition at this place. What gets a position there gets this offset.
+    #[inline(always)] // most facts are messages
+    fn apply_at(
+        &mut self,
+        at: usize,
+        fact: &Fact<'_>,
+        offset: u64,
+        found: Found,
+        around: &mut Around<'_>,
+    ) -> Outcome {
+        around.now = self.partitions[at].moment(around.now);
+        match fact {
+            Fact::Publish(message) => {
+                let info = self.publish(message, (found.row, at), offset, around);
+                self.keep_answer(found.key, message.name, &info, around.settings);
+                Outcome::Done(info)
+            }
+            Fact::Topic { change, .. } => {
+                self.change_topic(*change, fact, found.row, offset, around)
+            }
+        }
+    }
+
+    fn change_topic(
+        &mut self,
+        change: Change,
+        fact: &Fact<'_>,
+        row: Option<u32>,
+        offset: u64,
+        around: &mut Around<'_>,
+    ) -> Outcome {
+        let now = around.now;
+        if change == Change::Create {
+            return self.make(fact, row, around.rules, now);
+        }
+        let Some(id) = row.filter(|id| !self.rows.get(*id).has(DELETED)) else {
+            return Outcome::Missing;
+        };
+        match change {
+            Change::Create => {}
+            Change::Delete => return self.delete(id, offset, now, around.lanes),
+            Change::Purge => _ = self.empty(id, u64::MAX, u32::MAX, now),
+            Change::PurgeSome(until, most) => {
+                return Outcome::Purged(self.empty(id, until, most, now));
+            }
+            Change::ForgetLatest => self.forget_latest(id, now),
+        }
+        Outcome::Done(self.info(id, now))
+    }
+
+    /// Makes a topic, unless a publisher has made it before.
+    fn make(&mut self, fact: &Fact<'_>, row: Option<u32>, rules: &Rules, now: Now) -> Outcome {
+        let (hash, name, client) = fact.topic();
+        let id = row.unwrap_or_else(|| self.create(hash, name, client, rules, now));
+        let row = self.rows.get_mut(id);
+        let existed = row.has(CREATED) && !row.has(DELETED);
+        row.flags = (row.flags | CREATED) & !DELETED;
+        row.touched_s = now.unix_s;
+        self.queue_if_idle(id, now);
+        let info = self.info(id, now);
+        match existed {
+            true => Outcome::Existed(info),
+            false => Outcome::Done(info),
+        }
+    }
+
+    /// Ends a topic for its subscribers and leaves a tombstone for its old positions.
+    fn delete(&mut self, id: u32, offset: u64, now: Now, lanes: &mut Lanes) -> Outcome {
+        let info = self.info(id, now);
+        let at = self.at(id);
+        let (row, partition) = (self.rows.get_mut(id), &mut self.partitions[at]);
+        partition.sequence = offset;
+        let log = &mut partition.log;
+        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
+        log.losses.forgive(id, lost);
+        row.set_last(offset);
+        row.flags = (row.flags | DELETED) & !CREATED;
+        row.touched_s = now.unix_s;
+        log.clear(core::mem::replace(&mut row.log, NONE));
+        self.unretain(id);
+        self.each_carrier(id, |carrier| {
+            lanes.tell(
+                carrier.shard,
+                Tell::Gone {
+                    topic: carrier.topic,
+                    serial: carrier.serial,
+                },
+            );
+        });
+        self.queue_if_idle(id, now);
+        Outcome::Done(info)
+    }
+
+    /// Removes the messages of a topic up to this offset, oldest first and `most` at most, as a limit would:
+    /// subscribers that have not seen them are told of a gap, and stay. The retained one goes with them. Returns how many of the
+    /// log went.
+    fn empty(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
+        let at = self.at(id);
+        let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
+        let purged;
+        (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);
+        let mut went = purged > 0;
+        if let Some(chain) = self.retained.get(&id).copied() {
+            let (left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
+            if dropped > 0 {
+                self.retained.insert(id, left);
+                self.unretain(id);
+                went = true;
+            }
+        }
+        if went && self.messages_of(self.rows.get(id)) == 0 {
+            self.emptied(id, now);
+        }
+        purged
+    }
+
+    /// The place of the partition of a fact's topic, whose row is this one.
+    #[inline]
+    fn place_of_topic(&self, row: Option<u32>, fact: &Fact<'_>) -> usize {
+        match row {
+            Some(id) => self.at(id),
+            None => self.places[usize::from(topic::slot(fact.topic().1))].into(),
+        }
+    }
+
+    /// The last offset of the partition at this place.
+    pub(crate) fn sequence(&self, at: usize) -> u64 {
+        self.partitions[at].sequence
+    }
+
+    /// The digest of what the log says of the topics: which of them publishers have made, with their last offsets.
+    pub(crate) fn digest(&self) -> u64 {
+        let rows = (0..self.rows.end()).filter_map(|id| self.rows.try_get(id));
+        let rows = rows.filter(|row| row.has(CREATED));
+        rows.fold(0, |digest, row| {
+            let name = xxh3_64_with_seed(self.names.get(row.name), self.seed);
+            digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
+        })
+    }
+}

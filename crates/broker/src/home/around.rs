@@ -1,0 +1,27 @@
+//! What a home is given with a fact, and what its admission has found out.
+
+use super::answers::Key;
+use crate::base::rules::Rules;
+use crate::base::settings::Settings;
+use crate::base::time::Now;
+use crate::filters::matching::Matching;
+use crate::mail::lanes::Lanes;
+
+/// What a home is given with a fact.
+pub(crate) struct Around<'a> {
+    pub settings: &'a Settings,
+    pub rules: &'a Rules,
+    /// The filters of its shard.
+    pub here: &'a Matching,
+    pub now: Now,
+    pub lanes: &'a mut Lanes,
+}
+
+/// What admission has found out. It holds until anything else happens at the home.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// The row of the topic.
+    pub row: Option<u32>,
+    /// The key of a message that brings one.
+    pub key: Option<Key>,
+}
