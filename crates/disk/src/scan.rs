@@ -435,14 +435,25 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 }
 
+/// Zeros that are compared at once: a multiple of the alignment.
+const ZEROS: [u8; 4096] = [0; 4096];
+
 /// The offset and number of the next group behind this offset that verifies and is not older than `expected`.
 fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<(u64, u64)> {
-    let places = (offset + ALIGNMENT..bytes.len() as u64).step_by(ALIGNMENT as usize);
-    let mut groups = places.filter_map(|at| {
-        let group = Group::decode(&bytes[at as usize..], salts)?;
-        Some((at, group.number))
-    });
-    groups.find(|(_, number)| *number >= expected)
+    let mut at = offset + ALIGNMENT;
+    while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
+        // The rest of a segment that is not full is zeros, and no group begins with them.
+        if rest.starts_with(&ZEROS) {
+            at += ZEROS.len() as u64;
+            continue;
+        }
+        let group = Group::decode(rest, salts).filter(|group| group.number >= expected);
+        if let Some(group) = group {
+            return Some((at, group.number));
+        }
+        at += ALIGNMENT;
+    }
+    None
 }
 
 /// Whether the group that was to come next had begun.
