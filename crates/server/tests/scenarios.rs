@@ -50,6 +50,25 @@ fn nothing_is_lost_in_silence_when_the_network_fails() {
 }
 
 #[test]
+fn answered_publishes_are_there_after_kills() {
+    let result = run(&["crash", "--kills", "3"]);
+    for (place, least) in [
+        ("/kills/crashes", 3),
+        ("/kills/kills_at_start", 1),
+        ("/kills/planned_restarts", 1),
+        ("/kills/answered", 300),
+        ("/kills/unanswered", 5),
+        ("/kills/retried", 1),
+        ("/kills/changes", 20),
+        ("/kills/seen", 1_000),
+        ("/kills/resumed", 50),
+    ] {
+        let met = count(&result, place);
+        assert!(met >= least, "{place}: {met}, at least {least}");
+    }
+}
+
+#[test]
 fn every_client_of_the_grid_publishes_itself_and_is_heard_by_its_neighbours() {
     // 500 clients in rows of 23 have 1,910 neighbours; 955 messages a second are each client's word every two seconds.
     let result = run(&[
