@@ -119,6 +119,8 @@ pub struct Home {
     makers: Holders,
     /// Topics that records under way are about.
     coming: Coming,
+    /// Records under way are of this second or a later one.
+    oldest_s: u32,
     admission: Admission,
     followers: Followers,
     /// Pages that are owed.
@@ -174,6 +176,7 @@ impl Home {
             topics_max: settings.limits.topics_per_home(homes),
             makers: Holders::default(),
             coming: Coming::default(),
+            oldest_s: 0,
             admission,
             followers: Followers::new(settings.interest.debounce_s),
             readings: Readings::default(),

@@ -2,7 +2,7 @@
 //! another order, and takes its time; the homes' side of the seam must make up for all of that.
 //!
 //! It folds its log as any reader does: a batch counts if its number is the next one. It also checks the homes' side: numbers that rise by one,
-//! a batch that is the same when it is appended again, and no record in two batches that count.
+//! offsets without gaps, a batch that is the same when it is appended again, and no record in two batches that count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ struct Log {
     appended: BTreeMap<u64, Arc<[u8]>>,
     /// The number of the last batch that counts.
     last: u64,
+    /// The offset behind it.
+    next: Option<u64>,
     /// The first offset and the records of each batch that counts.
     records: BTreeSet<(u64, Vec<u8>)>,
 }
@@ -120,6 +122,16 @@ impl Engine {
                         continue;
                     }
                     log.last = header.number;
+                    let next = header.first + u64::from(header.records);
+                    match log.next.replace(next) {
+                        Some(due) if due != header.first => {
+                            return Err(format!(
+                                "a batch of partition {partition} begins at {}, and the one before it ends before {due}",
+                                header.first
+                            ));
+                        }
+                        _ => {}
+                    }
                     self.kept += 1;
                     let records = &batch.bytes[HEADER_BYTES..];
                     self.messages.extend(numbers_in(records));

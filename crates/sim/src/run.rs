@@ -8,7 +8,7 @@ use crate::met::Met;
 use crate::plan::{Plan, Step};
 use crate::rng::Rng;
 use crate::shadow;
-use crate::truth::{Like, Message, Wrong};
+use crate::truth::{Like, Wrong};
 use crate::world::{World, limits};
 
 /// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
@@ -111,7 +111,6 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     let mut rng = Rng::new(seed ^ 0xCA1A);
     calm(world, &mut rng)?;
     world.truth.check_order()?;
-    check_kept(world)?;
     check_shadow(world)?;
     let unplaced = world.truth.unplaced();
     for subscriber in &world.subscribers {
@@ -121,22 +120,6 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
         client.check(&world.truth)?;
     }
     end(world, &mut rng)
-}
-
-/// Messages that were acknowledged or delivered are kept.
-fn check_kept(world: &World) -> Result<(), Wrong> {
-    let Some((engine, _)) = &world.net.engine else {
-        return Ok(());
-    };
-    let known = |message: &Message| message.acked.is_some() || message.offset.is_some();
-    let messages = (0..).zip(&world.truth.messages);
-    match messages
-        .filter(|(_, message)| known(message))
-        .find(|(number, _)| !engine.has(*number))
-    {
-        Some((number, _)) => Err(format!("message {number} is known and not kept")),
-        None => Ok(()),
-    }
 }
 
 /// Another server that folds the log of the engine comes to the same state.

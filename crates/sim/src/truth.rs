@@ -146,6 +146,8 @@ pub struct Truth {
     pub waits: Option<usize>,
     /// Only their rules shorten logs, not the budget of the process or the count of topics.
     pub budgets_are_wide: bool,
+    /// Messages that were acknowledged or delivered since this was looked at last.
+    pub known: Vec<u32>,
     /// Whether an engine may commit a batch late, so that the outcome of a publish is not known.
     pub engine_is_late: bool,
     /// A session with many kept messages may end for want of memory; its client is told.
@@ -237,6 +239,7 @@ impl Truth {
 
     /// Records that a message has this offset.
     pub fn learn(&mut self, number: u32, offset: u64) -> Result<(), Wrong> {
+        self.known.push(number);
         let message = &mut self.messages[number as usize];
         match message.offset.replace(offset) {
             Some(known) if known != offset => {
@@ -255,6 +258,7 @@ impl Truth {
 
     /// Records that a publisher got an acknowledgement for it.
     pub fn acknowledge(&mut self, number: u32) {
+        self.known.push(number);
         let message = &mut self.messages[number as usize];
         (message.acked, message.acked_s) = (Some(self.step), self.now_s);
     }

@@ -86,6 +86,7 @@ impl World {
             rest: None,
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
+            known: Vec::new(),
             engine_is_late: plan.engine.is_some(),
             memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
             session_messages: plan.settings.mqtt.session_messages,

@@ -55,6 +55,8 @@ pub enum Fault {
     GapAccepted,
     /// A batch that is appended again has a new number.
     NewNumber,
+    /// A batch begins behind what is applied, whatever is in flight.
+    StaleSequence,
     /// A fence does not wait for what is under way to the engine.
     EarlyFence,
     /// Two publishes with one idempotency key that are under way together are both applied.
@@ -71,7 +73,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 28] = [
+        pub const ALL: [super::Fault; 29] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -97,6 +99,7 @@ mod switch {
             Self::AppliedEarly,
             Self::GapAccepted,
             Self::NewNumber,
+            Self::StaleSequence,
             Self::EarlyFence,
             Self::KeyTwice,
             Self::WallClock,

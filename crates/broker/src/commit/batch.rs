@@ -27,7 +27,7 @@ pub struct Header {
     pub number: u64,
     /// The offset of its first record, where the writer assigns offsets.
     pub first: u64,
-    /// When it was closed, in seconds since 1970.
+    /// When its records were admitted, in seconds since 1970.
     pub unix_s: u32,
     /// How many records it has.
     pub records: u32,
@@ -101,6 +101,11 @@ impl Records {
             first,
             unix_s: header.unix_s,
         }
+    }
+
+    /// The second of the batch.
+    pub fn unix_s(&self) -> u32 {
+        self.unix_s
     }
 
     pub fn is_empty(&self) -> bool {

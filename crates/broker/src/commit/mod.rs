@@ -14,6 +14,7 @@
 //! takes effect in the order in which it asked, so that a subscription sees what was published before it.
 
 pub mod batch;
+mod batches;
 pub(crate) mod queue;
 pub(crate) mod record;
 

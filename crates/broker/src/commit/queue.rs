@@ -4,30 +4,22 @@
 //! that was asked before it of the same partition has; one that concerns all partitions, when it is the first of each, and until then
 //! nothing behind it does.
 //!
-//! Invariant: the writes of a queue stand in the order of their records in the log. Several batches of a partition may be in flight; one
-//! that is not committed is appended again, with all behind it.
+//! Invariant: the writes of a queue stand in the order of their records in the log (`batches`).
 
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::batch::{HEADER_BYTES, Header, Kept, Records};
+use super::batch::Kept;
+use super::batches::Batches;
 use super::{Batch, Committed};
 use crate::base::ids::PartitionId;
 use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
-use crate::base::snapshot::Out;
 use crate::base::time::Now;
 
-/// Records of a batch at most.
-const BATCH_RECORDS: u32 = 4096;
-/// Bytes at which a batch is full; a single record may be longer.
-const BATCH_BYTES: usize = 512 << 10;
-/// Batches of a partition in flight at most: enough to fill an engine whose answer takes some turns.
-const IN_FLIGHT_MAX: usize = 16;
-/// Seconds after which batches in flight are appended again, if none of them was committed.
-const AGAIN_S: u32 = 2;
-/// Seconds after which the asker of a write is told that its outcome is not known.
+/// Bytes that the buffer of a record keeps for the next one.
+const RECORD_KEPT_BYTES: usize = 512 << 10;
+/// Seconds after which a request is late: its asker is told that the outcome is not known.
 const LATE_S: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,32 +48,18 @@ struct Wide<T> {
     ticket: u64,
     /// The partitions in which it is not the first yet.
     left: usize,
+    /// The partitions in which it is not known to be late.
+    in_time: usize,
     request: T,
     bytes: usize,
 }
 
 /// The queue of one partition.
 struct Queue<T> {
-    partition: PartitionId,
     waiting: VecDeque<Entry<T>>,
-    /// Entries before this place were told that they are late, or write nothing.
+    /// Entries before this place are known to be late.
     late: usize,
-    /// The batch that is being filled, with room for its header.
-    open: Vec<u8>,
-    records: u32,
-    /// Batches that are closed and not committed.
-    in_flight: VecDeque<Batch>,
-    /// How many of them, the oldest, are at the engine.
-    sent: usize,
-    /// When they were appended last, or one of them was committed.
-    since_s: u32,
-    /// The number of the last batch that was closed, and of the last one that was committed.
-    closed: u64,
-    committed: u64,
-    /// The offset behind the last batch that was closed, while one is in flight.
-    next_offset: u64,
-    /// Committed batches with records that are not applied.
-    kept: VecDeque<Records>,
+    batches: Batches,
 }
 
 /// The partitions that a request must be ordered in.
@@ -101,118 +79,33 @@ pub(crate) struct Commits<T> {
     tickets: u64,
     /// The queue that is looked at first.
     next: usize,
+    /// The queue in which late requests are looked for, those of this second.
+    looks_at: usize,
+    late_s: u32,
     /// Whether an entry may have become due.
     stirred: bool,
     /// Requests that have not taken effect, and bytes of them.
     entries: usize,
     bytes: usize,
+    /// Bytes of the buffers of open batches.
+    open_bytes: usize,
     record: Vec<u8>,
 }
 
 impl<T> Queue<T> {
     fn new(partition: PartitionId) -> Queue<T> {
         Queue {
-            partition,
             waiting: VecDeque::new(),
             late: 0,
-            open: Vec::new(),
-            records: 0,
-            in_flight: VecDeque::new(),
-            sent: 0,
-            since_s: 0,
-            closed: 0,
-            committed: 0,
-            next_offset: 0,
-            kept: VecDeque::new(),
+            batches: Batches::new(partition),
         }
-    }
-
-    fn is_full(&self) -> bool {
-        self.records == BATCH_RECORDS || self.open.len() >= BATCH_BYTES
-    }
-
-    /// Closes the open batch. `sequence` is the last offset of the partition.
-    fn close(&mut self, writer: u64, sequence: u64, unix_s: u32) {
-        if self.in_flight.is_empty() && self.kept.is_empty() {
-            self.next_offset = sequence + 1;
-        }
-        self.closed += 1;
-        let header = Header {
-            partition: self.partition,
-            writer,
-            number: self.closed,
-            first: self.next_offset,
-            unix_s,
-            records: self.records,
-        };
-        header.write(&mut self.open);
-        self.next_offset += u64::from(core::mem::take(&mut self.records));
-        self.in_flight.push_back(Batch {
-            partition: self.partition,
-            number: self.closed,
-            bytes: Arc::from(&self.open[..]),
-        });
-        self.open.clear();
-        // A long message must not keep its memory here.
-        self.open.shrink_to(2 * BATCH_BYTES);
-    }
-
-    /// Appends the batches that are not at the engine.
-    fn send(&mut self, now_s: u32, append: &mut impl FnMut(Batch)) {
-        if self.sent > 0 && now_s.saturating_sub(self.since_s) >= AGAIN_S {
-            self.sent = 0;
-            if planted::is(Fault::NewNumber) {
-                self.renumber();
-            }
-        }
-        if self.sent == 0 {
-            self.since_s = now_s;
-        }
-        while self.sent < IN_FLIGHT_MAX
-            && let Some(batch) = self.in_flight.get(self.sent)
-        {
-            append(batch.clone());
-            self.sent += 1;
-        }
-    }
-
-    /// A fault: batches that are appended again look like new ones.
-    fn renumber(&mut self) {
-        for batch in &mut self.in_flight {
-            let mut bytes = batch.bytes.to_vec();
-            self.closed += 1;
-            let header = Header::read(&bytes).expect("this process wrote it");
-            let number = self.closed;
-            Header { number, ..header }.write(&mut bytes);
-            (batch.number, batch.bytes) = (number, bytes.into());
-        }
-        self.committed = self.closed - self.in_flight.len() as u64;
-    }
-
-    /// A batch of this writer stands in the log; says whether it counts.
-    fn committed(&mut self, number: u64, first: u64, now_s: u32) -> bool {
-        if number <= self.committed {
-            return false;
-        }
-        if number > self.committed + 1 && !planted::is(Fault::GapAccepted) {
-            // What is missing comes again, and then all behind it.
-            self.sent = 0;
-            return false;
-        }
-        let Some(batch) = self.in_flight.pop_front() else {
-            return false;
-        };
-        (self.committed, self.since_s) = (number, now_s);
-        self.sent = self.sent.saturating_sub(1);
-        self.kept.push_back(Records::new(batch.bytes, first));
-        true
     }
 
     fn is_due(&self) -> bool {
         let state = self.waiting.front().map(|entry| entry.state);
         match state {
             Some(State::Free) => true,
-            Some(State::Write) => !self.kept.is_empty(),
+            Some(State::Write) => self.batches.has_record(),
             Some(State::Reached) | None => false,
         }
     }
@@ -220,16 +113,6 @@ impl<T> Queue<T> {
     fn pop(&mut self) -> Option<Entry<T>> {
         self.late = self.late.saturating_sub(1);
         self.waiting.pop_front()
-    }
-
-    /// The next record that stands in the log.
-    fn next_record(&mut self) -> Option<Kept> {
-        let records = self.kept.front_mut()?;
-        let record = records.next();
-        if records.is_empty() {
-            self.kept.pop_front();
-        }
-        Some(record)
     }
 }
 
@@ -243,9 +126,12 @@ impl<T> Commits<T> {
             wide: VecDeque::new(),
             tickets: 0,
             next: 0,
+            looks_at: usize::MAX,
+            late_s: 0,
             stirred: false,
             entries: 0,
             bytes: 0,
+            open_bytes: 0,
             record: Vec::new(),
         }
     }
@@ -267,7 +153,7 @@ impl<T> Commits<T> {
     }
 
     /// Queues a request that writes nothing and holds so many bytes.
-    pub fn push(&mut self, place: Place, request: T, bytes: usize) {
+    pub fn push(&mut self, place: Place, request: T, bytes: usize, now: Now) {
         let parts = match place {
             Place::One(_) => 1,
             Place::All => self.queues.len(),
@@ -277,7 +163,7 @@ impl<T> Commits<T> {
         let entry = |request, bytes| Entry {
             ticket,
             state: State::Free,
-            asked_s: 0,
+            asked_s: now.s,
             request,
             bytes,
         };
@@ -292,6 +178,7 @@ impl<T> Commits<T> {
                 self.wide.push_back(Wide {
                     ticket,
                     left: parts,
+                    in_time: parts,
                     request,
                     bytes,
                 });
@@ -308,19 +195,15 @@ impl<T> Commits<T> {
         (now, sequence): (Now, u64),
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> usize {
-        let queue = &mut self.queues[at];
-        if queue.is_full() {
-            queue.close(self.writer, sequence, now.unix_s);
-        }
+        let batches = &mut self.queues[at].batches;
+        let before = batches.open_bytes();
+        batches.begin(now.unix_s, self.writer, sequence);
         self.record.clear();
-        encode(&mut self.record, queue.records);
-        if queue.open.is_empty() {
-            queue.open.resize(HEADER_BYTES, 0);
-        }
-        Out(&mut queue.open).field(&self.record);
-        queue.records += 1;
+        encode(&mut self.record, batches.records());
+        batches.add(&self.record);
+        self.open_bytes = self.open_bytes + batches.open_bytes() - before;
         let len = self.record.len();
-        self.record.shrink_to(BATCH_BYTES);
+        self.record.shrink_to(RECORD_KEPT_BYTES);
         let bytes = len + size_of::<Entry<T>>();
         let ticket = self.count(bytes);
         self.queues[at].waiting.push_back(Entry {
@@ -366,7 +249,7 @@ impl<T> Commits<T> {
         }
         let entry = queue.pop()?;
         let record = match entry.state {
-            State::Write => queue.next_record(),
+            State::Write => queue.batches.next_record(),
             State::Free | State::Reached => None,
         };
         self.forget(entry.bytes);
@@ -386,6 +269,10 @@ impl<T> Commits<T> {
     fn forget(&mut self, bytes: usize) {
         self.entries -= 1;
         self.bytes -= bytes;
+        if self.entries == 0 && core::mem::take(&mut self.open_bytes) > 0 {
+            let all = self.queues.iter_mut();
+            all.for_each(|queue| queue.batches.free());
+        }
     }
 
     /// Whether an entry may be due.
@@ -398,9 +285,21 @@ impl<T> Commits<T> {
         self.entries
     }
 
-    /// Bytes that they occupy.
+    /// Bytes that they and the open batches occupy.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.open_bytes
+    }
+
+    /// The second of the oldest record that is not applied; those to come are of this second or a later one.
+    pub fn oldest_s(&self, now: Now) -> u32 {
+        if self.entries == 0 {
+            return now.unix_s;
+        }
+        let oldest = self
+            .queues
+            .iter()
+            .filter_map(|queue| queue.batches.oldest_s());
+        oldest.fold(now.unix_s, u32::min)
     }
 
     /// Closes batches and hands them to `append`, and again those that the engine does not commit. `sequence` tells the last offset of
@@ -412,16 +311,12 @@ impl<T> Commits<T> {
         mut append: impl FnMut(Batch),
     ) {
         for (at, queue) in self.queues.iter_mut().enumerate() {
-            if queue.records > 0 && queue.in_flight.len() < IN_FLIGHT_MAX {
-                queue.close(self.writer, sequence(at), now.unix_s);
-            }
-            queue.send(now.s, &mut append);
+            let batches = &mut queue.batches;
+            let before = batches.open_bytes();
+            batches.send(now.s, self.writer, || sequence(at), &mut append);
+            self.open_bytes = self.open_bytes + batches.open_bytes() - before;
             if planted::is(Fault::AppliedEarly) {
-                while let Some(batch) = queue.in_flight.front() {
-                    let header = Header::read(&batch.bytes).expect("this process wrote it");
-                    queue.committed(header.number, header.first, now.s);
-                    self.stirred = true;
-                }
+                self.stirred |= batches.commit_all(now.s);
             }
         }
     }
@@ -431,23 +326,41 @@ impl<T> Commits<T> {
         if of.writer == self.writer
             && let Some(queue) = self.queues.get_mut(at)
         {
-            self.stirred |= queue.committed(of.number, of.first, now.s);
+            self.stirred |= queue.batches.committed(of.number, of.first, now.s);
         }
     }
 
-    /// Calls `tell` with each write that has become late since the last call. It stays in its place.
-    pub fn tell_late(&mut self, now_s: u32, mut tell: impl FnMut(&mut T)) {
-        for queue in &mut self.queues {
-            while let Some(entry) = queue.waiting.get_mut(queue.late) {
-                if entry.state == State::Write {
-                    if now_s.saturating_sub(entry.asked_s) < LATE_S {
-                        break;
-                    }
-                    entry.request.iter_mut().for_each(&mut tell);
-                }
-                queue.late += 1;
-            }
+    /// A second has begun: looks for requests that have become late.
+    pub fn look_for_late(&mut self, now_s: u32) {
+        if self.entries > 0 {
+            (self.looks_at, self.late_s) = (0, now_s);
         }
+    }
+
+    /// Whether it is not known of all requests whether they are late.
+    pub fn may_have_late(&self) -> bool {
+        self.looks_at < self.queues.len()
+    }
+
+    /// Looks at the next place of a queue. A request that was asked long ago is returned once, behind all that were asked before it of
+    /// the same partitions, and stays in its place.
+    pub fn next_late(&mut self) -> Option<&mut T> {
+        let queue = self.queues.get_mut(self.looks_at)?;
+        let is_late = |entry: &&mut Entry<T>| self.late_s.saturating_sub(entry.asked_s) >= LATE_S;
+        let Some(entry) = queue.waiting.get_mut(queue.late).filter(is_late) else {
+            self.looks_at += 1;
+            return None;
+        };
+        queue.late += 1;
+        if entry.request.is_some() {
+            return entry.request.as_mut();
+        }
+        let found = self
+            .wide
+            .binary_search_by_key(&entry.ticket, |it| it.ticket);
+        let wide = &mut self.wide[found.expect("it stands in each partition")];
+        wide.in_time -= 1;
+        (wide.in_time == 0).then_some(&mut wide.request)
     }
 }
 

@@ -32,7 +32,7 @@ impl Home {
         let mut key = None;
         let makes = match fact {
             Fact::Publish(message) => {
-                key = self.recognise(message, settings, now)?;
+                key = self.recognise(message, settings, now, 0)?;
                 let data = message.data.len();
                 if let Err(reached) = self.admission.may_keep(message.client, data)
                     && self.would_keep(message, settings, rules)

@@ -138,14 +138,14 @@ impl Answers {
 
     pub fn find(&self, key: u64, now: Now) -> Option<&Answer> {
         // An expired answer may still be there beside its successor.
-        let is = |row: &Kept| row.answer.key == key && !self.has_expired(row, now);
+        let is = |row: &Kept| row.answer.key == key && !self.has_expired(row, now.unix_s);
         let id = self.index.find(&self.rows, key as u32, is)?;
         Some(&self.rows.get(id).answer)
     }
 
     /// The second in which an answer was given does not count, so that the window is never too short.
-    fn has_expired(&self, row: &Kept, now: Now) -> bool {
-        now.unix_s.saturating_sub(row.answer.time_s) > self.window_s
+    fn has_expired(&self, row: &Kept, unix_s: u32) -> bool {
+        unix_s.saturating_sub(row.answer.time_s) > self.window_s
     }
 
     pub fn keep(&mut self, group: usize, answer: Answer, max: u32) {
@@ -215,11 +215,11 @@ impl Answers {
         None
     }
 
-    /// Drops answers of a group that have run out; returns how many more it might have dropped.
-    pub fn expire(&mut self, group: usize, now: Now, most: usize) -> usize {
+    /// Drops answers of a group that had run out in this second; returns how many more it might have dropped.
+    pub fn expire(&mut self, group: usize, unix_s: u32, most: usize) -> usize {
         for left in (1..=most).rev() {
             let oldest = self.groups[group].oldest;
-            if oldest == NONE || !self.has_expired(self.rows.get(oldest), now) {
+            if oldest == NONE || !self.has_expired(self.rows.get(oldest), unix_s) {
                 return left;
             }
             self.drop_oldest(group);

@@ -16,6 +16,9 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::slab::NONE;
 
+/// In a log a batch may stand behind batches of other partitions that are younger by so many seconds.
+const BEHIND_S: u32 = 600;
+
 impl Home {
     /// Admits a fact and applies it: there is no engine.
     #[inline]
@@ -41,7 +44,9 @@ impl Home {
         let row = self.find(hash, name);
         let at = self.place_of_topic(row, fact);
         let key = match fact {
-            Fact::Publish(message) => self.recognise(message, around.settings, around.now),
+            Fact::Publish(message) => {
+                self.recognise(message, around.settings, around.now, BEHIND_S)
+            }
             Fact::Topic { .. } => Ok(None),
         };
         let outcome = match key {

@@ -152,7 +152,7 @@ mod tests {
                                 home.queue_if_idle(id, now);
                             }
                         }
-                        home.tick(now);
+                        home.tick(now.unix_s);
                         home.forget(&here.rules, now);
                     }
                     Step::Foresee => drop(home.foresee(&worlds[next])),

@@ -33,7 +33,7 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
-    /// The key of a message that brings one and was not published before.
+    /// The key of a message that brings one and was not published before. Other messages may come that are older by `behind_s`.
     ///
     /// # Errors
     /// How a publish with this key ends now: with its first answer, or, for another message, with a refusal.
@@ -43,11 +43,12 @@ impl Home {
         message: &Publish<'_>,
         settings: &Settings,
         now: Now,
+        behind_s: u32,
     ) -> Result<Option<Key>, Outcome> {
         match message.retry {
             None => Ok(None),
             Some(retry) => self
-                .recognise_retry(message, &retry, settings, now)
+                .recognise_retry(message, &retry, settings, (now, behind_s))
                 .map(Some),
         }
     }
@@ -57,15 +58,17 @@ impl Home {
         message: &Publish<'_>,
         retry: &Retry<&[u8]>,
         settings: &Settings,
-        now: Now,
+        (now, behind_s): (Now, u32),
     ) -> Result<Key, Outcome> {
         let key = self.hash_of_key(message.name, retry);
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
         let (epoch, window_s) = (self.epoch, settings.publish.idempotency_window_s);
         let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
-        if self.coming.is_empty() {
-            answers.expire(group, now, EXPIRED_PER_PUBLISH);
-        }
+        let oldest_s = match self.coming.is_empty() {
+            true => now.unix_s - behind_s.min(now.unix_s),
+            false => self.oldest_s,
+        };
+        answers.expire(group, oldest_s, EXPIRED_PER_PUBLISH);
         match answers.find(key, now) {
             Some(kept) if kept.message == hash => Err(Outcome::Replayed(Info {
                 messages: kept.messages,
@@ -113,15 +116,12 @@ impl Home {
         }
     }
 
-    /// Drops answers that have run out; a bounded amount of work. A retry under way was admitted earlier, when they may not have.
-    pub(super) fn expire_answers(&mut self, now: Now) {
-        if !self.coming.is_empty() {
-            return;
-        }
+    /// Drops answers that had run out in this second; a bounded amount of work.
+    pub(super) fn expire_answers(&mut self, oldest_s: u32) {
         if let Some(answers) = &mut self.answers {
             let mut most = EXPIRED_PER_TICK;
             for group in 0..GROUPS {
-                most = answers.expire(group, now, most);
+                most = answers.expire(group, oldest_s, most);
             }
             if answers.len() == 0 {
                 self.answers = None;

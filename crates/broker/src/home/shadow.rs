@@ -73,7 +73,7 @@ impl Home {
         let kept = |home: &Home| home.answers.as_ref().map_or(0, |answers| answers.len());
         loop {
             let before = kept(self);
-            self.expire_answers(now);
+            self.expire_answers(now.unix_s);
             if kept(self) == before {
                 return;
             }

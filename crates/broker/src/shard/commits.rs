@@ -9,9 +9,9 @@ use crate::commit::Committed;
 use crate::commit::batch::{HEADER_BYTES, Header, Kept};
 use crate::conn::io::Io;
 use crate::home::Home;
-use crate::mail::{Answer, Fact, Outcome};
+use crate::mail::{Fact, Outcome, Tell};
 use crate::shard::Shard;
-use crate::shard::waiting::{Request, Waiting};
+use crate::shard::waiting::{Due, Request, Waiting};
 
 impl Shard {
     /// Hands batches to the engine.
@@ -49,21 +49,23 @@ impl Shard {
         any
     }
 
-    /// Tells publishers whose records the engine has not committed for long that the outcome is not known. The records stay in flight.
-    pub(super) fn tell_late(&mut self) {
-        let mut late = alloc::vec::Vec::new();
-        self.commits
-            .tell_late(self.front.now.s, |waiting| match &mut waiting.request {
-                // A second copy must not be acknowledged while the first is in flight (MQTT QoS 2).
-                Request::Fact(..) if waiting.once => {}
-                Request::Fact(answer, ..) => {
-                    late.push((waiting.from, core::mem::replace(answer, Answer::None)));
+    /// Goes on with answering requests that have waited long for the engine, as far as the turn goes; says whether there may be any. The
+    /// records stay in flight.
+    pub(crate) fn go_on_with_late(&mut self) -> bool {
+        let mut any = false;
+        while self.commits.may_have_late() && (!self.front.is_spent() || !any) {
+            any = true;
+            self.front.work.steps.add(1);
+            if let Some(waiting) = self.commits.next_late()
+                && let Some((from, due)) = waiting.answer_late()
+            {
+                match due {
+                    Due::Outcome(answer) => self.reply(from, answer, Outcome::Unknown),
+                    Due::Fence(to) => self.front.lanes.tell(from, Tell::Fenced(to)),
                 }
-                Request::Ask(_) => {}
-            });
-        for (from, answer) in late {
-            self.reply(from, answer, Outcome::Unknown);
+            }
         }
+        any
     }
 
     fn take_effect(&mut self, waiting: Waiting, record: Option<Kept>) {
@@ -80,6 +82,7 @@ impl Shard {
                 let (ask, bytes) = *ask;
                 return self.carry_out(from, ask, &bytes);
             }
+            Request::Answered => return,
         };
         let (home, around) = self.front.home_here();
         home.release(reserved, around.now);

@@ -108,7 +108,7 @@ impl Shard {
             once: false,
             request: Request::Ask(Box::new((ask, bytes))),
         };
-        self.commits.push(place, waiting, held);
+        self.commits.push(place, waiting, held, self.front.now);
     }
 
     /// Admits a fact and appends it to the log. Returns the part of the sender's credit that is given back when it is applied.

@@ -43,10 +43,10 @@ impl Shard {
     /// Looks at the clock: begins a sweep when a second has begun, or goes on with the one under way.
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.front.home {
-            home.tick(self.front.now);
+            home.tick(self.commits.oldest_s(self.front.now));
         }
         self.move_off(io);
-        self.tell_late();
+        self.commits.look_for_late(self.front.now.s);
         if !self.sweep.is_under_way() {
             if !self.sweep.begin(self.front.now.s) {
                 return;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
 use crate::home::Reserved;
-use crate::mail::{Answer, Ask};
+use crate::mail::{Answer, Ask, ReplyTo};
 
 /// A request of a shard.
 pub(crate) struct Waiting {
@@ -21,6 +21,38 @@ pub(crate) struct Waiting {
 pub(crate) enum Request {
     /// To be carried out as it was asked, with its bytes.
     Ask(Box<(Ask, Vec<u8>)>),
+    /// It was answered: it was late.
+    Answered,
     /// A fact: the answer that is due, the client, and what is reserved.
     Fact(Answer, Client, Reserved),
+}
+
+/// The answer to a late request.
+pub(crate) enum Due {
+    /// That the outcome is not known.
+    Outcome(Answer),
+    /// That all that was asked before is done or was answered.
+    Fence(ReplyTo),
+}
+
+impl Waiting {
+    /// It is late: whom to answer, if an answer is due. There is no second one when it takes effect.
+    pub fn answer_late(&mut self) -> Option<(ShardId, Due)> {
+        let due = match &mut self.request {
+            // A second copy must not be acknowledged while the first is in flight (MQTT QoS 2).
+            Request::Fact(..) if self.once => return None,
+            Request::Fact(answer, ..) => Due::Outcome(core::mem::replace(answer, Answer::None)),
+            Request::Ask(ask) => {
+                let due = match ask.0 {
+                    Ask::Topic { answer, .. } => Due::Outcome(answer),
+                    Ask::Fence(to) => Due::Fence(to),
+                    _ => return None,
+                };
+                self.request = Request::Answered;
+                due
+            }
+            Request::Answered => return None,
+        };
+        Some((self.from, due))
+    }
 }

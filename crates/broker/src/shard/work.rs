@@ -25,6 +25,7 @@ impl Shard {
             || self.front.lanes.has_asks()
             || self.front.lanes.has_own_asks()
             || self.commits.is_stirred()
+            || self.commits.may_have_late()
     }
 
     /// Goes on with work that turns so far had no time for, until half of the budget is spent: some asks of a lane, a
@@ -33,6 +34,7 @@ impl Shard {
     pub(crate) fn go_on<I: Io>(&mut self, io: &mut I) {
         loop {
             let mut more = self.go_on_with_commits();
+            more |= self.go_on_with_late();
             more |= self.go_on_with_asks();
             if let Some(home) = &mut self.front.home {
                 more |= home.read_next(

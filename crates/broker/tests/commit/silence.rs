@@ -1,6 +1,6 @@
 //! An engine that takes longer than a window, or longer for one partition than for another.
 
-use crore_broker::Input;
+use crore_broker::{Input, Pace};
 use crore_wire::topic;
 
 use super::support::committed;
@@ -134,4 +134,103 @@ fn a_topic_that_was_under_way_is_forgotten_once_it_is_idle() {
         town.settle();
     }
     assert_eq!(town.0.shards[0].accounts().home_topics, 0);
+}
+
+/// As a single publish does: the engine keeps no client waiting for ever.
+#[test]
+fn requests_end_though_the_engine_is_silent() {
+    let mut town = Town::new(2, |_| {});
+    let [here, there] = [topic_at(0, 0), topic_at(1, 0)];
+    let line = |topic: &str| format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
+    let lines = [line(&here), line(&there)].concat();
+    let fields = "Content-Type: application/x-ndjson\r\n";
+    let batch = town.ask("POST /pub", fields, &lines);
+    let info = town.ask(&format!("GET /pub/{here}"), "", "");
+    town.settle();
+    town.0.tick_s(9);
+    town.settle();
+    assert_eq!((town.text(batch), town.text(info)), Default::default());
+    town.be_silent();
+    let told = town.text(batch);
+    assert!(told.contains("\"published\": 0"), "{told}");
+    for line in 1..=2 {
+        let reason = format!("{{\"line\": {line}, \"reason\": \"the outcome is not known");
+        assert!(told.contains(&reason), "{told}");
+    }
+    assert_eq!(town.statuses(info), [503]);
+    // Nothing is answered twice.
+    town.commit();
+    assert_eq!(
+        (town.statuses(batch), town.statuses(info)),
+        (vec![200], vec![503])
+    );
+    let info = town.ask(&format!("GET /pub/{here}"), "", "");
+    town.commit();
+    assert!(town.text(info).contains("\"messages\": 1"));
+}
+
+#[test]
+fn a_batch_of_more_than_the_credit_ends_though_the_engine_is_silent() {
+    let topic = topic_at(0, 0);
+    let mut town = Town::new(1, |settings| {
+        settings.limits.publish_credit_bytes = 64 << 10
+    });
+    let line = format!(
+        "{{\"topic\":\"{topic}\",\"data\":\"{}\"}}\n",
+        "x".repeat(1000)
+    );
+    let fields = "Content-Type: application/x-ndjson\r\n";
+    town.0.shards[0].set_pace(Pace {
+        steps_per_turn: 64,
+        ..Pace::default()
+    });
+    let batch = town.ask("POST /pub", fields, &line.repeat(500));
+    town.settle();
+    assert_eq!(town.text(batch), "");
+    town.be_silent();
+    town.be_silent();
+    let told = town.text(batch);
+    assert!(told.contains("and the rest were not published"), "{told}");
+    let done = told.matches("the outcome is not known").count();
+    assert!(done > 0 && done < 500, "{done}");
+    town.commit();
+    let info = town.ask(&format!("GET /pub/{topic}"), "", "");
+    town.commit();
+    assert_eq!(town.statuses(batch), [200]);
+    assert_eq!(town.statuses(info), [200]);
+}
+
+/// A retry that was sent within the window is one, though its record reaches the engine only later.
+#[test]
+fn a_retry_that_waits_for_its_batch_is_recognised() {
+    let topic = topic_at(0, 0);
+    let mut town = Town::new(1, |settings| settings.publish.idempotency_window_s = 3);
+    // As many batches as may be in flight, and more.
+    for _ in 0..40 {
+        town.post(&topic, "other");
+        town.settle();
+    }
+    let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
+    let first = town.ask(&line, key, "once");
+    town.settle();
+    let held: Vec<_> = town.0.io[0].batches.drain(..).collect();
+    town.0.tick_s(2);
+    let again = town.ask(&line, key, "once");
+    town.settle();
+    town.0.tick_s(7);
+    for batch in held {
+        town.0.handle(0, Input::Committed(committed(&batch)));
+    }
+    town.commit();
+    assert_eq!(
+        (town.statuses(first), town.statuses(again)),
+        (vec![202], vec![202])
+    );
+    let asker = town.ask(&format!("GET /pub/{topic}"), "", "");
+    town.commit();
+    assert!(
+        town.text(asker).contains("\"messages\": 41"),
+        "{}",
+        town.text(asker)
+    );
 }

@@ -66,13 +66,27 @@ impl World {
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let subscriber = &mut self.subscribers[n];
         subscriber.read(&bytes, end, &mut self.truth, &mut self.met)?;
-        if subscriber.closes || end {
-            subscriber.ended();
+        let closes = subscriber.closes;
+        self.check_kept()?;
+        if closes || end {
+            self.subscribers[n].ended();
             self.hang_up(link);
             return Ok(());
         }
         self.send_of_subscriber(n);
         Ok(())
+    }
+
+    /// A message that was acknowledged or delivered is in the engine's log by then.
+    pub fn check_kept(&mut self) -> Result<(), Wrong> {
+        let known = std::mem::take(&mut self.truth.known);
+        let Some((engine, _)) = &self.net.engine else {
+            return Ok(());
+        };
+        match known.iter().find(|number| !engine.has(**number)) {
+            Some(number) => Err(format!("message {number} is known and not kept")),
+            None => Ok(()),
+        }
     }
 
     /// A publisher reads at most so many bytes.
@@ -83,8 +97,10 @@ impl World {
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let publisher = &mut self.publishers[n];
         publisher.read(&bytes, &mut self.truth, &mut self.met)?;
-        if publisher.closes || end {
-            publisher.ended();
+        let closes = publisher.closes;
+        self.check_kept()?;
+        if closes || end {
+            self.publishers[n].ended();
             self.hang_up(link);
             return Ok(());
         }

@@ -84,12 +84,14 @@ impl World {
         let (bytes, end) = take(&mut self.net, link, bytes_max);
         let client = &mut self.mqtt[n];
         client.read(&bytes, &mut self.truth, &mut self.met)?;
-        if client.closes || end {
+        let closes = client.closes;
+        self.check_kept()?;
+        if closes || end {
             self.mqtt_hang_up(n);
             return Ok(());
         }
         if rng.chance(40) {
-            client.acknowledge(usize::MAX, &mut self.truth);
+            self.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
         }
         self.mqtt_send(n);
         Ok(())

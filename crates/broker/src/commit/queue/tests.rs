@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::commit::batch::Header;
+use crate::commit::batches::{AGAIN_S, BATCH_BYTES, BATCH_RECORDS, IN_FLIGHT_MAX, OPEN_KEPT_BYTES};
 
 const PLACEMENT: Placement = Placement::new(3, 1);
 const WRITER: u64 = 9;
@@ -64,7 +66,7 @@ fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
         assert_eq!(sent(&mut commits, 0), [(1, u64::from(request), 1)]);
     }
     let one = size_of::<Entry<u32>>() + 4;
-    assert_eq!((commits.len(), commits.bytes()), (3, 3 * one));
+    assert_eq!((commits.len(), commits.bytes), (3, 3 * one));
     assert_eq!(due(&mut commits), []);
     commits.committed(1, committed(1, 1), at(0));
     commits.committed(1, committed(1, 2), at(0));
@@ -75,7 +77,7 @@ fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
     assert_eq!(due(&mut commits), [2]);
     commits.committed(1, committed(1, 3), at(0));
     assert_eq!(due(&mut commits), [3]);
-    assert_eq!((commits.len(), commits.bytes()), (0, 0));
+    assert_eq!((commits.len(), commits.bytes), (0, 0));
 }
 
 #[test]
@@ -126,18 +128,24 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     let mut commits = commits();
     let late = |commits: &mut Commits<u32>, s| {
         let mut all = Vec::new();
-        commits.tell_late(s, |request| all.push(*request));
+        commits.look_for_late(s);
+        while commits.may_have_late() {
+            all.extend(commits.next_late().copied());
+        }
         all
     };
     write(&mut commits, 0, 1);
-    commits.push(Place::One(0), 2, 0);
+    commits.push(Place::One(0), 2, 0, at(1));
+    commits.push(Place::All, 5, 0, at(1));
     write(&mut commits, 0, 3);
     assert_eq!(late(&mut commits, LATE_S - 1), []);
-    assert_eq!(late(&mut commits, LATE_S), [1, 3]);
+    // What stands behind another request is no earlier late than that.
+    assert_eq!(late(&mut commits, LATE_S), [1]);
+    assert_eq!(late(&mut commits, LATE_S + 1), [2, 3, 5]);
     assert_eq!(late(&mut commits, 3 * LATE_S), []);
     sent(&mut commits, 0);
     commits.committed(0, committed(0, 1), at(0));
-    assert_eq!(due(&mut commits), [1, 2, 3]);
+    assert_eq!(due(&mut commits), [1, 2, 5, 3]);
     write(&mut commits, 0, 4);
     assert_eq!(late(&mut commits, LATE_S), [4]);
 }
@@ -154,6 +162,51 @@ fn a_batch_ends_at_its_limits() {
         write_bytes(&mut commits, 1, request, &large);
     }
     assert_eq!(sent(&mut commits, 0), [(1, 1, 1), (1, 2, 1)]);
+}
+
+/// So a record has the second in which it was admitted, however long the engine takes.
+#[test]
+fn a_batch_has_records_of_one_second() {
+    let mut commits = commits();
+    let mut seconds = Vec::new();
+    for s in 0..40 {
+        let encode = |out: &mut Vec<u8>, _| out.push(1);
+        commits.write(0, s, (at(s), 100), encode);
+        commits.write(0, s, (at(s), 100), encode);
+        commits.send(at(s / 2), |_| 100, |batch| drop(batch));
+        assert_eq!(commits.oldest_s(at(s)), 1000);
+    }
+    for number in 1..=40 {
+        commits.committed(0, committed(0, number), at(40));
+        commits.send(at(40), |_| 100, |_| {});
+        while let Some((_, record)) = commits.next() {
+            seconds.push(record.expect("it writes").parts().2);
+        }
+    }
+    let each = (0..40).flat_map(|s| [1000 + s, 1000 + s]);
+    assert_eq!(seconds, each.collect::<Vec<_>>());
+    assert_eq!(commits.oldest_s(at(77)), 1077);
+}
+
+#[test]
+fn buffers_of_open_batches_are_counted() {
+    let mut commits = commits();
+    let large = alloc::vec![0; BATCH_BYTES - 100];
+    for place in 0..3 {
+        write_bytes(&mut commits, place, 1, &large);
+    }
+    let open = |commits: &Commits<u32>| {
+        let all = commits
+            .queues
+            .iter()
+            .map(|queue| queue.batches.open_bytes());
+        all.sum::<usize>()
+    };
+    assert!(open(&commits) >= 3 * large.len());
+    assert_eq!(commits.bytes(), commits.bytes + open(&commits));
+    sent(&mut commits, 0);
+    assert!(open(&commits) <= 3 * OPEN_KEPT_BYTES);
+    assert_eq!(commits.bytes(), commits.bytes + open(&commits));
 }
 
 #[test]
@@ -224,6 +277,7 @@ proptest! {
             _ => Step::Commit { at: n / 3 % 3, lost: false },
         });
         for step in steps.into_iter().chain(calm) {
+            let now = at(s);
             match step {
                 Step::Push { place, writes } => {
                     let n = asked.len() as u32;
@@ -233,7 +287,7 @@ proptest! {
                             let at = place.map_or(Place::All, Place::One);
                             match commits.is_free(at) {
                                 true => done.push(n),
-                                false => commits.push(at, n, 0),
+                                false => commits.push(at, n, 0, now),
                             }
                         }
                     }
@@ -254,7 +308,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!((commits.len(), commits.bytes(), done.len()), (0, 0, asked.len()));
+        prop_assert_eq!((commits.len(), commits.bytes, done.len()), (0, 0, asked.len()));
         let shares = |one: u32, other: u32| {
             let (one, other) = (asked[one as usize], asked[other as usize]);
             one == other || one.is_none() || other.is_none()

@@ -155,7 +155,7 @@ impl World {
             Step::Seconds(s) => {
                 self.now.s += s;
                 self.now.unix_s += s;
-                self.home.tick(self.now);
+                self.home.tick(self.now.unix_s);
                 while self.home.forget(&self.rules, self.now) {}
             }
         }

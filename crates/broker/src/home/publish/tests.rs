@@ -10,7 +10,7 @@ use crate::budget::admission::{Admission, Client, Party, Reached};
 use crate::filters::matching::Matching;
 use crate::home::{Around, Home, Reserved};
 use crate::mail::lanes::Lanes;
-use crate::mail::message::{Headers, Publish};
+use crate::mail::message::{Headers, Publish, Retry};
 use crate::mail::{Change, Fact, Outcome, ReplyTo};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
@@ -238,4 +238,42 @@ fn a_topic_under_way_has_room_reserved_once() {
     }
     let refused = reserve(&mut world, Change::Create, "newer");
     assert!(matches!(refused, Err(Outcome::Full(Reached::Topics))));
+}
+
+#[test]
+fn keys_run_out_while_other_records_are_under_way() {
+    let mut world = World::new(0, |settings| settings.publish.idempotency_window_s = 10);
+    let under_way = world.message("plain", b"x", false);
+    world.reserve(&Fact::Publish(&under_way)).expect("it may");
+    let keyed = |world: &World, key| Publish {
+        retry: Some(Retry {
+            key,
+            publisher: Party::of_address(Client::NOBODY),
+        }),
+        ..world.message("plain", b"x", false)
+    };
+    let (old, new) = (keyed(&world, b"old"), keyed(&world, b"new"));
+    let at = |unix_s| {
+        move |home: &mut Home, around: &mut Around<'_>, fact: &Fact<'_>| {
+            around.now.unix_s = unix_s;
+            home.apply(fact, u64::from(unix_s), around)
+        }
+    };
+    for (message, unix_s) in [(&old, 1000), (&new, 1005)] {
+        world.with(|home, around| at(unix_s)(home, around, &Fact::Publish(message)));
+    }
+    let keys = |world: &World| {
+        world
+            .home
+            .answers
+            .as_ref()
+            .map_or(0, |answers| answers.len())
+    };
+    // The record under way may be a retry of this second.
+    world.home.tick(1010);
+    assert_eq!(keys(&world), 2);
+    world.home.tick(1011);
+    assert_eq!(keys(&world), 1);
+    let again = world.with(|home, around| at(1012)(home, around, &Fact::Publish(&new)));
+    assert!(matches!(again, Outcome::Replayed(_)));
 }

@@ -86,6 +86,21 @@ impl Front {
         self.conns.extra(slot).pending = Some(Pending::Batch(batch));
     }
 
+    /// The log does not answer: the lines that are left are not published.
+    pub(super) fn cut_batch<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let Some(mut batch) = self.take_batch(slot) else {
+            return;
+        };
+        let rest = core::mem::take(&mut batch.rest);
+        self.conns.let_go_bytes(rest.capacity());
+        let reason = "the log has not answered in time; this and the rest were not published";
+        batch.failed.push((batch.number + 1, reason));
+        if self.batch_is_read(slot, &mut batch) {
+            return self.answer_waiting(slot, io);
+        }
+        self.conns.extra(slot).pending = Some(Pending::Batch(batch));
+    }
+
     /// Whether lines of a batch are left.
     pub(in crate::protocol) fn has_batch(&self, slot: u32) -> bool {
         let row = self.conns.get(slot);

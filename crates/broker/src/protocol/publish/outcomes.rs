@@ -36,7 +36,12 @@ impl Front {
     ) {
         let extra = self.conns.extra(to.slot);
         match &mut extra.pending {
-            Some(Pending::Batch(batch)) => batch.line_ended(to.part, outcome),
+            Some(Pending::Batch(batch)) => {
+                batch.line_ended(to.part, outcome);
+                if outcome == Outcome::Unknown {
+                    self.cut_batch(to.slot, io);
+                }
+            }
             Some(_) => {
                 let pending = extra.pending.take().expect("it was just seen");
                 self.respond_outcome(to.slot, &pending, outcome);

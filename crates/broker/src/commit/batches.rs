@@ -1,0 +1,219 @@
+//! The batches of a partition on their way to the engine and back.
+//!
+//! Invariants: several batches may be in flight; one that is not committed is appended again, as it was, with all behind it. A batch has
+//! records that were admitted in one second, which is its own, so that no wait for the engine changes what a record says.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::Batch;
+use super::batch::{HEADER_BYTES, Header, Kept, Records};
+use crate::base::ids::PartitionId;
+use crate::base::planted::{self, Fault};
+use crate::base::snapshot::Out;
+
+/// Records of a batch at most.
+pub(super) const BATCH_RECORDS: u32 = 4096;
+/// Bytes at which a batch is full; a single record may be longer.
+pub(super) const BATCH_BYTES: usize = 512 << 10;
+/// Bytes that the buffer of a partition keeps between two batches: there may be hundreds of partitions.
+pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
+/// Batches of a partition in flight at most: enough to fill an engine whose answer takes some turns.
+pub(super) const IN_FLIGHT_MAX: usize = 16;
+/// Seconds after which batches in flight are appended again, if none of them was committed.
+pub(super) const AGAIN_S: u32 = 2;
+/// The batches of one partition.
+pub(super) struct Batches {
+    partition: PartitionId,
+    /// The batch that is being filled, with room for its header.
+    open: Vec<u8>,
+    records: u32,
+    /// The second in which its records were admitted.
+    unix_s: u32,
+    /// Batches that are closed and not committed.
+    in_flight: VecDeque<Batch>,
+    /// How many of them, the oldest, are at the engine.
+    sent: usize,
+    /// When they were appended last, or one of them was committed.
+    since_s: u32,
+    /// The number of the last batch that was closed, and of the last one that was committed.
+    closed: u64,
+    committed: u64,
+    /// The offset behind the last batch that was closed, while one is in flight.
+    next_offset: u64,
+    /// Committed batches with records that are not applied.
+    kept: VecDeque<Records>,
+}
+
+impl Batches {
+    pub fn new(partition: PartitionId) -> Batches {
+        Batches {
+            partition,
+            open: Vec::new(),
+            records: 0,
+            unix_s: 0,
+            in_flight: VecDeque::new(),
+            sent: 0,
+            since_s: 0,
+            closed: 0,
+            committed: 0,
+            next_offset: 0,
+            kept: VecDeque::new(),
+        }
+    }
+
+    /// A record of this second comes next: closes the open batch if it is full, or of another second.
+    pub fn begin(&mut self, unix_s: u32, writer: u64, sequence: u64) {
+        let is_full = self.records == BATCH_RECORDS || self.open.len() >= BATCH_BYTES;
+        if self.records > 0 && (is_full || self.unix_s != unix_s) {
+            self.close(writer, sequence);
+        }
+        self.unix_s = unix_s;
+        if self.open.is_empty() {
+            self.open.resize(HEADER_BYTES, 0);
+        }
+    }
+
+    /// Records of the open batch.
+    pub fn records(&self) -> u32 {
+        self.records
+    }
+
+    /// Adds a record to the open batch.
+    pub fn add(&mut self, record: &[u8]) {
+        Out(&mut self.open).field(record);
+        self.records += 1;
+    }
+
+    /// Bytes of the buffer of the open batch.
+    pub fn open_bytes(&self) -> usize {
+        self.open.capacity()
+    }
+
+    /// Frees the buffer of the open batch, which has no records.
+    pub fn free(&mut self) {
+        self.open = Vec::new();
+    }
+
+    /// Closes the open batch. `sequence` is the last offset of the partition.
+    fn close(&mut self, writer: u64, sequence: u64) {
+        let is_alone = self.in_flight.is_empty() && self.kept.is_empty();
+        if is_alone || planted::is(Fault::StaleSequence) {
+            self.next_offset = sequence + 1;
+        }
+        self.closed += 1;
+        let header = Header {
+            partition: self.partition,
+            writer,
+            number: self.closed,
+            first: self.next_offset,
+            unix_s: self.unix_s,
+            records: self.records,
+        };
+        header.write(&mut self.open);
+        self.next_offset += u64::from(core::mem::take(&mut self.records));
+        self.in_flight.push_back(Batch {
+            partition: self.partition,
+            number: self.closed,
+            bytes: Arc::from(&self.open[..]),
+        });
+        self.open.clear();
+        self.open.shrink_to(OPEN_KEPT_BYTES);
+    }
+
+    /// Closes the open batch if the engine is not far behind, and appends the batches that are not at the engine, or have been there for
+    /// long. `sequence` tells the last offset of the partition.
+    pub fn send(
+        &mut self,
+        now_s: u32,
+        writer: u64,
+        sequence: impl FnOnce() -> u64,
+        append: &mut impl FnMut(Batch),
+    ) {
+        if self.records > 0 && self.in_flight.len() < IN_FLIGHT_MAX {
+            self.close(writer, sequence());
+        }
+        if self.sent > 0 && now_s.saturating_sub(self.since_s) >= AGAIN_S {
+            self.sent = 0;
+            if planted::is(Fault::NewNumber) {
+                self.renumber();
+            }
+        }
+        if self.sent == 0 {
+            self.since_s = now_s;
+        }
+        while self.sent < IN_FLIGHT_MAX
+            && let Some(batch) = self.in_flight.get(self.sent)
+        {
+            append(batch.clone());
+            self.sent += 1;
+        }
+    }
+
+    /// A fault: batches that are appended again look like new ones.
+    fn renumber(&mut self) {
+        for batch in &mut self.in_flight {
+            let mut bytes = batch.bytes.to_vec();
+            self.closed += 1;
+            let header = Header::read(&bytes).expect("this process wrote it");
+            let number = self.closed;
+            Header { number, ..header }.write(&mut bytes);
+            (batch.number, batch.bytes) = (number, bytes.into());
+        }
+        self.committed = self.closed - self.in_flight.len() as u64;
+    }
+
+    /// A batch of this writer stands in the log; says whether it counts.
+    pub fn committed(&mut self, number: u64, first: u64, now_s: u32) -> bool {
+        if number <= self.committed {
+            return false;
+        }
+        if number > self.committed + 1 && !planted::is(Fault::GapAccepted) {
+            // What is missing comes again, and then all behind it.
+            self.sent = 0;
+            return false;
+        }
+        let Some(batch) = self.in_flight.pop_front() else {
+            return false;
+        };
+        (self.committed, self.since_s) = (number, now_s);
+        self.sent = self.sent.saturating_sub(1);
+        self.kept.push_back(Records::new(batch.bytes, first));
+        true
+    }
+
+    /// The second of the oldest record that is not applied.
+    pub fn oldest_s(&self) -> Option<u32> {
+        let kept = self.kept.front().map(Records::unix_s);
+        let in_flight = self.in_flight.front();
+        let in_flight = || Some(Header::read(&in_flight?.bytes).ok()?.unix_s);
+        let open = || (self.records > 0).then_some(self.unix_s);
+        kept.or_else(in_flight).or_else(open)
+    }
+
+    /// A fault: the engine's answer is not waited for.
+    pub fn commit_all(&mut self, now_s: u32) -> bool {
+        let mut any = false;
+        while let Some(batch) = self.in_flight.front() {
+            let header = Header::read(&batch.bytes).expect("this process wrote it");
+            any |= self.committed(header.number, header.first, now_s);
+        }
+        any
+    }
+
+    /// Whether a record stands in the log that was not taken.
+    pub fn has_record(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// The next record that stands in the log.
+    pub fn next_record(&mut self) -> Option<Kept> {
+        let records = self.kept.front_mut()?;
+        let record = records.next();
+        if records.is_empty() {
+            self.kept.pop_front();
+        }
+        Some(record)
+    }
+}
