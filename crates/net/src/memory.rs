@@ -7,7 +7,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub use pieces::{Pieces, age};
+pub use pieces::{Pieces, age, kept_bytes};
 
 /// Where control groups are mounted on every distribution of today.
 const CGROUPS: &str = "/sys/fs/cgroup";

@@ -193,6 +193,8 @@ pub struct Sessions {
     due: BTreeSet<(u32, u32)>,
     /// Those of them that are evicted, with the bytes that this sets free.
     evicted: BTreeMap<u32, usize>,
+    /// The sum of these: it is asked for before each eviction.
+    evicted_bytes: usize,
     claims: BTreeMap<u32, Claim>,
 }
 
@@ -214,6 +216,7 @@ impl Sessions {
             away_name_bytes: 0,
             due: BTreeSet::new(),
             evicted: BTreeMap::new(),
+            evicted_bytes: 0,
             claims: BTreeMap::new(),
         }
     }

@@ -42,9 +42,6 @@ impl Front {
     /// Bytes came from the peer, which is alive.
     pub(crate) fn received<I: Io>(&mut self, conn: ConnId, bytes: &mut [u8], io: &mut I) {
         self.conns.get_mut(conn.slot).options &= !PINGS;
-        if self.conns.get(conn.slot).state == State::Mqtt {
-            self.mqtt_bytes_came(conn.slot);
-        }
         self.bytes_came(conn.slot, bytes, io);
     }
 
@@ -148,7 +145,7 @@ impl Front {
         let row = self.conns.get(slot);
         match row.state {
             State::Sse | State::WebSocket if row.outbox == NONE => self.heartbeat(slot, io),
-            State::Mqtt if row.extra != NONE => self.collapse(slot),
+            State::Mqtt if row.extra != NONE => self.mqtt_second(slot, io),
             State::Sse | State::WebSocket | State::Mqtt => {}
             State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {}
         }

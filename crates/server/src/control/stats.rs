@@ -11,6 +11,7 @@ use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
 use crore_broker::account::Part;
 use crore_broker::{ShardId, Transport};
+use crore_net::memory;
 use futures_util::stream;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -157,7 +158,7 @@ fn sum(shards: &[Snapshot], of: impl Fn(&Snapshot) -> u64) -> u64 {
     shards.iter().map(of).sum()
 }
 
-/// The memory that the tables of all shards occupy.
+/// The memory that the tables of all shards occupy, and that freed messages keep.
 pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
     let of = |name, bytes: fn(&Snapshot) -> usize| Table {
         name,
@@ -180,6 +181,10 @@ pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
         of("tls_descriptors", |s| s.tls_usage.descriptor_bytes),
     ];
     tables.extend(Part::ALL.map(part));
+    tables.push(Table {
+        name: "freed_pieces",
+        bytes: memory::kept_bytes() as u64,
+    });
     tables
 }
 

@@ -93,6 +93,7 @@ fn one_message_of_quality_2_at_a_time_goes_both_ways() {
         "the same again is no second one"
     );
     conn.publish(&message("u", 1, 9, b"x"));
+    assert_eq!(conn.packet().ack(PubAck).0, 9);
     assert_eq!(conn.end(), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
 }
 

@@ -44,6 +44,7 @@ fn a_client_that_releases_nothing_past_the_receive_maximum_is_ended() {
     conn.publish(&message("t", 2, 1, b"x"));
     conn.packet().ack(PubRec);
     conn.publish(&message("t", 2, most + 1, b"x"));
+    conn.packet().ack(PubRec);
     assert_eq!(conn.end(), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
 }
 
@@ -67,6 +68,7 @@ fn messages_that_are_not_released_count_however_they_came() {
         assert!(conn.is_served());
     }
     conn.publish(&message("t", 1, 21, b"x"));
+    assert_eq!(conn.packet().ack(PubAck).0, 21);
     assert_eq!(conn.end(), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
 }
 
@@ -104,6 +106,37 @@ fn a_burst_waits_for_our_answers_and_not_the_client_for_a_disconnect() {
             }
         }
     }
+}
+
+#[test]
+fn a_burst_in_small_writes_is_served_if_its_client_releases_in_the_end() {
+    const MANY: u16 = 200;
+    let broker = Broker::start();
+    let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
+    subscriber.subscribe("#", 0);
+    let mut other = Conn::connected(&broker, Version::V5, "other");
+    let mut conn = Conn::connected(&broker, Version::V5, "burst");
+    for round in 0..2 {
+        for id in 1..=MANY {
+            conn.publish(&message("t", 2, id, b"x"));
+            // The server has read each by itself. In the second round the client has had its answer, too.
+            match round {
+                0 => assert!(other.is_served()),
+                _ => assert_eq!(conn.packet().ack(PubRec).0, id),
+            }
+        }
+        if round == 0 {
+            for id in 1..=MANY {
+                assert_eq!(conn.packet().ack(PubRec), (id, ReasonCode::SUCCESS));
+            }
+        }
+        for id in 1..=MANY {
+            conn.acknowledge(PubRel, id);
+            assert_eq!(conn.packet().ack(PubComp), (id, ReasonCode::SUCCESS));
+            subscriber.packet().publish();
+        }
+    }
+    assert!(conn.is_served());
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Sessions {
         let row = self.rows.get(id);
         let holder = row.holder;
         self.away_name_bytes -= self.clients.get(row.client).len();
-        self.evicted.remove(&id);
+        self.evicted_bytes -= self.evicted.remove(&id).unwrap_or_default();
         let away = self.away.remove(holder);
         self.due.remove(&(away.due_s(), id));
         let len = away.state_bytes as usize;
@@ -159,9 +159,11 @@ impl Sessions {
         let Some(Absent { bytes, .. }) = self.absent(id.row, counts) else {
             return false;
         };
-        if self.evicted.insert(id.row, bytes).is_some() {
+        if self.evicted.contains_key(&id.row) {
             return false;
         }
+        self.evicted.insert(id.row, bytes);
+        self.evicted_bytes += bytes;
         let away = self.away.get_mut(holder);
         self.due.remove(&(away.due_s(), id.row));
         away.expires_s = EVICTED_S;
@@ -171,7 +173,7 @@ impl Sessions {
 
     /// Bytes of sessions that are evicted and have not ended yet.
     pub fn evicted_bytes(&self) -> usize {
-        self.evicted.values().sum()
+        self.evicted_bytes
     }
 
     /// The last session that was away is gone: gives back tables that have grown large.

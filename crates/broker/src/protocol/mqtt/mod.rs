@@ -8,6 +8,7 @@
 //! specification. A single subscription costs as much memory as over WebSocket, and 20 bytes.
 
 pub(crate) mod access;
+mod beyond;
 pub(crate) mod connect;
 pub(crate) mod deliver;
 pub(crate) mod ending;

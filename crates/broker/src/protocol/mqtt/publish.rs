@@ -9,12 +9,13 @@ use crore_wire::mqtt::{
 use crore_wire::topic;
 
 use super::super::publish::check_fields;
+use super::beyond::Beyond;
 use super::deliver::SENT_PER_STEP;
 use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
+use crate::conn::V5;
 use crate::conn::io::Io;
-use crate::conn::{FRAMED, V5};
 use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::properties::{EVENT, KEY};
 use crate::mail::{self, Outcome};
@@ -109,7 +110,7 @@ impl Front {
         let name = self.named(slot, publish)?;
         let id = publish.packet_id.map_or(0, PacketId::get);
         if publish.qos != Qos::AtMostOnce {
-            self.expect_answer(slot, id, publish.qos)?;
+            self.expect_answer(slot, id, publish.qos);
             if self.came_before(slot, id, publish.qos) {
                 return Ok(());
             }
@@ -166,52 +167,23 @@ impl Front {
         Ok(name)
     }
 
-    /// Bytes came from the client.
-    pub(in crate::protocol) fn mqtt_bytes_came(&mut self, slot: u32) {
-        let extra = self.conns.find_extra_mut(slot);
-        if let Some(mqtt) = extra.and_then(|extra| extra.mqtt.as_mut()) {
-            mqtt.unreleasing = match mqtt.received.is_empty() {
-                true => 0,
-                false => mqtt.unreleasing.saturating_add(1),
-            };
-        }
-    }
-
-    /// Takes a place among the answers, which keep the order of the publishes.
-    ///
-    /// # Errors
-    /// A client of 5.0 sends messages past the Receive Maximum and does not release those of QoS 2 that had their PUBREC [MQTT-3.3.4-7]. Messages
-    /// that wait for our answer do not count: with many of them the client is not read. Nor does a burst: a client may send at once what its
-    /// user publishes, and has read no PUBREC before it is done, so bytes must have come from it several times, with nothing released.
-    /// A client of 3.1.1 is told no limit, and has 65,535 ids.
-    fn expect_answer(&mut self, slot: u32, id: u16, qos: Qos) -> Result<(), ReasonCode> {
-        let row = self.conns.get(slot);
-        let (v5, framed) = (row.wants(V5), row.wants(FRAMED));
+    /// Takes a place among the answers, which keep the order of the publishes. Notes that a client of 5.0 sends a message past the Receive
+    /// Maximum [MQTT-3.3.4-7]. One of 3.1.1 is told no limit, and has 65,535 ids.
+    fn expect_answer(&mut self, slot: u32, id: u16, qos: Qos) {
+        let v5 = self.conns.get(slot).wants(V5);
         let most = usize::from(self.world.settings.mqtt.receive_max);
-        // Over WebSocket libraries write each packet of a burst, and its frame's header, by itself.
-        let turns = if framed { most * 4 } else { most.div_ceil(2) };
+        let now_s = self.now.s;
         let mqtt = self.mqtt_state(slot);
         let known = mqtt.received.contains(&id);
-        let further = v5 && !known;
-        let in_turns = usize::from(mqtt.unreleasing) >= turns;
-        if further && in_turns && mqtt.received.len() >= most {
-            let waits = |answer: &&Answer| answer.exactly_once && !answer.again;
-            let unanswered = mqtt.answers.iter().filter(waits).count();
-            let unreleased = mqtt.received.len().saturating_sub(unanswered);
-            let looked_at = mqtt.answers.len();
-            self.work.steps.add(looked_at / SENT_PER_STEP);
-            if unreleased >= most {
-                return Err(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED);
-            }
+        if v5 && !known && mqtt.received.len() >= most {
+            mqtt.beyond = Some(Beyond::sent(mqtt.beyond, now_s));
         }
-        let mqtt = self.mqtt_state(slot);
         mqtt.answers.push_back(Answer {
             packet_id: id,
             exactly_once: qos == Qos::ExactlyOnce,
             again: qos == Qos::ExactlyOnce && known,
             reason: None,
         });
-        Ok(())
     }
 
     /// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
@@ -382,6 +354,8 @@ impl Front {
     /// PUBREL: the id of a QoS 2 message is free again.
     pub(super) fn client_released(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
         let version = self.version(slot);
+        let most = usize::from(self.world.settings.mqtt.receive_max);
+        let now_s = self.now.s;
         let mqtt = self.mqtt_state(slot);
         let seen = mqtt.answers.len();
         let mut answers = mqtt.answers.iter();
@@ -390,8 +364,10 @@ impl Front {
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
         let known = mqtt.received.remove(&id.get());
-        // Who releases some is about to release the others; one is not enough.
-        mqtt.unreleasing /= 2;
+        if known && mqtt.beyond.is_some() {
+            let is_beyond = mqtt.received.len() >= most;
+            mqtt.beyond = is_beyond.then(|| Beyond::released(now_s));
+        }
         self.work.steps.add(seen / SENT_PER_STEP);
         let ack = Ack {
             packet_id: id,

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
+use super::beyond::Beyond;
 use crate::base::access::Who;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::write_varint;
@@ -83,8 +84,8 @@ pub struct Mqtt {
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
-    /// How often bytes came from the client while it had some of these to release; half as often with each release.
-    pub unreleasing: u16,
+    /// There are more of these than the Receive Maximum, or as many and other messages came besides.
+    pub beyond: Option<Beyond>,
     /// The answers to the client's publishes, in their order.
     pub answers: VecDeque<Answer>,
     /// Acknowledgements of SUBSCRIBE packets that wait for homes.

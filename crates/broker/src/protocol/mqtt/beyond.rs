@@ -1,0 +1,94 @@
+//! Clients of 5.0 that send messages past the Receive Maximum [MQTT-3.3.4-7].
+//!
+//! Libraries send at once what their users publish, each packet by itself, whatever the CONNACK says, and the PUBRELs stand behind all that.
+//! Such a burst is served, however it comes: it is bounded by the packet ids, as all that clients of 3.1.1 send. A client that has its PUBRECs and sends no
+//! PUBREL is ended.
+
+use crore_wire::mqtt::ReasonCode;
+
+use super::ending::words_of;
+use crate::conn::io::Io;
+use crate::conn::{CLOSING, PAUSED};
+use crate::protocol::front::Front;
+use crate::store::slab::NONE;
+
+/// Seconds that a client which has gone past the maximum may send no message and release none: longer than its way to us and back takes.
+const QUIET_S: u32 = 3;
+/// Seconds for which it may send messages and release none: what its library has taken from its user takes minutes on a slow link.
+const BURST_S: u32 = 300;
+
+/// When a client that has gone past the maximum last sent a message, and last released one.
+#[derive(Clone, Copy)]
+pub struct Beyond {
+    sent_s: u32,
+    released_s: u32,
+}
+
+impl Beyond {
+    /// It has released a message, or cannot release any before we go on.
+    pub fn released(now_s: u32) -> Beyond {
+        Beyond {
+            sent_s: now_s,
+            released_s: now_s,
+        }
+    }
+
+    /// It has sent a further message.
+    pub fn sent(before: Option<Beyond>, now_s: u32) -> Beyond {
+        Beyond {
+            sent_s: now_s,
+            released_s: before.map_or(now_s, |before| before.released_s),
+        }
+    }
+
+    /// Whether it has had the time to release messages.
+    fn is_over(self, now_s: u32) -> bool {
+        self.sent_s + QUIET_S < now_s || self.released_s + BURST_S < now_s
+    }
+}
+
+impl Front {
+    /// A second has passed: ends a client that has gone past the Receive Maximum and does not release.
+    pub(in crate::protocol) fn mqtt_second<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.does_not_release(slot) {
+            let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
+            self.scratch.reply().clear();
+            return self.mqtt_end_wrong(slot, reason, words_of(reason), io);
+        }
+        self.collapse(slot);
+    }
+
+    fn does_not_release(&mut self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        let closing = row.is(CLOSING);
+        let waits_for_us = row.is(PAUSED) || row.spill != NONE || row.outbox != NONE;
+        let now_s = self.now.s;
+        if self.mqtt(slot).is_none_or(|mqtt| mqtt.beyond.is_none()) {
+            return false;
+        }
+        let mqtt = self.mqtt_state(slot);
+        if waits_for_us || !mqtt.answers.is_empty() {
+            mqtt.beyond = Some(Beyond::released(now_s));
+        }
+        !closing && mqtt.beyond.is_some_and(|beyond| beyond.is_over(now_s))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_over_when_it_is_quiet_or_has_sent_for_long_and_released_nothing() {
+        let mut beyond = Beyond::sent(None, 10);
+        for now_s in 11..=10 + BURST_S - QUIET_S {
+            beyond = Beyond::sent(Some(beyond), now_s);
+            assert!(!beyond.is_over(now_s + QUIET_S), "{now_s}");
+            assert!(beyond.is_over(now_s + QUIET_S + 1), "{now_s}");
+        }
+        let last_s = 10 + BURST_S;
+        assert!(!Beyond::sent(Some(beyond), last_s).is_over(last_s));
+        assert!(Beyond::sent(Some(beyond), last_s + 1).is_over(last_s + 1));
+        assert!(!Beyond::released(last_s + 1).is_over(last_s + 1));
+    }
+}
