@@ -83,14 +83,15 @@ impl<B> Shared<B> {
 }
 
 impl<B: Batch> Engine<B> {
-    /// Starts the thread. It calls `committed` with the batches of each group once that group is synced, and `failed` once if the
-    /// log fails: nothing is committed from then on, and the process should end.
+    /// Starts the thread. It calls `committed` with the batches of each group once that group is synced, `full` when [`State::is_full`]
+    /// changes, and `failed` once if the log fails: nothing is committed from then on, and the process should end.
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub fn start<S>(
         log: Log<S>,
         mut committed: impl FnMut(Vec<B>) + Send + 'static,
+        mut full: impl FnMut(bool) + Send + 'static,
         failed: impl FnOnce(io::Error) + Send + 'static,
     ) -> io::Result<Engine<B>>
     where
@@ -103,7 +104,6 @@ impl<B: Batch> Engine<B> {
                 end: log.end(),
                 state: State {
                     figures: log.figures(),
-                    is_full: !log.is_prepared(),
                     ..State::default()
                 },
                 wishes: Wishes::default(),
@@ -114,7 +114,7 @@ impl<B: Batch> Engine<B> {
         });
         let of_thread = Arc::clone(&shared);
         let run = move || {
-            if let Err(error) = of_thread.run(log, &mut committed) {
+            if let Err(error) = of_thread.run(log, &mut committed, &mut full) {
                 failed(error);
             }
         };
@@ -174,6 +174,7 @@ impl<B: Batch> Shared<B> {
         &self,
         mut log: Log<S>,
         committed: &mut impl FnMut(Vec<B>),
+        full: &mut impl FnMut(bool),
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
         while let Some(Work { wishes, group }) = self.next(log.group_bytes(), log.is_prepared()) {
@@ -203,7 +204,11 @@ impl<B: Batch> Shared<B> {
             // Behind the answers, so that nobody waits for it; where there is no room, not for each group.
             let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY);
             if wishes.is_some() || is_due && !log.is_prepared() {
+                let was_full = full_since.is_some();
                 full_since = (!log.prepare()?).then(Instant::now);
+                if was_full != full_since.is_some() {
+                    full(!was_full);
+                }
                 self.note(&log, |state| state.is_full = full_since.is_some());
             }
         }

@@ -187,7 +187,8 @@ fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
             .into_iter()
             .for_each(|it| answer.send(it.0).expect("a reader"))
     };
-    let engine = Engine::start(log, committed, |error| panic!("{error}")).expect("a thread");
+    let engine =
+        Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
     // Four megabytes are more than fits beside the filler.
     for number in 0..64_u8 {
         engine.append(Bytes(vec![number; 64 << 10]));
@@ -226,7 +227,10 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
             .into_iter()
             .for_each(|it| answer.send(it.0).expect("a reader"))
     };
-    let engine = Engine::start(log, committed, |error| panic!("{error}")).expect("a thread");
+    let (say, said) = mpsc::channel();
+    let full = move |full| say.send(full).expect("a listener");
+    let failed = |error| panic!("{error}");
+    let engine = Engine::start(log, committed, full, failed).expect("a thread");
     let mut sent = 0;
     for round in 1..4_u8 {
         while !engine.state().is_full {
@@ -246,6 +250,8 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
     }
     assert!(sent > 3 * 3 * 15 && engine.state().syncs >= sent);
     assert!(engine.state().figures.bytes <= 6 << 20);
+    drop(engine);
+    assert!(said.iter().eq([true, false].repeat(3)));
 }
 
 #[test]
@@ -254,7 +260,8 @@ fn each_batch_is_answered_once_in_order_and_is_on_disk_then() {
     let (answer, answered) = mpsc::channel();
     let log = open(&place.0).expect("a new log");
     let committed = move |group: Vec<Bytes>| answer.send(group).expect("a reader");
-    let engine = Engine::start(log, committed, |error| panic!("{error}")).expect("a thread");
+    let engine =
+        Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
     let numbers = |group: &[Bytes]| -> Vec<u32> {
         let number = |it: &Bytes| u32::from_le_bytes(it.0[..4].try_into().expect("a number"));
         group.iter().map(number).collect()

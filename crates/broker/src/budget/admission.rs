@@ -20,7 +20,7 @@ mod tests;
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use client::Client;
 use client::Clients;
@@ -50,6 +50,8 @@ pub enum Reached {
     TopicsOfAddress,
     /// Bytes of the address' messages in logs.
     LogBytesOfAddress,
+    /// Room on the disk of the engine.
+    Disk,
 }
 
 /// Shared by all shards, and by their worlds before and after a change of the settings: the counts go on.
@@ -87,6 +89,8 @@ pub struct Counts {
     /// Sums of the shards' counts.
     pub totals: Totals,
     followers_max: AtomicU32,
+    /// The engine takes nothing more for now.
+    disk_is_full: AtomicBool,
     seed: u64,
 }
 
@@ -124,6 +128,7 @@ impl Admission {
             account: Account::new(limits.memory_bytes),
             totals: Totals::default(),
             followers_max: AtomicU32::new(0),
+            disk_is_full: AtomicBool::new(false),
             seed,
         };
         counts.change(settings);
@@ -336,6 +341,22 @@ impl Counts {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the engine takes further messages.
+    ///
+    /// # Errors
+    /// When its disk is full.
+    pub fn may_write(&self) -> Result<(), Reached> {
+        match self.disk_is_full.load(Relaxed) {
+            true => Err(Reached::Disk),
+            false => Ok(()),
+        }
+    }
+
+    /// The disk of the engine has become full, or has room again.
+    pub fn set_disk_full(&self, is_full: bool) {
+        self.disk_is_full.store(is_full, Relaxed);
     }
 
     /// This many bytes of the client's are now kept.

@@ -120,17 +120,23 @@ impl Home {
         fact: &Fact<'_>,
         around: &Around<'_>,
     ) -> Result<Reserved, Outcome> {
+        let makes = match fact {
+            Fact::Publish(_) => true,
+            Fact::Topic { change, .. } => *change == Change::Create,
+        };
+        if makes {
+            self.admission.may_write().map_err(Outcome::Full)?;
+        }
         let found = self.admit(fact, around)?;
         let (hash, _, client) = fact.topic();
         let owner = self.admission.log_owner(client);
-        let (makes, bytes) = match fact {
+        let bytes = match fact {
             Fact::Publish(message)
                 if owner.is_known() && self.would_keep(message, around.settings, around.rules) =>
             {
-                (true, message.data.len())
+                message.data.len()
             }
-            Fact::Publish(_) => (true, 0),
-            Fact::Topic { change, .. } => (*change == Change::Create, 0),
+            Fact::Publish(_) | Fact::Topic { .. } => 0,
         };
         self.admission.keep(owner, bytes);
         self.coming.add(hash, makes && found.row.is_none());

@@ -32,7 +32,7 @@ impl Reached {
     /// The status of the answer.
     pub(super) fn status(self) -> u16 {
         match self {
-            Reached::Connections | Reached::Publishes | Reached::Topics => 503,
+            Reached::Connections | Reached::Publishes | Reached::Topics | Reached::Disk => 503,
             Reached::ConnectionsOfAddress
             | Reached::SessionsOfAddress
             | Reached::PublishesOfAddress
@@ -56,6 +56,9 @@ impl Reached {
             }
             Reached::TopicsOfAddress => "limits.topics_per_address_per_s is reached",
             Reached::LogBytesOfAddress => "limits.log_bytes_per_address_max is reached",
+            Reached::Disk => {
+                "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full"
+            }
         }
     }
 }

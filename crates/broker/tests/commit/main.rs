@@ -1,5 +1,6 @@
 //! Homes whose engine takes time, or loses batches: nothing is answered or seen before it is committed, and each write takes effect once.
 
+mod full;
 mod groups;
 mod sessions;
 mod silence;
@@ -23,6 +24,14 @@ struct Town(support::Town);
 
 impl Town {
     fn new(shards: u16, change: impl FnOnce(&mut Settings)) -> Town {
+        Town::of(&Town::world(shards, change))
+    }
+
+    fn of(world: &Arc<World>) -> Town {
+        Town(support::Town::new(world, Pace::default(), NOW))
+    }
+
+    fn world(shards: u16, change: impl FnOnce(&mut Settings)) -> Arc<World> {
         let mut settings = Settings {
             rules: vec![Rule {
                 log_messages: 100,
@@ -33,11 +42,10 @@ impl Town {
         change(&mut settings);
         let world = support::partitioned(settings, shards, shards, 2 * shards);
         let world = Arc::into_inner(world).expect("nobody else has it");
-        let world = Arc::new(World {
+        Arc::new(World {
             writer: Some(1),
             ..world
-        });
-        Town(support::Town::new(&world, Pace::default(), NOW))
+        })
     }
 
     /// All that can happen before the engine answers.
