@@ -64,7 +64,14 @@ pub struct State {
     pub syncs: u64,
     /// How long that took, in all.
     pub sync_time: Duration,
+    /// How often it took less than 1, 2, 4, 8, ... microseconds, and not less than half of that; the last one has all that took longer.
+    pub sync_counts: [u64; SYNC_TIMES],
+    /// Batches that were synced.
+    pub batches: u64,
 }
+
+/// Classes of [`State::sync_counts`]: up to 16 s.
+pub const SYNC_TIMES: usize = 26;
 
 /// What the thread is to do.
 struct Work<B> {
@@ -195,9 +202,13 @@ impl<B: Batch> Shared<B> {
                         Some(wishes) => carry_out(&mut log, wishes)?,
                     }
                 }
+                let took = began.elapsed();
+                let bits = u128::BITS - took.as_micros().leading_zeros();
                 self.note(&log, |state| {
                     state.syncs += 1;
-                    state.sync_time += began.elapsed();
+                    state.batches += group.len() as u64;
+                    state.sync_time += took;
+                    state.sync_counts[(bits as usize).min(SYNC_TIMES - 1)] += 1;
                 });
                 committed(group);
             }

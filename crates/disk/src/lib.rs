@@ -22,7 +22,7 @@ mod scan;
 mod storage;
 
 pub use directory::{Directory, OpenError};
-pub use engine::{Batch, Engine, State};
+pub use engine::{Batch, Engine, SYNC_TIMES, State};
 pub use format::{Identity, VERSION};
 pub use log::{CommitError, End, Figures, Log, Options};
 pub use reader::Reader;

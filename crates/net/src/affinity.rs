@@ -1,4 +1,4 @@
-//! Which cores there are, and pinning a thread to one.
+//! Which cores there are, pinning a thread to one, and letting others go first.
 
 use std::io;
 
@@ -21,6 +21,17 @@ pub fn pin_to(core: usize) -> io::Result<()> {
     crate::sys::check(unsafe {
         libc::sched_setaffinity(0, size_of_val(&mask), mask.as_ptr().cast())
     })
+}
+
+/// The calling thread gets its cores after all others: what it does may take long.
+///
+/// # Errors
+/// Those of `setpriority(2)`; a sandbox may forbid it.
+pub fn give_way() -> io::Result<()> {
+    /// The lowest priority.
+    const NICE: libc::c_int = 19;
+    // SAFETY: it reads no memory; 0 is the calling thread.
+    crate::sys::check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) })
 }
 
 /// The cores that the calling thread may run on, in order. Called before any pinning they are those of the process
@@ -52,6 +63,20 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_thread_gives_way_alone() {
+        let nice = || {
+            // SAFETY: it reads no memory; 0 is the calling thread.
+            unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+        };
+        let before = nice();
+        let given = std::thread::spawn(move || {
+            give_way().unwrap();
+            nice()
+        });
+        assert_eq!((given.join().unwrap(), nice()), (19, before));
     }
 
     #[test]

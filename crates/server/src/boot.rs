@@ -48,14 +48,13 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let durable = engine(resumed.log, &world, &senders)?;
     let (reports, reported) =
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
-    let mut wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
-    wakes.push(reported.fd());
+    let wakes = inboxes.iter().map(|inbox| inbox.fd());
     let (desk, askers) = access::start(file.access.as_ref(), answers(&senders))?;
     let entry = Entry {
         listen: listen.clone(),
         backlog: file.backlog,
         group: Group::new(),
-        wakes,
+        wakes: wakes.chain([reported.fd()]).collect(),
     };
     let board = Board::new(shards);
     let (ready, started) = mpsc::channel();
@@ -99,6 +98,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             world,
             desk,
             durable,
+            recovery: resumed.took,
             tls,
         },
     })
@@ -140,7 +140,9 @@ fn engine(
     shards: &[Sender<Letter>],
 ) -> anyhow::Result<Option<Durable>> {
     log.map(|log| {
-        let started = Durable::start(log, world.placement(), shards.to_vec());
+        let admission = world.admission.clone();
+        let full = move |is_full| admission.set_disk_full(is_full);
+        let started = Durable::start(log, world.placement(), shards.to_vec(), full);
         started.context("cannot start the thread of the log")
     })
     .transpose()

@@ -16,6 +16,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::disk::Disk;
 use super::limits::{self, Limit};
 use super::plane::Plane;
 use super::process;
@@ -47,6 +48,7 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
         latency: stats::latency(&shards),
         uptime_s: plane.uptime().as_secs_f64(),
         reloads: plane.life().reloads(),
+        disk: Disk::of(plane.life()),
         admin: [
             plane.port().refused(),
             plane.port().slow(),
@@ -69,6 +71,7 @@ struct Exposed {
     latency: Latency,
     uptime_s: f64,
     reloads: Reloads,
+    disk: Disk,
     /// Connections of the admin port that were refused, and that were slow.
     admin: [u64; 3],
 }
@@ -382,6 +385,7 @@ impl Collector for Exposed {
         let out = &mut out;
         self.process(out)?;
         self.reloads(out)?;
+        self.disk.encode(out)?;
         self.connections(out)?;
         self.sums(out, COUNTERS, MetricType::Counter)?;
         self.sums(out, GAUGES, MetricType::Gauge)?;

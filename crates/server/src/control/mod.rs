@@ -10,6 +10,7 @@
 mod api;
 mod body;
 mod console;
+mod disk;
 mod door;
 mod gate;
 mod limits;

@@ -11,7 +11,9 @@ pub mod state;
 mod stop;
 mod supervisor;
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crore_broker::World;
 use crore_net::signal::Signal;
@@ -24,6 +26,7 @@ use crate::shard_loop::Durable;
 use crate::tls;
 use shards::Shards;
 use signals::Coming;
+use state::{Checkpoints, Progress, Server};
 
 /// The state that a life begins with.
 pub struct Start {
@@ -37,6 +40,8 @@ pub struct Start {
     pub desk: Desk,
     /// The engine of durable messages, where there is one.
     pub durable: Option<Durable>,
+    /// How long it took to read what the last server left.
+    pub recovery: Duration,
     /// The parts of TLS that the shards share, where TLS is on.
     pub tls: Option<tls::Shared>,
 }
@@ -50,6 +55,8 @@ struct Inner {
     shards: Shards,
     desk: Desk,
     durable: Option<Durable>,
+    checkpoints: Arc<Progress>,
+    recovery: Duration,
     running: Mutex<Running>,
     tls: Option<tls::Shared>,
     /// Held while settings are read again.
@@ -80,11 +87,19 @@ pub struct Reloads {
 impl Life {
     /// Begins.
     pub fn new(start: Start, shards: Shards) -> Self {
+        let checkpoints = Progress::default();
+        if let (Some(_), Some(directory)) = (&start.durable, start.effective.file.state.directory())
+        {
+            let base_bytes = state::base_bytes(directory);
+            checkpoints.base_bytes.store(base_bytes, Relaxed);
+        }
         Life(Arc::new(Inner {
             args: start.args,
             shards,
             desk: start.desk,
             durable: start.durable,
+            checkpoints: Arc::new(checkpoints),
+            recovery: start.recovery,
             running: Mutex::new(Running {
                 effective: start.effective,
                 world: start.world,
@@ -121,6 +136,21 @@ impl Life {
         self.running().reloads
     }
 
+    /// How the log of durable messages is, where there is one.
+    pub fn log_state(&self) -> Option<crore_disk::State> {
+        self.0.durable.as_ref().map(Durable::state)
+    }
+
+    /// Figures of its checkpoints.
+    pub fn checkpoints(&self) -> &Progress {
+        &self.0.checkpoints
+    }
+
+    /// How long it took to read what the last server left.
+    pub fn recovery(&self) -> Duration {
+        self.0.recovery
+    }
+
     /// Moves the clients off and stops, as SIGTERM does.
     pub fn drain(&self) {
         self.0.leave.notify_one();
@@ -131,6 +161,7 @@ impl Life {
         supervisor::ready(&self.effective().file.listen);
         supervisor::watch(self.0.shards.clone());
         memory::let_go_of_text();
+        let checkpoints = self.begin_checkpoints();
         loop {
             let signal = tokio::select! {
                 signal = signals.next() => signal,
@@ -151,15 +182,35 @@ impl Life {
         }
         self.running().stops = true;
         tokio::select! {
-            () = self.stop() => {}
+            () = self.stop(checkpoints) => {}
             () = interrupted(&mut signals) => tracing::warn!("SIGINT: ended at once"),
         }
     }
 
+    fn begin_checkpoints(&self) -> Option<Checkpoints> {
+        let life = self.clone();
+        let started = Checkpoints::start(Server {
+            settings: self.effective().file.state,
+            shards: self.0.shards.clone(),
+            durable: self.0.durable.clone()?,
+            world: Box::new(move || life.world()),
+            progress: self.0.checkpoints.clone(),
+        });
+        let failed = |error: &std::io::Error| {
+            tracing::error!(
+                "cannot start the thread of checkpoints, so that the log only grows: {error}"
+            );
+        };
+        started.inspect_err(failed).ok()
+    }
+
     /// Moves the clients off, and leaves the state to the next server that the settings ask for.
-    async fn stop(&self) {
+    async fn stop(&self, checkpoints: Option<Checkpoints>) {
         let shards = &self.0.shards;
         stop::move_off(shards, &self.effective().file.drain).await;
+        if let Some(checkpoints) = checkpoints {
+            checkpoints.stop().await;
+        }
         let log = self.0.durable.as_ref().map(Durable::end);
         stop::leave(shards, &self.effective().file.state, &self.world(), log).await;
     }

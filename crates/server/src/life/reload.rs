@@ -142,6 +142,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
         access: now.access.clone(),
         admin: now.admin.clone(),
         tls: now.tls.changeable(&asked.tls),
+        state: now.state.changeable(&asked.state),
         ..asked.clone()
     };
     let (limits, former) = (&mut file.limits, &now.limits);

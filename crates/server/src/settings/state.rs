@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crore_disk::Options;
 use serde::{Deserialize, Serialize};
 
 use super::problems::{Check, ranges};
@@ -47,6 +48,25 @@ impl State {
     /// Whether messages are on disk before they are answered.
     pub fn is_durable(&self) -> bool {
         self.durable && self.directory().is_some()
+    }
+
+    /// Bytes of a segment of the log.
+    pub fn segment_bytes(&self) -> u64 {
+        /// So many have room for the files that wait as segments, and for a checkpoint.
+        const SEGMENTS: u64 = 16;
+        let usual = Options::default().segment_bytes;
+        (self.bytes_max as u64 / SEGMENTS).clamp(64 << 10, usual)
+    }
+
+    /// What a running server can take of other settings: the log stays where it is.
+    pub fn changeable(&self, asked: &State) -> State {
+        match self.is_durable() || asked.is_durable() {
+            true => State {
+                deadline_s: asked.deadline_s,
+                ..self.clone()
+            },
+            false => asked.clone(),
+        }
     }
 
     /// Checks the values.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, PartitionId, Placement};
-use crore_disk::{Directory, End, Engine, Log};
+use crore_disk::{Directory, End, Engine, Log, State};
 use crore_net::Sender;
 
 use super::letters::Letter;
@@ -24,7 +24,7 @@ impl crore_disk::Batch for Appended {
 pub struct Durable(Arc<Engine<Appended>>);
 
 impl Durable {
-    /// Starts it behind this log. A failed write or sync ends the process: it is not known what the disk has.
+    /// Starts it behind this log. `full` is told when the disk becomes full and when it has room again. A failed write or sync ends the process: it is not known what the disk has.
     ///
     /// # Errors
     /// When its thread cannot be started.
@@ -32,6 +32,7 @@ impl Durable {
         log: Log<Directory>,
         placement: Placement,
         shards: Vec<Sender<Letter>>,
+        full: impl FnMut(bool) + Send + 'static,
     ) -> io::Result<Durable> {
         let committed = move |group: Vec<Appended>| {
             for Appended(batch) in group {
@@ -54,12 +55,22 @@ impl Durable {
             );
             std::process::exit(1);
         };
-        Engine::start(log, committed, failed).map(|engine| Durable(Arc::new(engine)))
+        Engine::start(log, committed, full, failed).map(|engine| Durable(Arc::new(engine)))
     }
 
     /// Where the log ends.
     pub fn end(&self) -> End {
         self.0.end()
+    }
+
+    /// How the log is.
+    pub fn state(&self) -> State {
+        self.0.state()
+    }
+
+    /// A base of so many bytes has what the segments before this one say: they are removed.
+    pub fn remove_before(&self, segment: u64, base_bytes: u64) {
+        self.0.remove_before(segment, base_bytes);
     }
 }
 

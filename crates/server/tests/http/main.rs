@@ -13,6 +13,7 @@ mod bodies;
 mod bounds;
 mod budget;
 mod chaos;
+mod checkpoints;
 mod clock;
 mod cross_site;
 mod deflate;

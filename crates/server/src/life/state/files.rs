@@ -13,6 +13,8 @@ use crore_disk::End;
 pub const SET_ASIDE: &str = "set-aside";
 /// The directory of the log.
 pub const LOG: &str = "log";
+/// So many bytes of a document are brought to disk at once: a sync of the log that comes meanwhile may have to wait for them.
+const SYNC_BYTES: u64 = 8 << 20;
 /// A base that is being written.
 const PART: &str = "base.part";
 /// The file in a base that a stop has written, until the next start goes on from it.
@@ -86,6 +88,18 @@ impl Base {
             }
         }
         Ok(found)
+    }
+
+    /// Bytes of its files.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn bytes(&self, directory: &Path) -> io::Result<u64> {
+        let mut bytes = 0;
+        for entry in fs::read_dir(self.path(directory))? {
+            bytes += entry?.metadata()?.len();
+        }
+        Ok(bytes)
     }
 
     /// Whether a stop has written it, and no server has served since then: what is no part of the log is valid too.
@@ -162,6 +176,8 @@ pub struct Document {
     blocks: u64,
     /// Bytes of its blocks.
     pub bytes: u64,
+    /// How many of them are on disk.
+    synced: u64,
 }
 
 impl Document {
@@ -183,6 +199,7 @@ impl Document {
                 path,
                 blocks: 0,
                 bytes: 0,
+                synced: 0,
             }),
             Err(error) => Err(format!("{}: {error}", path.display())),
         }
@@ -194,11 +211,15 @@ impl Document {
     /// Those of the file system.
     pub fn block(&mut self, block: &[u8]) -> Result<(), String> {
         let head = seal(self.blocks, block);
-        let written = (self.file.write_all(&head)).and_then(|()| self.file.write_all(block));
-        written.map_err(|error| format!("{}: {error}", self.path.display()))?;
         self.blocks += 1;
         self.bytes += block.len() as u64;
-        Ok(())
+        let mut written = (self.file.write_all(&head)).and_then(|()| self.file.write_all(block));
+        if self.bytes - self.synced >= SYNC_BYTES {
+            self.synced = self.bytes;
+            let flushed = written.and_then(|()| self.file.flush());
+            written = flushed.and_then(|()| self.file.get_ref().sync_data());
+        }
+        written.map_err(|error| format!("{}: {error}", self.path.display()))
     }
 
     /// Brings it to disk; returns the bytes of its blocks.

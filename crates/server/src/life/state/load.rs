@@ -38,16 +38,11 @@ pub fn newest(directory: &Path) -> anyhow::Result<Option<Documents>> {
         return Ok(None);
     };
     remove_bases(directory, Some(base))?;
-    let found = base.documents(directory)?;
-    for path in &found {
-        check_version(path)?;
+    for path in base.documents(directory)? {
+        check_version(&path)?;
     }
-    match documents(found) {
-        Ok(documents) => Ok(Some(Documents {
-            base,
-            clean: base.is_clean(directory),
-            documents,
-        })),
+    match Documents::of(directory, base) {
+        Ok(documents) => Ok(Some(documents)),
         Err(why) => {
             set_aside(directory, base, &why)?;
             Ok(None)
@@ -56,6 +51,42 @@ pub fn newest(directory: &Path) -> anyhow::Result<Option<Documents>> {
 }
 
 impl Documents {
+    /// Those of this base.
+    ///
+    /// # Errors
+    /// Why they cannot be used.
+    pub fn of(directory: &Path, base: Base) -> Result<Documents, String> {
+        let found = base.documents(directory);
+        let found =
+            found.map_err(|error| format!("{}: {error}", base.path(directory).display()))?;
+        Ok(Documents {
+            base,
+            clean: base.is_clean(directory),
+            documents: documents(found)?,
+        })
+    }
+
+    /// Reads what belongs to this home.
+    ///
+    /// # Errors
+    /// Why they are damaged.
+    pub fn read(
+        &self,
+        mut restored: Restored,
+        placement: Placement,
+        home: ShardId,
+    ) -> Result<Restored, String> {
+        for Document { path, head, .. } in &self.documents {
+            let before = Placement::new(head.partitions, head.homes);
+            let mut heirs = placement.heirs(before, head.home);
+            if heirs.any(|heir| heir == home) {
+                let read = read_into(&mut restored, path);
+                read.map_err(|why| format!("{}: {why}", path.display()))?;
+            }
+        }
+        restored.finish().map_err(|why| why.to_string())
+    }
+
     /// What all of them have in common: the epoch, the seed, and the number of partitions.
     pub fn head(&self) -> &Head {
         &self.documents[0].head
@@ -85,15 +116,7 @@ pub fn restore(
     if !documents.clean {
         restored = restored.without_local_state();
     }
-    for Document { path, head, .. } in &documents.documents {
-        let before = Placement::new(head.partitions, head.homes);
-        let mut heirs = world.placement().heirs(before, head.home);
-        if heirs.any(|heir| heir == home) {
-            let read = read_into(&mut restored, path);
-            read.map_err(|why| format!("{}: {why}", path.display()))?;
-        }
-    }
-    shard.adopt(restored.finish().map_err(|why| why.to_string())?);
+    shard.adopt(documents.read(restored, world.placement(), home)?);
     Ok(shard)
 }
 

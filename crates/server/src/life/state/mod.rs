@@ -5,7 +5,9 @@
 //! a base that a stop has written, once: before the successor serves anybody the base is marked, so that a crash later never brings it
 //! back. Without a log the whole base is used once. Files that cannot be used are set aside, and the log says so.
 
+mod checkpoint;
 mod files;
+mod index;
 mod load;
 mod replay;
 mod store;
@@ -14,6 +16,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crore_broker::{Now, PartitionId, Shard, World};
 use crore_disk::{Directory, Identity, Log, Options};
@@ -24,6 +27,7 @@ use files::{Base, LOG, remove_bases, sync};
 use load::Documents;
 use replay::{Failed, Replayed, Source, replay};
 
+pub use checkpoint::{Checkpoints, Progress, Server, base_bytes};
 pub use store::store;
 
 /// The state with which a server starts.
@@ -36,6 +40,8 @@ pub struct Resumed {
     pub log: Option<Log<Directory>>,
     /// To be used up before anybody is served.
     pub ticket: Option<Ticket>,
+    /// How long it took to read.
+    pub took: Duration,
 }
 
 /// The numbers of a world that outlive the process.
@@ -58,6 +64,7 @@ pub fn resume(
     partitions: PartitionId,
     new_world: impl Fn(Numbers) -> Arc<World>,
 ) -> anyhow::Result<Resumed> {
+    let began = Instant::now();
     let new = Numbers {
         // An epoch of nought would look like none.
         epoch: memory::random_u64() as u32 | 1,
@@ -70,6 +77,7 @@ pub fn resume(
             homes: VecDeque::new(),
             log: None,
             ticket: None,
+            took: Duration::ZERO,
         });
     };
     let mut documents = load::newest(directory)?;
@@ -102,7 +110,11 @@ pub fn resume(
                     same_epoch = false;
                     continue;
                 }
-                return resumed(directory, state, world, documents, (replayed, moment));
+                let resumed = resumed(directory, state, world, documents, (replayed, moment))?;
+                return Ok(Resumed {
+                    took: began.elapsed(),
+                    ..resumed
+                });
             }
             Err(Failed::Documents(why)) => {
                 let damaged = documents.take().expect("they were read");
@@ -182,12 +194,16 @@ fn resumed(
         );
     }
     let mut base = documents.map(|documents| documents.base);
-    let log = log.filter(|_| state.is_durable());
+    let mut log = log.filter(|_| state.is_durable());
     if let Some(log) = &log
         && (base.is_none() || lost.is_some())
     {
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
+    }
+    if let (Some(log), Some(base)) = (&mut log, &base) {
+        log.count_beside(base.bytes(directory)?);
+        log.remove_before(base.end.0)?;
     }
     Ok(Resumed {
         world,
@@ -196,19 +212,16 @@ fn resumed(
             directory: directory.to_path_buf(),
             base: base.filter(|_| log.is_some()),
         }),
+        took: Duration::ZERO,
         log,
     })
 }
 
 /// The layout of a log of at most `state.bytes_max`, which begins behind these documents.
 fn options(state: &State, documents: Option<&Documents>) -> Options {
-    /// A log of so many segments has room for its spare files and a checkpoint.
-    const SEGMENTS: u64 = 16;
-    let bytes_max = state.bytes_max as u64;
-    let usual = Options::default().segment_bytes;
     Options {
-        segment_bytes: (bytes_max / SEGMENTS).clamp(64 << 10, usual),
-        bytes_max,
+        segment_bytes: state.segment_bytes(),
+        bytes_max: state.bytes_max as u64,
         first_segment: documents.map_or(0, |it| it.base.end.0).max(1),
     }
 }

@@ -50,7 +50,7 @@ pub async fn store(
 }
 
 /// The head of the documents of this moment; that of the first home.
-fn head_now(world: &World) -> Head {
+pub fn head_now(world: &World) -> Head {
     Head {
         set: memory::random_u64(),
         epoch: world.epoch,

@@ -1,0 +1,139 @@
+//! Where the batches of each partition stand in some segments of the log: two or three bytes for each.
+
+use crore_disk::{Found, Place, Storage, scan};
+
+/// Bits of a number in a byte; the highest bit says that another byte follows.
+const BITS: u32 = 7;
+
+/// The places of batches, by partition.
+pub struct Index {
+    lists: Vec<List>,
+    /// The last group that was seen.
+    pub last_group: u64,
+}
+
+/// The places of the batches of a partition, in order.
+#[derive(Clone, Default)]
+struct List {
+    /// For each a number: twice the distance from the one before in the same segment; or, odd, the distance of the segments, and a
+    /// second number, the offset in the segment.
+    bytes: Vec<u8>,
+    last: (u64, u64),
+}
+
+impl Index {
+    /// Of batches behind the group `contained`, in segments from `first` to `last`; `partition_of` says where a batch belongs.
+    ///
+    /// # Errors
+    /// When the segments cannot be read, or are damaged.
+    pub fn new(
+        storage: &impl Storage,
+        (first, last): (u64, u64),
+        contained: u64,
+        partitions: u16,
+        partition_of: impl Fn(&[u8]) -> Result<u16, String>,
+    ) -> Result<Index, String> {
+        let mut index = Index {
+            lists: vec![List::default(); usize::from(partitions)],
+            last_group: contained,
+        };
+        if first > last {
+            return Ok(index);
+        }
+        let mut failed = None;
+        let found = scan(storage, first..=last, |found| match found {
+            Found::Batch(place, batch) if place.group > contained => match partition_of(batch) {
+                Ok(partition) => index.add(partition, &place),
+                Err(why) => failed = Some(why),
+            },
+            Found::Batch(..) => {}
+            Found::Damage(damage) => {
+                failed = Some(format!("segment {} of the log is damaged", damage.segment));
+            }
+        });
+        found.map_err(|error| error.to_string())?;
+        failed.map_or(Ok(index), Err)
+    }
+
+    fn add(&mut self, partition: u16, place: &Place) {
+        self.last_group = place.group;
+        let Some(list) = self.lists.get_mut(usize::from(partition)) else {
+            return;
+        };
+        let (segment, offset) = place.of_batch();
+        if segment == list.last.0 {
+            put(&mut list.bytes, (offset - list.last.1) << 1);
+        } else {
+            put(&mut list.bytes, (segment - list.last.0) << 1 | 1);
+            put(&mut list.bytes, offset);
+        }
+        list.last = (segment, offset);
+    }
+
+    /// The places of the batches of a partition, as [`Reader::batch`](crore_disk::Reader::batch) wants them.
+    pub fn of(&self, partition: u16) -> impl Iterator<Item = (u64, u64)> {
+        let mut bytes = self.lists[usize::from(partition)].bytes.iter().copied();
+        let mut at = (0, 0);
+        std::iter::from_fn(move || {
+            let number = take(&mut bytes)?;
+            at = match number & 1 {
+                0 => (at.0, at.1 + (number >> 1)),
+                _ => (at.0 + (number >> 1), take(&mut bytes)?),
+            };
+            Some(at)
+        })
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >> BITS != 0 {
+        bytes.push(number as u8 | 1 << BITS);
+        number >>= BITS;
+    }
+    bytes.push(number as u8);
+}
+
+fn take(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
+    let (mut number, mut shift) = (0, 0);
+    loop {
+        let byte = bytes.next()?;
+        number |= u64::from(byte & !(1 << BITS)) << shift;
+        shift += BITS;
+        if byte >> BITS == 0 {
+            return Some(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_come_back_in_order() {
+        let mut index = Index {
+            lists: vec![List::default(); 2],
+            last_group: 0,
+        };
+        let places = [
+            (1, 4096),
+            (1, 4200),
+            (1, 70_000_000),
+            (2, 4096),
+            (900, 5_000_000_000),
+            (900, 5_000_000_001),
+        ];
+        for (group, (segment, batch)) in (1..).zip(places) {
+            let place = Place {
+                segment,
+                offset: 4096,
+                group,
+                batch,
+            };
+            index.add(1, &place);
+        }
+        assert_eq!(index.last_group, 6);
+        assert_eq!(index.of(0).count(), 0);
+        assert!(index.of(1).eq(places));
+    }
+}

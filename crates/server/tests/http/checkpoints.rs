@@ -1,0 +1,162 @@
+//! Checkpoints: what was replaced, deleted or forgotten leaves the disk; what is there survives a crash; a full disk refuses publishes until
+//! there is room.
+
+use std::path::Path;
+
+use crate::support::http::{Conn, Response, publish};
+use crate::support::state::State;
+use crate::support::stream::Stream;
+use crate::support::{Server, eventually};
+
+/// Bytes of the log and the base together. A segment has a sixteenth of it.
+const BYTES_MAX: u64 = 2 << 20;
+
+fn settings(state: &State) -> String {
+    format!(
+        "{}bytes_max = {BYTES_MAX}\n\
+         [[rule]]\nmatch = \"latest/#\"\nkeep = \"latest\"\n\
+         [[rule]]\nmatch = \"#\"\nlog_messages = 10000\nlog_bytes = \"64 MiB\"\n",
+        state.settings()
+    )
+}
+
+/// Bytes of all files below a directory.
+fn bytes(directory: &Path) -> u64 {
+    // Files come and go meanwhile.
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(it) if it.is_dir() => bytes(&entry.path()),
+        Ok(it) => it.len(),
+        Err(_) => 0,
+    };
+    entries.map(of).sum()
+}
+
+fn try_post(conn: &mut Conn, topic: &str, data: &[u8]) -> Response {
+    conn.request(
+        "POST",
+        &format!("/pub/{topic}"),
+        &[("Content-Type", "text/plain")],
+        data,
+    )
+}
+
+/// Publishes, once there is room.
+fn post(conn: &mut Conn, topic: &str, data: &str) {
+    eventually("room for a message", || {
+        match try_post(conn, topic, data.as_bytes()).status {
+            201 | 202 => Some(()),
+            503 => None,
+            other => panic!("{other}"),
+        }
+    });
+}
+
+/// The newest value of a topic.
+fn value(server: &Server, topic: &str) -> String {
+    let mut stream = Stream::open(server, &format!("/sub/{topic}?since=-1"), &[]);
+    stream.event().expect("a value").data
+}
+
+#[test]
+fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
+    let state = State::new();
+    let settings = settings(&state);
+    let mut server = Server::with(&settings);
+    publish(&server, "kept", "first");
+    let mut stream = Stream::open(&server, "/sub/kept?since=oldest", &[]);
+    let first = stream.event().expect("an event").id;
+    let padding = "x".repeat(20_000);
+    let mut kept = Vec::new();
+    for round in 0..3 {
+        let mut conn = Conn::open(&server);
+        for n in 0..150 {
+            for value in 0..2 {
+                post(
+                    &mut conn,
+                    &format!("latest/{value}"),
+                    &format!("{round}.{n} {padding}"),
+                );
+            }
+            let topic = format!("/pub/churned-{round}.{n}");
+            post(&mut conn, &topic[5..], &padding);
+            assert_eq!(conn.request("DELETE", &topic, &[], b"").status, 200);
+            if n % 10 == 0 {
+                post(&mut conn, "kept", &format!("{round}.{n}"));
+                kept.push(format!("{round}.{n}"));
+            }
+            // The base that is being written comes on top.
+            let used = bytes(&state.0);
+            assert!(used <= BYTES_MAX * 3 / 2, "{used} bytes on disk");
+        }
+        server.kill();
+        server = Server::with_shards(round % 2 + 1, &settings);
+        for topic in ["latest/0", "latest/1"] {
+            assert_eq!(value(&server, topic), format!("{round}.149 {padding}"));
+        }
+        let mut stream = Stream::open(&server, "/sub/kept", &[("Last-Event-ID", &first)]);
+        assert_eq!(stream.data(kept.len()), kept);
+        assert_eq!(Conn::open(&server).get("/pub/churned-0.7", &[]).status, 404);
+    }
+    // The former bases and segments are gone.
+    assert_eq!(state.base().parent(), Some(&*state.0));
+    let log = std::fs::read_dir(state.0.join("log"))
+        .expect("the log")
+        .count();
+    assert!(log <= 16, "{log} files");
+    let newest = state
+        .base()
+        .file_name()
+        .and_then(|name| name.to_str())
+        .map(str::to_string);
+    let number = newest
+        .as_deref()
+        .and_then(|name| name.split('-').nth(1)?.parse::<u32>().ok());
+    assert!(number.is_some_and(|number| number > 10), "{newest:?}");
+}
+
+#[test]
+fn a_full_disk_refuses_publishes_until_messages_have_gone() {
+    let state = State::new();
+    let server = Server::with(&settings(&state));
+    let mut stream = Stream::open(&server, "/sub/big", &[]);
+    let mut conn = Conn::open(&server);
+    let data = [b'x'; 20_000];
+    let mut answered = 0;
+    let refused = loop {
+        let response = try_post(&mut conn, "big", &data);
+        if response.status == 503 {
+            break response;
+        }
+        answered += 1;
+        assert!(
+            answered * data.len() < 4 * BYTES_MAX as usize,
+            "it is not bounded"
+        );
+    };
+    assert!(refused.header("retry-after").is_some());
+    assert!(
+        refused.text().contains("state.bytes_max"),
+        "{}",
+        refused.text()
+    );
+    // Checkpoints make no room while all is kept.
+    assert!(
+        answered * data.len() > BYTES_MAX as usize / 4,
+        "{answered} messages"
+    );
+    assert_eq!(stream.data(answered).len(), answered);
+    assert_eq!(conn.get("/pub/big", &[]).status, 200);
+    server.kill();
+    let server = Server::with(&settings(&state));
+    let mut stream = Stream::open(&server, "/sub/big?since=oldest", &[]);
+    assert_eq!(stream.data(answered).len(), answered);
+    let mut conn = Conn::open(&server);
+    assert_eq!(conn.request("DELETE", "/pub/big", &[], b"").status, 200);
+    for n in 0..20 {
+        post(&mut conn, "small", &n.to_string());
+    }
+    server.kill();
+    let server = Server::with(&settings(&state));
+    assert_eq!(value(&server, "small"), "19");
+}
