@@ -139,8 +139,9 @@ impl Outcome {
 
 /// A server, its clients, and the judge.
 pub struct Rounds {
-    ground: Ground,
+    /// Dropped before the disk, which it uses.
     server: Server,
+    ground: Ground,
     address: SocketAddr,
     publishers: Vec<Publisher>,
     changer: Changer,

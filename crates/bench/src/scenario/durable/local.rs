@@ -55,6 +55,13 @@ fn allocated(path: &Path, zeros: bool) -> Result<File> {
     Ok(file)
 }
 
+/// What a program says that it is, when it is there.
+pub fn version(program: &str) -> Option<String> {
+    let output = Command::new(program).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().next().map(String::from)
+}
+
 /// Inserts `at_once` messages in each transaction: messages a second. The shell answers each transaction with a line.
 pub fn sqlite(directory: &Path, at_once: u32, size: usize, seconds: f64) -> Result<f64> {
     let path = directory.join("sqlite");

@@ -115,29 +115,18 @@ impl Side {
     }
 }
 
+/// Publishes a second of each round, by row and column.
+type Rates = BTreeMap<(usize, usize), Vec<f64>>;
+
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     args.pin_tool()?;
     let directory = Directory::make(format_args!("durable-{}", std::process::id()))?;
-    let mut rates: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    let mut rates = Rates::new();
     let mut missing: BTreeMap<&str, String> = BTreeMap::new();
-    for round in 0..args.rounds {
-        for (column, side) in Side::ALL.into_iter().enumerate() {
-            if missing.contains_key(side.name()) {
-                continue;
-            }
-            match measure(args, side, directory.path()) {
-                Ok(row) => row.into_iter().for_each(|(load, rate)| {
-                    rates.entry((load, column)).or_default().push(rate);
-                }),
-                Err(why) if !matches!(side, Side::Crore | Side::CroreMqtt) => {
-                    report::note(&format!("{} is left out: {why:#}", side.name()));
-                    missing.insert(side.name(), format!("{why:#}"));
-                }
-                Err(why) => return Err(why),
-            }
-        }
-        report::note(&format!("round {} of {}", round + 1, args.rounds));
+    for number in 0..args.rounds {
+        round(args, directory.path(), &mut rates, &mut missing)?;
+        report::note(&format!("round {} of {}", number + 1, args.rounds));
     }
     let mut rows = serde_json::Map::new();
     for (index, load) in LOADS.iter().enumerate() {
@@ -155,18 +144,54 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// One row of the result, which it also prints.
-fn row(rates: &BTreeMap<(usize, usize), Vec<f64>>, index: usize, load: &Load) -> Value {
+/// Starts all servers; then all sides take turns, row by row.
+fn round(
+    args: &RunArgs,
+    directory: &Path,
+    rates: &mut Rates,
+    missing: &mut BTreeMap<&'static str, String>,
+) -> Result<()> {
+    let mut sides = Vec::new();
+    for (column, side) in Side::ALL.into_iter().enumerate() {
+        match start(args, side, directory) {
+            Ok(server) => sides.push((column, side, server)),
+            Err(why) if !matches!(side, Side::Crore | Side::CroreMqtt) => {
+                missing.insert(side.name(), format!("{why:#}"));
+            }
+            Err(why) => return Err(why),
+        }
+    }
+    for (index, load) in LOADS.iter().enumerate() {
+        for (column, side, server) in &sides {
+            if side.knows(load) {
+                let rate = measure(args, *side, server.as_ref(), load, directory)
+                    .with_context(|| format!("{}, {}", side.name(), load.name))?;
+                rates.entry((index, *column)).or_default().push(rate);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One row of the result, which it also prints. A share of the floor is the median of the shares of the rounds, since the disk
+/// is faster in one minute than in the next.
+fn row(rates: &Rates, index: usize, load: &Load) -> Value {
     let mut row = serde_json::Map::new();
     let mut line = format!("{}:", load.name);
-    let floor = rates.get(&(index, 0)).map_or(f64::NAN, |all| median(all));
+    let floor = &rates[&(index, 0)];
     for (column, side) in Side::ALL.into_iter().enumerate() {
         let Some(all) = rates.get(&(index, column)) else {
             continue;
         };
         let rate = median(all);
-        line += &format!(" {} {rate:.0}/s ({:.2})", side.name(), rate / floor);
-        let value = json!({ "per_s": rate, "of_floor": rate / floor, "samples": all });
+        let shares: Vec<f64> = all
+            .iter()
+            .zip(floor)
+            .map(|(rate, floor)| rate / floor)
+            .collect();
+        let share = median(&shares);
+        line += &format!(" {} {rate:.0}/s ({share:.2})", side.name());
+        let value = json!({ "per_s": rate, "of_floor": share, "samples": all });
         row.insert(side.name().into(), value);
     }
     report::say(&line);
@@ -179,43 +204,40 @@ fn median(all: &[f64]) -> f64 {
     all[all.len() / 2]
 }
 
-/// Publishes a second of one side under each load that it knows.
-fn measure(args: &RunArgs, side: Side, directory: &Path) -> Result<Vec<(usize, f64)>> {
+/// Publishes a second of one side under one load.
+fn measure(
+    args: &RunArgs,
+    side: Side,
+    server: Option<&Server>,
+    load: &Load,
+    directory: &Path,
+) -> Result<f64> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
-    let server = start(args, side, directory)?;
-    let mut rates = Vec::new();
-    for (index, load) in LOADS
-        .iter()
-        .enumerate()
-        .filter(|(_, load)| side.knows(load))
-    {
-        let at_once = load.flight * load.batch;
-        let rate = match (&server, side) {
-            (Some(server), Side::Nats) => nats::rate(server.addresses[0], at_once, size, seconds)?,
-            (Some(server), _) => publish(args, server, side, load, size, seconds)?,
-            (None, Side::Sqlite) => local::sqlite(directory, at_once, size, seconds)?,
-            (None, _) => local::floor(
-                directory,
-                side == Side::FloorOverZeros,
-                at_once,
-                size,
-                seconds,
-            )?,
-        };
-        rates.push((index, rate));
+    let at_once = load.flight * load.batch;
+    match (server, side) {
+        (Some(server), Side::Nats) => nats::rate(server.addresses[0], at_once, size, seconds),
+        (Some(server), _) => publish(args, server, side, load, size, seconds),
+        (None, Side::Sqlite) => local::sqlite(directory, at_once, size, seconds),
+        (None, _) => {
+            let zeros = side == Side::FloorOverZeros;
+            local::floor(directory, zeros, at_once, size, seconds)
+        }
     }
-    Ok(rates)
 }
 
 /// Starts what serves this side; nothing where the side is a part of this process.
 fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>> {
     let kind = match side {
-        Side::Floor | Side::FloorOverZeros | Side::Sqlite => return Ok(None),
+        Side::Floor | Side::FloorOverZeros => return Ok(None),
+        Side::Sqlite => {
+            local::version("sqlite3").context("sqlite3 is not there")?;
+            return Ok(None);
+        }
         Side::Crore | Side::CroreMqtt => Kind::Crore,
         Side::Nats => Kind::Nats,
         Side::Mosquitto => Kind::Mosquitto,
     };
-    let state = directory.join("state");
+    let state = directory.join(side.name());
     let _ = std::fs::remove_dir_all(&state);
     let settings = format!(
         "[limits]\naccepts_per_s = {}\n\n[state]\ndirectory = \"{}\"\n",
@@ -323,17 +345,9 @@ fn file_system(path: &Path) -> String {
 }
 
 fn versions() -> Value {
-    let first_line = |program: &str, flag: &str| {
-        let output = std::process::Command::new(program)
-            .arg(flag)
-            .output()
-            .ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.lines().next().map(String::from)
-    };
     json!({
-        "sqlite": first_line("sqlite3", "--version"),
-        "nats": first_line("nats-server", "--version"),
+        "sqlite": local::version("sqlite3"),
+        "nats": local::version("nats-server"),
         "mosquitto": crate::rig::versions(),
     })
 }
