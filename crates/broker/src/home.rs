@@ -262,7 +262,16 @@ impl Home {
         row.rule = rules.number_for(name);
         self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);
         row.touched_s = now.unix_s;
-        row.set_last(self.floors[usize::from(row.slot())]);
+        let floor = self.floors[usize::from(row.slot())];
+        row.set_last(match rules.get(row.rule).durable {
+            true => floor,
+            // What it had before a crash is lost.
+            false => floor.max(
+                self.partitions[self.place_of(&row)]
+                    .forgotten
+                    .lost_by(row.rule),
+            ),
+        });
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
         self.coming.made(hash);

@@ -43,7 +43,11 @@ impl Rules {
             ..of.clone()
         };
         let sys = newest(&all[governing(rules, b"$SYS/broker")]);
-        all.push(sys);
+        // They are said again whenever somebody asks for them.
+        all.push(Rule {
+            durable: false,
+            ..sys
+        });
         all.push(newest(&Rule::default()));
         Rules {
             bound_outboxes: all.iter().any(|rule| rule.bounds_outboxes()),
@@ -68,6 +72,31 @@ impl Rules {
             true => self.retained() - 1,
             false => governing(self.of_operator(), name) as u8,
         }
+    }
+
+    /// Whether messages of this topic stand in the log of the engine.
+    pub fn is_durable(&self, name: &[u8]) -> bool {
+        self.get(self.number_for(name)).durable
+    }
+
+    /// The operator's rules whose topics stand in no log.
+    pub fn passing(&self) -> impl Iterator<Item = u8> {
+        let rules = (0..).zip(self.of_operator());
+        rules
+            .filter(|(_, rule)| !rule.durable)
+            .map(|(number, _)| number)
+    }
+
+    /// Whether the same topics stand in the log of the engine by both.
+    pub fn log_alike(&self, others: &Rules) -> bool {
+        let durable = |rule: &Rule| (rule.filter.clone(), rule.durable);
+        let none_passes = self.passing().chain(others.passing()).next().is_none();
+        none_passes
+            || self
+                .all
+                .iter()
+                .map(durable)
+                .eq(others.all.iter().map(durable))
     }
 
     /// Those that the operator wrote.

@@ -311,6 +311,8 @@ pub struct Rule {
     pub filter: String,
     /// Which messages are kept.
     pub keep: Keep,
+    /// Whether messages stand in the log of the engine, where there is one, before they are answered and delivered.
+    pub durable: bool,
     /// Messages kept per topic; 0 turns the log off. Does not count where the latest is kept.
     pub log_messages: u32,
     /// Keys kept per topic where the latest is kept, at least one.
@@ -366,6 +368,7 @@ impl Default for Rule {
         Rule {
             filter: "#".to_string(),
             keep: Keep::Log,
+            durable: true,
             log_messages: 10,
             keys_max: 1000,
             log_bytes: 1 << 20,

@@ -85,6 +85,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// The partition of its batch.
+    pub fn partition(&self) -> PartitionId {
+        let header = Header::read(&self.batch);
+        header.expect("this process wrote it").partition
+    }
+
     /// Its bytes, the offset of the first record of its batch, and the second of the batch.
     pub fn parts(&self) -> (&[u8], u64, u32) {
         (&self.batch[self.range.clone()], self.first, self.unix_s)

@@ -19,6 +19,8 @@ pub(super) const BATCH_RECORDS: u32 = 4096;
 pub(super) const BATCH_BYTES: usize = 512 << 10;
 /// Bytes that the buffer of a partition keeps between two batches: there may be hundreds of partitions.
 pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
+/// So many offsets are marked ahead: one mark for a million facts that stand in no log.
+const MARK_STEP: u64 = 1 << 20;
 /// Batches of a partition in flight at most: enough to fill an engine whose answer takes some turns.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
 /// Seconds after which batches in flight are appended again, if none of them was committed.
@@ -29,6 +31,10 @@ pub(super) struct Batches {
     /// The batch that is being filled, with room for its header.
     open: Vec<u8>,
     records: u32,
+    /// Offsets of the open batch: those of its records, and of facts between them that stand in no log.
+    offsets: u32,
+    /// No fact that stands in no log may have a higher offset.
+    mark: u64,
     /// The second in which its records were admitted.
     unix_s: u32,
     /// Batches that are closed and not committed.
@@ -52,6 +58,8 @@ impl Batches {
             partition,
             open: Vec::new(),
             records: 0,
+            offsets: 0,
+            mark: 0,
             unix_s: 0,
             in_flight: VecDeque::new(),
             sent: 0,
@@ -75,15 +83,32 @@ impl Batches {
         }
     }
 
-    /// Records of the open batch.
-    pub fn records(&self) -> u32 {
-        self.records
+    /// Offsets of the open batch that are taken.
+    pub fn offsets(&self) -> u32 {
+        self.offsets
     }
 
     /// Adds a record to the open batch.
     pub fn add(&mut self, record: &[u8]) {
         Out(&mut self.open).field(record);
         self.records += 1;
+        self.offsets += 1;
+    }
+
+    /// Leaves an offset of the open batch free, for a fact that stands in no log.
+    pub fn pass(&mut self) {
+        self.offsets += 1;
+    }
+
+    /// The mark that must stand in the log before the next fact that does not gets its offset; none if one is high enough. `sequence` is the
+    /// last offset of the partition.
+    pub fn mark(&mut self, sequence: u64) -> Option<u64> {
+        // One more for the mark's own record.
+        let highest = self.next_offset.max(sequence + 1) + u64::from(self.offsets) + 1;
+        (highest > self.mark).then(|| {
+            self.mark = highest + MARK_STEP;
+            self.mark
+        })
     }
 
     /// Bytes of the buffer of the open batch.
@@ -112,7 +137,8 @@ impl Batches {
             records: self.records,
         };
         header.write(&mut self.open);
-        self.next_offset += u64::from(core::mem::take(&mut self.records));
+        self.records = 0;
+        self.next_offset += u64::from(core::mem::take(&mut self.offsets));
         self.in_flight.push_back(Batch {
             partition: self.partition,
             number: self.closed,

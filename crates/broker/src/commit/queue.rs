@@ -199,7 +199,7 @@ impl<T> Commits<T> {
         let before = batches.open_bytes();
         batches.begin(now.unix_s, self.writer, sequence);
         self.record.clear();
-        encode(&mut self.record, batches.records());
+        encode(&mut self.record, batches.offsets());
         batches.add(&self.record);
         self.open_bytes = self.open_bytes + batches.open_bytes() - before;
         let len = self.record.len();
@@ -214,6 +214,17 @@ impl<T> Commits<T> {
             bytes,
         });
         len
+    }
+
+    /// Queues a fact of the partition at this place that stands in no log and holds so many bytes. [`mark`](Self::mark) must have been asked.
+    pub fn pass(&mut self, at: usize, request: T, bytes: usize, now: Now) {
+        self.push(Place::One(at), request, bytes, now);
+        self.queues[at].batches.pass();
+    }
+
+    /// The mark that must stand in the log before the next fact of the partition at this place that does not.
+    pub fn mark(&mut self, at: usize, sequence: u64) -> Option<u64> {
+        self.queues[at].batches.mark(sequence)
     }
 
     /// The next request that takes effect, with its record if it writes one.

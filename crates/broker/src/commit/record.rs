@@ -18,6 +18,7 @@ const DELETE: u8 = 3;
 const PURGE: u8 = 4;
 const PURGE_SOME: u8 = 5;
 const FORGET_LATEST: u8 = 6;
+const MARK: u8 = 7;
 
 /// Flags of a message.
 const QOS: u8 = 3;
@@ -97,6 +98,28 @@ impl<'a> Fact<'a> {
         };
         Ok(then(behind, &fact))
     }
+}
+
+/// Appends the record of a mark: offsets up to this one may have been given to facts that stand in no log.
+pub(crate) fn encode_mark(bytes: &mut Vec<u8>, behind: u32, until: u64) {
+    let mut out = Out(bytes);
+    out.byte(MARK);
+    out.number(behind.into());
+    out.number(until);
+}
+
+/// Reads a mark: how far its offset is behind that of the first record of its batch, and what it marks. None where the record is a fact.
+///
+/// # Errors
+/// When it is neither.
+pub(crate) fn decode_mark(record: &[u8]) -> Result<Option<(u32, u64)>, Damaged> {
+    let mut from = In(record);
+    if from.byte()? != MARK {
+        return Ok(None);
+    }
+    let mark = (from.number32()?, from.number()?);
+    from.end()?;
+    Ok(Some(mark))
 }
 
 fn flag(set: bool, flag: u8) -> u8 {

@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::Home;
 use super::around::{Around, Found};
 use super::row::{CREATED, DELETED};
+use crate::base::placement::Slotted;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
@@ -30,6 +31,32 @@ impl Home {
                 self.apply_at(at, fact, offset, found, around)
             }
             Err(outcome) => outcome,
+        }
+    }
+
+    /// Applies a fact that stands in no log and was admitted before: its turn has come.
+    pub(crate) fn pass(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
+        let (hash, name, _) = fact.topic();
+        let row = self.find(hash, name);
+        let at = self.place_of_topic(row, fact);
+        let offset = self.partitions[at].sequence + 1;
+        self.apply(fact, offset, around)
+    }
+
+    /// A mark stands in the log of the partition at this place, with this offset.
+    pub(crate) fn mark(&mut self, at: usize, offset: u64, until: u64) {
+        let partition = &mut self.partitions[at];
+        partition.sequence = offset;
+        partition.mark = partition.mark.max(until.min(Slotted::OFFSET_MAX));
+    }
+
+    /// What stood in no log is lost: the partitions go on behind their marks, and topics that keep nothing in the log begin there.
+    pub(crate) fn lose_what_passed(&mut self, rules: &Rules) {
+        for partition in &mut self.partitions {
+            partition.sequence = partition.sequence.max(partition.mark);
+            for rule in rules.passing() {
+                partition.forgotten.note(rule, partition.sequence, 0);
+            }
         }
     }
 
@@ -192,9 +219,9 @@ impl Home {
     }
 
     /// The digest of what the log says of the topics: which of them publishers have made, with their last offsets.
-    pub(crate) fn digest(&self) -> u64 {
+    pub(crate) fn digest(&self, rules: &Rules) -> u64 {
         let rows = (0..self.rows.end()).filter_map(|id| self.rows.try_get(id));
-        let rows = rows.filter(|row| row.has(CREATED));
+        let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
         rows.fold(0, |digest, row| {
             let name = xxh3_64_with_seed(self.names.get(row.name), self.seed);
             digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)

@@ -46,6 +46,11 @@ impl Forgotten {
         *of = (lost.max(of.0), number.max(of.1));
     }
 
+    /// The last loss that is noted for a rule.
+    pub fn lost_by(&self, rule: u8) -> u64 {
+        self.by_rule[usize::from(rule)].0
+    }
+
     /// Forgotten topics that had lost messages: the last one, the number of that loss, the name.
     pub fn topics(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
         let named = self.named.iter();

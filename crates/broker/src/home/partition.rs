@@ -15,6 +15,8 @@ pub(super) struct Partition {
     pub log: Log,
     /// The last offset that was given. One count for all topics of the partition: an offset is the order of arrival.
     pub sequence: u64,
+    /// Offsets up to this one may have been given to facts that stand in no log.
+    pub mark: u64,
     /// The second of its newest record: no message is older than one before it.
     pub time_s: u32,
     pub forgotten: Forgotten,
@@ -34,6 +36,7 @@ impl Partition {
         Partition {
             log: Log::new(rules, seed, admission, steps),
             sequence: 0,
+            mark: 0,
             time_s: 0,
             forgotten: Forgotten::new(rules.count(), NAMED_MAX / beside),
             counted: 0,

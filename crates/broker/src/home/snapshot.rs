@@ -44,6 +44,7 @@ impl Home {
             out.number(u64::from(self.rows.end()));
             for partition in &self.partitions {
                 out.number(partition.sequence);
+                out.number(partition.mark);
             }
             for slot in self.origin().slots(self.placement, self.me) {
                 out.number(self.floors[usize::from(slot)]);
@@ -109,12 +110,13 @@ impl Home {
         let rows = from.number32()?;
         let former = origin.placement;
         for partition in former.of_home(origin.home) {
-            let sequence = from.number()?;
-            if sequence > Slotted::OFFSET_MAX {
+            let (sequence, mark) = (from.number()?, from.number()?);
+            if sequence.max(mark) > Slotted::OFFSET_MAX {
                 return Err(Damaged("a sequence is too large"));
             }
             if let Some(at) = self.place_here(partition) {
                 self.partitions[at].sequence = sequence;
+                self.partitions[at].mark = mark;
             }
         }
         for slot in 0..=u8::MAX {
@@ -160,7 +162,9 @@ impl Home {
         if name.is_empty() {
             return Err(NO_TOPIC);
         }
-        if !origin.is_for(name, self.placement, self.me)? {
+        let rule = rules.number_for(name);
+        let is_kept = origin.local || rules.get(rule).durable;
+        if !origin.is_for(name, self.placement, self.me)? || !is_kept {
             return Ok((former, NONE, false));
         }
         let mut row = HomeTopic::vacant(NONE);
@@ -171,7 +175,7 @@ impl Home {
         }
         row.hash = self.hash_of(name);
         row.name = self.names.insert(name);
-        row.rule = rules.number_for(name);
+        row.rule = rule;
         row.touched_s = touched_s;
         row.flags = flags | if keepers > 0 { KEEPS } else { 0 };
         row.set_last(last);

@@ -85,6 +85,12 @@ impl Front {
         home.apply_now(fact, &mut around)
     }
 
+    /// Makes a change that stands in no log, and was admitted before.
+    pub(crate) fn pass_here(&mut self, fact: &Fact<'_>) -> Outcome {
+        let (home, mut around) = self.home_here();
+        home.pass(fact, &mut around)
+    }
+
     /// Describes or changes a topic; the outcome comes as with [`Front::publish`].
     pub(crate) fn topic_verb(&mut self, verb: Verb, name: &[u8], to: ReplyTo) -> Option<Outcome> {
         let (hash, home) = self.place_of(name);

@@ -7,6 +7,7 @@ use crate::budget::admission::Client;
 use crate::budget::stats::Reason;
 use crate::commit::Committed;
 use crate::commit::batch::{HEADER_BYTES, Header, Kept};
+use crate::commit::record::decode_mark;
 use crate::conn::io::Io;
 use crate::home::Home;
 use crate::mail::{Fact, Outcome, Tell};
@@ -76,8 +77,12 @@ impl Shard {
             ..
         } = waiting;
         self.front.lanes.to[usize::from(from)].credit_bytes += weight;
-        let (answer, client, reserved) = match request {
-            Request::Fact(answer, client, reserved) => (answer, client, reserved),
+        let (answer, client, reserved, passing) = match request {
+            Request::Fact(answer, client, reserved) => (answer, client, reserved, None),
+            Request::Passing(fact, answer, client, reserved) => {
+                (answer, client, reserved, Some(fact))
+            }
+            Request::Mark => return self.take_mark(record),
             Request::Ask(ask) => {
                 let (ask, bytes) = *ask;
                 return self.carry_out(from, ask, &bytes);
@@ -86,9 +91,13 @@ impl Shard {
         };
         let (home, around) = self.front.home_here();
         home.release(reserved, around.now);
+        let seed = self.front.world.seed;
+        if let Some(fact) = passing {
+            let passed = Fact::decode(&fact, seed, client, |_, fact| self.front.pass_here(fact));
+            return self.reply(from, answer, passed.expect("it was encoded here"));
+        }
         let outcome = record.and_then(|record| {
             let (bytes, first, unix_s) = record.parts();
-            let seed = self.front.world.seed;
             let read = Fact::decode(bytes, seed, client, |behind, fact| {
                 self.apply(fact, first + u64::from(behind), unix_s)
             });
@@ -98,6 +107,22 @@ impl Shard {
             Some(outcome) => self.reply(from, answer, outcome),
             // The record was encoded here, for this request.
             None => self.front.stats.closed[Reason::Broken as usize] += 1,
+        }
+    }
+
+    /// A mark stands in the log.
+    fn take_mark(&mut self, record: Option<Kept>) {
+        let read = record.and_then(|record| {
+            let (bytes, first, _) = record.parts();
+            let (behind, until) = decode_mark(bytes).ok().flatten()?;
+            let partition = record.partition();
+            let at = self.front.world.placement().place_at_home(partition);
+            let (home, _) = self.front.home_here();
+            home.mark(at, first + u64::from(behind), until);
+            Some(())
+        });
+        if read.is_none() {
+            self.front.stats.closed[Reason::Broken as usize] += 1;
         }
     }
 
@@ -128,11 +153,21 @@ impl Shard {
         let mut records = In(&batch[HEADER_BYTES..]);
         for _ in 0..header.records {
             let (record, seed) = (records.field()?, self.front.world.seed);
+            if let Some((behind, until)) = decode_mark(record)? {
+                let (home, _) = self.front.home_here();
+                home.mark(at, first + u64::from(behind), until);
+                continue;
+            }
             let is_here = Fact::decode(record, seed, Client::NOBODY, |behind, fact| {
                 let partition = placement.partition_of(fact.topic().1);
                 let is_here = first > 0 && partition == header.partition;
-                if is_here {
-                    self.apply(fact, first + u64::from(behind), header.unix_s);
+                let offset = first + u64::from(behind);
+                if is_here && self.front.world.rules.is_durable(fact.topic().1) {
+                    self.apply(fact, offset, header.unix_s);
+                } else if is_here {
+                    // The operator has changed the rules since: such a topic keeps nothing across a crash.
+                    let (home, _) = self.front.home_here();
+                    home.mark(at, offset, 0);
                 }
                 is_here
             });
@@ -146,6 +181,15 @@ impl Shard {
         records.end()
     }
 
+    /// The log was read behind a crash: what stood in no log is lost. Partitions go on behind their marks, and clients with positions of before
+    /// are told a gap where they may have missed something.
+    pub fn lose_what_passed(&mut self) {
+        let rules = &self.front.world.rules;
+        if let Some(home) = &mut self.front.home {
+            home.lose_what_passed(rules);
+        }
+    }
+
     /// Applies a fact that stands in the log with this offset, in a batch of this second.
     fn apply(&mut self, fact: &Fact<'_>, offset: u64, unix_s: u32) -> Outcome {
         let (home, mut around) = self.front.home_here();
@@ -156,6 +200,8 @@ impl Shard {
     /// The digest of what the log says of this home's topics: two processes that have folded the same log have the same one, all
     /// homes of each taken together (exclusive or).
     pub fn digest(&self) -> u64 {
-        self.front.home.as_ref().map_or(0, Home::digest)
+        let rules = &self.front.world.rules;
+        let home = self.front.home.as_ref();
+        home.map_or(0, |home| home.digest(rules))
     }
 }

@@ -9,6 +9,7 @@ use crore_wire::topic;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::commit::queue::Place;
+use crate::commit::record::encode_mark;
 use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Fact, Span};
 use crate::shard::Shard;
@@ -113,6 +114,18 @@ impl Shard {
 
     /// Admits a fact and appends it to the log. Returns the part of the sender's credit that is given back when it is applied.
     pub(super) fn append(&mut self, from: ShardId, fact: &Fact<'_>, answer: Answer) -> usize {
+        let name = fact.topic().1;
+        let passes = !self.front.world.rules.is_durable(name);
+        let placement = self.front.world.placement();
+        let at = placement.place_at_home(placement.partition_of(name));
+        if passes {
+            self.mark(at);
+            if self.commits.is_free(Place::One(at)) {
+                let outcome = self.front.change_here(fact);
+                self.reply(from, answer, outcome);
+                return 0;
+            }
+        }
         let (home, around) = self.front.home_here();
         let reserved = match home.reserve(fact, &around) {
             Ok(reserved) => reserved,
@@ -121,9 +134,7 @@ impl Shard {
                 return 0;
             }
         };
-        let (_, name, client) = fact.topic();
-        let placement = self.front.world.placement();
-        let at = placement.place_at_home(placement.partition_of(name));
+        let client = fact.topic().2;
         let (home, around) = self.front.home_here();
         let moment = (around.now, home.sequence(at));
         let (weight, once) = match fact {
@@ -133,16 +144,46 @@ impl Shard {
             }
             Fact::Topic { .. } => (0, false),
         };
-        let waiting = Waiting {
+        let waiting = |request| Waiting {
             from,
             weight,
             once,
-            request: Request::Fact(answer, client, reserved),
+            request,
         };
+        if passes {
+            let mut record = Vec::new();
+            fact.encode(&mut record, 0);
+            let held = record.len();
+            let request = Request::Passing(record.into(), answer, client, reserved);
+            let now = self.front.now;
+            self.commits.pass(at, waiting(request), held, now);
+            self.front.work.steps.add_bytes(held);
+            return weight;
+        }
+        let waiting = waiting(Request::Fact(answer, client, reserved));
         let encode = |out: &mut Vec<u8>, behind| fact.encode(out, behind);
         let len = self.commits.write(at, waiting, moment, encode);
         self.front.work.steps.add_bytes(len);
         weight
+    }
+}
+
+impl Shard {
+    /// Marks the offsets of facts that stand in no log, where the next one would be behind the mark: after a crash the partition goes on behind
+    /// it, so that no offset is given twice.
+    fn mark(&mut self, at: usize) {
+        let (home, around) = self.front.home_here();
+        let moment = (around.now, home.sequence(at));
+        if let Some(until) = self.commits.mark(at, moment.1) {
+            let waiting = Waiting {
+                from: self.front.lanes.me,
+                weight: 0,
+                once: true,
+                request: Request::Mark,
+            };
+            let encode = |out: &mut Vec<u8>, behind| encode_mark(out, behind, until);
+            self.commits.write(at, waiting, moment, encode);
+        }
     }
 }
 

@@ -25,6 +25,10 @@ pub(crate) enum Request {
     Answered,
     /// A fact: the answer that is due, the client, and what is reserved.
     Fact(Answer, Client, Reserved),
+    /// A fact that stands in no log, in the form of a record, likewise.
+    Passing(Box<[u8]>, Answer, Client, Reserved),
+    /// A mark of the offsets of such facts.
+    Mark,
 }
 
 /// The answer to a late request.
@@ -51,7 +55,11 @@ impl Waiting {
                 self.request = Request::Answered;
                 due
             }
-            Request::Answered => return None,
+            Request::Passing(..) if self.once => return None,
+            Request::Passing(_, answer, ..) => {
+                Due::Outcome(core::mem::replace(answer, Answer::None))
+            }
+            Request::Answered | Request::Mark => return None,
         };
         Some((self.from, due))
     }

@@ -2,6 +2,7 @@
 
 mod full;
 mod groups;
+mod passing;
 mod sessions;
 mod silence;
 #[path = "../support/mod.rs"]

@@ -71,6 +71,11 @@ impl Life {
         let now = self.effective();
         let asked = config::load_again(&self.0.args, &now).map_err(|error| error.to_string())?;
         let mut next = changeable(&now, &asked);
+        let former = self.world();
+        let rules = Rules::new(&next.settings().rules);
+        if former.appends() && !former.rules.log_alike(&rules) {
+            return Err("rule.durable, or a rule before one that has it, differs: which topics stand in the log changes with a restart only".to_string());
+        }
         next.take_access(&asked, self.0.args.insecure)
             .map_err(|error| error.to_string())?;
         let checks =
@@ -80,10 +85,9 @@ impl Life {
             tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
-        let former = self.world();
         let settings = next.settings();
         let world = Arc::new(World {
-            rules: Rules::new(&settings.rules),
+            rules,
             settings,
             admission: former.admission.clone(),
             ..*former

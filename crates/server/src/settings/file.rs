@@ -271,6 +271,7 @@ struct RuleMirror {
     filter: String,
     #[serde(with = "KeepMirror")]
     keep: Keep,
+    durable: bool,
     log_messages: u32,
     keys_max: u32,
     #[serde(with = "size")]

@@ -188,3 +188,93 @@ fn durable_messages_become_those_of_planned_restarts_and_again_durable() {
     let expected = messages(&["not durable", "durable again"]);
     assert_eq!(behind(&server, "a", &seen, 2), expected);
 }
+
+const PASSING: &str = "[[rule]]\nmatch = \"m/#\"\ndurable = false\n";
+
+/// The position behind the first message that a filter matches.
+fn first_position_by(server: &Server, filter: &str) -> String {
+    let mut stream = Stream::open(server, &format!("/sub?filter={filter}&since=oldest"), &[]);
+    stream.event().expect("an event").id
+}
+
+#[test]
+fn a_crash_is_told_to_subscribers_of_topics_that_are_not_durable_alone() {
+    let state = State::new();
+    let settings = format!("{PASSING}{}", state.settings());
+    let server = Server::with(&settings);
+    for n in 0..3 {
+        publish(&server, "m/a", format!("m{n}"));
+        publish(&server, "d/a", format!("d{n}"));
+    }
+    let targets = [
+        "/sub/m/a",
+        "/sub?filter=m/%2B",
+        "/sub/d/a",
+        "/sub?filter=d/%2B",
+    ];
+    let mut seen = vec![
+        first_position(&server, "m/a"),
+        first_position_by(&server, "m/%2B"),
+    ];
+    seen.extend([
+        first_position(&server, "d/a"),
+        first_position_by(&server, "d/%2B"),
+    ]);
+    let bytes = std::fs::read(segment(&state)).expect("the segment");
+    for (needle, is_there) in [(&b"m/a"[..], false), (b"$SYS", false), (b"d/a", true)] {
+        let found = bytes.windows(needle.len()).any(|it| it == needle);
+        assert_eq!(found, is_there, "{}", String::from_utf8_lossy(needle));
+    }
+    server.kill();
+    let server = Server::with(&settings);
+    publish(&server, "m/a", "m new");
+    publish(&server, "d/a", "d new");
+    let come = |target: &str, seen: &str, count: usize| -> Vec<(String, String)> {
+        let mut stream = Stream::open(&server, target, &[("Last-Event-ID", seen)]);
+        let events = (0..count).map(|_| stream.event().expect("an event"));
+        events.map(|event| (event.kind, event.data)).collect()
+    };
+    for (target, seen) in targets.iter().zip(&seen).take(2) {
+        let came = come(target, seen, 2);
+        assert_eq!(came[0].0, "crore.gap", "{target}");
+        assert_eq!(came[1], messages(&["m new"])[0], "{target}");
+    }
+    for (target, seen) in targets.iter().zip(&seen).skip(2) {
+        assert_eq!(
+            come(target, seen, 3),
+            messages(&["d1", "d2", "d new"]),
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn messages_that_are_not_durable_are_kept_across_a_planned_restart_and_not_brought_back_by_a_crash()
+{
+    let state = State::new();
+    let settings = format!("{PASSING}{}", state.settings());
+    let server = Server::with(&settings);
+    publish(&server, "m/a", "old");
+    let seen = first_position(&server, "m/a");
+    publish(&server, "m/a", "kept");
+    server.stop();
+    let server = Server::with(&settings);
+    assert_eq!(behind(&server, "m/a", &seen, 1), messages(&["kept"]));
+    publish(&server, "m/a", "lost");
+    server.kill();
+    let server = Server::with(&settings);
+    publish(&server, "m/a", "new");
+    let came = behind(&server, "m/a", &seen, 2);
+    assert_eq!(
+        (came[0].0.as_str(), came[1].1.as_str()),
+        ("crore.gap", "new")
+    );
+}
+
+#[test]
+fn rules_that_change_the_topics_in_the_log_are_refused_by_a_reload() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    server.reread(&format!("shards = 2\n{PASSING}{}", state.settings()));
+    server.await_log("changes with a restart only");
+}

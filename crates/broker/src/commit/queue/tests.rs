@@ -173,7 +173,7 @@ fn a_batch_has_records_of_one_second() {
         let encode = |out: &mut Vec<u8>, _| out.push(1);
         commits.write(0, s, (at(s), 100), encode);
         commits.write(0, s, (at(s), 100), encode);
-        commits.send(at(s / 2), |_| 100, |batch| drop(batch));
+        commits.send(at(s / 2), |_| 100, drop);
         assert_eq!(commits.oldest_s(at(s)), 1000);
     }
     for number in 1..=40 {

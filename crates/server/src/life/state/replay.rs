@@ -119,6 +119,9 @@ fn read_home(
             damaged.get_or_insert(format!("a batch of the log cannot be read: {why}"));
         }
     }
+    if documents.is_none_or(|it| !it.clean) {
+        shard.lose_what_passed();
+    }
     Ok((shard, damaged))
 }
 

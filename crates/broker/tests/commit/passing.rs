@@ -1,0 +1,71 @@
+//! Messages that stand in no log, beside those that do: they take their turn, and their offsets are marked before.
+
+use crore_broker::settings::Rule;
+
+use crate::Town;
+
+/// One home; messages of `p` stand in no log.
+fn town() -> Town {
+    Town::new(1, |settings| {
+        let rule = Rule {
+            filter: "p".into(),
+            durable: false,
+            ..settings.rules[0].clone()
+        };
+        settings.rules.insert(0, rule);
+    })
+}
+
+#[test]
+fn a_message_that_stands_in_no_log_waits_for_its_mark_once() {
+    let mut town = town();
+    let first = town.post("p", "one");
+    town.settle();
+    assert!(town.text(first).is_empty(), "its offset is not marked yet");
+    town.commit();
+    assert_eq!(town.statuses(first), [202]);
+    // The mark is good for a million.
+    for _ in 0..100 {
+        let next = town.post("p", "two");
+        town.settle();
+        assert_eq!(town.statuses(next), [202]);
+    }
+    assert!(town.0.io.iter().all(|io| io.batches.is_empty()));
+}
+
+#[test]
+fn messages_of_a_partition_keep_their_order_whether_they_are_logged_or_not() {
+    // Topics of the same partition as `p`.
+    let mut town = town();
+    let logged: Vec<String> = (0..40).map(|n| format!("l{n}")).collect();
+    let readers: Vec<usize> = logged.iter().map(|topic| town.subscribe(topic)).collect();
+    let passing = town.subscribe("p");
+    town.post("p", "marked");
+    town.commit();
+    for round in 0..3 {
+        for topic in &logged {
+            town.post(topic, &format!("{topic} {round}"));
+            town.post("p", &format!("behind {topic} {round}"));
+        }
+    }
+    town.settle();
+    let text = town.text(passing);
+    assert!(!text.contains("behind l0 2"), "{text}");
+    town.lose();
+    town.commit();
+    for (reader, topic) in readers.iter().zip(&logged) {
+        let text = town.text(*reader);
+        let places: Vec<_> = (0..3).map(|n| text.find(&format!("{topic} {n}"))).collect();
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{text}"
+        );
+    }
+    let text = town.text(passing);
+    let said = logged
+        .iter()
+        .flat_map(|topic| (0..3).map(move |n| format!("behind {topic} {n}")));
+    for message in said {
+        assert_eq!(text.matches(&message).count(), 1, "{message}: {text}");
+    }
+}
