@@ -4,14 +4,6 @@
 //! Such a burst is served, however it comes: it is bounded by the packet ids, as all that clients of 3.1.1 send. A client that has its PUBRECs and sends no
 //! PUBREL is ended.
 
-use crore_wire::mqtt::ReasonCode;
-
-use super::ending::words_of;
-use crate::conn::io::Io;
-use crate::conn::{CLOSING, PAUSED};
-use crate::protocol::front::Front;
-use crate::store::slab::NONE;
-
 /// Seconds that a client which has gone past the maximum may send no message and release none: longer than its way to us and back takes.
 const QUIET_S: u32 = 3;
 /// Seconds for which it may send messages and release none: what its library has taken from its user takes minutes on a slow link.
@@ -42,35 +34,8 @@ impl Beyond {
     }
 
     /// Whether it has had the time to release messages.
-    fn is_over(self, now_s: u32) -> bool {
+    pub fn is_over(self, now_s: u32) -> bool {
         self.sent_s + QUIET_S < now_s || self.released_s + BURST_S < now_s
-    }
-}
-
-impl Front {
-    /// A second has passed: ends a client that has gone past the Receive Maximum and does not release.
-    pub(in crate::protocol) fn mqtt_second<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.does_not_release(slot) {
-            let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
-            self.scratch.reply().clear();
-            return self.mqtt_end_wrong(slot, reason, words_of(reason), io);
-        }
-        self.collapse(slot);
-    }
-
-    fn does_not_release(&mut self, slot: u32) -> bool {
-        let row = self.conns.get(slot);
-        let closing = row.is(CLOSING);
-        let waits_for_us = row.is(PAUSED) || row.spill != NONE || row.outbox != NONE;
-        let now_s = self.now.s;
-        if self.mqtt(slot).is_none_or(|mqtt| mqtt.beyond.is_none()) {
-            return false;
-        }
-        let mqtt = self.mqtt_state(slot);
-        if waits_for_us || !mqtt.answers.is_empty() {
-            mqtt.beyond = Some(Beyond::released(now_s));
-        }
-        !closing && mqtt.beyond.is_some_and(|beyond| beyond.is_over(now_s))
     }
 }
 

@@ -11,15 +11,17 @@ use crore_wire::topic;
 use super::super::publish::check_fields;
 use super::beyond::Beyond;
 use super::deliver::SENT_PER_STEP;
+use super::ending::words_of;
 use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
-use crate::conn::V5;
 use crate::conn::io::Io;
+use crate::conn::{CLOSING, PAUSED, V5};
 use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::properties::{EVENT, KEY};
 use crate::mail::{self, Outcome};
 use crate::protocol::front::Front;
+use crate::store::slab::NONE;
 
 /// The properties of a message that other protocols know too, and as attributes all that subscribers of MQTT get unaltered.
 pub(super) struct Fields<'a> {
@@ -184,6 +186,31 @@ impl Front {
             again: qos == Qos::ExactlyOnce && known,
             reason: None,
         });
+    }
+
+    /// A second has passed: ends a client that has gone past the Receive Maximum and does not release.
+    pub(in crate::protocol) fn mqtt_second<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.does_not_release(slot) {
+            let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
+            self.scratch.reply().clear();
+            return self.mqtt_end_wrong(slot, reason, words_of(reason), io);
+        }
+        self.collapse(slot);
+    }
+
+    fn does_not_release(&mut self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        let closing = row.is(CLOSING);
+        let waits_for_us = row.is(PAUSED) || row.spill != NONE || row.outbox != NONE;
+        let now_s = self.now.s;
+        if self.mqtt(slot).is_none_or(|mqtt| mqtt.beyond.is_none()) {
+            return false;
+        }
+        let mqtt = self.mqtt_state(slot);
+        if waits_for_us || !mqtt.answers.is_empty() {
+            mqtt.beyond = Some(Beyond::released(now_s));
+        }
+        !closing && mqtt.beyond.is_some_and(|beyond| beyond.is_over(now_s))
     }
 
     /// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
