@@ -52,6 +52,8 @@ pub enum Reached {
     LogBytesOfAddress,
     /// Room on the disk of the engine.
     Disk,
+    /// Idempotency keys, or the share of them that one publisher may have.
+    IdempotencyKeys,
 }
 
 /// Shared by all shards, and by their worlds before and after a change of the settings: the counts go on.

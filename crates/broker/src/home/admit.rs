@@ -128,6 +128,12 @@ impl Home {
             self.admission.may_write().map_err(Outcome::Full)?;
         }
         let found = self.admit(fact, around)?;
+        if let Some(key) = &found.key
+            && let Some(answers) = &mut self.answers
+            && !answers.reserve(key)
+        {
+            return Err(Outcome::Full(Reached::IdempotencyKeys));
+        }
         let (hash, _, client) = fact.topic();
         let owner = self.admission.log_owner(client);
         let bytes = match fact {
@@ -143,6 +149,7 @@ impl Home {
         Ok(Reserved {
             topic: hash,
             kept: (owner, bytes),
+            key: found.key.map(|key| key.group as u8),
         })
     }
 
@@ -150,6 +157,9 @@ impl Home {
     pub(crate) fn release(&mut self, reserved: Reserved, now: Now) {
         let (owner, bytes) = reserved.kept;
         self.admission.drop_kept(owner, bytes);
+        if let (Some(group), Some(answers)) = (reserved.key, &mut self.answers) {
+            answers.release(group.into());
+        }
         if self.coming.remove(reserved.topic) {
             let mut id = self.index.first(reserved.topic).unwrap_or(NONE);
             while id != NONE {

@@ -1,8 +1,9 @@
 //! The table of the first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key.
 //!
-//! Users, and addresses of publishers without a name, fall into [`GROUPS`] by their hash. When there is no room, the
+//! Users, and addresses of publishers without a name, fall into [`GROUPS`] by their hash. When there is no room in memory, the
 //! group with the most answers loses its oldest, so that the many keys of one publisher do not push out the few of
-//! another group.
+//! another group. With an engine none goes before its time: room is reserved for the answer to a record under way, or the publish is
+//! refused, and a group has [`MOST`] at most of what is free.
 //!
 //! Invariant: the rows of a group are chained from the oldest to the newest, and only the oldest is dropped.
 
@@ -12,6 +13,7 @@ use crate::base::placement::Slotted;
 use crate::base::snapshot::{Block, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
+use crate::budget::admission::shares::{MOST, may_take};
 use crate::store::index::{Chained, Index};
 use crate::store::slab::{NONE, Slab, Vacant};
 
@@ -26,6 +28,8 @@ pub(crate) struct Key {
     pub key: u64,
     /// The hash of the message.
     pub message: u64,
+    /// Answers that may be kept.
+    pub max: u32,
 }
 
 /// A first answer.
@@ -93,6 +97,8 @@ struct Group {
     oldest: u32,
     newest: u32,
     answers: u32,
+    /// Those to come.
+    reserved: u32,
 }
 
 impl Group {
@@ -100,6 +106,7 @@ impl Group {
         oldest: NONE,
         newest: NONE,
         answers: 0,
+        reserved: 0,
     };
 }
 
@@ -113,6 +120,8 @@ pub(super) struct Answers {
     rows: Slab<Kept>,
     index: Index,
     groups: Box<[Group; GROUPS]>,
+    /// Answers to come of all groups.
+    reserved: u32,
     /// Seconds that each is kept.
     pub window_s: u32,
 }
@@ -123,12 +132,35 @@ impl Answers {
             rows: Slab::new(),
             index: Index::new(),
             groups: Box::new([Group::EMPTY; GROUPS]),
+            reserved: 0,
             window_s,
         }
     }
 
     pub fn len(&self) -> u32 {
         self.rows.len()
+    }
+
+    /// Whether none is there or to come.
+    pub fn is_empty(&self) -> bool {
+        self.rows.len() + self.reserved == 0
+    }
+
+    /// Reserves room for the answer to a publish with this key; says whether there is any.
+    pub fn reserve(&mut self, key: &Key) -> bool {
+        let taken = self.rows.len() + self.reserved;
+        let group = &mut self.groups[key.group];
+        let own = (group.answers + group.reserved) as usize;
+        let may = may_take(own, key.max.saturating_sub(taken) as usize, MOST);
+        group.reserved += u32::from(may);
+        self.reserved += u32::from(may);
+        may
+    }
+
+    /// The answer has come, or does not come.
+    pub fn release(&mut self, group: usize) {
+        self.groups[group].reserved -= 1;
+        self.reserved -= 1;
     }
 
     /// Bytes of the rows and their index.

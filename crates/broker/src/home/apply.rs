@@ -7,6 +7,7 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Home;
+use super::answers::Key;
 use super::around::{Around, Found};
 use super::row::{CREATED, DELETED};
 use crate::base::placement::Slotted;
@@ -77,7 +78,14 @@ impl Home {
             Fact::Topic { .. } => Ok(None),
         };
         let outcome = match key {
-            Ok(key) => self.apply_at(at, fact, offset, Found { row, key }, around),
+            Ok(key) => {
+                // Room was reserved for it by the process that admitted it.
+                let key = key.map(|key| Key {
+                    max: u32::MAX,
+                    ..key
+                });
+                self.apply_at(at, fact, offset, Found { row, key }, around)
+            }
             Err(_) if planted::is(Fault::KeyTwice) => {
                 self.apply_at(at, fact, offset, Found { row, key: None }, around)
             }
@@ -102,7 +110,7 @@ impl Home {
         match fact {
             Fact::Publish(message) => {
                 let info = self.publish(message, (found.row, at), offset, around);
-                self.keep_answer(found.key, message.name, &info, around.settings);
+                self.keep_answer(found.key, message.name, &info);
                 Outcome::Done(info)
             }
             Fact::Topic { change, .. } => {

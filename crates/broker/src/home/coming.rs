@@ -12,6 +12,8 @@ pub(crate) struct Reserved {
     pub topic: u32,
     /// Bytes of kept messages of this client.
     pub kept: (Client, usize),
+    /// The group of its idempotency key.
+    pub key: Option<u8>,
 }
 
 /// The records under way about one topic.

@@ -83,19 +83,16 @@ impl Home {
                 group,
                 key,
                 message: hash,
+                max: settings
+                    .publish
+                    .keys_per_home(self.placement.homes().into()),
             }),
         }
     }
 
     /// Keeps the answer to a message that was published, if it has a key.
     #[inline]
-    pub(super) fn keep_answer(
-        &mut self,
-        key: Option<Key>,
-        name: &[u8],
-        info: &Info,
-        settings: &Settings,
-    ) {
+    pub(super) fn keep_answer(&mut self, key: Option<Key>, name: &[u8], info: &Info) {
         let Some(of) = key else { return };
         let slot = topic::slot(name);
         let at = self.placement.place_at_home(self.placement.of_slot(slot));
@@ -108,11 +105,8 @@ impl Home {
             subscribers: info.subscribers,
             time_s: self.partitions[at].time_s,
         };
-        let max = settings
-            .publish
-            .keys_per_home(self.placement.homes().into());
         if let Some(answers) = &mut self.answers {
-            answers.keep(of.group, answer, max);
+            answers.keep(of.group, answer, of.max);
         }
     }
 
@@ -123,7 +117,7 @@ impl Home {
             for group in 0..GROUPS {
                 most = answers.expire(group, oldest_s, most);
             }
-            if answers.len() == 0 {
+            if answers.is_empty() {
                 self.answers = None;
             }
         }
@@ -202,11 +196,8 @@ impl Home {
             return Ok(());
         }
         let window_s = settings.publish.idempotency_window_s;
-        let max = settings
-            .publish
-            .keys_per_home(self.placement.homes().into());
         let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
-        answers.keep(group, row, max);
+        answers.keep(group, row, u32::MAX);
         Ok(())
     }
 }

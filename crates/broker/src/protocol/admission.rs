@@ -32,7 +32,11 @@ impl Reached {
     /// The status of the answer.
     pub(super) fn status(self) -> u16 {
         match self {
-            Reached::Connections | Reached::Publishes | Reached::Topics | Reached::Disk => 503,
+            Reached::Connections
+            | Reached::Publishes
+            | Reached::Topics
+            | Reached::Disk
+            | Reached::IdempotencyKeys => 503,
             Reached::ConnectionsOfAddress
             | Reached::SessionsOfAddress
             | Reached::PublishesOfAddress
@@ -58,6 +62,9 @@ impl Reached {
             Reached::LogBytesOfAddress => "limits.log_bytes_per_address_max is reached",
             Reached::Disk => {
                 "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full"
+            }
+            Reached::IdempotencyKeys => {
+                "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or when keys have run out"
             }
         }
     }

@@ -234,3 +234,48 @@ fn a_retry_that_waits_for_its_batch_is_recognised() {
         town.text(asker)
     );
 }
+
+/// The condition of a record may not depend on how much room this process has for keys.
+#[test]
+fn no_key_goes_before_its_time() {
+    let topic = topic_at(0, 0);
+    let mut town = Town::new(1, |settings| {
+        settings.publish.idempotency_keys = 20;
+        settings.publish.idempotency_window_s = 60;
+    });
+    let publish = |town: &mut Town, key: u32| {
+        let field = format!("Idempotency-Key: \"{key}\"\r\n");
+        town.ask(&format!("POST /pub/{topic}"), &field, &key.to_string())
+    };
+    // Under way together, and one after the other.
+    let some: Vec<_> = (0..10).map(|key| publish(&mut town, key)).collect();
+    town.commit();
+    assert!(some.iter().all(|asker| town.statuses(*asker) == [202]));
+    let more: Vec<_> = (10..30).map(|key| publish(&mut town, key)).collect();
+    town.commit();
+    let told: Vec<_> = more
+        .iter()
+        .flat_map(|asker| town.statuses(*asker))
+        .collect();
+    // One publisher has four fifths at most.
+    let expected = [[202; 6].as_slice(), &[503; 14]].concat();
+    assert_eq!(told, expected);
+    assert!(town.text(more[19]).contains("publish.idempotency_keys"));
+    let again = publish(&mut town, 0);
+    let plain = town.post(&topic, "x");
+    town.commit();
+    assert!(
+        town.text(again).contains("Idempotency-Replayed"),
+        "{}",
+        town.text(again)
+    );
+    assert_eq!(
+        (town.statuses(again), town.statuses(plain)),
+        (vec![202], vec![202])
+    );
+    // Once their window is over there is room again.
+    town.0.tick_s(61);
+    let new = publish(&mut town, 30);
+    town.commit();
+    assert_eq!(town.statuses(new), [202]);
+}
