@@ -120,13 +120,8 @@ impl Shard {
         let at = placement.place_at_home(placement.partition_of(name));
         if passes {
             self.mark(at);
-            if self.commits.is_free(Place::One(at)) {
-                let outcome = self.front.change_here(fact);
-                self.reply(from, answer, outcome);
-                return 0;
-            }
         }
-        let (home, around) = self.front.home_here();
+        let (home, mut around) = self.front.home_here();
         let reserved = match home.reserve(fact, &around) {
             Ok(reserved) => reserved,
             Err(outcome) => {
@@ -134,8 +129,13 @@ impl Shard {
                 return 0;
             }
         };
+        if passes && self.commits.is_free(Place::One(at)) {
+            home.release(reserved, around.now);
+            let outcome = home.pass(fact, &mut around);
+            self.reply(from, answer, outcome);
+            return 0;
+        }
         let client = fact.topic().2;
-        let (home, around) = self.front.home_here();
         let moment = (around.now, home.sequence(at));
         let (weight, once) = match fact {
             Fact::Publish(message) => {
