@@ -37,7 +37,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     if kills > 0 {
         let state = directory.path().join("state");
         let ground = Ground::Directory(state);
-        let outcome = Rounds::new(args, ground)?.run(kills)?;
+        let outcome = Rounds::new(args, ground, kills)?.run()?;
         say("kills", &outcome);
         clean &= outcome.is_clean();
         parts.insert("kills".into(), outcome.json());
@@ -45,7 +45,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     if args.power_cuts > 0 {
         match Disk::make(&directory) {
             Ok(disk) => {
-                let outcome = Rounds::new(args, Ground::Disk(disk))?.run(args.power_cuts)?;
+                let outcome = Rounds::new(args, Ground::Disk(disk), args.power_cuts)?.run()?;
                 say("power cuts", &outcome);
                 clean &= outcome.is_clean();
                 parts.insert("power_cuts".into(), outcome.json());
@@ -68,7 +68,7 @@ fn say(what: &str, outcome: &Outcome) {
     let counts = &outcome.counts;
     report::say(&format!(
         "{} {what}: {} publishes answered, {} not, {} retried ({} of them recognised), {} refused; {} messages in the logs, {} seen by \
-         subscribers who resumed {} times; ready after {} ms (median), {} ms (longest); {} faults",
+         subscribers who resumed {} times; {} bases written; ready after {} ms (median), {} ms (longest); {} faults",
         outcome.crashes,
         counts.answered,
         counts.unanswered,
@@ -78,6 +78,7 @@ fn say(what: &str, outcome: &Outcome) {
         outcome.messages,
         outcome.seen,
         outcome.resumed,
+        outcome.bases,
         outcome.ready_ms(0.5),
         outcome.ready_ms(1.0),
         outcome.faults.counts.values().sum::<u64>(),

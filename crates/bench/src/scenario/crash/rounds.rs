@@ -37,6 +37,8 @@ const START_MS: u32 = 100;
 const STOP_EVERY: u32 = 7;
 /// All logs are read from their beginnings after so many crashes, and after the last.
 const READ_AGAIN_EVERY: u32 = 10;
+/// MiB of the state directory at most, and MiB more for each crash. A round leaves some 3 MiB.
+const DISK_MIB: (u32, u32) = (32, 8);
 /// How often a server that starts or stops is looked at.
 const LOOK: Duration = Duration::from_millis(2);
 /// Longest start, and longest stop.
@@ -45,12 +47,19 @@ const READY: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The server's settings: everything is kept, and no limit of a client's is in the way.
-fn settings(args: &RunArgs, state: &Path) -> String {
+fn settings(args: &RunArgs, state: &Path, crashes: u32) -> String {
+    // The smaller it is, the smaller are the segments of the log, and the more often one base takes the place of another.
+    let mib = DISK_MIB.0 + DISK_MIB.1 * crashes * size(args).div_ceil(SIZE as u32);
     format!(
-        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"16 GiB\"\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"{mib} MiB\"\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
         args.accepts(),
         state.display()
     )
+}
+
+/// Bytes of most messages at most.
+fn size(args: &RunArgs) -> u32 {
+    args.size.unwrap_or(SIZE) as u32
 }
 
 /// Where the state lies.
@@ -70,6 +79,16 @@ impl Ground {
     }
 }
 
+/// How many bases were written into a state directory: their names count them.
+fn bases(state: &Path) -> u64 {
+    let names = std::fs::read_dir(state).into_iter().flatten().flatten();
+    let numbers = names.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.strip_prefix("base-")?.split('-').next()?.parse().ok()
+    });
+    numbers.max().unwrap_or(0)
+}
+
 /// The results.
 #[derive(Default)]
 pub struct Outcome {
@@ -79,6 +98,8 @@ pub struct Outcome {
     kills_at_start: u32,
     /// Planned restarts.
     stops: u32,
+    /// Bases that the server has written, for planned restarts or beside its work.
+    pub bases: u64,
     /// What the publishers did.
     pub counts: Counts,
     /// Deletions, purges and publishes of the client that changes topics.
@@ -121,6 +142,7 @@ impl Outcome {
             "crashes": self.crashes,
             "kills_at_start": self.kills_at_start,
             "planned_restarts": self.stops,
+            "bases": self.bases,
             "answered": self.counts.answered,
             "unanswered": self.counts.unanswered,
             "retried": self.counts.retried,
@@ -146,6 +168,7 @@ pub struct Rounds {
     publishers: Vec<Publisher>,
     changer: Changer,
     subscribers: Vec<(Subscriber, Track)>,
+    crashes: u32,
     /// Messages that came to all subscribers.
     heard: Arc<AtomicU64>,
     snapshot: Snapshot,
@@ -156,11 +179,12 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Starts the server for the first time.
-    pub fn new(args: &RunArgs, ground: Ground) -> Result<Rounds> {
+    /// Starts the server for the first time, to crash it so many times.
+    pub fn new(args: &RunArgs, ground: Ground, crashes: u32) -> Result<Rounds> {
         let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(SHARDS.1), 0);
-        let server = Server::start_with(args, setting, &settings(args, ground.path()), None)?;
-        let size = args.size.unwrap_or(SIZE) as u32;
+        let server =
+            Server::start_with(args, setting, &settings(args, ground.path(), crashes), None)?;
+        let size = size(args);
         let heard = Arc::default();
         let subscriber = |index| {
             let subscriber = Subscriber::new(index, &heard);
@@ -177,6 +201,7 @@ impl Rounds {
             subscribers: (0..args.connections.unwrap_or(SUBSCRIBERS))
                 .map(subscriber)
                 .collect(),
+            crashes,
             heard,
             changer: Changer::new(args.seed),
             snapshot: Snapshot::new(),
@@ -187,8 +212,9 @@ impl Rounds {
         })
     }
 
-    /// Crashes the server so many times, or until a fault is found.
-    pub fn run(mut self, crashes: u32) -> Result<Outcome> {
+    /// Crashes the server as often as was said, or until a fault is found.
+    pub fn run(mut self) -> Result<Outcome> {
+        let crashes = self.crashes;
         for crash in 1..=crashes {
             self.work(false)?;
             self.outcome.crashes = crash;
@@ -215,6 +241,7 @@ impl Rounds {
         self.outcome.resumed = resumed.sum();
         self.outcome.changes = self.changer.answered;
         self.outcome.messages = self.judge.total() as u64;
+        self.outcome.bases = bases(self.ground.path());
         self.outcome.faults = self.judge.faults;
         Ok(self.outcome)
     }
