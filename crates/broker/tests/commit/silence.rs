@@ -205,14 +205,14 @@ fn a_batch_of_more_than_the_credit_ends_though_the_engine_is_silent() {
 fn a_retry_that_waits_for_its_batch_is_recognised() {
     let topic = topic_at(0, 0);
     let mut town = Town::new(1, |settings| settings.publish.idempotency_window_s = 3);
+    let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
+    let first = town.ask(&line, key, "once");
+    town.settle();
     // As many batches as may be in flight, and more.
     for _ in 0..40 {
         town.post(&topic, "other");
         town.settle();
     }
-    let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
-    let first = town.ask(&line, key, "once");
-    town.settle();
     let held: Vec<_> = town.0.io[0].batches.drain(..).collect();
     town.0.tick_s(2);
     let again = town.ask(&line, key, "once");
