@@ -40,6 +40,8 @@ pub enum Scenario {
     Crash,
     /// Answered publishes a second with a state directory, beside a bare loop that syncs, SQLite, NATS and Mosquitto
     Durable,
+    /// The start after a kill, with gigabytes of messages and with a million retained values, beside a sequential read
+    Recovery,
     /// Settings that are read again under load, beside windows without
     Reload,
     /// Subscribers that stopped reading, beside others that read
@@ -133,6 +135,12 @@ pub struct RunArgs {
     /// Filters of the large set, for filters [default: 1,000,000]
     #[arg(long)]
     pub filters: Option<u32>,
+    /// Bytes on disk, for recovery, in MiB [default: 5,000]
+    #[arg(long, value_name = "MIB")]
+    pub disk_mib: Option<u32>,
+    /// Topics with a retained value, for recovery [default: 1,000,000]
+    #[arg(long)]
+    pub topics: Option<u32>,
     /// Memory of the server's control group, for fill, in MiB
     #[arg(long, default_value_t = 768, value_name = "MIB")]
     pub memory_mib: u32,

@@ -13,6 +13,7 @@ mod fill;
 mod filters;
 mod hold;
 mod pair;
+mod recovery;
 mod reload;
 mod sessions;
 mod stalled;
@@ -45,6 +46,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Crash => crash::run(args)?,
         Scenario::Drain => drain::run(args)?,
         Scenario::Durable => durable::run(args)?,
+        Scenario::Recovery => recovery::run(args)?,
         Scenario::Reload => reload::run(args)?,
         Scenario::Stalled => stalled::run(args)?,
         Scenario::Filters => filters::run(args)?,

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use anyhow::Context as _;
 use crore_broker::batch::Header;
@@ -14,8 +14,9 @@ use crore_disk::{Damage, DamageKind, Directory, Found, Identity, Log, Options, R
 use super::load::{Documents, restore};
 use crate::life::supervisor;
 
-/// Batches that are read ahead of each home.
-const BATCHES_AHEAD: usize = 16;
+/// Batches go to a home together, about so many bytes, and so many of these runs are read ahead of it.
+const RUN_BYTES: usize = 256 << 10;
+const RUNS_AHEAD: usize = 16;
 /// How often it is told how far it is.
 const TELL: Duration = Duration::from_secs(2);
 
@@ -56,7 +57,7 @@ pub fn replay(
 ) -> Result<Replayed, Failed> {
     thread::scope(|scope| {
         let begin = |home: ShardId| {
-            let (batches, come) = sync_channel(BATCHES_AHEAD);
+            let (batches, come) = sync_channel(RUNS_AHEAD);
             let read = move || read_home(home, documents, world, now, &come);
             (batches, scope.spawn(read))
         };
@@ -109,14 +110,17 @@ fn read_home(
     documents: Option<&Documents>,
     world: &Arc<World>,
     now: Now,
-    come: &Receiver<Vec<u8>>,
+    come: &Receiver<Run>,
 ) -> Result<(Shard, Option<String>), String> {
     let mut shard = restore(home, documents, world, now)?;
     let mut damaged = None;
-    for batch in come {
-        let folded = Header::read(&batch).and_then(|header| shard.fold(&batch, header.first, now));
-        if let Err(why) = folded {
-            damaged.get_or_insert(format!("a batch of the log cannot be read: {why}"));
+    for run in come {
+        for batch in run.each() {
+            let folded =
+                Header::read(batch).and_then(|header| shard.fold(batch, header.first, now));
+            if let Err(why) = folded {
+                damaged.get_or_insert(format!("a batch of the log cannot be read: {why}"));
+            }
         }
     }
     if documents.is_none_or(|it| !it.clean) {
@@ -129,9 +133,10 @@ fn read_log(
     source: &Source<'_>,
     contained: u64,
     world: &World,
-    homes: Vec<SyncSender<Vec<u8>>>,
+    homes: Vec<SyncSender<Run>>,
 ) -> anyhow::Result<(Log<Directory>, Recovered, u32)> {
     let storage = Directory::lock(source.directory).context("state.directory")?;
+    let mut runs: Vec<Run> = homes.iter().map(|_| Run::default()).collect();
     let (mut told_at, mut bytes, mut last_unix_s) = (Instant::now(), 0, 0);
     let placement = world.placement();
     let each = |found: Found<'_>| {
@@ -150,14 +155,44 @@ fn read_log(
         let partition = header.map_or(0, |it| it.partition % world.partitions);
         last_unix_s = last_unix_s.max(header.map_or(0, |it| it.unix_s));
         if place.group > contained {
-            // A home that has failed says so itself.
-            let _ = homes[usize::from(placement.home_of(partition))].send(batch.to_vec());
+            let home = usize::from(placement.home_of(partition));
+            runs[home].push(batch);
+            if runs[home].bytes.len() >= RUN_BYTES {
+                // A home that has failed says so itself.
+                let _ = homes[home].send(mem::take(&mut runs[home]));
+            }
         }
     };
     let opened = Log::open(storage, source.options, source.new, each);
     let failed = || format!("state.directory: {}", source.directory.display());
     let (log, found) = opened.with_context(failed)?;
+    for (home, run) in homes.iter().zip(runs) {
+        let _ = home.send(run);
+    }
     Ok((log, found, last_unix_s))
+}
+
+/// Batches of a home that stand behind each other in the log.
+#[derive(Default)]
+struct Run {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Run {
+    fn push(&mut self, batch: &[u8]) {
+        self.bytes.extend_from_slice(batch);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn each(&self) -> impl Iterator<Item = &[u8]> {
+        let mut from = 0;
+        self.ends.iter().map(move |end| {
+            let batch = &self.bytes[from..*end];
+            from = *end;
+            batch
+        })
+    }
 }
 
 fn told(damage: &Damage) -> String {

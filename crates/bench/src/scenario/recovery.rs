@@ -1,0 +1,186 @@
+//! `recovery`: how long a start takes after a kill: with a directory of so many bytes of messages, beside one sequential read of the same
+//! files, and with many topics of a retained value each. Both begin with empty page caches where that is permitted.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::crash::Link;
+use crate::client::{parse, request};
+use crate::report;
+use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
+
+/// Bytes of a message, unless told otherwise.
+const SIZE: usize = 512;
+/// Bytes of the directory in the first row, in MiB, unless told otherwise.
+const DISK_MIB: u32 = 5_000;
+/// Topics of the second row, unless told otherwise.
+const TOPICS: u32 = 1_000_000;
+/// Topics of the first row.
+const TOPICS_OF_LOG: u32 = 1_000;
+/// Lines of a batch, and batches on their way.
+const BATCH: u32 = 1_000;
+const WRITERS: u32 = 4;
+/// Shards, unless told otherwise.
+const SHARDS: u32 = 2;
+/// How long an answer may take, and a start.
+const PATIENCE: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(600);
+
+/// Runs the scenario.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let bytes = u64::from(args.disk_mib.unwrap_or(DISK_MIB)) << 20;
+    let size = args.size.unwrap_or(SIZE);
+    let log = row(args, "messages", |server, state, round| {
+        let from = round * BATCH * WRITERS;
+        publish(server, |n| {
+            let topic = (from + n) % TOPICS_OF_LOG;
+            format!(
+                "{{\"topic\":\"t/{topic}\",\"data\":\"{:0size$}\"}}\n",
+                from + n
+            )
+        })?;
+        Ok(size_of_all(state)? >= bytes)
+    })?;
+    let topics = args.topics.unwrap_or(TOPICS);
+    let retained = row(args, "retained values", |server, _, round| {
+        let from = round * BATCH * WRITERS;
+        publish(server, |n| {
+            let n = from + n;
+            format!("{{\"topic\":\"r/{n}\",\"data\":\"{n:064}\",\"retain\":true}}\n")
+        })?;
+        Ok(from + BATCH * WRITERS >= topics)
+    })?;
+    Ok(json!({
+        "messages": log,
+        "retained": retained,
+        "size": size,
+        "topics": topics,
+        "shards": args.shards.unwrap_or(SHARDS),
+    }))
+}
+
+/// Fills a directory, round by round, until it is full; then kills the server and starts it again.
+fn row(
+    args: &RunArgs,
+    name: &str,
+    mut fill: impl FnMut(SocketAddr, &Path, u32) -> Result<bool>,
+) -> Result<Value> {
+    let directory = Directory::make(format_args!("recovery-{}", std::process::id()))?;
+    let state = directory.path().join("state");
+    let settings = format!(
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"64 GiB\"\ntopics_max = 2000000\ntopics_per_shard = 2000000\n\n\
+         [state]\ndirectory = \"{}\"\nbytes_max = \"64 GiB\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000000\nlog_bytes = \"1 GiB\"\n",
+        args.accepts(),
+        state.display()
+    );
+    let shards = args.shards.unwrap_or(SHARDS);
+    let mut server =
+        Server::start_with(args, Setting::new(Kind::Crore, shards, 0), &settings, None)?;
+    let began = Instant::now();
+    let mut round = 0;
+    while !fill(server.addresses[0], &state, round)? {
+        round += 1;
+    }
+    let filled_s = began.elapsed().as_secs_f64();
+    server.kill();
+    let bytes = size_of_all(&state)?;
+    let is_cold = drop_caches();
+    let began = Instant::now();
+    read_all(&state)?;
+    let read_s = began.elapsed().as_secs_f64();
+    drop_caches();
+    let began = Instant::now();
+    server.spawn_again_with(shards)?;
+    while TcpStream::connect(server.addresses[0]).is_err() {
+        ensure!(!server.has_ended()?, "the server ended");
+        ensure!(began.elapsed() < START, "the start takes too long");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let start_s = began.elapsed().as_secs_f64();
+    let memory = server.sample()?;
+    let mb = bytes as f64 / 1e6;
+    report::say(&format!(
+        "{name}: {mb:.0} MB: start {start_s:.2} s ({:.0} MB/s), one sequential read {read_s:.2} s ({:.0} MB/s)",
+        mb / start_s,
+        mb / read_s
+    ));
+    Ok(json!({
+        "bytes": bytes, "published": (round + 1) * BATCH * WRITERS, "filled_s": filled_s,
+        "start_s": start_s, "read_s": read_s, "is_cold": is_cold, "memory_bytes": memory.rss_bytes,
+    }))
+}
+
+/// Publishes a round: batches side by side, whose lines `line` makes of their number.
+fn publish(server: SocketAddr, line: impl Fn(u32) -> String + Sync) -> Result<()> {
+    std::thread::scope(|scope| {
+        let line = &line;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| scope.spawn(move || batch(server, writer, line)))
+            .collect();
+        let mut ends = writers.into_iter().map(|writer| writer.join());
+        ends.try_for_each(|end| end.expect("no writer panics"))
+    })
+}
+
+fn batch(server: SocketAddr, writer: u32, line: impl Fn(u32) -> String) -> Result<()> {
+    let mut body = String::new();
+    for n in 0..BATCH {
+        let _ = write!(body, "{}", line(writer * BATCH + n));
+    }
+    let mut link = Link::open(server, PATIENCE)?;
+    let head = request::batch_head(&server.to_string(), body.len());
+    link.send(head.as_bytes())?;
+    link.send(body.as_bytes())?;
+    loop {
+        if let Some(answer) = parse::response(&link.held)? {
+            let failed = request::failed(answer.body);
+            let status = answer.head.status;
+            if status >= 300 || failed > 0 {
+                bail!("a batch was answered with {status}, and {failed} lines failed");
+            }
+            return Ok(());
+        }
+        link.read()?;
+    }
+}
+
+/// All files in a directory and those below it.
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => found.extend(files(&entry.path()).unwrap_or_default()),
+            false => found.push(entry.path()),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Bytes of all files; one may go while it is looked at.
+fn size_of_all(directory: &Path) -> Result<u64> {
+    let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |it| it.len());
+    Ok(files(directory)?.iter().map(bytes).sum())
+}
+
+fn read_all(directory: &Path) -> Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    for path in files(directory)? {
+        let mut file = File::open(&path).with_context(|| path.display().to_string())?;
+        while file.read(&mut buffer)? > 0 {}
+    }
+    Ok(())
+}
+
+/// Whether the page caches are empty now: only root may.
+fn drop_caches() -> bool {
+    fs::write("/proc/sys/vm/drop_caches", "1").is_ok()
+}
