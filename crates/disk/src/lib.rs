@@ -26,5 +26,7 @@ pub use engine::{Batch, Engine, SYNC_TIMES, State};
 pub use format::{Identity, VERSION};
 pub use log::{CommitError, End, Figures, Log, Options};
 pub use reader::Reader;
-pub use scan::{Damage, DamageKind, Found, Place, Recovered, ScanError, Torn, identity, scan};
+pub use scan::{
+    Damage, DamageKind, Found, Place, Recovered, ScanError, Torn, identity, number_of, scan,
+};
 pub use storage::{Entry, File, Storage};

@@ -25,8 +25,8 @@ pub(crate) fn segment_name(number: u64) -> String {
     format!("{PREFIX}{number:010}{SUFFIX}")
 }
 
-/// The number of the segment with this name.
-pub(crate) fn number_of(name: &str) -> Option<u64> {
+/// The number of the segment with this name; `None` where it is the name of none.
+pub fn number_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let number = digits.parse().ok()?;
     ((1..u64::MAX).contains(&number) && segment_name(number) == name).then_some(number)
@@ -89,6 +89,21 @@ pub struct Damage {
     pub offset: u64,
 }
 
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            DamageKind::Bytes => "is damaged",
+            DamageKind::Header => "has a damaged header",
+            DamageKind::Missing => "comes after segments that are missing",
+            DamageKind::Chain => "does not follow what stands before it",
+        };
+        let Damage {
+            segment, offset, ..
+        } = self;
+        write!(f, "segment {segment} of the log {what}, at byte {offset}")
+    }
+}
+
 /// A group that was being written when the power went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn {
@@ -107,6 +122,8 @@ pub struct Recovered {
     pub segments: u64,
     /// Groups, batches, and bytes of batches.
     pub groups: u64,
+    /// The number of the last group; 0 where the log has none.
+    pub last_group: u64,
     /// Batches in them.
     pub batches: u64,
     /// Bytes of the batches.
@@ -258,6 +275,7 @@ pub(crate) fn scan_to_end<S: Storage>(
             crc: scan.crc,
         });
     }
+    scan.found.last_group = end.map_or(0, |end| end.next_group - 1);
     Ok((scan.found, end))
 }
 

@@ -1,6 +1,7 @@
 //! The command line: what can be asked of `crore`.
 //!
-//! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (most of it from clap).
+//! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (most of it from clap). `crore log` has its own: 1 is damage, 2 all
+//! that keeps it from looking.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::ServeArgs;
 use crate::doctor;
-use crate::tools::{AdminArgs, PubArgs, SubArgs, TokenArgs, admin};
+use crate::tools::{AdminArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, log};
 
 /// The exit code for wrong usage, which is `clap`'s.
 pub const WRONG_USAGE: u8 = 2;
@@ -62,6 +63,9 @@ pub enum Command {
     /// Ask a server's admin port: topics, connections, settings, drain
     #[command(after_help = admin::EXAMPLES)]
     Admin(AdminArgs),
+    /// Look into the log of durable messages on disk: what it has, and whether it is whole
+    #[command(after_help = log::EXAMPLES)]
+    Log(LogArgs),
     /// Print completions for a shell: bash, zsh, fish and others
     Completions {
         /// Which shell
@@ -86,6 +90,7 @@ impl Command {
             | Command::Pub(_)
             | Command::Sub(_)
             | Command::Admin(_)
+            | Command::Log(_)
             | Command::Completions { .. }
             | Command::Man { .. } => "warn",
         }

@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Command::Pub(args) => tools::publish(&args).map(success),
         Command::Sub(args) => tools::subscribe(&args).map(success),
         Command::Admin(args) => tools::admin(&args).map(success),
+        Command::Log(args) => tools::log::run(&args),
         Command::Completions { shell } => manual::completions(shell).map(success),
         Command::Man { directory } => manual::pages(&directory).map(success),
     };

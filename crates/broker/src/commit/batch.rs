@@ -9,8 +9,11 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
+use super::record::decode_mark;
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Damaged, In};
+use crate::budget::admission::Client;
+use crate::mail::Fact;
 
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 36;
@@ -66,6 +69,36 @@ impl Header {
             records: from.fixed32()?,
         })
     }
+}
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// A message, or a change of a topic. The hash of its topic has no seed.
+    Fact(&'a Fact<'a>),
+    /// Offsets up to this one may have been given to facts that stand in no log.
+    Mark(u64),
+}
+
+/// Reads a batch as it stands in the log: hands over every record with its offset, for tools that show a log.
+///
+/// # Errors
+/// When the batch is none. What stands before the damage was handed over.
+pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header, Damaged> {
+    let header = Header::read(batch)?;
+    let mut records = In(&batch[HEADER_BYTES..]);
+    let offset = |behind: u32| header.first.saturating_add(behind.into());
+    for _ in 0..header.records {
+        let record = records.field()?;
+        match decode_mark(record)? {
+            Some((behind, until)) => each(offset(behind), Entry::Mark(until)),
+            None => Fact::decode(record, 0, Client::NOBODY, |behind, fact| {
+                each(offset(behind), Entry::Fact(fact));
+            })?,
+        }
+    }
+    records.end()?;
+    Ok(header)
 }
 
 /// The records of a batch that stands in the log, as far as they are not applied.
@@ -135,7 +168,12 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
+    use crate::base::snapshot::Out;
+    use crate::commit::record::encode_mark;
+    use crate::mail::Change;
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
@@ -155,5 +193,59 @@ mod tests {
         }
         bytes[0] = 2;
         assert!(Header::read(&bytes).is_err());
+    }
+
+    #[test]
+    fn all_records_of_a_batch_are_read_with_their_offsets_and_a_cut_batch_is_none() {
+        let name = &b"a/b"[..];
+        let client = Client::NOBODY;
+        let fact = |change| Fact::Topic {
+            change,
+            hash: 0,
+            name,
+            client,
+        };
+        let header = Header {
+            partition: 1,
+            writer: 2,
+            number: 3,
+            first: 100,
+            unix_s: 4,
+            records: 3,
+        };
+        let mut bytes = alloc::vec![0; HEADER_BYTES];
+        header.write(&mut bytes);
+        let mut record = Vec::new();
+        for (behind, change) in [(0, Change::Create), (5, Change::PurgeSome(7, 8))] {
+            record.clear();
+            fact(change).encode(&mut record, behind);
+            Out(&mut bytes).field(&record);
+        }
+        record.clear();
+        encode_mark(&mut record, 6, 1000);
+        Out(&mut bytes).field(&record);
+        let mut found = Vec::new();
+        let mut note = |offset, entry: Entry<'_>| match entry {
+            Entry::Fact(fact) => {
+                let Fact::Topic { change, name, .. } = *fact else {
+                    panic!("no message was written");
+                };
+                found.push((offset, Some((change, name.to_vec())), 0));
+            }
+            Entry::Mark(until) => found.push((offset, None, until)),
+        };
+        assert_eq!(read(&bytes, &mut note), Ok(header));
+        let change = |change| Some((change, name.to_vec()));
+        let expected = [
+            (100, change(Change::Create), 0),
+            (105, change(Change::PurgeSome(7, 8)), 0),
+            (106, None, 1000),
+        ];
+        assert_eq!(found, expected);
+        for len in 0..bytes.len() {
+            assert!(read(&bytes[..len], |_, _| ()).is_err(), "{len} bytes");
+        }
+        bytes.push(0);
+        assert!(read(&bytes, |_, _| ()).is_err());
     }
 }

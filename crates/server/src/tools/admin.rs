@@ -437,7 +437,7 @@ fn plain(value: &Value) -> String {
 }
 
 /// The rows of a list, in columns; the last column is not padded.
-fn table(answer: &Value, columns: &[&str]) -> String {
+pub(super) fn table(answer: &Value, columns: &[&str]) -> String {
     let lists = answer.as_object().into_iter().flat_map(|map| map.values());
     let rows = lists.filter_map(Value::as_array).flatten();
     let head = columns.iter().map(ToString::to_string).collect();

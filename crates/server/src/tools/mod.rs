@@ -1,10 +1,11 @@
-//! `crore pub`, `crore sub`, `crore admin` and `crore token`: the toolbox.
+//! `crore pub`, `crore sub`, `crore admin`, `crore token` and `crore log`: the toolbox.
 //!
 //! The clients use public protocols only (HTTP/1.1, Server-Sent Events, WebSocket), and nothing that is only ours. Data goes to
 //! stdout; everything else goes to stderr. A reader of stdout that went away ends them quietly.
 
 pub mod admin;
 mod flags;
+pub mod log;
 mod publish;
 mod subscribe;
 pub mod token;
@@ -12,6 +13,7 @@ mod values;
 mod words;
 
 pub use admin::{AdminArgs, admin};
+pub use log::LogArgs;
 pub use publish::{PubArgs, publish};
 pub use subscribe::{SubArgs, subscribe};
 pub use token::TokenArgs;

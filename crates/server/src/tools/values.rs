@@ -6,9 +6,16 @@
 use std::env::VarError;
 use std::fmt;
 
-/// Wrong usage that `clap` cannot tell: the process ends with 2, as for all wrong usage.
+/// Wrong usage that `clap` cannot tell: the process ends with 2, as for all wrong usage. So does what cannot be done where 1 says something else.
 #[derive(Debug)]
 pub struct Usage(String);
+
+impl Usage {
+    /// With these words.
+    pub fn new(text: String) -> Usage {
+        Usage(text)
+    }
+}
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod disk_log;
 mod log;
 mod publish;
 mod scripted;
@@ -42,6 +43,7 @@ fn help_and_version() {
         &["pub", "--help"],
         &["sub", "--help"],
         &["admin", "--help"],
+        &["log", "--help"],
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");
@@ -77,6 +79,8 @@ fn wrong_usage_exits_with_2() {
         &["sub"],
         &["sub", "a", "--count", "0"],
         &["sub", "a", "--protocol", "pigeon"],
+        &["log", "dump", "/tmp", "--topic", "a/#/b"],
+        &["log", "verify"],
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

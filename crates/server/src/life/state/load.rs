@@ -186,6 +186,20 @@ fn open(path: &Path) -> Result<(Head, BufReader<File>), String> {
     Ok((head, rest))
 }
 
+/// Reads a document to its end and verifies the checksum of every block. What the blocks say is not looked at. Returns its bytes.
+///
+/// # Errors
+/// Why it is damaged.
+pub fn verify(path: &Path) -> Result<u64, String> {
+    let (_, mut rest) = open(path)?;
+    let (mut number, mut block) = (1, Vec::new());
+    while read_block(&mut rest, number, &mut block)? {
+        number += 1;
+    }
+    let file = rest.into_inner().metadata();
+    file.map(|it| it.len()).map_err(|error| error.to_string())
+}
+
 fn read_into(restored: &mut Restored, path: &Path) -> Result<(), String> {
     let (head, mut rest) = open(path)?;
     restored.begin(&head).map_err(|why| why.to_string())?;

@@ -23,11 +23,12 @@ use crore_disk::{Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
 use crate::settings::state::State;
-use files::{Base, LOG, remove_bases, sync};
-use load::Documents;
+use files::{remove_bases, sync};
 use replay::{Failed, Replayed, Source, replay};
 
 pub use checkpoint::{Checkpoints, Progress, Server, base_bytes};
+pub use files::{Base, LOG};
+pub use load::{Documents, verify};
 pub use store::store;
 
 /// The state with which a server starts.

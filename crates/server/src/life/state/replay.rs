@@ -9,7 +9,7 @@ use std::{mem, thread};
 use anyhow::Context as _;
 use crore_broker::batch::Header;
 use crore_broker::{Now, Shard, ShardId, World};
-use crore_disk::{Damage, DamageKind, Directory, Found, Identity, Log, Options, Recovered};
+use crore_disk::{Damage, Directory, Found, Identity, Log, Options, Recovered};
 
 use super::load::{Documents, restore};
 use crate::life::supervisor;
@@ -82,7 +82,13 @@ pub fn replay(
             });
         };
         let (log, found, last_unix_s) = read.map_err(Failed::Start)?;
-        let damages = found.damages.first().map(told);
+        if !found.foreign.is_empty() {
+            tracing::warn!(
+                "state.directory: {} are none of the log's files, and are left alone",
+                found.foreign.join(", ")
+            );
+        }
+        let damages = found.damages.first().map(Damage::to_string);
         let ends = log.end().group;
         let short = (ends < contained).then(|| {
             format!("the log ends with group {ends}, before group {contained} of its documents")
@@ -193,19 +199,4 @@ impl Run {
             batch
         })
     }
-}
-
-fn told(damage: &Damage) -> String {
-    let Damage {
-        kind,
-        segment,
-        offset,
-    } = damage;
-    let what = match kind {
-        DamageKind::Bytes => "is damaged",
-        DamageKind::Header => "has a damaged header",
-        DamageKind::Missing => "comes after segments that are missing",
-        DamageKind::Chain => "does not follow what stands before it",
-    };
-    format!("segment {segment} of the log {what}, at byte {offset}")
 }

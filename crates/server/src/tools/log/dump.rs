@@ -1,0 +1,197 @@
+//! `crore log dump`: a line for each record.
+
+use std::io::{self, BufWriter, ErrorKind, Write};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crore_broker::batch::{self, Entry, Header};
+use crore_broker::mail::{Change, Fact};
+use crore_disk::{Found, Place};
+use crore_wire::topic;
+use serde_json::{Map, Value, json};
+
+use super::source::Source;
+use super::survey::hex;
+
+/// Fields that are bytes of a client, where they are no text, have this behind their name.
+const BASE64: &str = "_base64";
+
+/// Prints the records for which the filter and the partition hold; says whether nothing is damaged.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn dump(
+    source: &Source,
+    (filter, partition): (Option<&str>, Option<u16>),
+    as_json: bool,
+) -> anyhow::Result<bool> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let (mut written, mut is_good) = (Ok(()), true);
+    let mut damage = |what: String| {
+        is_good = false;
+        // A closed stderr is no reason to fail in another way.
+        let _ = writeln!(io::stderr(), "crore: damage: {what}");
+    };
+    let found = source.walk(|met| {
+        let (place, bytes) = match met {
+            // Nobody reads any more.
+            _ if written.is_err() => return,
+            Found::Damage(what) => return damage(what.to_string()),
+            Found::Batch(place, bytes) => (place, bytes),
+        };
+        let header = Header::read(bytes);
+        let read = header.and_then(|header| {
+            if partition.is_some_and(|partition| partition != header.partition) {
+                return Ok(());
+            }
+            let each = |offset, entry: Entry<'_>| {
+                if written.is_ok() && is_wanted(&entry, filter) {
+                    let row = row(&place, &header, offset, &entry);
+                    let line = if as_json {
+                        Value::Object(row).to_string()
+                    } else {
+                        line(&row)
+                    };
+                    written = writeln!(out, "{line}");
+                }
+            };
+            batch::read(bytes, each).map(|_| ())
+        });
+        if let Err(why) = read {
+            damage(format!(
+                "a batch in segment {} at byte {} cannot be read: {why}",
+                place.segment, place.batch
+            ));
+        }
+    })?;
+    match written.and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            anyhow::bail!("stdout: {error}");
+        }
+        _ => {}
+    }
+    if let Some(torn) = found.torn {
+        let _ = writeln!(
+            io::stderr(),
+            "crore: the log is torn in segment {} at byte {}: a group was being written; it is no damage",
+            torn.segment,
+            torn.offset
+        );
+    }
+    Ok(is_good)
+}
+
+fn is_wanted(entry: &Entry<'_>, filter: Option<&str>) -> bool {
+    match (filter, entry) {
+        (None, _) => true,
+        (Some(filter), Entry::Fact(fact)) => topic::matches(filter.as_bytes(), fact.topic().1),
+        (Some(_), Entry::Mark(_)) => false,
+    }
+}
+
+/// The fields of a record.
+fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<String, Value> {
+    let mut row = Map::new();
+    let mut put = |name: &str, value: Value| _ = row.insert(name.to_string(), value);
+    put("segment", json!(place.segment));
+    put("group", json!(place.group));
+    put("partition", json!(header.partition));
+    put("offset", json!(offset));
+    put("unix_s", json!(header.unix_s));
+    put("writer", json!(hex(header.writer)));
+    let fact = match entry {
+        Entry::Mark(until) => {
+            put("kind", json!("mark"));
+            put("until", json!(until));
+            return row;
+        }
+        Entry::Fact(fact) => fact,
+    };
+    let (kind, name) = (kind(fact), fact.topic().1);
+    put("kind", json!(kind));
+    put_bytes(&mut put, "topic", name);
+    match fact {
+        Fact::Topic {
+            change: Change::PurgeSome(until, most),
+            ..
+        } => {
+            put("until", json!(until));
+            put("most", json!(most));
+        }
+        Fact::Topic { .. } => {}
+        Fact::Publish(message) => {
+            let headers = &message.headers;
+            put("bytes", json!(message.data.len()));
+            let named = ["content_type", "event", "key"];
+            for (name, field) in named.into_iter().zip(headers.fields()) {
+                if !field.is_empty() {
+                    put_bytes(&mut put, name, field);
+                }
+            }
+            if !headers.attributes.is_empty() {
+                put(
+                    "attributes_base64",
+                    json!(STANDARD.encode(headers.attributes)),
+                );
+            }
+            put("qos", json!(headers.qos));
+            put("retain", json!(headers.retain));
+            if let Some(ttl_s) = headers.ttl_s {
+                put("ttl_s", json!(ttl_s));
+            }
+            if let Some(retry) = &message.retry {
+                put_bytes(&mut put, "idempotency_key", retry.key);
+            }
+            put_bytes(&mut put, "data", message.data);
+        }
+    }
+    row
+}
+
+fn kind(fact: &Fact<'_>) -> &'static str {
+    match fact {
+        Fact::Publish(_) => "publish",
+        Fact::Topic { change, .. } => match change {
+            Change::Create => "create",
+            Change::Delete => "delete",
+            Change::Purge => "purge",
+            Change::PurgeSome(..) => "purge_some",
+            Change::ForgetLatest => "forget_latest",
+        },
+    }
+}
+
+/// Bytes of a client: as they are where they are text, else in base64.
+fn put_bytes(put: &mut impl FnMut(&str, Value), name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => put(name, json!(text)),
+        Err(_) => put(&format!("{name}{BASE64}"), json!(STANDARD.encode(bytes))),
+    }
+}
+
+/// The same for people, without the message.
+fn line(row: &Map<String, Value>) -> String {
+    /// In the order of the line; the others follow in theirs.
+    const FIRST: [&str; 8] = [
+        "segment",
+        "group",
+        "partition",
+        "offset",
+        "unix_s",
+        "kind",
+        "topic",
+        "bytes",
+    ];
+    const LEFT_OUT: [&str; 4] = ["writer", "data", "data_base64", "attributes_base64"];
+    let first = FIRST.into_iter().filter_map(|name| row.get_key_value(name));
+    let first = first.map(|(name, value)| (name.as_str(), value));
+    let rest = row.iter().map(|(name, value)| (name.as_str(), value));
+    let rest = rest.filter(|(name, _)| !FIRST.contains(name) && !LEFT_OUT.contains(name));
+    let field = |(name, value): (&str, &Value)| match value {
+        // Quoted, so that no text of a client steers the terminal or looks like a field.
+        Value::String(text) if name != "kind" => format!("{name}={text:?}"),
+        Value::String(text) => format!("{name}={text}"),
+        value => format!("{name}={value}"),
+    };
+    first.chain(rest).map(field).collect::<Vec<_>>().join(" ")
+}

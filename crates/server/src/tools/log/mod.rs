@@ -1,0 +1,136 @@
+//! `crore log`: looks into the log of durable messages on disk, and at the base that it goes on from.
+//!
+//! Invariants: nothing is changed and nothing is locked, so that a server may be writing meanwhile; the exit code is 0 when all is good, 1 for
+//! damage, 2 when it cannot be looked at. Batches and records are read by the decoders of the server (`crore_disk::scan`, `crore_broker::batch`).
+
+mod dump;
+mod source;
+mod survey;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use crore_wire::topic::check_filter;
+use serde_json::json;
+
+use super::admin::table;
+use super::values::Usage;
+use crate::stdout::print;
+use source::Source;
+use survey::Survey;
+
+/// The exit code for a log that is damaged.
+pub const DAMAGED: u8 = 1;
+
+/// Examples of `crore log --help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  crore log inspect /var/lib/crore                  segments, base, partitions, totals
+  crore log verify /var/lib/crore                   all checksums; 0: good, 1: damage, 2: it cannot be read
+  crore log dump /var/lib/crore --topic 'chat/#'    a line for each record
+  crore log dump --json /var/lib/crore              with the messages, as JSON lines
+
+A server may run meanwhile: nothing is locked or changed, and the end of the log may be torn then.";
+
+/// Flags of `crore log`.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    order: Order,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+enum Order {
+    /// Tell what the log has: its segments, its base, its partitions
+    Inspect(Place),
+    /// Verify every checksum, every record and the documents of the base; ends with 1 where something is damaged
+    Verify(Place),
+    /// Print every record that is in the log
+    Dump {
+        #[command(flatten)]
+        place: Place,
+        /// Records of topics that it matches
+        #[arg(long, value_name = "FILTER", value_parser = filter)]
+        topic: Option<String>,
+        /// Records of this partition
+        #[arg(long, value_name = "N")]
+        partition: Option<u16>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// The directory of state.directory, or the log in it
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+fn filter(text: &str) -> Result<String, String> {
+    match check_filter(text.as_bytes(), usize::MAX) {
+        Ok(()) => Ok(text.to_string()),
+        Err(_) => Err(
+            "it is no filter: + and # stand for whole levels, and # is the last one; write one such as chat/#"
+                .to_string(),
+        ),
+    }
+}
+
+/// Carries out `crore log`.
+///
+/// # Errors
+/// [`Usage`], when it cannot be looked at.
+pub fn run(args: &LogArgs) -> anyhow::Result<ExitCode> {
+    let is_good = match &args.order {
+        Order::Inspect(place) => inspect(place, args.json),
+        Order::Verify(place) => verify(place, args.json),
+        Order::Dump {
+            place,
+            topic,
+            partition,
+        } => Source::find(&place.directory)
+            .and_then(|source| dump::dump(&source, (topic.as_deref(), *partition), args.json)),
+    };
+    // 1 says that something is damaged.
+    match is_good.map_err(|error| Usage::new(format!("{error:#}")))? {
+        true => Ok(ExitCode::SUCCESS),
+        false => Ok(ExitCode::from(DAMAGED)),
+    }
+}
+
+fn inspect(place: &Place, as_json: bool) -> anyhow::Result<bool> {
+    let survey = Survey::of(&place.directory)?;
+    let value = serde_json::to_value(&survey)?;
+    if as_json {
+        print((serde_json::to_string_pretty(&value)? + "\n").as_bytes())?;
+        return Ok(true);
+    }
+    let mut text = survey.headline();
+    for (rows, columns) in [
+        ("segments", survey::SEGMENT_COLUMNS),
+        ("partitions", survey::PARTITION_COLUMNS),
+    ] {
+        text.push_str(&format!(
+            "\n{}",
+            table(&json!({ rows: value[rows] }), columns)
+        ));
+    }
+    text.push_str(&format!("\n{}", survey.faults_told()));
+    print(text.as_bytes())?;
+    Ok(true)
+}
+
+fn verify(place: &Place, as_json: bool) -> anyhow::Result<bool> {
+    let survey = Survey::of(&place.directory)?;
+    let text = match as_json {
+        true => serde_json::to_string_pretty(&survey.verdict())? + "\n",
+        false => survey.faults_told(),
+    };
+    print(text.as_bytes())?;
+    Ok(survey.is_good())
+}

@@ -1,0 +1,98 @@
+//! Where the log and its base are, and the way through the log.
+
+use std::io::ErrorKind;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use crore_disk::{Directory, Found, Recovered, ScanError, Storage as _, number_of, scan};
+
+use crate::life::state::{Base, LOG};
+
+/// A log, and the directory that it belongs to.
+pub struct Source {
+    /// `state.directory`; none for a log that lies elsewhere.
+    pub state: Option<PathBuf>,
+    /// The log; none where the directory has documents alone.
+    pub log: Option<PathBuf>,
+    /// The newest base.
+    pub base: Option<Base>,
+}
+
+impl Source {
+    /// Finds them: `directory` is the one of `state.directory`, or the log in it.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has neither a log nor a base.
+    pub fn find(directory: &Path) -> anyhow::Result<Source> {
+        let shown = || directory.display().to_string();
+        let directory = &directory.canonicalize().with_context(shown)?;
+        let bases = |state: &Path| Base::all(state).with_context(|| state.display().to_string());
+        let log = directory.join(LOG);
+        let newest = bases(directory)?.pop();
+        if log.is_dir() || newest.is_some() {
+            return Ok(Source {
+                state: Some(directory.clone()),
+                log: log.is_dir().then_some(log),
+                base: newest,
+            });
+        }
+        if segments(directory)?.is_empty() {
+            bail!(
+                "{} has neither a log nor a base; write the directory of state.directory",
+                directory.display()
+            );
+        }
+        let is_named = directory.file_name().is_some_and(|name| name == LOG);
+        let state = directory.parent().filter(|_| is_named);
+        Ok(Source {
+            state: state.map(Path::to_path_buf),
+            log: Some(directory.clone()),
+            base: match state {
+                Some(state) => bases(state)?.pop(),
+                None => None,
+            },
+        })
+    }
+
+    /// The first segment that counts; none where any may be the first.
+    pub fn first_segment(&self) -> Option<u64> {
+        (self.state.is_some()).then(|| self.base.map_or(1, |base| base.end.0.max(1)))
+    }
+
+    /// Goes through the log, in order.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn walk(&self, each: impl FnMut(Found<'_>)) -> anyhow::Result<Recovered> {
+        let Some(log) = &self.log else {
+            return Ok(Recovered::default());
+        };
+        let begin = match self.first_segment() {
+            Some(first) => Bound::Included(first),
+            None => Bound::Unbounded,
+        };
+        let directory = Directory::read_only(log)?;
+        scan(&directory, (begin, Bound::Unbounded), each).with_context(|| log.display().to_string())
+    }
+}
+
+/// The segments in a directory, in order: number, and bytes of the file.
+pub fn segments(log: &Path) -> anyhow::Result<Vec<(u64, u64)>> {
+    let listed = Directory::read_only(log)?.list();
+    let listed = listed.with_context(|| log.display().to_string())?;
+    let segment = |entry: &crore_disk::Entry| Some((number_of(&entry.name)?, entry.bytes));
+    let mut found: Vec<_> = listed.iter().filter_map(segment).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Whether a file went while it was to be read: a server has removed it behind a checkpoint.
+pub fn has_gone(error: &anyhow::Error) -> bool {
+    let is_missing = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
+    error.chain().any(|cause| {
+        let of_scan = cause.downcast_ref::<ScanError>();
+        cause.downcast_ref().is_some_and(is_missing)
+            || matches!(of_scan, Some(ScanError::Io(_, error)) if is_missing(error))
+    })
+}

@@ -1,0 +1,352 @@
+//! One pass through a log and its base: what they have, and what is wrong with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crore_broker::Placement;
+use crore_broker::batch::{self, Entry};
+use crore_disk::{Found, Place, Torn};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::source::{Source, has_gone, segments};
+use crate::life::state::{self, Documents};
+
+/// So many faults are told; the others are counted.
+const FAULTS_MAX: usize = 100;
+
+pub const SEGMENT_COLUMNS: &[&str] = &[
+    "segment",
+    "bytes",
+    "first_group",
+    "last_group",
+    "batches",
+    "counts",
+];
+pub const PARTITION_COLUMNS: &[&str] = &[
+    "partition",
+    "batches",
+    "records",
+    "first_offset",
+    "last_offset",
+    "writers",
+];
+
+/// What a log and its base have.
+#[derive(Debug, Default, Serialize)]
+pub struct Survey {
+    log: Option<String>,
+    /// Drawn at random when the log was made.
+    identity: Option<String>,
+    base: Option<BaseFound>,
+    segments: Vec<Segment>,
+    partitions: Vec<Partition>,
+    totals: Totals,
+    torn: Option<Value>,
+    foreign: Vec<String>,
+    damages: Vec<Fault>,
+    /// Damages that are not among them.
+    more_damages: usize,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Totals {
+    bytes: u64,
+    groups: u64,
+    last_group: u64,
+    batches: u64,
+    records: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct BaseFound {
+    number: u64,
+    /// The first segment that counts.
+    segment: u64,
+    /// The last group that it contains.
+    group: u64,
+    homes: u16,
+    partitions: u16,
+    bytes: u64,
+    /// A stop has written it, and nobody was served since.
+    clean: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Segment {
+    segment: u64,
+    bytes: u64,
+    first_group: Option<u64>,
+    last_group: Option<u64>,
+    batches: u64,
+    /// Not one that the base has made superfluous.
+    counts: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Partition {
+    partition: u16,
+    batches: u64,
+    records: u64,
+    first_offset: u64,
+    last_offset: u64,
+    writers: BTreeSet<String>,
+}
+
+/// Something that is damaged.
+#[derive(Debug, Serialize)]
+struct Fault {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segment: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    byte: Option<u64>,
+    what: String,
+}
+
+impl Survey {
+    /// Looks at everything. A running server writes and removes files meanwhile: what looks wrong is looked at once more.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn of(directory: &Path) -> anyhow::Result<Survey> {
+        match Survey::once(&Source::find(directory)?) {
+            Ok(survey) if survey.is_good() => Ok(survey),
+            Err(error) if !has_gone(&error) => Err(error),
+            _ => Survey::once(&Source::find(directory)?),
+        }
+    }
+
+    fn once(source: &Source) -> anyhow::Result<Survey> {
+        let mut survey = Survey::default();
+        let partitions = survey.look_at_base(source);
+        if let Some(log) = &source.log {
+            survey.log = Some(log.display().to_string());
+            let first = source.first_segment().unwrap_or(1);
+            survey.segments = segments(log)?
+                .into_iter()
+                .map(|(segment, bytes)| Segment {
+                    segment,
+                    bytes,
+                    counts: segment >= first,
+                    ..Segment::default()
+                })
+                .collect();
+        }
+        let mut found = BTreeMap::new();
+        let recovered = source.walk(|met| match met {
+            Found::Batch(place, batch) => survey.batch(place, batch, &mut found, partitions),
+            Found::Damage(damage) => {
+                survey.fault(Some((damage.segment, damage.offset)), damage.to_string());
+            }
+        })?;
+        survey.partitions = found.into_values().collect();
+        survey.identity = recovered.identity.map(|it| hex(it.log));
+        survey.foreign = recovered.foreign;
+        survey.torn = recovered
+            .torn
+            .map(|Torn { segment, offset }| json!({ "segment": segment, "byte": offset }));
+        survey.totals = Totals {
+            bytes: survey.segments.iter().map(|it| it.bytes).sum(),
+            groups: recovered.groups,
+            last_group: recovered.last_group,
+            batches: recovered.batches,
+            records: survey.partitions.iter().map(|it| it.records).sum(),
+        };
+        if let Some(base) = &survey.base
+            && recovered.last_group < base.group
+        {
+            let what = format!(
+                "the log ends with group {}, before group {} of its base",
+                recovered.last_group, base.group
+            );
+            let place = recovered.torn.map(|torn| (torn.segment, torn.offset));
+            survey.fault(place, what);
+        }
+        Ok(survey)
+    }
+
+    /// Looks at the documents of the base; returns the number of partitions where it is known.
+    fn look_at_base(&mut self, source: &Source) -> Option<u16> {
+        let (base, directory) = (source.base?, source.state.as_ref()?);
+        let documents = match Documents::of(directory, base) {
+            Ok(documents) => documents,
+            Err(why) => {
+                self.fault(None, format!("the base cannot be used: {why}"));
+                return None;
+            }
+        };
+        let mut bytes = 0;
+        for path in base.documents(directory).unwrap_or_default() {
+            match state::verify(&path) {
+                Ok(of_document) => bytes += of_document,
+                Err(why) => self.fault(None, format!("{}: {why}", path.display())),
+            }
+        }
+        let head = documents.head();
+        self.base = Some(BaseFound {
+            number: base.number,
+            segment: base.end.0,
+            group: base.end.1,
+            homes: head.homes,
+            partitions: head.partitions,
+            bytes,
+            clean: documents.clean,
+        });
+        Some(head.partitions)
+    }
+
+    fn batch(
+        &mut self,
+        place: Place,
+        bytes: &[u8],
+        found: &mut BTreeMap<u16, Partition>,
+        partitions: Option<u16>,
+    ) {
+        if let Some(segment) = self
+            .segments
+            .iter_mut()
+            .find(|it| it.segment == place.segment)
+        {
+            segment.first_group.get_or_insert(place.group);
+            segment.last_group = Some(place.group);
+            segment.batches += 1;
+        }
+        let (mut offsets, mut topics) = (Vec::new(), BTreeSet::new());
+        let placement = partitions.map(|partitions| Placement::new(partitions, 1));
+        let read = batch::read(bytes, |offset, entry| {
+            offsets.push(offset);
+            if let (Entry::Fact(fact), Some(placement)) = (entry, placement) {
+                topics.insert(placement.partition_of(fact.topic().1));
+            }
+        });
+        let here = Some((place.segment, place.batch));
+        let whose = format!(
+            "a batch in segment {} at byte {}",
+            place.segment, place.batch
+        );
+        let header = match read {
+            Ok(header) => header,
+            Err(why) => return self.fault(here, format!("{whose} cannot be read: {why}")),
+        };
+        let entry = found.entry(header.partition).or_default();
+        entry.partition = header.partition;
+        let mut last = entry.last_offset;
+        let ascends = offsets.iter().all(|offset| {
+            let ascends = *offset > last;
+            last = *offset;
+            ascends
+        });
+        if entry.batches == 0 {
+            entry.first_offset = header.first;
+        }
+        entry.batches += 1;
+        entry.records += u64::from(header.records);
+        entry.writers.insert(hex(header.writer));
+        let before = entry.last_offset;
+        entry.last_offset = before.max(last);
+        if !ascends {
+            let what = format!(
+                "{whose} has offset {} of partition {}, which had come to {before}",
+                header.first, header.partition
+            );
+            self.fault(here, what);
+        }
+        if topics
+            .iter()
+            .any(|partition| *partition != header.partition)
+        {
+            let what = format!(
+                "{whose} has a record of another partition than {}",
+                header.partition
+            );
+            self.fault(here, what);
+        }
+    }
+
+    fn fault(&mut self, place: Option<(u64, u64)>, what: String) {
+        if self.damages.len() == FAULTS_MAX {
+            self.more_damages += 1;
+            return;
+        }
+        self.damages.push(Fault {
+            segment: place.map(|it| it.0),
+            byte: place.map(|it| it.1),
+            what,
+        });
+    }
+
+    /// Whether nothing is damaged. A torn end is none.
+    pub fn is_good(&self) -> bool {
+        self.damages.is_empty()
+    }
+
+    /// What `verify` says as JSON.
+    pub fn verdict(&self) -> Value {
+        json!({
+            "good": self.is_good(),
+            "damages": self.damages,
+            "more_damages": self.more_damages,
+            "torn": self.torn,
+            "foreign": self.foreign,
+            "totals": self.totals,
+        })
+    }
+
+    /// The lines before the tables.
+    pub fn headline(&self) -> String {
+        let none = || "none".to_string();
+        let base = self.base.as_ref().map_or_else(none, |base| {
+            let clean = if base.clean { "clean" } else { "not clean" };
+            format!(
+                "{}: {} homes, {} partitions, {} bytes, {clean}; goes on with segment {}, contains groups up to {}",
+                base.number, base.homes, base.partitions, base.bytes, base.segment.max(1), base.group
+            )
+        });
+        format!(
+            "log       {}\nidentity  {}\nbase      {base}\n",
+            self.log.clone().unwrap_or_else(none),
+            self.identity.clone().unwrap_or_else(none),
+        )
+    }
+
+    /// What is wrong, and the totals.
+    pub fn faults_told(&self) -> String {
+        let mut text = String::new();
+        for fault in &self.damages {
+            text.push_str(&format!("damage: {}\n", fault.what));
+        }
+        if self.more_damages > 0 {
+            text.push_str(&format!("damage: {} more\n", self.more_damages));
+        }
+        if let Some(torn) = &self.torn {
+            text.push_str(&format!(
+                "torn: segment {} at byte {}: a group was being written, and nobody was answered; it is no damage\n",
+                torn["segment"], torn["byte"]
+            ));
+        }
+        for name in &self.foreign {
+            text.push_str(&format!(
+                "left alone: {} is none of the log's files\n",
+                name.escape_debug()
+            ));
+        }
+        let Totals {
+            bytes,
+            groups,
+            batches,
+            records,
+            ..
+        } = self.totals;
+        let verdict = if self.is_good() { "good" } else { "damaged" };
+        text.push_str(&format!(
+            "{verdict}: {} segments, {bytes} bytes, {groups} groups, {batches} batches, {records} records\n",
+            self.segments.len()
+        ));
+        text
+    }
+}
+
+/// Numbers that are drawn at random: JSON readers would round them.
+pub fn hex(number: u64) -> String {
+    format!("{number:016x}")
+}

@@ -1,0 +1,332 @@
+//! `crore log`: what a real server has left on disk after `kill -9` is shown and verified; damage is found with its place.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::support::Server;
+use crate::support::http::{Conn, publish};
+use crate::support::state::State;
+use crate::{run, text};
+
+/// A state directory of a server that was killed.
+fn left() -> State {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish(&server, "chat/a", "first");
+    publish(&server, "chat/b", "the needle");
+    let headers = [
+        ("Content-Type", "application/octet-stream"),
+        ("Idempotency-Key", "\"once\""),
+        ("Crore-Event", "e\tf"),
+    ];
+    let mut conn = Conn::open(&server);
+    let answer = conn.request("POST", "/pub/chat/a", &headers[..2], &[0xff, 0x00]);
+    assert!(matches!(answer.status, 201 | 202), "{}", answer.status);
+    publish(&server, "news", "last");
+    let emptied = conn.request("DELETE", "/pub/chat/b?purge", &[], b"");
+    assert_eq!(emptied.status, 200);
+    assert_eq!(conn.request("DELETE", "/pub/news", &[], b"").status, 200);
+    server.kill();
+    state
+}
+
+fn log(order: &str, directory: &Path, more: &[&str]) -> Output {
+    let mut args = vec!["log", order, directory.to_str().expect("text")];
+    args.extend(more);
+    run(&args)
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let lines = text(&output.stdout).lines();
+    lines
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+fn segment(state: &State) -> PathBuf {
+    state.0.join("log/segment-0000000001.log")
+}
+
+/// Where these bytes stand in the segment.
+fn find(state: &State, needle: &[u8]) -> usize {
+    let bytes = std::fs::read(segment(state)).expect("the segment");
+    let found = bytes.windows(needle.len()).position(|it| it == needle);
+    found.expect("they are in the log")
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).expect("a file");
+    change(&mut bytes);
+    std::fs::write(path, bytes).expect("a file");
+}
+
+/// All names below a directory, with lengths.
+fn listing(directory: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let meta = path.metadata().expect("metadata");
+        if meta.is_dir() {
+            found.extend(listing(&path));
+        }
+        found.push((path, meta.len()));
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn every_record_is_dumped_with_its_message() {
+    let state = left();
+    let before = listing(&state.0);
+    let output = log("dump", &state.0, &["--json", "--topic", "chat/#"]);
+    assert_eq!(output.status.code(), Some(0));
+    let rows = lines(&output);
+    let field = |name: &str| -> Vec<Value> { rows.iter().map(|row| row[name].clone()).collect() };
+    let mut kinds: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            (
+                row["kind"].as_str(),
+                row["topic"].as_str(),
+                row["data"].as_str(),
+            )
+        })
+        .collect();
+    kinds.sort_unstable();
+    let publish = |topic, data| (Some("publish"), Some(topic), data);
+    assert!(
+        kinds.contains(&publish("chat/a", Some("first"))),
+        "{kinds:?}"
+    );
+    assert!(
+        kinds.contains(&publish("chat/b", Some("the needle"))),
+        "{kinds:?}"
+    );
+    assert!(kinds.contains(&publish("chat/a", None)), "{kinds:?}");
+    assert!(
+        kinds.contains(&(Some("purge"), Some("chat/b"), None)),
+        "{kinds:?}"
+    );
+    assert!(!field("topic").contains(&"news".into()));
+    let binary = rows.iter().find(|row| !row["data_base64"].is_null());
+    let binary = binary.expect("a message that is no text");
+    assert_eq!(binary["data_base64"], "/wA=");
+    assert_eq!(binary["bytes"], 2);
+    assert_eq!(binary["content_type"], "application/octet-stream");
+    assert!(
+        binary["idempotency_key"]
+            .as_str()
+            .expect("a key")
+            .contains("once")
+    );
+    // The log alone is as good as the directory that it is in.
+    let all = log("dump", &state.0.join("log"), &["--json"]);
+    assert!(
+        lines(&all)
+            .iter()
+            .any(|row| row["kind"] == "delete" && row["topic"] == "news")
+    );
+    let partition = rows[0]["partition"].to_string();
+    let of_one = log("dump", &state.0, &["--partition", &partition]);
+    let told = text(&of_one.stdout);
+    let expected = lines(&all)
+        .iter()
+        .filter(|row| row["partition"] == rows[0]["partition"])
+        .count();
+    assert_eq!(told.lines().count(), expected);
+    assert!(
+        told.lines()
+            .all(|line| line.starts_with("segment=1 group=")),
+        "{told}"
+    );
+    assert!(told.contains(" kind=publish topic=\"chat/"), "{told}");
+    assert_eq!(listing(&state.0), before, "nothing is changed");
+}
+
+#[test]
+fn segments_base_partitions_and_totals_are_told() {
+    let state = left();
+    let found = json(&log("inspect", &state.0, &["--json"]));
+    assert_eq!(found["identity"].as_str().map(str::len), Some(16));
+    assert_eq!(found["segments"][0]["segment"], 1);
+    assert_eq!(found["segments"][0]["first_group"], 1);
+    assert_eq!(found["base"]["homes"], 2);
+    assert_eq!(found["base"]["partitions"], 16);
+    assert_eq!(found["base"]["clean"], false);
+    assert_eq!(found["damages"], serde_json::json!([]));
+    let rows = lines(&log("dump", &state.0, &["--json"]));
+    assert_eq!(found["totals"]["records"], rows.len());
+    let partitions = found["partitions"].as_array().expect("a list");
+    for partition in partitions {
+        let offsets = rows
+            .iter()
+            .filter(|row| row["partition"] == partition["partition"]);
+        let offsets: Vec<_> = offsets.map(|row| row["offset"].as_u64()).collect();
+        assert_eq!(partition["records"], offsets.len());
+        assert_eq!(partition["first_offset"].as_u64(), offsets[0]);
+        assert_eq!(
+            partition["last_offset"].as_u64(),
+            offsets[offsets.len() - 1]
+        );
+        assert_eq!(partition["writers"].as_array().map(Vec::len), Some(1));
+    }
+    let output = log("inspect", &state.0, &[]);
+    let told = text(&output.stdout);
+    let identity = found["identity"].as_str().expect("text");
+    for words in [
+        identity,
+        "2 homes, 16 partitions",
+        "not clean",
+        "first_offset",
+        "good: 1 segments",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    // Behind a planned stop.
+    Server::with(&state.settings()).stop();
+    let found = json(&log("inspect", &state.0, &["--json"]));
+    assert_eq!(found["base"]["clean"], true);
+    assert_eq!(found["base"]["group"], found["totals"]["last_group"]);
+    assert_eq!(log("verify", &state.0, &[]).status.code(), Some(0));
+}
+
+#[test]
+fn one_changed_byte_is_found_with_its_segment_and_byte() {
+    let state = left();
+    assert_eq!(log("verify", &state.0, &[]).status.code(), Some(0));
+    let at = find(&state, b"needle");
+    change(&segment(&state), |bytes| bytes[at] ^= 1);
+    let output = log("verify", &state.0, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stdout);
+    assert!(
+        told.contains("damage: segment 1 of the log is damaged, at byte "),
+        "{told}"
+    );
+    let found = json(&log("verify", &state.0, &["--json"]));
+    assert_eq!(found["good"], false);
+    let damage = &found["damages"][0];
+    assert_eq!(damage["segment"], 1);
+    let byte = damage["byte"].as_u64().expect("a byte");
+    // The group in which it stands begins there.
+    assert!(byte < at as u64 && at as u64 - byte < 512, "{byte}, {at}");
+    // The rest is dumped, and damage is told all the same.
+    let output = log("dump", &state.0, &["--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("damage: segment 1"));
+    let rows = lines(&output);
+    assert!(rows.iter().any(|row| row["data"] == "last"));
+    assert!(!rows.iter().any(|row| row["data"] == "the needle"));
+}
+
+#[test]
+fn a_torn_end_is_told_and_is_no_damage() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "kept");
+    publish(&server, "a", "torn: needle");
+    server.kill();
+    let at = find(&state, b"needle");
+    change(&segment(&state), |bytes| bytes[at..].fill(0));
+    let output = log("verify", &state.0, &[]);
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(told.contains("torn: segment 1 at byte "), "{told}");
+    assert_eq!(
+        json(&log("verify", &state.0, &["--json"]))["torn"]["segment"],
+        1
+    );
+}
+
+#[test]
+fn damage_in_the_base_and_a_log_that_ends_before_it_are_found() {
+    let state = left();
+    Server::with(&state.settings()).stop();
+    let document = state.base().join("home-1.state");
+    let original = std::fs::read(&document).expect("a document");
+    for at in [0, original.len() / 2, original.len() - 1] {
+        change(&document, |bytes| bytes[at] ^= 1);
+        let output = log("verify", &state.0, &[]);
+        assert_eq!(output.status.code(), Some(1), "byte {at}");
+        assert!(text(&output.stdout).contains("home-1.state"), "byte {at}");
+        std::fs::write(&document, &original).expect("a document");
+    }
+    std::fs::remove_file(&document).expect("a document");
+    assert_eq!(log("verify", &state.0, &[]).status.code(), Some(1));
+    std::fs::write(&document, &original).expect("a document");
+    std::fs::remove_file(segment(&state)).expect("the segment");
+    let output = log("verify", &state.0, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("before group"));
+}
+
+#[test]
+fn missing_and_newer_and_linked_segments_are_told() {
+    let state = left();
+    let other = state.0.join("log/segment-0000000003.log");
+    std::fs::copy(segment(&state), &other).expect("a copy");
+    let output = log("verify", &state.0, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stdout);
+    assert!(
+        told.contains("segment 3 of the log comes after segments that are missing"),
+        "{told}"
+    );
+    std::fs::remove_file(&other).expect("the copy");
+    // A copy under its own name: another number stands in it.
+    let link = state.0.join("log/segment-0000000002.log");
+    std::os::unix::fs::symlink(segment(&state), &link).expect("a link");
+    for order in ["inspect", "verify", "dump"] {
+        let output = log(order, &state.0, &[]);
+        assert_eq!(output.status.code(), Some(2), "{order}");
+        let why = text(&output.stderr);
+        assert!(
+            why.starts_with("crore: ") && why.contains("is no ordinary file"),
+            "{why}"
+        );
+    }
+    std::fs::remove_file(&link).expect("the link");
+    std::fs::write(state.0.join("log/notes.txt"), "of the operator").expect("a file");
+    let output = log("verify", &state.0, &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("left alone: notes.txt"));
+}
+
+#[test]
+fn a_directory_without_a_log_ends_with_2() {
+    let empty = State::new();
+    for exists in [false, true] {
+        if exists {
+            std::fs::create_dir(&empty.0).expect("a directory");
+        }
+        for order in ["inspect", "verify", "dump"] {
+            let output = log(order, &empty.0, &[]);
+            assert_eq!(output.status.code(), Some(2), "{order}");
+            assert!(output.stdout.is_empty());
+            let why = text(&output.stderr);
+            assert!(why.contains(empty.0.to_str().expect("text")), "{why}");
+        }
+    }
+}
+
+#[test]
+fn a_running_server_goes_on_while_its_log_is_read() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    for n in 0..20 {
+        publish(&server, "a", n.to_string());
+        let output = log("verify", &state.0, &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    }
+    let rows = lines(&log("dump", &state.0, &["--json", "--topic", "a"]));
+    let data: Vec<_> = rows.iter().filter_map(|row| row["data"].as_str()).collect();
+    let expected: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+    assert_eq!(data, expected);
+}
