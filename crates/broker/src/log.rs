@@ -154,7 +154,11 @@ impl Log {
         }
         // Trimming first lets the new message reuse the place of the removed one.
         while self.over(chain, rule, most, new.frame.len()) {
-            chain = self.drop_oldest(chain, new.time_s);
+            // Messages that expired take no room from others, whether somebody has read the topic meanwhile or not: so a server that
+            // reads the log of an engine keeps what the one kept that wrote it.
+            if !self.drop_expired(chain, new.time_s) {
+                chain = self.drop_oldest(chain, new.time_s);
+            }
         }
         if chain == NONE {
             let row = Chain::new(new.topic, number, latest, new.previous);

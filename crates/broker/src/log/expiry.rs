@@ -7,6 +7,9 @@ use super::removal::Gone;
 use super::*;
 use crate::log::entry::DOOMED;
 
+/// Expired messages that go at once where one must.
+const EXPIRED_AT_ONCE: u64 = 64;
+
 impl Log {
     /// Whether its own time to live, or the rule's, has passed.
     pub fn is_expired(&self, id: u32, now_s: u32) -> bool {
@@ -77,6 +80,16 @@ impl Log {
             return (chain, self.sweep(chain, now_s, until));
         }
         (chain, true)
+    }
+
+    /// Removes some messages of a chain that are past their own time to live; says whether there were any.
+    pub(super) fn drop_expired(&mut self, chain: u32, now_s: u32) -> bool {
+        let before = self.count(chain);
+        if self.chains.get(chain).mortal {
+            let until = self.steps.count().saturating_add(EXPIRED_AT_ONCE);
+            self.sweep(chain, now_s, until);
+        }
+        self.count(chain) < before
     }
 
     /// Removes messages past their own time to live, which expire in any order. Returns whether it has finished.

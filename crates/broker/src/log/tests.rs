@@ -20,6 +20,8 @@ struct Kept {
     key: String,
     time_s: u32,
     end_s: u64,
+    /// By its own time to live.
+    own_end_s: u64,
 }
 
 /// A topic in the model: a list, and the last lost offset.
@@ -41,6 +43,11 @@ impl Model {
             self.kept.retain(|kept| kept.key != key);
         }
         while self.kept.len() >= self.rule.messages_max() as usize {
+            let before = self.kept.len();
+            self.kept.retain(|kept| u64::from(now_s) < kept.own_end_s);
+            if self.kept.len() < before {
+                continue;
+            }
             let oldest = self.kept.remove(0);
             if !self.is_expired(&oldest, now_s) {
                 self.lost = oldest.offset;
@@ -56,6 +63,7 @@ impl Model {
             key: key.into(),
             time_s: now_s,
             end_s: of_rule.min(own),
+            own_end_s: own,
         });
         self.last = offset;
     }

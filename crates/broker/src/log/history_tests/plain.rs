@@ -117,7 +117,16 @@ impl Plain {
             if all.is_empty() || all.len() < rule.messages_max() as usize {
                 break;
             }
-            self.drop(all[0]);
+            let has_ended = |kept: &Kept| {
+                let age_s = self.now_s - kept.time_s;
+                kept.ttl_s.is_some_and(|ttl_s| age_s >= ttl_s)
+            };
+            let ended = all.iter().filter(|at| has_ended(&self.kept[**at]));
+            let ended: Vec<usize> = ended.copied().collect();
+            match ended.is_empty() {
+                true => self.drop(all[0]),
+                false => ended.into_iter().rev().for_each(|at| self.drop(at)),
+            }
         }
         self.kept.push(new);
     }
