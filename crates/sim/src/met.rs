@@ -59,6 +59,8 @@ pub struct Met {
     pub appended_again: u64,
     /// Shadows that had folded a whole log.
     pub shadows: u64,
+    /// Checkpoints of the log.
+    pub checkpoints: u64,
 }
 
 impl AddAssign for Met {
@@ -90,6 +92,7 @@ impl AddAssign for Met {
             (&mut self.void, other.void),
             (&mut self.appended_again, other.appended_again),
             (&mut self.shadows, other.shadows),
+            (&mut self.checkpoints, other.checkpoints),
         ] {
             *sum += more;
         }
@@ -98,7 +101,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 33] {
+    pub fn kinds(&self) -> [(&'static str, u64); 34] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -133,6 +136,7 @@ impl Met {
             ("void", self.void),
             ("appended again", self.appended_again),
             ("shadows", self.shadows),
+            ("checkpoints", self.checkpoints),
         ]
     }
 

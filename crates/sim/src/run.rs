@@ -107,11 +107,15 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
             world.restart(&mut Rng::new(seed ^ 0x7E57_A127))?;
         }
         world.step(*step)?;
+        if n % (steps.len() / 3 + 1) == steps.len() / 4 {
+            world.checkpoint()?;
+        }
     }
     let mut rng = Rng::new(seed ^ 0xCA1A);
     calm(world, &mut rng)?;
     world.truth.check_order()?;
     check_shadow(world)?;
+    world.check_checkpoints()?;
     let unplaced = world.truth.unplaced();
     for subscriber in &world.subscribers {
         subscriber.check(&world.truth, &unplaced)?;

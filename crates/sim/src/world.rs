@@ -13,6 +13,7 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::{Now, PartitionId, Shard, ShardId};
 
+use crate::checkpoint::Checkpoint;
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
@@ -56,6 +57,8 @@ pub struct World {
     pub followers: Vec<Follower>,
     /// The MQTT clients.
     pub mqtt: Vec<Client>,
+    /// The last checkpoint of the engine's log.
+    checkpoint: Checkpoint,
     /// Links of each shard that are not closed.
     live: Vec<Vec<u32>>,
     /// The state that the shards share.
@@ -126,6 +129,7 @@ impl World {
             publishers,
             followers: Self::followers(plan, dice),
             mqtt: Self::mqtt_clients(plan, dice),
+            checkpoint: Checkpoint::default(),
             live: vec![Vec::new(); plan.shards],
             ticked_s: vec![0; plan.shards],
             busy: vec![false; plan.shards],

@@ -87,7 +87,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "sim",
         &[
-            &["closed", "met", "rng", "shadow", "truth"],
+            &["checkpoint", "closed", "met", "rng", "shadow", "truth"],
             &["engine"],
             &["net", "plan", "worth"],
             &["client"],

@@ -63,6 +63,8 @@ pub enum Fault {
     KeyTwice,
     /// Durations are reckoned by the wall clock.
     WallClock,
+    /// A checkpoint drops a message that the home still has.
+    DroppedLive,
 }
 
 #[cfg(feature = "planted")]
@@ -73,7 +75,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 29] = [
+        pub const ALL: [super::Fault; 30] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -103,6 +105,7 @@ mod switch {
             Self::EarlyFence,
             Self::KeyTwice,
             Self::WallClock,
+            Self::DroppedLive,
         ];
     }
 

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::Home;
 use crate::base::ids::PartitionId;
+use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::store::blobs::Blob;
@@ -59,6 +60,9 @@ impl Home {
         let at = self.at(id);
         let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
         (row.log, _) = log.drop_until(row.log, floor, u32::MAX, now.unix_s);
+        if planted::is(Fault::DroppedLive) {
+            (row.log, _) = log.drop_until(row.log, row.last(), 1, now.unix_s);
+        }
     }
 
     /// Drops all that has run out by itself: messages and answers.

@@ -9,6 +9,7 @@ use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{Placement, Settled, Shard, ShardId};
 
 use super::{World, now};
+use crate::checkpoint::{content, missing};
 use crate::rng::Rng;
 use crate::truth::Wrong;
 
@@ -59,6 +60,36 @@ impl World {
         }
         self.met.restarts += 1;
         Ok(())
+    }
+
+    /// Makes a checkpoint of what the engine has by now. Logs of before a restart are not in the engine's.
+    pub fn checkpoint(&mut self) -> Result<(), Wrong> {
+        let now = now(self.truth.now_s);
+        let Some((engine, _)) = self.net.engine.as_ref().filter(|_| self.met.restarts == 0) else {
+            return Ok(());
+        };
+        let (world, shards) = (&self.shared, &mut self.shards);
+        let made = self.checkpoint.go_on(world, &engine.log, shards, now);
+        self.met.checkpoints += u64::from(made.map_err(|why| why.to_string())?);
+        Ok(())
+    }
+
+    /// Whatever homes have in their logs, a server has that begins with the last checkpoint and the log behind it.
+    pub fn check_checkpoints(&mut self) -> Result<(), Wrong> {
+        self.checkpoint()?;
+        let now = now(self.truth.now_s);
+        let Some((engine, _)) = self.net.engine.as_ref().filter(|_| self.met.restarts == 0) else {
+            return Ok(());
+        };
+        let world = &self.shared;
+        let recovered = self.checkpoint.recovered(world, &engine.log, now);
+        let mut recovered = recovered.map_err(|why| why.to_string())?;
+        let [has, comes_back] =
+            [&mut self.shards, &mut recovered].map(|shards| content(world, shards, now));
+        match missing(&has, &comes_back) {
+            Some(what) => Err(format!("a checkpoint and the log behind it lack {what}")),
+            None => Ok(()),
+        }
     }
 
     /// From now on the engine loses nothing; batches that it has lost are appended again.

@@ -1,0 +1,203 @@
+//! Checkpoints: shadows of all partitions fold the log of the engine, while the homes serve clients, and write documents; later ones go on
+//! from these. In the end a server that has documents and log alone must have everything that the homes still have.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crore_broker::batch::Header;
+use crore_broker::orders::{LogPage, TopicsPage};
+use crore_broker::snapshot::{Damaged, Head};
+use crore_broker::{
+    Batch, Close, Committed, ConnId, Control, Input, Io, Link, Mail, Now, Part, Report, Restored,
+    Shadow, Shard, ShardId, Ticket, World,
+};
+
+/// Topics that a home is asked about at once: few, so that most checkpoints ask several times.
+const TOPICS_PER_ORDER: usize = 3;
+/// More than any topic or log has.
+const ALL: u32 = 1 << 20;
+
+/// The last checkpoint.
+#[derive(Default)]
+pub struct Checkpoint {
+    /// Batches of the log that it contains.
+    contained: usize,
+    /// The documents of each partition, in blocks.
+    documents: Vec<Vec<Vec<u8>>>,
+    /// Its second.
+    unix_s: u32,
+}
+
+impl Checkpoint {
+    /// Makes the next one, of all that the engine has. Says whether it was made: a home may not have come so far yet.
+    ///
+    /// # Errors
+    /// When something that was written cannot be read.
+    pub fn go_on(
+        &mut self,
+        world: &Arc<World>,
+        log: &[(Batch, Committed)],
+        shards: &mut [Shard],
+        now: Now,
+    ) -> Result<bool, Damaged> {
+        let shadows = Shadow::world(world);
+        let mut documents = Vec::new();
+        for partition in 0..world.partitions {
+            let moment = Now {
+                s: 1,
+                unix_s: self.unix_s,
+            };
+            let restored = Shadow::restored(&shadows, partition, moment);
+            let mut shadow = Shadow::new(self.read(restored, partition)?);
+            for (batch, _) in &log[self.contained..] {
+                if batch.partition == partition {
+                    shadow.fold(&batch.bytes)?;
+                }
+            }
+            let home = &mut shards[usize::from(world.placement().home_of(partition))];
+            while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
+                match told(home, order, now) {
+                    Report::Floors(Some(floors)) => shadow.keep(&floors),
+                    _ => return Ok(false),
+                }
+            }
+            let head = head(world, now.unix_s);
+            let blocks =
+                core::iter::from_fn(|| Some(shadow.save(&head)).filter(|block| !block.is_empty()));
+            documents.push(blocks.collect());
+        }
+        *self = Checkpoint {
+            contained: log.len(),
+            documents,
+            unix_s: now.unix_s,
+        };
+        Ok(true)
+    }
+
+    fn read(&self, mut restored: Restored, partition: u16) -> Result<Restored, Damaged> {
+        if let Some(blocks) = self.documents.get(usize::from(partition)) {
+            restored.begin(&Head::read(&blocks[0])?)?;
+            for block in &blocks[1..] {
+                restored.take(block)?;
+            }
+        }
+        restored.finish()
+    }
+
+    /// A server that has documents and log alone; its limits leave room for everything.
+    ///
+    /// # Errors
+    /// When something that was written cannot be read.
+    pub fn recovered(
+        &self,
+        world: &World,
+        log: &[(Batch, Committed)],
+        now: Now,
+    ) -> Result<Vec<Shard>, Damaged> {
+        let world = Shadow::world(world);
+        let home = |partition| {
+            let mut shard = Shard::new(partition, world.clone(), now);
+            shard.adopt(self.read(Shadow::restored(&world, partition, now), partition)?);
+            for (batch, _) in &log[self.contained..] {
+                shard.fold(&batch.bytes, Header::read(&batch.bytes)?.first, now)?;
+            }
+            Ok(shard)
+        };
+        (0..world.partitions).map(home).collect()
+    }
+}
+
+/// What homes have in their logs: for each topic its messages by offset.
+pub type Content = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
+
+/// What these homes have in the logs of topics that are on disk.
+pub fn content(world: &World, shards: &mut [Shard], now: Now) -> Content {
+    let mut content = Content::new();
+    for shard in shards {
+        let page = TopicsPage {
+            filter: b"#"[..].into(),
+            from: 0,
+            most: ALL,
+        };
+        let Report::Topics(topics) = told(shard, Control::Topics(page), now) else {
+            unreachable!("each order has its report");
+        };
+        for topic in topics.topics {
+            let rule = world.rules.get(topic.rule);
+            if !rule.durable {
+                continue;
+            }
+            let mut messages = BTreeMap::new();
+            let mut after = 0;
+            loop {
+                let page = LogPage {
+                    name: topic.name.clone(),
+                    after,
+                    most: ALL,
+                };
+                let Report::Messages(Some(page)) = told(shard, Control::Log(page), now) else {
+                    break;
+                };
+                after = page.messages.last().map_or(after, |message| message.offset);
+                messages.extend(page.messages.into_iter().map(|it| (it.offset, it.data)));
+                if !page.more {
+                    break;
+                }
+            }
+            // What is kept past the rule is kept for sessions, which are not on disk.
+            while messages.len() > rule.messages_max() as usize {
+                messages.pop_first();
+            }
+            content.insert(topic.name.to_vec(), messages);
+        }
+    }
+    content
+}
+
+/// The first topic with a message that is in `of` and not in `by`.
+pub fn missing(of: &Content, by: &Content) -> Option<String> {
+    of.iter().find_map(|(topic, messages)| {
+        let others = by.get(topic);
+        let lost = messages
+            .iter()
+            .find(|(offset, data)| others.and_then(|it| it.get(offset)) != Some(data));
+        let (offset, _) = lost?;
+        Some(format!("{} at {offset}", String::from_utf8_lossy(topic)))
+    })
+}
+
+fn head(world: &World, unix_s: u32) -> Head {
+    Head {
+        set: 1,
+        epoch: world.epoch,
+        seed: world.seed,
+        partitions: world.partitions,
+        homes: world.partitions,
+        home: 0,
+        unix_s,
+        wall_s: 0,
+    }
+}
+
+/// Gives a shard an order; returns its report.
+fn told(shard: &mut Shard, order: Control, now: Now) -> Report {
+    let mut operator = Operator(None);
+    shard.handle(Input::Control(Ticket(0), order), now, &mut operator);
+    operator.0.expect("such an order has its report at once")
+}
+
+/// Takes reports alone.
+struct Operator(Option<Report>);
+
+impl Io for Operator {
+    fn open(&mut self, _: Link, _: ConnId) {}
+    fn send(&mut self, _: Link, _: &[Part<'_>]) -> usize {
+        0
+    }
+    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
+    fn close(&mut self, _: Link, _: Close) {}
+    fn post(&mut self, _: ShardId, _: Mail) {}
+    fn report(&mut self, _: Ticket, report: Report) {
+        self.0 = Some(report);
+    }
+}
