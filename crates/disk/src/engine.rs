@@ -134,8 +134,13 @@ impl<B: Batch> Engine<B> {
 
     /// Hands a batch over. It is committed behind all that were handed over before.
     pub fn append(&self, batch: B) {
+        self.append_all(std::iter::once(batch));
+    }
+
+    /// Hands batches over that came at once: they share a sync, if a group has room for them.
+    pub fn append_all(&self, batches: impl IntoIterator<Item = B>) {
         let mut queue = self.shared.lock();
-        queue.waiting.push_back(batch);
+        queue.waiting.extend(batches);
         drop(queue);
         self.shared.filled.notify_one();
     }

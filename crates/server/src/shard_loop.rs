@@ -172,6 +172,9 @@ impl<T: Transport> ShardLoop<T> {
             self.close_entrance(now);
         }
         let busy = self.shard.flush(now, &mut self.io) | handshakes;
+        if let Some(appender) = &mut self.io.appender {
+            appender.hand_over();
+        }
         while let Some(conn) = self.io.failed.pop() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
         }

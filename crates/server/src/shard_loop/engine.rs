@@ -79,6 +79,8 @@ pub struct Appender {
     engine: Durable,
     /// The last number of each partition that was handed over. This engine loses nothing, so that none needs to be handed over twice.
     last: Vec<u64>,
+    /// Batches of this turn.
+    batches: Vec<Appended>,
 }
 
 impl Appender {
@@ -87,15 +89,23 @@ impl Appender {
         Appender {
             engine,
             last: vec![0; usize::from(partitions)],
+            batches: Vec::new(),
         }
     }
 
-    /// Hands a batch over.
+    /// Takes a batch, which goes with the others of its turn.
     pub fn append(&mut self, batch: Batch) {
         let last = &mut self.last[usize::from(batch.partition)];
         if batch.number > *last {
             *last = batch.number;
-            self.engine.0.append(Appended(batch));
+            self.batches.push(Appended(batch));
+        }
+    }
+
+    /// Hands the batches of a turn over: one by one, the first would be synced alone, and the others would wait for the next sync.
+    pub fn hand_over(&mut self) {
+        if !self.batches.is_empty() {
+            self.engine.0.append_all(self.batches.drain(..));
         }
     }
 }
