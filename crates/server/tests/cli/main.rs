@@ -13,13 +13,14 @@ mod values;
 
 use std::process::{Command, Output, Stdio};
 
-use crate::support::program::output;
+use crate::support::program::{REAL_MONOTONIC, output};
 
 fn crore(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
     command
         .args(args)
         .env_remove("RUST_LOG")
+        .env(REAL_MONOTONIC, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
+use program::REAL_MONOTONIC;
+
 /// How long a test waits for an event. No test says how soon it comes: this only ends one that waits in vain.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it looks meanwhile.
@@ -134,6 +136,7 @@ impl<'a> Launch<'a> {
         command
             .env("NO_COLOR", "1")
             .env("RUST_LOG", "info")
+            .env(REAL_MONOTONIC, "1")
             .envs(self.environment.iter().copied())
             .current_dir(directory)
             .stdin(Stdio::null())

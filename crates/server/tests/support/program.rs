@@ -5,6 +5,10 @@ use std::sync::mpsc;
 
 use super::PATIENCE;
 
+/// Set for a program under `faketime`: else it sets CLOCK_MONOTONIC ahead, too, which the kernel does not know, and a thread that waits with
+/// a limit waits for as long as the clock is ahead.
+pub const REAL_MONOTONIC: &str = "FAKETIME_DONT_FAKE_MONOTONIC";
+
 /// Runs a command to its end.
 pub fn output(command: &mut Command) -> Output {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -11,7 +11,9 @@ const MESSAGES: usize = 400;
 #[test]
 fn a_stream_that_stalls_resumes_exactly_from_the_log() {
     let all = Certificates::new();
-    let limits = "[limits]\noutbox_bytes = 30000\nsend_buffer_bytes = 8192\n";
+    // On a busy machine it may take nothing for a long time.
+    let limits =
+        "[timeouts]\nbody_s = 600\n[limits]\noutbox_bytes = 30000\nsend_buffer_bytes = 8192\n";
     let rule = "[[rule]]\nmatch = \"#\"\nlog_messages = 100000\nlog_bytes = \"64 MiB\"\n";
     let server = Server::with(&format!("{limits}{}{rule}", all.settings("")));
     for version in ["1.2", "1.3"] {
