@@ -292,15 +292,19 @@ impl<S: Storage> Log<S> {
         if taken.saturating_add(bytes) > self.options.bytes_max {
             return Ok(None);
         }
-        self.spares_made += 1;
-        let name = spare_name(self.spares_made);
-        match self.storage.create(&name, bytes) {
-            Ok(file) => {
-                self.bytes += bytes;
-                Ok(Some((name, file)))
+        loop {
+            self.spares_made += 1;
+            let name = spare_name(self.spares_made);
+            match self.storage.create(&name, bytes) {
+                Ok(file) => {
+                    self.bytes += bytes;
+                    return Ok(Some((name, file)));
+                }
+                // Something that is none of ours, and was left alone.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if is_want_of_room(&error) => return Ok(None),
+                Err(error) => return Err(error),
             }
-            Err(error) if is_want_of_room(&error) => Ok(None),
-            Err(error) => Err(error),
         }
     }
 

@@ -1,7 +1,8 @@
 //! The signals that an operator sends, taken by one thread that waits for them.
 //!
 //! They are blocked before any thread starts (threads inherit that), so that no handler ever runs and no shard is
-//! disturbed. `SIGPIPE` is ignored: a peer that is gone is an error of the send.
+//! disturbed. `SIGPIPE` is ignored: a peer that is gone is an error of the send. So is `SIGXFSZ`: a file past the limit of the process is an
+//! error of the write.
 
 use std::io;
 
@@ -25,14 +26,16 @@ pub struct Signals {
 
 impl Signals {
     /// Blocks `SIGINT`, `SIGTERM` and `SIGHUP` in this thread and all that it will start, and ignores `SIGPIPE`
-    /// in the process. To be called first in `main`.
+    /// and `SIGXFSZ` in the process. To be called first in `main`.
     ///
     /// # Errors
     /// Only those of a sandbox.
     pub fn block() -> io::Result<Signals> {
-        // SAFETY: takes no pointers; to ignore a signal runs no code of ours.
-        if unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) } == libc::SIG_ERR {
-            return Err(io::Error::last_os_error());
+        for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+            // SAFETY: takes no pointers; to ignore a signal runs no code of ours.
+            if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
         }
         // SAFETY: `sigset_t` is integers, and `sigemptyset` sets it up anyway.
         let mut set = unsafe { std::mem::zeroed::<libc::sigset_t>() };

@@ -345,6 +345,13 @@ impl Server {
         self.log()
     }
 
+    /// Waits until it has ended by itself, in whatever way; returns its exit code and what it printed.
+    pub fn failed(mut self) -> (Option<i32>, String) {
+        self.may_end.store(true, Ordering::Relaxed);
+        let status = eventually("its end", || self.child.try_wait().expect("it runs"));
+        (status.code(), self.log())
+    }
+
     /// Its output until now.
     pub fn log(&self) -> String {
         self.log.lock().expect("the log").clone()

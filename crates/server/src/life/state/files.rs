@@ -245,8 +245,10 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
         .mode(0o700)
         .create(directory);
     let probe = directory.join("probe");
+    // What a start has left there that was killed; never through a link.
+    let _ = fs::remove_file(&probe);
     let tried = made
-        .and_then(|()| File::create(&probe))
+        .and_then(|()| File::create_new(&probe))
         .and_then(|_| fs::remove_file(&probe));
     tried.with_context(|| {
         format!(

@@ -1,7 +1,7 @@
 //! The documents of the newest base: looked at as a whole, then read home by home.
 
 use std::fs::{self, File};
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,28 +26,39 @@ struct Document {
     head: Head,
 }
 
-/// Looks for the newest base in this directory, which is made if it is not there.
+/// Looks for the newest base in this directory that can be used, and removes the others. The directory is made if it is not there.
 ///
 /// # Errors
-/// When the directory cannot be used, or another version wrote its files: the operator chooses whether to start that version again or to
-/// begin anew. Damaged files are no error: they are set aside.
+/// When the directory or a file in it cannot be read, or another version wrote its files: the operator chooses whether to start that version
+/// again or to begin anew. Damaged files are no error: they are set aside.
 pub fn newest(directory: &Path) -> anyhow::Result<Option<Documents>> {
     prepare(directory)?;
-    let Some(base) = Base::all(directory)?.pop() else {
-        remove_bases(directory, None)?;
-        return Ok(None);
-    };
-    remove_bases(directory, Some(base))?;
-    for path in base.documents(directory)? {
-        check_version(&path)?;
-    }
-    match Documents::of(directory, base) {
-        Ok(documents) => Ok(Some(documents)),
-        Err(why) => {
-            set_aside(directory, base, &why)?;
-            Ok(None)
+    let mut bases = Base::all(directory)?;
+    while let Some(base) = bases.pop() {
+        match base.documents(directory) {
+            Ok(paths) => paths.iter().try_for_each(|path| check_version(path))?,
+            // It is set aside.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+            Err(error) => return Err(unreadable(&base.path(directory), &error)),
+        }
+        match Documents::of(directory, base) {
+            Ok(documents) => {
+                remove_bases(directory, Some(base))?;
+                return Ok(Some(documents));
+            }
+            Err(why) => set_aside(directory, base, &why)?,
         }
     }
+    remove_bases(directory, None)?;
+    Ok(None)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "state.directory: {} cannot be read: {error}; nothing was changed: make it readable for the server's user, or move it away to begin \
+         anew: clients with positions of before are then told a gap",
+        path.display()
+    )
 }
 
 impl Documents {
@@ -130,8 +141,10 @@ pub fn set_aside(directory: &Path, base: Base, why: &str) -> anyhow::Result<()> 
         "state.directory: {why}; the files are set aside in {}, what they hold begins anew, and positions of before are told a gap",
         aside.display()
     );
-    if aside.exists() {
-        fs::remove_dir_all(&aside)?;
+    match fs::remove_dir_all(&aside) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(&aside)?,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
     }
     fs::rename(base.path(directory), aside)?;
     Ok(sync(directory)?)
@@ -156,10 +169,15 @@ fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, String> {
 /// Looks at a file's version alone: whether it is whole is looked at later.
 ///
 /// # Errors
-/// When another version has written it.
+/// When another version has written it, or it cannot be read.
 fn check_version(path: &Path) -> anyhow::Result<()> {
     let mut preamble = [0; PREAMBLE_BYTES];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut preamble));
+    if let Err(error) = &read
+        && error.kind() != io::ErrorKind::UnexpectedEof
+    {
+        return Err(unreadable(path, error));
+    }
     match read.is_ok().then(|| form_of(&preamble)) {
         Some(Ok(version)) if version != FORM => anyhow::bail!(
             "state.directory: {} has version {version} of the state, and this crore reads version {FORM} alone; \

@@ -1,0 +1,412 @@
+//! State directories in which something is wrong: each is refused with the reason and left alone, or survived, as docs/DURABILITY.md says.
+//!
+//! Root may read everything: where a test is about permissions and root runs it, the server runs as nobody.
+
+use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::life::does_not_start;
+use crate::support::http::publish;
+use crate::support::program::output;
+use crate::support::state::State;
+use crate::support::stream::Stream;
+use crate::support::{Server, eventually, program};
+
+pub const BYTES_MAX: u64 = 4 << 20;
+/// A segment, with this [`BYTES_MAX`], has room for eight messages of this length.
+const MESSAGE_BYTES: usize = 30_000;
+
+pub fn settings(state: &State, bytes_max: u64) -> String {
+    format!(
+        "{}bytes_max = {bytes_max}\n[[rule]]\nmatch = \"#\"\nlog_messages = 10000\nlog_bytes = \"64 MiB\"\n",
+        state.settings()
+    )
+}
+
+fn log_of(state: &State) -> PathBuf {
+    state.0.join("log")
+}
+
+/// The segments of the log, in order.
+fn segments(state: &State) -> Vec<PathBuf> {
+    let entries = fs::read_dir(log_of(state)).expect("the log");
+    let mut found: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    found.retain(|path| path.extension().is_some_and(|it| it == "log"));
+    found.sort();
+    found
+}
+
+pub fn numbered(n: usize) -> String {
+    format!("{n} {}", "x".repeat(MESSAGE_BYTES))
+}
+
+/// Publishes by a connection of its own; `None` when the server is gone.
+pub fn try_publish(server: &Server, topic: &str, data: &str) -> Option<u16> {
+    let mut stream = TcpStream::connect(server.address()).ok()?;
+    let len = data.len();
+    let head = format!(
+        "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {len}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).ok()?;
+    stream.write_all(data.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    // A reset behind the answer is none of our business.
+    let _ = stream.read_to_end(&mut answer);
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    text.split(' ').nth(1)?.parse().ok()
+}
+
+pub fn is_answered(status: Option<u16>) -> bool {
+    matches!(status, Some(201 | 202))
+}
+
+/// The numbers of the messages of a topic, up to this one.
+pub fn numbers(server: &Server, topic: &str, last: usize) -> Vec<usize> {
+    let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
+    let mut found = Vec::new();
+    while found.last() != Some(&last) {
+        let data = stream.event().expect("an event").data;
+        let number = data.split(' ').next().expect("a number");
+        found.push(number.parse().expect("a number"));
+    }
+    found
+}
+
+fn first_position(server: &Server, topic: &str) -> String {
+    let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
+    stream.event().expect("an event").id
+}
+
+fn first_behind(server: &Server, topic: &str, position: &str) -> String {
+    let target = format!("/sub/{topic}");
+    let mut stream = Stream::open(server, &target, &[("Last-Event-ID", position)]);
+    stream.event().expect("an event").kind
+}
+
+/// A server has left messages in a base and in the log.
+fn left() -> State {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "0 in the base");
+    server.stop();
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "1 in the log");
+    server.kill();
+    state
+}
+
+pub fn all_is_there(state: &State) {
+    let server = Server::with(&state.settings());
+    assert_eq!(numbers(&server, "a", 1), [0, 1]);
+    server.kill();
+}
+
+/// Four segments, and a base that is so large that no checkpoint comes meanwhile. Returns a position at the first message of `a`, and how many there are.
+fn several_segments(state: &State) -> (String, usize) {
+    const OF_BASE: usize = 60;
+    const OF_LOG: usize = 32;
+    let settings = settings(state, BYTES_MAX);
+    let server = Server::with(&settings);
+    for n in 0..OF_BASE {
+        eventually("room", || {
+            is_answered(try_publish(&server, "base", &numbered(n))).then_some(())
+        });
+    }
+    server.stop();
+    let server = Server::with(&settings);
+    for n in 0..OF_LOG {
+        publish(&server, "a", numbered(n));
+    }
+    let seen = first_position(&server, "a");
+    server.kill();
+    assert!(segments(state).len() >= 4, "{:?}", segments(state));
+    (seen, OF_LOG)
+}
+
+pub fn is_root() -> bool {
+    let id = output(Command::new("id").arg("-u")).stdout;
+    id.starts_with(b"0\n")
+}
+
+/// A server that runs as nobody, or as this user if that is not root, does not start; returns its words.
+fn refused_to_nobody(state: &State) -> String {
+    let file = state.0.with_extension("toml");
+    fs::write(&file, state.settings()).expect("settings");
+    let mut command = Command::new("timeout");
+    command.arg("30");
+    if is_root() {
+        command.args([
+            "setpriv",
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+        ]);
+    }
+    command.arg(program());
+    command.args(["serve", "--no-admin", "--listen", "127.0.0.1:0", "--config"]);
+    let ended = output(command.arg(&file));
+    let _ = fs::remove_file(file);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    said
+}
+
+pub fn refused(state: &State) -> String {
+    let name = state.0.file_name().expect("a name").to_str().expect("text");
+    does_not_start("127.0.0.1:0", name, &state.settings())
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("permissions");
+}
+
+#[test]
+fn files_without_permission_are_refused_by_name_and_left_alone() {
+    let state = left();
+    let (log, base) = (log_of(&state), state.base());
+    let (segment, document) = (segments(&state)[0].clone(), base.join("home-0.state"));
+    for path in [&state.0, &log, &base] {
+        set_mode(path, 0o777);
+    }
+    for path in [
+        &segment,
+        &document,
+        &base.join("home-1.state"),
+        &log.join("lock"),
+    ] {
+        set_mode(path, 0o666);
+    }
+    let all = [
+        (&state.0, 0o777, "cannot be written; name a directory"),
+        (&log, 0o777, "ermission denied"),
+        (&base, 0o777, "ermission denied"),
+        (&segment, 0o666, "ermission denied"),
+        (&document, 0o666, "ermission denied"),
+    ];
+    for (path, good, why) in all {
+        set_mode(path, 0);
+        let said = refused_to_nobody(&state);
+        let name = path.file_name().expect("a name").to_str().expect("text");
+        assert!(said.contains(name) && said.contains(why), "{name}: {said}");
+        set_mode(path, good);
+        assert!(!state.0.join("set-aside").exists(), "{name}");
+    }
+    all_is_there(&state);
+}
+
+#[test]
+fn file_in_place_of_a_directory_is_refused() {
+    let state = State::new();
+    fs::write(&state.0, "a file").expect("a file");
+    let said = refused(&state);
+    assert!(said.contains(state.0.to_str().expect("text")), "{said}");
+    assert!(said.contains("cannot be written"), "{said}");
+    fs::remove_file(&state.0).expect("the file");
+    fs::create_dir(&state.0).expect("a directory");
+    let log = log_of(&state);
+    fs::write(&log, "a file").expect("a file");
+    let said = refused(&state);
+    assert!(said.contains(log.to_str().expect("text")), "{said}");
+    assert_eq!(fs::read(&log).expect("it is left alone"), b"a file");
+}
+
+#[test]
+fn log_on_another_disk_is_reached_by_a_symbolic_link() {
+    let (state, other) = (State::new(), State::new());
+    fs::create_dir(&state.0).expect("a directory");
+    fs::create_dir(&other.0).expect("a directory");
+    symlink(&other.0, log_of(&state)).expect("a link");
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "0");
+    publish(&server, "a", "1");
+    server.kill();
+    assert!(other.0.join("segment-0000000001.log").exists());
+    all_is_there(&state);
+}
+
+/// CRC-32C (RFC 3720 section 12.1), bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| (crc >> 1) ^ (0x82f6_3b78 & 0u32.wrapping_sub(crc & 1));
+    !bytes
+        .iter()
+        .fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+#[test]
+fn newer_format_of_a_segment_is_refused_with_the_remedy_and_left_alone() {
+    let state = left();
+    let segment = &segments(&state)[0];
+    let original = fs::read(segment).expect("the segment");
+    let mut newer = original.clone();
+    newer[8] = 2;
+    let crc = crc32c(&newer[..60]);
+    newer[60..64].copy_from_slice(&crc.to_le_bytes());
+    fs::write(segment, &newer).expect("the segment");
+    let said = refused(&state);
+    for words in [
+        "has version 2 of the log's format",
+        "this program reads version 1",
+        "start the version",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!(fs::read(segment).expect("the segment"), newer);
+    fs::write(segment, original).expect("the segment");
+    all_is_there(&state);
+}
+
+#[test]
+fn links_and_directories_in_place_of_files_of_the_log_are_refused_and_left_alone() {
+    let state = left();
+    let aside = state.0.join("moved-away");
+    for file in [segments(&state)[0].clone(), log_of(&state).join("lock")] {
+        fs::rename(&file, &aside).expect("a file");
+        symlink(&aside, &file).expect("a link");
+        let said = refused(&state);
+        assert!(
+            said.contains("is no ordinary file") || said.contains("symbolic link"),
+            "{said}"
+        );
+        fs::remove_file(&file).expect("the link");
+        fs::create_dir(&file).expect("a directory");
+        let said = refused(&state);
+        assert!(
+            said.contains("is no ordinary file") || said.contains("directory"),
+            "{said}"
+        );
+        fs::remove_dir(&file).expect("the directory");
+        fs::rename(&aside, &file).expect("the file");
+    }
+    all_is_there(&state);
+}
+
+#[test]
+fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served() {
+    for is_missing in [true, false] {
+        let state = State::new();
+        let (seen, count) = several_segments(&state);
+        let segment = &segments(&state)[2];
+        match is_missing {
+            true => fs::remove_file(segment).expect("the segment"),
+            false => fs::write(segment, "").expect("the segment"),
+        }
+        let server = Server::with(&settings(&state, BYTES_MAX));
+        server.await_log(match is_missing {
+            true => "comes after segments that are missing",
+            false => "has a damaged header",
+        });
+        assert_eq!(first_behind(&server, "a", &seen), "crore.gap");
+        let found = numbers(&server, "a", count - 1);
+        assert!(found.is_sorted() && found[0] == 0, "{found:?}");
+        // A segment has eight.
+        assert!(found.len() < count && found.len() + 9 >= count, "{found:?}");
+        assert_eq!(numbers(&server, "base", 59).len(), 60);
+        publish(&server, "a", "99");
+        server.kill();
+        let server = Server::with(&settings(&state, BYTES_MAX));
+        let again = numbers(&server, "a", 99);
+        assert_eq!(again[..found.len()], found);
+    }
+}
+
+#[test]
+fn empty_segment_at_the_end_is_told_as_a_gap_and_the_log_goes_on() {
+    let state = State::new();
+    let (seen, count) = several_segments(&state);
+    let all = segments(&state);
+    let last = all.last().expect("a segment");
+    fs::write(last, "").expect("the segment");
+    let server = Server::with(&settings(&state, BYTES_MAX));
+    server.await_log("has a damaged header");
+    publish(&server, "a", "99");
+    assert_eq!(first_behind(&server, "a", &seen), "crore.gap");
+    server.kill();
+    let server = Server::with(&settings(&state, BYTES_MAX));
+    let found = numbers(&server, "a", 99);
+    assert!(found.len() > count / 2 && found.is_sorted(), "{found:?}");
+}
+
+#[test]
+fn files_that_are_none_of_ours_are_left_alone_and_told() {
+    let state = left();
+    let log = log_of(&state);
+    let files = [
+        state.0.join("notes.txt"),
+        state.0.join("base-x"),
+        log.join("notes.txt"),
+        log.join("segment-1.log"),
+        log.join("segment-0000000001.log.bak"),
+        log.join("segment-00000000001.log"),
+    ];
+    let directories = [
+        state.0.join("lost+found"),
+        log.join("old"),
+        log.join("spare-1"),
+        log.join("spare-2"),
+        log.join("spare-3"),
+    ];
+    for path in &files {
+        fs::write(path, "garbage").expect("a file");
+    }
+    for path in &directories {
+        // Two spare files are there.
+        let _ = fs::remove_file(path);
+        fs::create_dir(path).expect("a directory");
+    }
+    // What a start and a checkpoint leave that were killed.
+    fs::write(state.0.join("probe"), "").expect("a file");
+    fs::create_dir(state.0.join("base.part")).expect("a directory");
+    fs::write(log.join("spare-7"), "").expect("a file");
+    for n in 2..5 {
+        let server = Server::with(&state.settings());
+        server.await_log("notes.txt");
+        assert!(server.log().contains("segment-1.log"), "{}", server.log());
+        publish(&server, "a", n.to_string());
+        assert_eq!(numbers(&server, "a", n), (0..=n).collect::<Vec<_>>());
+        server.kill();
+    }
+    for path in &files {
+        assert_eq!(
+            fs::read(path).expect("it is there"),
+            b"garbage",
+            "{}",
+            path.display()
+        );
+    }
+    assert!(directories.iter().all(|path| path.is_dir()));
+    for gone in [state.0.join("base.part"), log.join("spare-7")] {
+        assert!(!gone.exists(), "{}", gone.display());
+    }
+}
+
+#[test]
+fn base_that_is_none_is_set_aside_and_the_one_before_it_counts() {
+    let state = left();
+    for is_file in [true, false] {
+        let garbage = state.0.join("base-900-1-1");
+        match is_file {
+            true => fs::write(&garbage, "garbage").expect("a file"),
+            false => fs::create_dir(&garbage).expect("a directory"),
+        }
+        all_is_there(&state);
+        assert!(!garbage.exists() && state.0.join("set-aside").exists());
+    }
+}
+
+#[test]
+fn no_file_is_written_through_a_link_in_the_directory() {
+    let state = left();
+    let target = state.0.join("target");
+    fs::write(&target, "precious").expect("a file");
+    symlink(&target, state.0.join("probe")).expect("a link");
+    all_is_there(&state);
+    assert_eq!(fs::read(&target).expect("it is there"), b"precious");
+}

@@ -1,0 +1,208 @@
+//! Disks that are read-only, full or broken: publishes are refused or the process ends with the reason, and what was answered is there afterwards, as
+//! docs/DURABILITY.md says.
+//!
+//! Most of these tests mount file systems, which only root may: elsewhere they say so and test nothing.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use super::directory::{
+    BYTES_MAX, all_is_there, is_answered, is_root, numbered, numbers, refused, settings,
+    try_publish,
+};
+use crate::support::http::publish;
+use crate::support::program::output;
+use crate::support::state::State;
+use crate::support::{Server, eventually};
+
+#[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
+fn only_root(what: &str) -> bool {
+    if !is_root() {
+        eprintln!("not tested: only root may {what}");
+    }
+    is_root()
+}
+
+/// A file system that is there until this is dropped.
+struct Mounted<'a>(&'a Path);
+
+impl Mounted<'_> {
+    /// None where this host lets nobody mount.
+    #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
+    fn new<'a>(at: &'a Path, args: &[&str]) -> Option<Mounted<'a>> {
+        if !only_root("mount file systems") {
+            return None;
+        }
+        fs::create_dir_all(at).expect("a directory");
+        let mounted = output(Command::new("mount").args(args).arg(at));
+        if !mounted.status.success() {
+            let why = String::from_utf8_lossy(&mounted.stderr);
+            eprintln!("not tested: this host mounts no file systems: {why}");
+            return None;
+        }
+        Some(Mounted(at))
+    }
+
+    fn tmpfs<'a>(at: &'a Path, size: &str) -> Option<Mounted<'a>> {
+        Mounted::new(at, &["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
+    }
+
+    fn again(&self, options: &str) {
+        let options = format!("remount,{options}");
+        let done = output(Command::new("mount").args(["-o", &options]).arg(self.0));
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn read_only_directory_is_refused_and_left_alone() {
+    let state = State::new();
+    let Some(mount) = Mounted::tmpfs(&state.0, "200m") else {
+        return;
+    };
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "0");
+    publish(&server, "a", "1");
+    server.kill();
+    mount.again("ro");
+    let said = refused(&state);
+    assert!(
+        said.contains("cannot be written; name a directory"),
+        "{said}"
+    );
+    mount.again("rw");
+    all_is_there(&state);
+}
+
+#[test]
+fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_room() {
+    let state = State::new();
+    // More than the file system has.
+    let settings = settings(&state, 64 << 20);
+    let Some(_mount) = Mounted::tmpfs(&state.0, "24m") else {
+        return;
+    };
+    let ballast = state.0.join("ballast");
+    let fill = || {
+        let mut file = fs::File::create(&ballast).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+    };
+    let server = Server::with(&settings);
+    publish(&server, "a", "0");
+    fill();
+    let mut answered = 1;
+    let refused = |server: &Server, answered: &mut usize| {
+        eventually("a refusal", || {
+            let status = try_publish(server, "a", &numbered(*answered)).expect("the server lives");
+            *answered += usize::from(is_answered(Some(status)));
+            (status == 503).then_some(())
+        });
+    };
+    refused(&server, &mut answered);
+    assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
+    // A crash and a stop meanwhile lose nothing that was answered.
+    server.kill();
+    let server = Server::with(&settings);
+    assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
+    refused(&server, &mut answered);
+    server.signal("TERM");
+    server.failed();
+    let server = Server::with(&settings);
+    assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
+    fs::remove_file(&ballast).expect("the ballast");
+    eventually("room", || {
+        is_answered(try_publish(&server, "a", &numbered(answered))).then_some(())
+    });
+    server.kill();
+    let server = Server::with(&settings);
+    assert_eq!(numbers(&server, "a", answered).len(), answered + 1);
+}
+
+/// Publishes until the server is gone; returns how many were answered.
+fn publish_until_it_ends(server: &Server) -> usize {
+    (0..)
+        .take_while(|n| is_answered(try_publish(server, "a", &numbered(*n))))
+        .count()
+}
+
+#[test]
+fn write_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost() {
+    let state = State::new();
+    let server = Server::with(&settings(&state, BYTES_MAX));
+    publish(&server, "a", numbered(0));
+    let id = server.pid().to_string();
+    // EFBIG: what is behind these bytes of a segment cannot be written.
+    let limited = output(Command::new("prlimit").args(["--fsize=131072", "--pid", &id]));
+    assert!(
+        limited.status.success(),
+        "{}",
+        String::from_utf8_lossy(&limited.stderr)
+    );
+    let answered = 1
+        + (1..)
+            .take_while(|n| is_answered(try_publish(&server, "a", &numbered(*n))))
+            .count();
+    let (code, said) = server.failed();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("the log in state.directory cannot be written: File too large"),
+        "{said}"
+    );
+    assert!(answered < 8, "{answered}");
+    let server = Server::with(&settings(&state, BYTES_MAX));
+    assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
+}
+
+#[test]
+fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost() {
+    let (state, disk) = (State::new(), State::new());
+    // The file system believes in 64 MB, of which its disk has 10.
+    let Some(below) = Mounted::tmpfs(&disk.0, "10m") else {
+        return;
+    };
+    let image = disk.0.join("image");
+    let file = fs::File::create(&image).expect("a file");
+    file.set_len(64 << 20).expect("a sparse file");
+    let made = output(Command::new("mkfs.ext4").arg("-q").arg(&image));
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let loop_of = ["-o", "loop", image.to_str().expect("text")];
+    let Some(mount) = Mounted::new(&state.0, &loop_of) else {
+        return;
+    };
+    let settings = settings(&state, 32 << 20);
+    let server = Server::with(&settings);
+    let answered = publish_until_it_ends(&server);
+    let (code, said) = server.failed();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("the log in state.directory cannot be written"),
+        "{said}"
+    );
+    assert!(answered > 0);
+    // The disk is well again.
+    drop(mount);
+    below.again("size=200m");
+    let again = Mounted::new(&state.0, &loop_of);
+    let _again = again.expect("it was mounted before");
+    let server = Server::with(&settings);
+    assert_eq!(
+        numbers(&server, "a", answered - 1)[..answered].len(),
+        answered
+    );
+}
