@@ -40,7 +40,7 @@ pub enum Scenario {
     Crash,
     /// Answered publishes a second with a state directory, beside a bare loop that syncs, SQLite, NATS and Mosquitto
     Durable,
-    /// The start after a kill, with gigabytes of messages and with a million retained values, beside a sequential read
+    /// The start after a kill, with gigabytes of messages and with a million latest values, beside a sequential read
     Recovery,
     /// Settings that are read again under load, beside windows without
     Reload,
@@ -138,7 +138,7 @@ pub struct RunArgs {
     /// Bytes on disk, for recovery, in MiB [default: 5,000]
     #[arg(long, value_name = "MIB")]
     pub disk_mib: Option<u32>,
-    /// Topics with a retained value, for recovery [default: 1,000,000]
+    /// Topics with a latest value, for recovery [default: 1,000,000]
     #[arg(long)]
     pub topics: Option<u32>,
     /// Memory of the server's control group, for fill, in MiB

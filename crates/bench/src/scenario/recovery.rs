@@ -1,5 +1,5 @@
 //! `recovery`: how long a start takes after a kill: with a directory of so many bytes of messages, beside one sequential read of the same
-//! files, and with many topics of a retained value each. Both begin with empty page caches where that is permitted.
+//! files, and with many topics of a latest value each. Both begin with empty page caches where that is permitted.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -49,17 +49,17 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         Ok(size_of_all(state)? >= bytes)
     })?;
     let topics = args.topics.unwrap_or(TOPICS);
-    let retained = row(args, "retained values", |server, _, round| {
+    let latest = row(args, "latest values", |server, _, round| {
         let from = round * BATCH * WRITERS;
         publish(server, |n| {
             let n = from + n;
-            format!("{{\"topic\":\"r/{n}\",\"data\":\"{n:064}\",\"retain\":true}}\n")
+            format!("{{\"topic\":\"r/{n}\",\"data\":\"{n:064}\"}}\n")
         })?;
         Ok(from + BATCH * WRITERS >= topics)
     })?;
     Ok(json!({
         "messages": log,
-        "retained": retained,
+        "latest": latest,
         "size": size,
         "topics": topics,
         "shards": args.shards.unwrap_or(SHARDS),
@@ -75,8 +75,8 @@ fn row(
     let directory = Directory::make(format_args!("recovery-{}", std::process::id()))?;
     let state = directory.path().join("state");
     let settings = format!(
-        "[limits]\naccepts_per_s = {}\nlog_bytes = \"64 GiB\"\ntopics_max = 2000000\ntopics_per_shard = 2000000\n\n\
-         [state]\ndirectory = \"{}\"\nbytes_max = \"64 GiB\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000000\nlog_bytes = \"1 GiB\"\n",
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"64 GiB\"\ntopics_per_address_per_s = 0\ntopics_max = 4000000\ntopics_per_shard = 4000000\n\n\
+         [state]\ndirectory = \"{}\"\nbytes_max = \"64 GiB\"\n\n[[rule]]\nmatch = \"r/#\"\nkeep = \"latest\"\nkeys_max = 1\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000000\nlog_bytes = \"1 GiB\"\n",
         args.accepts(),
         state.display()
     );
