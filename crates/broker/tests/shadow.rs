@@ -442,3 +442,33 @@ fn a_home_that_is_behind_tells_no_floors() {
         Some(vec![Some(0)])
     );
 }
+
+/// All that the log says came before the first turn.
+#[test]
+fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
+    const TOPICS: u64 = 40;
+    const FORGETS: usize = 8;
+    let mut town = Town::new();
+    for n in 0..TOPICS {
+        town.post(&format!("state/{n}"), "", "on");
+    }
+    let mut shard = Shard::new(0, town.world.clone(), NOW);
+    shard.set_pace(Pace {
+        forgets_per_turn: FORGETS,
+        ..Pace::default()
+    });
+    for bytes in &town.log {
+        let header = batch::Header::read(bytes).expect("a batch");
+        shard.fold(bytes, header.first, NOW).expect("a batch");
+    }
+    shard.lose_what_passed();
+    let now = Now {
+        s: NOW.s + 1000,
+        unix_s: NOW.unix_s + 1000,
+    };
+    let mut after = support::Town::of(vec![shard], now);
+    after.handle(0, Input::Tick);
+    after.flush(0);
+    let left = after.shards[0].accounts().home_topics as u64;
+    assert_eq!(left, TOPICS - FORGETS as u64);
+}

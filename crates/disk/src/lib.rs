@@ -17,9 +17,12 @@ mod directory;
 mod engine;
 mod format;
 mod log;
+pub mod planted;
 mod reader;
 mod scan;
 mod storage;
+#[cfg(feature = "torn")]
+pub mod torn;
 
 pub use directory::{Directory, OpenError};
 pub use engine::{Batch, Engine, SYNC_TIMES, State};

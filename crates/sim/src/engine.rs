@@ -3,6 +3,10 @@
 //!
 //! It folds its log as any reader does: a batch counts if its number is the next one. It also checks the homes' side: numbers that rise by one,
 //! batches that do not overlap, a batch that is the same when it is appended again, and no record in two batches that count.
+//!
+//! In worlds that crash a [`Drive`] has the log, as in a real server.
+
+mod drive;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +14,10 @@ use std::sync::Arc;
 use crore_broker::batch::{HEADER_BYTES, Header};
 use crore_broker::{Batch, Committed, PartitionId};
 
+pub use drive::Drive;
+
 use crate::rng::Rng;
+use crate::truth::Wrong;
 
 /// How it behaves, each in percent of the turns of a partition's home, or of batches.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +52,8 @@ struct Log {
 #[derive(Default)]
 pub struct Engine {
     logs: BTreeMap<PartitionId, Log>,
+    /// The disk, in worlds that crash.
+    pub drive: Option<Drive>,
     /// Neither loses, doubles nor reorders.
     pub is_calm: bool,
     /// The numbers of the messages in batches that count.
@@ -57,6 +66,8 @@ pub struct Engine {
     pub void: u64,
     /// Batches that were appended again.
     pub again: u64,
+    /// Batches that came back although no home knew of them.
+    pub came: u64,
 }
 
 impl Engine {
@@ -65,6 +76,10 @@ impl Engine {
     /// # Errors
     /// What a home did wrong.
     pub fn append(&mut self, batch: Batch, manner: Manner, rng: &mut Rng) -> Result<(), String> {
+        if let Some(drive) = &mut self.drive {
+            self.again += u64::from(!drive.append(batch)?);
+            return Ok(());
+        }
         let log = self.logs.entry(batch.partition).or_default();
         let newest = log.appended.keys().next_back().copied().unwrap_or(0);
         match log.appended.get(&batch.number) {
@@ -102,6 +117,9 @@ impl Engine {
         manner: Manner,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, String> {
+        if self.drive.is_some() {
+            return self.turn_of_drive(&partitions.collect::<Vec<_>>(), whole, manner, rng);
+        }
         let mut told = Vec::new();
         for partition in partitions {
             let Some(log) = self.logs.get_mut(&partition) else {
@@ -149,6 +167,58 @@ impl Engine {
         Ok(told)
     }
 
+    fn turn_of_drive(
+        &mut self,
+        partitions: &[PartitionId],
+        whole: bool,
+        manner: Manner,
+        rng: &mut Rng,
+    ) -> Result<Vec<Committed>, Wrong> {
+        let drive = self.drive.as_mut().expect("it was just seen");
+        if partitions.is_empty() {
+            return Ok(Vec::new());
+        }
+        if drive.waiting() > 0 && (whole || rng.chance(manner.goes_on)) {
+            let most = if whole { usize::MAX } else { rng.range(1, 8) };
+            for batch in drive.commit(most, rng)? {
+                keep(&mut self.messages, &mut self.log, &batch.bytes)?;
+                self.kept += 1;
+            }
+        }
+        let tells = whole || rng.chance(manner.goes_on);
+        Ok(if tells {
+            drive.tell(partitions)
+        } else {
+            Vec::new()
+        })
+    }
+
+    /// The process ends; with `cuts` the power goes.
+    ///
+    /// # Errors
+    /// When a batch cannot be read.
+    pub fn crash(&mut self, cuts: bool, rng: &mut Rng) -> Result<(), Wrong> {
+        let drive = self.drive.as_mut().expect("worlds that crash have a disk");
+        for batch in drive.crash(cuts, rng) {
+            keep(&mut self.messages, &mut self.log, &batch.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// A new process reads the log behind the base; returns the batches.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn start(&mut self) -> Result<Vec<Arc<[u8]>>, Wrong> {
+        let drive = self.drive.as_mut().expect("worlds that crash have a disk");
+        let (batches, come) = drive.start()?;
+        for batch in &batches[batches.len() - come..] {
+            keep(&mut self.messages, &mut self.log, batch)?;
+        }
+        self.came += come as u64;
+        Ok(batches)
+    }
+
     /// Whether a message is kept.
     pub fn has(&self, message: u32) -> bool {
         self.messages.contains(&message)
@@ -162,11 +232,40 @@ impl Engine {
 
     /// Whether it has something to do for one of these partitions.
     pub fn has_work(&self, mut partitions: impl Iterator<Item = PartitionId>) -> bool {
+        if let Some(drive) = &self.drive {
+            return drive.has_work(partitions);
+        }
         partitions.any(|partition| {
             let log = self.logs.get(&partition);
             log.is_some_and(|log| !log.arriving.is_empty() || !log.stored.is_empty())
         })
     }
+}
+
+/// A batch counts.
+fn keep(
+    messages: &mut BTreeSet<u32>,
+    log: &mut Vec<(Batch, Committed)>,
+    bytes: &Arc<[u8]>,
+) -> Result<(), Wrong> {
+    let header = Header::read(bytes).map_err(|why| why.to_string())?;
+    messages.extend(numbers_in(&bytes[HEADER_BYTES..]));
+    let Header {
+        partition, number, ..
+    } = header;
+    let batch = Batch {
+        partition,
+        number,
+        bytes: bytes.clone(),
+    };
+    let committed = Committed {
+        partition,
+        writer: header.writer,
+        number,
+        first: header.first,
+    };
+    log.push((batch, committed));
+    Ok(())
 }
 
 /// The numbers of the messages whose data are in a batch: each begins with `m`, its number and `;`.

@@ -178,28 +178,34 @@ fn planted(_: &Args) -> bool {
 #[cfg(feature = "planted")]
 fn planted(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};
+    use crore_disk::planted::{self as disk, Fault as Torn};
     let mut passed = true;
     for fault in Fault::ALL {
         plant(Some(fault));
-        let outcome = all(args);
-        match outcome {
-            Err(seed) => {
-                let failure = crore_sim::run_seed(seed, args.steps);
-                let what = failure
-                    .err()
-                    .map(|failure| failure.what)
-                    .unwrap_or_default();
-                println!(
-                    "{fault:?}: caught after {} seeds: {what}",
-                    seed - args.first + 1
-                );
-            }
-            Ok(_) => {
-                println!("{fault:?}: NOT caught by {} seeds", args.seeds);
-                passed = false;
-            }
-        }
+        passed &= is_caught(&format!("{fault:?}"), args);
     }
     plant(None);
+    for fault in Torn::ALL {
+        disk::plant(Some(fault));
+        passed &= is_caught(&format!("{fault:?}"), args);
+    }
+    disk::plant(None);
     passed
+}
+
+/// Whether some seed fails with the fault that is planted.
+#[cfg(feature = "planted")]
+fn is_caught(fault: &str, args: &Args) -> bool {
+    let Err(seed) = all(args) else {
+        println!("{fault}: NOT caught by {} seeds", args.seeds);
+        return false;
+    };
+    let failure = crore_sim::run_seed(seed, args.steps);
+    let what = failure.err().map(|failure| failure.what);
+    println!(
+        "{fault}: caught after {} seeds: {}",
+        seed - args.first + 1,
+        what.unwrap_or_default()
+    );
+    true
 }

@@ -51,6 +51,14 @@ pub struct Met {
     pub retained: u64,
     /// Planned restarts.
     pub restarts: u64,
+    /// Crashes in which the kernel lived on.
+    pub kills: u64,
+    /// Crashes in which it did not.
+    pub power_cuts: u64,
+    /// Batches that came back although no home had heard of them.
+    pub came_back: u64,
+    /// Bases that took the place of segments.
+    pub bases: u64,
     /// Batches that an engine kept.
     pub committed: u64,
     /// Batches in an engine's log that do not count: duplicates, and those behind a gap.
@@ -88,6 +96,10 @@ impl AddAssign for Met {
             (&mut self.dups, other.dups),
             (&mut self.retained, other.retained),
             (&mut self.restarts, other.restarts),
+            (&mut self.kills, other.kills),
+            (&mut self.power_cuts, other.power_cuts),
+            (&mut self.came_back, other.came_back),
+            (&mut self.bases, other.bases),
             (&mut self.committed, other.committed),
             (&mut self.void, other.void),
             (&mut self.appended_again, other.appended_again),
@@ -101,7 +113,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 34] {
+    pub fn kinds(&self) -> [(&'static str, u64); 38] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -132,6 +144,10 @@ impl Met {
             ("lost and again", self.dups),
             ("retained", self.retained),
             ("restarts", self.restarts),
+            ("kills", self.kills),
+            ("power cuts", self.power_cuts),
+            ("came back", self.came_back),
+            ("bases", self.bases),
             ("committed", self.committed),
             ("void", self.void),
             ("appended again", self.appended_again),

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Part, ShardId};
+use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, Ticket};
 
 use crate::closed::Watch;
 use crate::engine::{Engine, Manner};
@@ -78,6 +78,10 @@ pub struct Net {
     pub engine: Option<(Engine, Manner)>,
     /// The first thing that a shard did wrong.
     pub wrong: Option<String>,
+    /// The process ends after so many effects: what it does then reaches nobody.
+    pub lives: usize,
+    /// The last report of a shard.
+    pub report: Option<Report>,
 }
 
 impl Net {
@@ -93,7 +97,34 @@ impl Net {
             torn: 0,
             engine: manner.map(|manner| (Engine::default(), manner)),
             wrong: None,
+            lives: usize::MAX,
+            report: None,
         }
+    }
+
+    /// The process has ended, and another one begins: no connection is left, and no mail.
+    pub fn begin_anew(&mut self) {
+        for socket in &mut self.sockets {
+            (socket.server_fin, socket.server_closed, socket.reset) = (true, true, true);
+            socket.to_server.clear();
+            socket.to_client.clear();
+        }
+        self.transit.iter_mut().for_each(VecDeque::clear);
+        self.lives = usize::MAX;
+    }
+
+    /// Whether the process has ended.
+    pub fn is_dead(&self) -> bool {
+        self.lives == 0
+    }
+
+    /// The process has one effect more; false when it has ended before.
+    fn live(&mut self) -> bool {
+        let lives = self.lives > 0;
+        if self.lives < usize::MAX {
+            self.lives = self.lives.saturating_sub(1);
+        }
+        lives
     }
 
     /// A new connection to a shard.
@@ -145,6 +176,9 @@ impl Net {
 
 impl Io for Net {
     fn open(&mut self, link: Link, conn: ConnId) {
+        if self.is_dead() {
+            return;
+        }
         if let Some(socket) = self.socket(link, "open") {
             socket.conn = Some(conn);
         }
@@ -152,6 +186,9 @@ impl Io for Net {
 
     fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
         let (tear, dice) = (self.rng.chance(self.tear_percent), self.rng.next());
+        if !self.live() {
+            return 0;
+        }
         let Some(socket) = self.socket(link, "send") else {
             return 0;
         };
@@ -185,6 +222,9 @@ impl Io for Net {
     }
 
     fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+        if self.is_dead() {
+            return;
+        }
         if let Some(socket) = self.socket(link, "interest") {
             assert_eq!(socket.conn, Some(conn), "a link has one connection");
             (socket.read, socket.write) = (read, write);
@@ -193,6 +233,9 @@ impl Io for Net {
 
     fn close(&mut self, link: Link, how: Close) {
         let lost = self.rng.chance(30);
+        if !self.live() {
+            return;
+        }
         let Some(socket) = self.socket(link, "close") else {
             return;
         };
@@ -213,6 +256,9 @@ impl Io for Net {
     }
 
     fn append(&mut self, batch: Batch) {
+        if !self.live() {
+            return;
+        }
         let taken = match &mut self.engine {
             Some((engine, manner)) => engine.append(batch, *manner, &mut self.rng),
             None => Err("records for no engine".into()),
@@ -225,6 +271,12 @@ impl Io for Net {
     fn post(&mut self, to: ShardId, mail: Mail) {
         let from = usize::from(mail.from);
         assert_eq!(mail.from, self.turn_of, "mail says who sends it");
-        self.mails(from, usize::from(to)).push_back(mail);
+        if self.live() {
+            self.mails(from, usize::from(to)).push_back(mail);
+        }
+    }
+
+    fn report(&mut self, _: Ticket, report: Report) {
+        self.report = Some(report);
     }
 }

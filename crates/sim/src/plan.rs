@@ -140,6 +140,12 @@ pub struct Plan {
     pub engine: Option<Manner>,
     /// The step before which the server restarts, in thousandths of all steps, if it does.
     pub restarts_at: Option<usize>,
+    /// The steps before which the server crashes, likewise.
+    pub crashes_at: Vec<usize>,
+    /// Those of its checkpoints.
+    pub checkpoints_at: Vec<usize>,
+    /// Bytes of a segment of the log, if the engine is a disk.
+    pub segment_bytes: Option<u64>,
     /// Batches that are published before all else, so that the logs are long where a turn is short.
     pub hoard: usize,
     /// The wall clock steps, ahead and back.

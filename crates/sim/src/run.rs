@@ -52,7 +52,7 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Met, 
             if let Some((engine, _)) = &world.net.engine {
                 let met = &mut world.met;
                 (met.committed, met.void) = (engine.kept, engine.void);
-                met.appended_again = engine.again;
+                (met.appended_again, met.came_back) = (engine.again, engine.came);
             }
             Ok(world.met)
         }
@@ -101,10 +101,20 @@ fn guarded(f: impl FnOnce() -> Result<(), Wrong>) -> Result<(), Wrong> {
 
 fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     let restarts_at = world.plan.restarts_at.map(|at| at * steps.len() / 1000);
+    let place = |at: &usize| at * steps.len() / 1000;
+    let crashes: Vec<usize> = world.plan.crashes_at.iter().map(place).collect();
+    let checkpoints: Vec<usize> = world.plan.checkpoints_at.iter().map(place).collect();
     world.hoard(&mut Rng::new(seed ^ 0x40A2D))?;
     for (n, step) in steps.iter().enumerate() {
         if restarts_at == Some(n) {
             world.restart(&mut Rng::new(seed ^ 0x7E57_A127))?;
+        }
+        let of_step = |salt: u64| Rng::new(seed ^ salt ^ (n as u64) << 32);
+        if checkpoints.contains(&n) {
+            world.rebase(&mut of_step(0xC4EC_4901))?;
+        }
+        if crashes.contains(&n) {
+            world.crash(&mut of_step(0xC4A5_4ED0))?;
         }
         world.step(*step)?;
         if n % (steps.len() / 3 + 1) == steps.len() / 4 {
@@ -134,7 +144,8 @@ fn check_shadow(world: &mut World) -> Result<(), Wrong> {
     let Some((engine, _)) = &world.net.engine else {
         return Ok(());
     };
-    if forgets || !world.plan.budgets_are_wide || world.met.restarts > 0 {
+    let passes = !world.truth.passing.is_empty();
+    if forgets || passes || !world.plan.budgets_are_wide || world.met.restarts > 0 {
         return Ok(());
     }
     let shards = world.shards.iter();

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crore_broker::settings::{Keep, Rule};
+use crore_wire::topic;
 
 /// A description of a failure, in one sentence.
 pub type Wrong = String;
@@ -142,6 +143,10 @@ pub struct Truth {
     pub now_s: u32,
     /// The last step before the stalled sockets opened, when everything sent before had been processed.
     pub rest: Option<u32>,
+    /// The step of the last crash.
+    pub crashed: Option<u32>,
+    /// The filters of the rules whose topics stand in no log.
+    pub passing: Vec<String>,
     /// Messages of one topic that may wait for a stalled socket, where that is bounded.
     pub waits: Option<usize>,
     /// Only their rules shorten logs, not the budget of the process or the count of topics.
@@ -166,6 +171,32 @@ impl Truth {
     /// Whether a publish or a session may be refused.
     pub fn may_refuse(&self) -> bool {
         !self.budgets_are_wide || self.engine_is_late
+    }
+
+    /// Whether a message stands in no log.
+    pub fn passes(&self, number: u32) -> bool {
+        let topic = self.messages[number as usize].topic;
+        !self.topics[topic].rule.durable
+    }
+
+    /// Whether a crash may have taken what was sent to a topic up to this step.
+    pub fn may_have_crashed(&self, topic: usize, at: u32) -> bool {
+        !self.topics[topic].rule.durable && self.crashed.is_some_and(|crashed| at <= crashed)
+    }
+
+    /// Whether a crash may have taken a message.
+    pub fn has_crashed_since(&self, number: u32) -> bool {
+        let message = &self.messages[number as usize];
+        self.may_have_crashed(message.topic, message.sent)
+    }
+
+    /// Whether a crash may have taken messages that one of these filters matches.
+    pub fn may_have_crashed_for(&self, filters: &[String]) -> bool {
+        let overlaps = |passing: &String| {
+            let mut filters = filters.iter();
+            filters.any(|filter| topic::overlaps(passing.as_bytes(), filter.as_bytes()))
+        };
+        self.crashed.is_some() && self.passing.iter().any(overlaps)
     }
 
     /// Adds an event to the trace.
@@ -270,6 +301,7 @@ impl Truth {
         let touched = |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.at);
         if !self.budgets_are_wide
             || of.rule.messages_max() == 0
+            || self.may_have_crashed(topic, seen.at)
             || self.now_s - seen.at_s >= age_s
             || of.deletes.iter().any(touched)
         {

@@ -2,6 +2,7 @@
 //! every turn.
 
 mod clients;
+mod crash;
 pub mod limits;
 mod mqtt;
 mod restart;
@@ -18,6 +19,7 @@ use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::{KINDS, Subscriber};
+use crate::engine::Drive;
 use crate::met::Met;
 use crate::net::Net;
 use crate::plan::{Deed, HOARD_LINES, Op, Plan, Step};
@@ -67,6 +69,8 @@ pub struct World {
     busy: Vec<bool>,
     /// By how much the wall clock is ahead, in seconds.
     ahead_s: i32,
+    /// The base: what the log goes on from, home by home and block by block.
+    documents: Vec<Vec<Vec<u8>>>,
 }
 
 impl World {
@@ -87,6 +91,11 @@ impl World {
             step: 0,
             now_s: 1,
             rest: None,
+            crashed: None,
+            passing: (plan.settings.rules.iter())
+                .filter(|rule| !rule.durable)
+                .map(|rule| rule.filter.clone())
+                .collect(),
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
             known: Vec::new(),
@@ -122,7 +131,7 @@ impl World {
             .collect();
         World {
             shards: (0..plan.shards).map(shard).collect(),
-            net: Net::new(plan.shards, plan.tear_percent, plan.engine),
+            net: Self::net(plan, dice),
             truth,
             met: Met::default(),
             subscribers,
@@ -134,9 +143,20 @@ impl World {
             ticked_s: vec![0; plan.shards],
             busy: vec![false; plan.shards],
             ahead_s: 0,
+            documents: Vec::new(),
             plan: plan.clone(),
             shared: world,
         }
+    }
+
+    fn net(plan: &Plan, dice: u64) -> Net {
+        let mut net = Net::new(plan.shards, plan.tear_percent, plan.engine);
+        if let Some((engine, _)) = &mut net.engine {
+            engine.drive = plan
+                .segment_bytes
+                .map(|bytes| Drive::new(dice ^ 0xD15C, bytes));
+        }
+        net
     }
 
     /// The state that the shards share.

@@ -106,6 +106,7 @@ impl Truth {
             });
             message.offset.is_some()
                 && is_newest
+                && !self.may_have_crashed(topic, message.sent)
                 && !self.may_have_expired(*number, self.now_s)
                 && self.now_s - message.sent_s < of.rule.log_age_s
         };

@@ -146,6 +146,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         900_001_138,
         1200,
     ),
+    (
+        "a message got the offset of another that stood in no log and waited for the end of a turn",
+        2902,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

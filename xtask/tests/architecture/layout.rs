@@ -78,7 +78,8 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "disk",
         &[
-            &["format", "storage"],
+            &["planted", "storage"],
+            &["format", "torn"],
             &["directory", "scan"],
             &["log", "reader"],
             &["engine"],

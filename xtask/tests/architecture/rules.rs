@@ -28,7 +28,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/disk", &[]),
     ("crates/net", &[]),
     ("crates/bench", &["crore-net", "crore-wire"]),
-    ("crates/sim", &["crore-broker", "crore-wire"]),
+    ("crates/sim", &["crore-broker", "crore-disk", "crore-wire"]),
     (
         "crates/server",
         &[

@@ -65,6 +65,8 @@ pub enum Fault {
     WallClock,
     /// A checkpoint drops a message that the home still has.
     DroppedLive,
+    /// Offsets of facts that stand in no log are not marked.
+    NoMark,
 }
 
 #[cfg(feature = "planted")]
@@ -75,7 +77,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 30] = [
+        pub const ALL: [super::Fault; 31] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -106,6 +108,7 @@ mod switch {
             Self::KeyTwice,
             Self::WallClock,
             Self::DroppedLive,
+            Self::NoMark,
         ];
     }
 

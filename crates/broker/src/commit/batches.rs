@@ -46,7 +46,7 @@ pub(super) struct Batches {
     /// The number of the last batch that was closed, and of the last one that was committed.
     closed: u64,
     committed: u64,
-    /// The offset behind the last batch that was closed, while one is in flight.
+    /// The offset behind the last batch that was closed, and behind the facts between its records and after them that stand in no log.
     next_offset: u64,
     /// Committed batches with records that are not applied.
     kept: VecDeque<Records>,
@@ -123,10 +123,11 @@ impl Batches {
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
     fn close(&mut self, writer: u64, sequence: u64) {
-        let is_alone = self.in_flight.is_empty() && self.kept.is_empty();
-        if is_alone || planted::is(Fault::StaleSequence) {
-            self.next_offset = sequence + 1;
-        }
+        // Facts that stand in no log may have taken offsets since; others may wait for their turn behind the last batch yet.
+        self.next_offset = match planted::is(Fault::StaleSequence) {
+            true => sequence + 1,
+            false => self.next_offset.max(sequence + 1),
+        };
         self.closed += 1;
         let header = Header {
             partition: self.partition,

@@ -59,6 +59,8 @@ impl Home {
                 partition.forgotten.note(rule, partition.sequence, 0);
             }
         }
+        // The first turn begins here: none of it came in that turn.
+        self.forgetting.end_turn(self.sequences());
     }
 
     /// Applies a fact that stands in the log. `around` has the second of its batch.

@@ -119,7 +119,9 @@ impl Shard {
         let placement = self.front.world.placement();
         let at = placement.place_at_home(placement.partition_of(name));
         if passes {
-            self.mark(at);
+            if !planted::is(Fault::NoMark) {
+                self.mark(at);
+            }
         }
         let (home, mut around) = self.front.home_here();
         let reserved = match home.reserve(fact, &around) {

@@ -1,10 +1,8 @@
 //! The log on a disk that loses power: whatever the moment, each batch that was answered comes back once and in order, and nothing
 //! comes back that was not written. Each fault that is planted in the disk is found.
 
-mod disk;
-
+use crore_disk::torn::{Disk, Fault, Rng};
 use crore_disk::{CommitError, Found, Identity, Log, Options, Reader, scan};
-use disk::{Disk, Fault, Rng};
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 /// Small segments, so that a run has many.

@@ -52,6 +52,14 @@ const PARTITIONS: u64 = 0x9A27_1710;
 const ENGINES: u64 = 0xE261_3E50;
 /// How many of a hundred worlds have one.
 const ENGINES_PERCENT: u32 = 35;
+/// Salt of the random choices of crashes, likewise.
+const CRASHES: u64 = 0xC4A5_4E55;
+/// How many of a hundred worlds with an engine have them.
+const CRASHES_PERCENT: u32 = 40;
+/// Crashes of a world, and checkpoints.
+const CRASHES_MAX: usize = 3;
+/// Bytes of the header of a segment of the log.
+const SEGMENT_HEADER: u64 = 4096;
 /// Salt of the random choices of limits of topics and of logs by address, likewise.
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
@@ -93,6 +101,7 @@ impl Plan {
         plan.limit_makers(&mut own(MAKERS));
         plan.divide(&mut own(PARTITIONS));
         plan.commit(&mut own(ENGINES));
+        plan.crash(&mut own(CRASHES));
         plan.wall_steps = own(WALL).chance(WALL_PERCENT);
         plan
     }
@@ -139,6 +148,9 @@ impl Plan {
             budgets_are_wide,
             engine: None,
             restarts_at: None,
+            crashes_at: Vec::new(),
+            checkpoints_at: Vec::new(),
+            segment_bytes: None,
             hoard: 0,
             wall_steps: false,
             lazy: rng.chance(30).then(|| rng.below(shards)),
@@ -349,6 +361,23 @@ impl Plan {
                 doubles: rng.pick(&[0, 0, 5, 40]),
                 reorders: rng.pick(&[0, 0, 5, 40]),
             });
+        }
+    }
+
+    /// Some engines are a disk, and their servers crash. Some of these have topics that stand in no log.
+    fn crash(&mut self, rng: &mut Rng) {
+        if self.engine.is_none() || !rng.chance(CRASHES_PERCENT) {
+            return;
+        }
+        self.segment_bytes = Some(SEGMENT_HEADER + rng.pick(&[500, 2000, 10_000]));
+        let mut some = |least| {
+            let count = rng.range(least, CRASHES_MAX);
+            (0..count).map(|_| rng.below(1000)).collect()
+        };
+        (self.crashes_at, self.checkpoints_at) = (some(1), some(0));
+        if rng.chance(50) {
+            let at = rng.below(self.settings.rules.len());
+            self.settings.rules[at].durable = false;
         }
     }
 

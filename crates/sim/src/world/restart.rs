@@ -41,6 +41,7 @@ impl World {
             rules: self.shared.rules.clone(),
             admission: Admission::new(&self.shared.settings, self.shared.seed),
             homes: self.plan.homes_after as ShardId,
+            writer: self.shared.writer.map(|writer| writer + 1),
             ..*self.shared
         });
         let begin = now(self.truth.now_s);
@@ -49,15 +50,13 @@ impl World {
             shard.set_pace(self.plan.pace);
         }
         for home in 0..self.shared.homes {
-            let restored = self.restored(home, &snapshots);
+            let restored = self.restored(home, &snapshots, true);
             let restored = restored.map_err(|why| why.to_string())?;
             self.shards[usize::from(home)].adopt(restored);
         }
         self.ticked_s.fill(0);
         self.busy.fill(false);
-        if let Some((engine, _)) = &mut self.net.engine {
-            engine.restart();
-        }
+        self.go_on_behind(snapshots)?;
         self.met.restarts += 1;
         Ok(())
     }
@@ -89,6 +88,25 @@ impl World {
         match missing(&has, &comes_back) {
             Some(what) => Err(format!("a checkpoint and the log behind it lack {what}")),
             None => Ok(()),
+        }
+    }
+
+    /// The engine goes on behind these documents.
+    fn go_on_behind(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Wrong> {
+        let Some((engine, _)) = &mut self.net.engine else {
+            return Ok(());
+        };
+        engine.restart();
+        let Some(drive) = &mut engine.drive else {
+            return Ok(());
+        };
+        let end = drive.ends();
+        drive.based(end)?;
+        drive.stop();
+        self.documents = documents;
+        match drive.start()?.0.len() {
+            0 => Ok(()),
+            left => Err(format!("{left} batches are not in the documents of a stop")),
         }
     }
 
@@ -133,17 +151,7 @@ impl World {
 
     /// Takes the snapshots block by block, with turns between, one home after the other.
     fn snapshots(&mut self, rng: &mut Rng) -> Result<Vec<Vec<Vec<u8>>>, Wrong> {
-        let head = Head {
-            set: rng.next(),
-            epoch: self.shared.epoch,
-            seed: self.shared.seed,
-            partitions: self.shared.partitions,
-            homes: self.shared.homes,
-            home: 0,
-            unix_s: now(self.truth.now_s).unix_s,
-            // The world's count goes on by itself.
-            wall_s: 0,
-        };
+        let head = self.head(rng);
         let mut snapshots = Vec::new();
         for home in 0..self.shared.homes {
             let (head, mut blocks) = (Head { home, ..head }, Vec::new());
@@ -160,22 +168,55 @@ impl World {
         Ok(snapshots)
     }
 
-    /// What is left for a home, from the snapshots of all homes of before.
-    fn restored(&self, home: ShardId, snapshots: &[Vec<Vec<u8>>]) -> Result<Restored, Damaged> {
+    /// What is left for a home, from the snapshots of all homes of before; `local` state too.
+    pub(super) fn restored(
+        &self,
+        home: ShardId,
+        snapshots: &[Vec<Vec<u8>>],
+        local: bool,
+    ) -> Result<Restored, Damaged> {
         let begin = now(self.truth.now_s);
         let mut restored = Restored::new(self.shared.clone(), home, begin);
-        for blocks in snapshots {
-            let head = Head::read(&blocks[0])?;
-            let before = Placement::new(head.partitions, head.homes);
-            let mut heirs = self.shared.placement().heirs(before, head.home);
-            if !heirs.any(|heir| heir == home) {
-                continue;
-            }
-            restored.begin(&head)?;
-            for block in &blocks[1..] {
-                restored.take(block)?;
-            }
+        if !local {
+            restored = restored.without_local_state();
         }
-        restored.finish()
+        read(restored, self.shared.placement(), home, snapshots)
     }
+
+    /// The head of documents of this moment; that of the first home.
+    pub(super) fn head(&self, rng: &mut Rng) -> Head {
+        Head {
+            set: rng.next(),
+            epoch: self.shared.epoch,
+            seed: self.shared.seed,
+            partitions: self.shared.partitions,
+            homes: self.shared.homes,
+            home: 0,
+            unix_s: now(self.truth.now_s).unix_s,
+            // The world's count goes on by itself.
+            wall_s: 0,
+        }
+    }
+}
+
+/// Reads what these snapshots have for a home of this placement.
+pub(super) fn read(
+    mut restored: Restored,
+    placement: Placement,
+    home: ShardId,
+    snapshots: &[Vec<Vec<u8>>],
+) -> Result<Restored, Damaged> {
+    for blocks in snapshots {
+        let head = Head::read(&blocks[0])?;
+        let before = Placement::new(head.partitions, head.homes);
+        let mut heirs = placement.heirs(before, head.home);
+        if !heirs.any(|heir| heir == home) {
+            continue;
+        }
+        restored.begin(&head)?;
+        for block in &blocks[1..] {
+            restored.take(block)?;
+        }
+    }
+    restored.finish()
 }

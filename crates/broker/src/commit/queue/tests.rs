@@ -59,6 +59,28 @@ fn due(commits: &mut Commits<u32>) -> Vec<u32> {
 }
 
 #[test]
+fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
+    let mut commits = commits();
+    let first = |commits: &mut Commits<u32>, sequence| {
+        let mut first = None;
+        let take = |batch: Batch| first = Header::read(&batch.bytes).ok().map(|it| it.first);
+        commits.send(at(0), |_| sequence, take);
+        first
+    };
+    write(&mut commits, 1, 1);
+    for request in 2..=3 {
+        commits.pass(1, request, 0, at(0));
+    }
+    assert_eq!(first(&mut commits, 100), Some(101));
+    commits.committed(1, committed(1, 1), at(0));
+    // The turn ends here.
+    assert_eq!(commits.next().map(|(request, _)| request), Some(1));
+    write(&mut commits, 1, 4);
+    assert_eq!(first(&mut commits, 101), Some(104));
+    assert_eq!(due(&mut commits), [2, 3]);
+}
+
+#[test]
 fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
     let mut commits = commits();
     for request in 1..=3 {

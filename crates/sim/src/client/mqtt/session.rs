@@ -70,6 +70,17 @@ impl Client {
         }
     }
 
+    /// The server has crashed: it knows no session and no former connection of this client any more.
+    pub fn crashed(&mut self) {
+        self.ended();
+        (self.known_s, self.attempts, self.unanswered) = (None, 0, 0);
+        self.resets.clear();
+        self.silent.clear();
+        self.old.clear();
+        (self.may_come_late, self.may_be_gone, self.may_be_other) = (false, false, false);
+        self.subs.iter_mut().for_each(|sub| sub.lost(true));
+    }
+
     /// At rest no client waits for an answer.
     pub fn check_rest(&self) -> Result<(), Wrong> {
         let id = &self.id;

@@ -203,7 +203,9 @@ impl Sub {
             return Ok(());
         }
         let mut there = truth.retained(self.track.topic);
-        let due = there.find(|(_, message)| message.acked.is_some_and(|acked| acked < asked));
+        let due = there.find(|(number, message)| {
+            message.acked.is_some_and(|acked| acked < asked) && !truth.has_crashed_since(*number)
+        });
         // The newest message may have expired, and then none is retained.
         let mortal = truth
             .retained(self.track.topic)

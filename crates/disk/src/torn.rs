@@ -1,11 +1,13 @@
-//! A disk in memory that loses power: what was not synced is on it in part.
+//! A disk in memory that loses power: what was not synced is on it in part. For tests and the simulator.
+//!
+//! Deliberately not here: what a disk does beyond a whole sector, and damage of what was synced, but for [`Disk::damage`].
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
 
-use crore_disk::{Entry, File, Storage};
+use crate::storage::{Entry, File, Storage};
 
 /// What a disk writes as a whole.
 const SECTOR: usize = 512;
@@ -14,6 +16,7 @@ const SECTOR: usize = 512;
 pub struct Rng(pub u64);
 
 impl Rng {
+    /// Any number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -22,10 +25,12 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
+    /// A number below `end`, which is not 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
+    /// True in so many of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.next() % 100 < percent
     }
@@ -89,6 +94,7 @@ fn apply(names: &mut BTreeMap<String, Shared>, change: &Change) {
 pub struct Disk(Rc<RefCell<Inner>>);
 
 impl Disk {
+    /// An empty one. The seed decides what is lost.
     pub fn new(seed: u64, fault: Fault) -> Disk {
         Disk(Rc::new(RefCell::new(Inner {
             names: BTreeMap::new(),
@@ -198,7 +204,7 @@ impl Disk {
         (content.now, content.kept) = (bytes.clone(), bytes);
     }
 
-    fn call(&self) -> io::Result<std::cell::RefMut<'_, Inner>> {
+    fn call(&self) -> io::Result<RefMut<'_, Inner>> {
         let mut inner = self.0.borrow_mut();
         match inner.calls_left.checked_sub(1) {
             Some(left) => {
@@ -322,8 +328,9 @@ impl File for Open {
         let inner = self.0.call()?;
         if inner.fault != Fault::FileNotSynced {
             let mut content = self.1.borrow_mut();
-            content.kept = content.now.clone();
-            content.dirty.clear();
+            let Content { now, kept, dirty } = &mut *content;
+            kept.clone_from(now);
+            dirty.clear();
         }
         Ok(())
     }

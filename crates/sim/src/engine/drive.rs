@@ -1,0 +1,259 @@
+//! The engine of a real server: one log for all partitions, of `crore-disk`, on a disk in memory. It loses nothing while it runs. A crash
+//! finds batches before their group, a group that is written and not synced, and batches that are synced and not told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crore_broker::batch::Header;
+use crore_broker::{Batch, Committed, PartitionId};
+use crore_disk::torn::{Disk, Fault};
+use crore_disk::{CommitError, End, Found, Identity, Log, Options, scan};
+
+use crate::rng::Rng;
+use crate::truth::Wrong;
+
+const IDENTITY: Identity = Identity { log: 7, seed: 8 };
+/// Calls of a commit that begins a segment, and some more: a crash meets each of them.
+const CALLS: usize = 8;
+
+/// A batch in the log, and the number of its group.
+type Stored = (u64, Arc<[u8]>);
+
+/// The log and its disk.
+pub struct Drive {
+    disk: Disk,
+    segment_bytes: u64,
+    log: Option<Log<Disk>>,
+    /// Appended, and in no group yet.
+    waiting: VecDeque<Batch>,
+    /// Synced, and not told.
+    stored: Vec<Committed>,
+    /// The number of the last batch of this writer in each partition.
+    appended: BTreeMap<PartitionId, u64>,
+    /// All that was synced, in order.
+    synced: Vec<Stored>,
+    /// The group under way when the process ended.
+    torn: Vec<Arc<[u8]>>,
+    /// The base contains all up to here.
+    end: End,
+}
+
+impl Drive {
+    /// An empty log. `seed` decides what a power cut takes.
+    pub fn new(seed: u64, segment_bytes: u64) -> Drive {
+        let mut drive = Drive {
+            disk: Disk::new(seed, Fault::None),
+            segment_bytes,
+            log: None,
+            waiting: VecDeque::new(),
+            stored: Vec::new(),
+            appended: BTreeMap::new(),
+            synced: Vec::new(),
+            torn: Vec::new(),
+            end: End::default(),
+        };
+        drive.open(|_, _| {}).expect("the disk is empty");
+        drive
+    }
+
+    /// Takes a batch; false for one that it has already.
+    ///
+    /// # Errors
+    /// When the home left a number out.
+    pub fn append(&mut self, batch: Batch) -> Result<bool, Wrong> {
+        let last = self.appended.entry(batch.partition).or_default();
+        if batch.number <= *last {
+            return Ok(false);
+        }
+        if batch.number != *last + 1 {
+            let Batch {
+                partition, number, ..
+            } = batch;
+            return Err(format!(
+                "batch {number} of partition {partition} comes behind {last}"
+            ));
+        }
+        *last = batch.number;
+        self.waiting.push_back(batch);
+        Ok(true)
+    }
+
+    /// Writes and syncs so many batches at most, as one group; returns them.
+    ///
+    /// # Errors
+    /// When the log fails on a disk that does not.
+    pub fn commit(&mut self, most: usize, rng: &mut Rng) -> Result<Vec<Batch>, Wrong> {
+        let group = self.take(most);
+        self.write(&group).map_err(|error| error.to_string())?;
+        if rng.chance(50) {
+            let prepared = self.log().prepare();
+            prepared.map_err(|error| error.to_string())?;
+        }
+        Ok(group)
+    }
+
+    /// Tells what is synced of these partitions, in order.
+    pub fn tell(&mut self, of: &[PartitionId]) -> Vec<Committed> {
+        let told = |it: &Committed| of.contains(&it.partition);
+        let all = std::mem::take(&mut self.stored);
+        let (told, left) = all.into_iter().partition(told);
+        self.stored = left;
+        told
+    }
+
+    /// Whether it has something to do for one of these partitions.
+    pub fn has_work(&self, mut of: impl Iterator<Item = PartitionId>) -> bool {
+        let stored = |partition| self.stored.iter().any(|it| it.partition == partition);
+        of.any(|partition| !self.waiting.is_empty() || stored(partition))
+    }
+
+    /// Batches in no group yet.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Where the log ends.
+    pub fn ends(&mut self) -> End {
+        self.log().end()
+    }
+
+    /// The process ends in the middle of a commit, or before or behind one; with `cuts` the power goes. Returns what was synced.
+    pub fn crash(&mut self, cuts: bool, rng: &mut Rng) -> Vec<Batch> {
+        let mut group = self.take(rng.range(0, 4));
+        self.disk.power_goes_after(rng.below(CALLS));
+        if self.write(&group).is_err() {
+            self.torn = group.drain(..).map(|batch| batch.bytes).collect();
+        }
+        self.log = None;
+        match cuts {
+            true => self.disk.power_returns(),
+            false => self.disk.process_restarts(),
+        }
+        if rng.chance(10) {
+            // The next process does not come far.
+            self.disk.power_goes_after(rng.below(2 * CALLS));
+            let _ = self.open(|_, _| {});
+            self.log = None;
+            self.disk.power_returns();
+        }
+        group
+    }
+
+    /// A planned end: all is synced and told.
+    pub fn stop(&mut self) {
+        self.log = None;
+    }
+
+    /// A new process reads the log; returns the batches behind the base, and how many of them nobody knew to be there.
+    ///
+    /// # Errors
+    /// When something is missing, or there that was never written, or when damage is told.
+    pub fn start(&mut self) -> Result<(Vec<Arc<[u8]>>, usize), Wrong> {
+        let contained = self.end.group;
+        let mut found: Vec<Stored> = Vec::new();
+        self.open(|group, batch| {
+            if group > contained {
+                found.push((group, batch.into()));
+            }
+        })?;
+        self.waiting.clear();
+        self.stored.clear();
+        self.appended.clear();
+        let torn = std::mem::take(&mut self.torn);
+        let known = std::mem::take(&mut self.synced);
+        let mut rest = found.iter().map(|(_, batch)| batch);
+        let lost = known.iter().filter(|(group, _)| *group > contained);
+        if let Some((group, _)) = lost.clone().find(|(_, batch)| rest.next() != Some(batch)) {
+            return Err(format!("a batch of group {group} was synced and is lost"));
+        }
+        let come = found.len() - lost.count();
+        if come > 0 && !rest.eq(&torn) {
+            return Err("batches came back in part, or others than were written".into());
+        }
+        let batches = found.iter().map(|(_, batch)| batch.clone()).collect();
+        self.synced = found;
+        Ok((batches, come))
+    }
+
+    /// A base contains all up to `end`: the segments before it are removed.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn based(&mut self, end: End) -> Result<(), Wrong> {
+        self.end = end;
+        let removed = self.log().remove_before(end.segment);
+        removed.map_err(|error| error.to_string())
+    }
+
+    /// The batches of segments that are written to no more, behind the base; and the end that a base of them has.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn sealed(&mut self) -> Result<(Vec<Vec<u8>>, End), Wrong> {
+        let last = self.log().figures().sealed;
+        let first = self.end.segment.max(1);
+        let (contained, mut group) = (self.end.group, self.end.group);
+        let mut batches = Vec::new();
+        if last >= first {
+            let found = scan(&self.disk, first..=last, |it| {
+                if let Found::Batch(place, batch) = it
+                    && place.group > contained
+                {
+                    batches.push(batch.to_vec());
+                    group = place.group;
+                }
+            });
+            let found = found.map_err(|error| error.to_string())?;
+            if let Some(damage) = found.damages.first() {
+                return Err(format!("{damage:?} is told of sealed segments"));
+            }
+        }
+        let segment = first.max(last + 1);
+        Ok((batches, End { segment, group }))
+    }
+
+    fn log(&mut self) -> &mut Log<Disk> {
+        self.log.as_mut().expect("a process is running")
+    }
+
+    fn take(&mut self, most: usize) -> Vec<Batch> {
+        let most = most.min(self.waiting.len());
+        self.waiting.drain(..most).collect()
+    }
+
+    fn write(&mut self, group: &[Batch]) -> Result<(), CommitError> {
+        let log = self.log.as_mut().expect("a process is running");
+        log.commit(group.iter().map(|batch| &batch.bytes[..]))?;
+        let number = log.end().group;
+        for batch in group {
+            let header = Header::read(&batch.bytes).expect("a home wrote it");
+            self.synced.push((number, batch.bytes.clone()));
+            self.stored.push(Committed {
+                partition: batch.partition,
+                writer: header.writer,
+                number: header.number,
+                first: header.first,
+            });
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, mut each: impl FnMut(u64, &[u8])) -> Result<(), Wrong> {
+        let options = Options {
+            segment_bytes: self.segment_bytes,
+            bytes_max: u64::MAX,
+            first_segment: self.end.segment.max(1),
+        };
+        let opened = Log::open(self.disk.clone(), options, IDENTITY, |it| {
+            if let Found::Batch(place, batch) = it {
+                each(place.group, batch);
+            }
+        });
+        let (log, found) = opened.map_err(|error| error.to_string())?;
+        self.log = Some(log);
+        match found.damages.first() {
+            Some(damage) => Err(format!("{damage:?} is told, and there is none")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A crash in the middle of a run: the process is killed, or the power goes, at any point of a turn. New shards are made from the base and
+//! the log alone, as a server does, and clients come back. Checkpoints give it a newer base.
+
+use std::sync::Arc;
+
+use crore_broker::admission::Admission;
+use crore_broker::batch::Header;
+use crore_broker::snapshot::Head;
+use crore_broker::{Control, Input, Report, Shadow, Shard, ShardId, Ticket};
+
+use super::restart::read;
+use super::{World, now};
+use crate::checkpoint::Checkpoint;
+use crate::client::follower::Follower;
+use crate::client::mqtt::Client;
+use crate::client::publisher::Publisher;
+use crate::client::subscriber::Subscriber;
+use crate::rng::Rng;
+use crate::truth::Wrong;
+
+/// Effects of the turns in which the process ends.
+const LIVES_MAX: usize = 30;
+/// Topics that a home is asked about at once.
+const TOPICS_PER_ORDER: usize = 3;
+
+impl World {
+    /// All shards end at once, and others begin.
+    pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let cuts = rng.chance(50);
+        self.truth
+            .note(|| ["kill", "power cut"][usize::from(cuts)].into());
+        self.die(rng)?;
+        self.hear_the_last(rng)?;
+        let (engine, _) = self
+            .net
+            .engine
+            .as_mut()
+            .expect("worlds that crash have one");
+        engine.crash(cuts, rng)?;
+        self.net.begin_anew();
+        self.live.iter_mut().for_each(Vec::clear);
+        self.subscribers.iter_mut().for_each(Subscriber::ended);
+        self.publishers.iter_mut().for_each(Publisher::ended);
+        self.followers.iter_mut().for_each(Follower::ended);
+        self.mqtt.iter_mut().for_each(Client::crashed);
+        self.truth.crashed = Some(self.truth.step);
+        // What homes had dropped before comes back with the log.
+        self.checkpoint = Checkpoint::default();
+        self.begin_from_log(rng)?;
+        match cuts {
+            true => self.met.power_cuts += 1,
+            false => self.met.kills += 1,
+        }
+        Ok(())
+    }
+
+    /// Some shards take their last turns, and one does not end it.
+    fn die(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        self.net.lives = rng.below(LIVES_MAX);
+        for _ in 0..self.plan.shards {
+            let shard = rng.below(self.plan.shards);
+            let turn = self.turn(shard, rng.chance(50), rng);
+            if self.net.is_dead() {
+                break;
+            }
+            turn?;
+        }
+        Ok(())
+    }
+
+    /// What was sent may still come.
+    fn hear_the_last(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        for n in 0..self.publishers.len() {
+            if rng.chance(60) {
+                self.read_answer(n, usize::MAX)?;
+            }
+        }
+        for n in 0..self.subscribers.len() {
+            if rng.chance(60) {
+                self.read(n, usize::MAX)?;
+            }
+        }
+        for n in 0..self.mqtt.len() {
+            if rng.chance(60) {
+                self.mqtt_read(n, usize::MAX, rng)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes shards of base and log, with another number of homes.
+    fn begin_from_log(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let (engine, _) = self
+            .net
+            .engine
+            .as_mut()
+            .expect("worlds that crash have one");
+        let batches = engine.start()?;
+        for shard in &self.shards {
+            self.met.stats += shard.stats();
+        }
+        let homes = rng.range(1, self.plan.shards.min(self.plan.partitions));
+        self.shared = Arc::new(crore_broker::World {
+            settings: self.shared.settings.clone(),
+            rules: self.shared.rules.clone(),
+            admission: Admission::new(&self.shared.settings, self.shared.seed),
+            homes: homes as ShardId,
+            writer: self.shared.writer.map(|writer| writer + 1),
+            ..*self.shared
+        });
+        let begin = now(self.truth.now_s);
+        for n in 0..self.shards.len() {
+            let home = n as ShardId;
+            let mut shard = Shard::new(home, self.shared.clone(), begin);
+            shard.set_pace(self.plan.pace);
+            if n < homes && !self.documents.is_empty() {
+                let restored = self.restored(home, &self.documents, false);
+                shard.adopt(restored.map_err(|why| why.to_string())?);
+            }
+            for batch in &batches {
+                let header = Header::read(batch).map_err(|why| why.to_string())?;
+                let folded = shard.fold(batch, header.first, begin);
+                folded.map_err(|why| why.to_string())?;
+            }
+            shard.lose_what_passed();
+            self.shards[n] = shard;
+        }
+        self.ticked_s.fill(0);
+        self.busy.fill(false);
+        Ok(())
+    }
+
+    /// Folds the sealed segments of the log into a new base, and has them removed. Gives up where a home is behind the log.
+    pub fn rebase(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let (engine, _) = self
+            .net
+            .engine
+            .as_mut()
+            .expect("worlds that crash have one");
+        let drive = engine.drive.as_mut().expect("and a disk");
+        let (batches, end) = drive.sealed()?;
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let world = Shadow::world(&self.shared);
+        let moment = now(self.truth.now_s);
+        let mut documents = Vec::new();
+        for partition in 0..world.partitions {
+            let restored = Shadow::restored(&world, partition, moment);
+            let restored = read(restored, world.placement(), partition, &self.documents);
+            let mut shadow = Shadow::new(restored.map_err(|why| why.to_string())?);
+            for batch in &batches {
+                let header = Header::read(batch).map_err(|why| why.to_string())?;
+                if header.partition == partition {
+                    shadow.fold(batch).map_err(|why| why.to_string())?;
+                }
+            }
+            shadow.settle(moment);
+            while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
+                let home = self.shared.placement().home_of(partition);
+                match self.floors(usize::from(home), order, rng)? {
+                    Some(floors) => shadow.keep(&floors),
+                    None => return Ok(()),
+                }
+            }
+            documents.push(saved(&mut shadow, &self.head(rng)));
+        }
+        self.documents = documents;
+        self.met.bases += 1;
+        let (engine, _) = self.net.engine.as_mut().expect("it was there");
+        engine.drive.as_mut().expect("it was there").based(end)
+    }
+
+    /// Asks a home which topics it has, and what they have lost.
+    fn floors(
+        &mut self,
+        home: usize,
+        order: Control,
+        rng: &mut Rng,
+    ) -> Result<Option<Vec<Option<u64>>>, Wrong> {
+        self.net.turn_of = home as ShardId;
+        let order = Input::Control(Ticket(1), order);
+        self.shards[home].handle(order, now(self.truth.now_s), &mut self.net);
+        self.turn(home, false, rng)?;
+        match self.net.report.take() {
+            Some(Report::Floors(floors)) => Ok(floors),
+            _ => Err("a home does not answer an order".into()),
+        }
+    }
+}
+
+fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
+    let mut blocks = Vec::new();
+    loop {
+        let block = shadow.save(head);
+        if block.is_empty() {
+            return blocks;
+        }
+        blocks.push(block);
+    }
+}
