@@ -201,10 +201,16 @@ impl<B: Batch> Shared<B> {
                         Err(CommitError::Failed(error)) => return Err(error),
                         Err(CommitError::Full) => {}
                     }
+                    // One batch may be longer than the files that wait, so that nothing else shows want of room.
+                    if full_since.replace(Instant::now()).is_none() {
+                        full(true);
+                        self.note(&log, |state| state.is_full = true);
+                    }
                     match self.wish_within(RETRY) {
                         // Nobody is answered: the batches are as if they had never come.
-                        None => return Ok(()),
-                        Some(wishes) => carry_out(&mut log, wishes)?,
+                        Woken::Ends => return Ok(()),
+                        Woken::Wished(wishes) => carry_out(&mut log, wishes)?,
+                        Woken::InTime => {}
                     }
                 }
                 let took = began.elapsed();
@@ -219,7 +225,7 @@ impl<B: Batch> Shared<B> {
             }
             // Behind the answers, so that nobody waits for it; where there is no room, not for each group.
             let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY);
-            if wishes.is_some() || is_due && !log.is_prepared() {
+            if wishes.is_some() || is_due && (full_since.is_some() || !log.is_prepared()) {
                 let was_full = full_since.is_some();
                 full_since = (!log.prepare()?).then(Instant::now);
                 if was_full != full_since.is_some() {
@@ -239,14 +245,17 @@ impl<B: Batch> Shared<B> {
         change(&mut queue.state);
     }
 
-    /// Waits so long for a wish; `None` if the engine ends.
-    fn wish_within(&self, time: Duration) -> Option<Wishes> {
+    /// Waits so long for a wish.
+    fn wish_within(&self, time: Duration) -> Woken {
         let queue = self.lock();
         let idle = |queue: &mut Queue<B>| !queue.ends && !queue.wished;
         let woken = self.filled.wait_timeout_while(queue, time, idle);
         let (mut queue, _) = woken.expect("the lock of the log's queue is not poisoned");
-        queue.wished = false;
-        (!queue.ends).then_some(queue.wishes)
+        match (queue.ends, mem::take(&mut queue.wished)) {
+            (true, _) => Woken::Ends,
+            (false, true) => Woken::Wished(queue.wishes),
+            (false, false) => Woken::InTime,
+        }
     }
 
     /// Waits for work: for batches, of which it takes as many as have so many bytes, or a longer one; for wishes; where not all is prepared,
@@ -286,6 +295,15 @@ impl<B: Batch> Shared<B> {
         let group = mem::replace(&mut queue.waiting, rest).into();
         Some(Work { wishes, group })
     }
+}
+
+/// The end of a wait for a wish.
+enum Woken {
+    /// The engine ends.
+    Ends,
+    Wished(Wishes),
+    /// There was none.
+    InTime,
 }
 
 fn carry_out<S: Storage>(log: &mut Log<S>, wishes: Wishes) -> io::Result<()> {

@@ -202,6 +202,14 @@ impl<S: Storage> Log<S> {
         self.storage.sync_names().map_err(failed)
     }
 
+    /// Begins a segment, so that those before it are needed no more once what they say is kept elsewhere.
+    ///
+    /// # Errors
+    /// As those of [`commit`](Self::commit).
+    pub fn begin_segment(&mut self) -> Result<(), CommitError> {
+        self.next_segment(0)
+    }
+
     /// Where it ends.
     pub fn end(&self) -> End {
         End {

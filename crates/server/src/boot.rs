@@ -2,8 +2,8 @@
 //! control plane until a signal asks for the stop.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, Barrier};
 
 use anyhow::Context as _;
 use crore_broker::admission::Admission;
@@ -55,6 +55,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         backlog: file.backlog,
         group: Group::new(),
         wakes: wakes.chain([reported.fd()]).collect(),
+        go: Arc::new(Barrier::new(shards + 1)),
     };
     let board = Board::new(shards);
     let (ready, started) = mpsc::channel();
@@ -78,9 +79,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     drop(ready);
     started.iter().collect::<anyhow::Result<()>>()?;
     drop(held);
-    if let Some(ticket) = resumed.ticket {
-        ticket.used_up()?;
-    }
+    let_go(resumed.ticket, &entry.go)?;
     say_where(&listen, &file.tls);
     say_room(shards as u64, &world.settings.limits);
     control::run(control::Start {
@@ -123,6 +122,15 @@ fn new_world(effective: &Effective, placement: Placement, numbers: &state::Numbe
             .then(|| memory::random_u64() | 1),
         seed: numbers.seed,
     })
+}
+
+/// Uses up the files of the start, and then lets the shards serve.
+fn let_go(ticket: Option<state::Ticket>, go: &Barrier) -> anyhow::Result<()> {
+    if let Some(ticket) = ticket {
+        ticket.used_up()?;
+    }
+    go.wait();
+    Ok(())
 }
 
 /// The ways on which verdicts about credentials come to the shards.
@@ -170,6 +178,7 @@ fn spawn(
         Ok(shard) => {
             let _ = ready.send(Ok(()));
             drop(ready);
+            entry.go.wait();
             shard.run();
         }
         Err(error) => {
@@ -190,6 +199,8 @@ struct Entry {
     group: Arc<Group>,
     /// The eventfds of all inboxes.
     wakes: Vec<Fd>,
+    /// No shard serves before the files of the start are used up.
+    go: Arc<Barrier>,
 }
 
 /// Gives the calling thread a descriptor table of its own and opens a shard's sockets there.

@@ -107,9 +107,8 @@ impl World {
             trace: traced.then(Vec::new),
         };
         let world = Self::shared(plan, rules, dice);
-        let now = now(1);
         let shard = |n: usize| {
-            let mut shard = Shard::new(n as ShardId, world.clone(), now);
+            let mut shard = Shard::new(n as ShardId, world.clone(), now(1));
             shard.set_pace(plan.pace);
             shard
         };

@@ -1,5 +1,6 @@
 //! Carries out an operator's orders ([`orders`](crate::orders)), and answers.
 
+use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use alloc::boxed::Box;
 
@@ -17,6 +18,10 @@ impl Shard {
             Control::Topics(page) => Report::Topics(self.topics_page(&page)),
             Control::Topic(name) => Report::Topic(self.topic(&name).map(Box::new)),
             Control::Log(page) => Report::Messages(self.log_page(&page)),
+            // A document that is being written must not change.
+            Control::Purge(..) | Control::Delete(_) | Control::Publish(_) if self.stopped => {
+                Report::Outcome(Outcome::Unknown)
+            }
             Control::Purge(name, until) => return self.purge_some(&name, until, ticket),
             Control::Delete(name) => return self.delete_topic(&name, ticket),
             Control::Publish(message) => return self.publish_ordered(&message, ticket),

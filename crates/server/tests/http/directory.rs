@@ -181,6 +181,7 @@ fn files_without_permission_are_refused_by_name_and_left_alone() {
         &document,
         &base.join("home-1.state"),
         &log.join("lock"),
+        &state.0.join("lock"),
     ] {
         set_mode(path, 0o666);
     }

@@ -47,6 +47,7 @@ impl State {
         let mut names: Vec<_> = entries
             .map(|entry| name(entry).into_string().expect("text"))
             .collect();
+        names.retain(|name| name != "lock");
         names.sort();
         names
     }

@@ -18,12 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use crore_broker::{Now, PartitionId, Shard, World};
-use crore_disk::{Directory, Identity, Log, Options};
+use crore_disk::{CommitError, Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
 use crate::settings::state::State;
-use files::{remove_bases, sync};
+use files::{prepare, remove_bases, sync};
 use replay::{Failed, Replayed, Source, replay};
 
 pub use checkpoint::{Checkpoints, Progress, Server, base_bytes};
@@ -81,6 +82,10 @@ pub fn resume(
             took: Duration::ZERO,
         });
     };
+    prepare(directory)?;
+    // Before anything is changed there, and until the process ends.
+    let lock = Directory::lock(directory).context("state.directory")?;
+    std::mem::forget(lock);
     let mut documents = load::newest(directory)?;
     let path = directory.join(LOG);
     let reads_log = state.is_durable() || path.exists();
@@ -196,9 +201,16 @@ fn resumed(
     }
     let mut base = documents.map(|documents| documents.base);
     let mut log = log.filter(|_| state.is_durable());
-    if let Some(log) = &log
+    if let Some(log) = &mut log
         && (base.is_none() || lost.is_some())
     {
+        if log.end().segment > 0 {
+            // What is damaged is behind the base then, and no later start meets it again.
+            match log.begin_segment() {
+                Ok(()) | Err(CommitError::Full) => {}
+                Err(error @ CommitError::Failed(_)) => return Err(error.into()),
+            }
+        }
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
     }
