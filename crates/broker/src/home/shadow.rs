@@ -65,8 +65,8 @@ impl Home {
         }
     }
 
-    /// Drops all that has run out by itself: messages and answers.
-    pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now) {
+    /// Drops all that has run out by itself: messages by now, and answers by this second.
+    pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now, answers_s: u32) {
         for at in 0..self.partitions.len() {
             for number in 0..rules.count() as u8 {
                 while self.expire_rule(at, number, rules, now, EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {
@@ -77,7 +77,7 @@ impl Home {
         let kept = |home: &Home| home.answers.as_ref().map_or(0, |answers| answers.len());
         loop {
             let before = kept(self);
-            self.expire_answers(now.unix_s);
+            self.expire_answers(answers_s);
             if kept(self) == before {
                 return;
             }

@@ -19,10 +19,15 @@ use crate::mail::orders::Control;
 use crate::shard::Shard;
 use crate::shard::restore::Restored;
 
+/// A retry was admitted within so many seconds after its message: longer than one waits for the engine.
+const RETRY_S: u32 = 60;
+
 /// A shadow.
 pub struct Shadow {
     shard: Shard,
     partition: PartitionId,
+    /// The second of the last batch: a retry of a message may stand a little behind it in the log.
+    last_s: u32,
     /// Topics before this row were asked about.
     asked: u32,
     /// The rows of those that were asked about last.
@@ -60,6 +65,7 @@ impl Shadow {
         Shadow {
             shard,
             partition,
+            last_s: now.unix_s,
             asked: 0,
             rows: Vec::new(),
         }
@@ -71,6 +77,7 @@ impl Shadow {
     /// When it cannot be read.
     pub fn fold(&mut self, batch: &[u8]) -> Result<(), Damaged> {
         let header = Header::read(batch)?;
+        self.last_s = self.last_s.max(header.unix_s);
         let now = Now {
             s: 1,
             unix_s: header.unix_s,
@@ -90,7 +97,8 @@ impl Shadow {
     pub fn settle(&mut self, now: Now) {
         self.shard.front.now = now;
         let world = self.shard.front.world.clone();
-        self.home().expire_all(&world.rules, now);
+        let answers_s = self.last_s.saturating_sub(RETRY_S);
+        self.home().expire_all(&world.rules, now, answers_s);
     }
 
     /// The order by which the home that serves clients is asked about the next topics, so many at most. None behind the last ones.
