@@ -118,10 +118,8 @@ impl Shard {
         let passes = !self.front.world.rules.is_durable(name);
         let placement = self.front.world.placement();
         let at = placement.place_at_home(placement.partition_of(name));
-        if passes {
-            if !planted::is(Fault::NoMark) {
-                self.mark(at);
-            }
+        if passes && !planted::is(Fault::NoMark) {
+            self.mark(at);
         }
         let (home, mut around) = self.front.home_here();
         let reserved = match home.reserve(fact, &around) {

@@ -12,6 +12,9 @@ use crore_disk::{CommitError, End, Found, Identity, Log, Options, scan};
 use crate::rng::Rng;
 use crate::truth::Wrong;
 
+/// Bytes of a batch.
+type Bytes = Arc<[u8]>;
+
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 /// Calls of a commit that begins a segment, and some more: a crash meets each of them.
 const CALLS: usize = 8;
@@ -148,7 +151,7 @@ impl Drive {
     ///
     /// # Errors
     /// When something is missing, or there that was never written, or when damage is told.
-    pub fn start(&mut self) -> Result<(Vec<Arc<[u8]>>, usize), Wrong> {
+    pub fn start(&mut self) -> Result<(Vec<Bytes>, usize), Wrong> {
         let contained = self.end.group;
         let mut found: Vec<Stored> = Vec::new();
         self.open(|group, batch| {
