@@ -171,6 +171,13 @@ impl Plan {
         }
     }
 
+    /// The filters of the rules whose topics stand in no log.
+    pub fn passing(&self) -> Vec<String> {
+        let rules = self.settings.rules.iter();
+        let passing = rules.filter(|rule| !rule.durable);
+        passing.map(|rule| rule.filter.clone()).collect()
+    }
+
     /// The most messages that wait for one connection, if that is bounded: an MQTT client gets all messages of a turn.
     pub fn waiting_max(&self) -> Option<usize> {
         let rule_of = |name: &String| {

@@ -104,6 +104,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     let place = |at: &usize| at * steps.len() / 1000;
     let crashes: Vec<usize> = world.plan.crashes_at.iter().map(place).collect();
     let checkpoints: Vec<usize> = world.plan.checkpoints_at.iter().map(place).collect();
+    world.write_first(&mut Rng::new(seed ^ 0xF125_7BA5));
     world.hoard(&mut Rng::new(seed ^ 0x40A2D))?;
     for (n, step) in steps.iter().enumerate() {
         if restarts_at == Some(n) {

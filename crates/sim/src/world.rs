@@ -92,10 +92,7 @@ impl World {
             now_s: 1,
             rest: None,
             crashed: None,
-            passing: (plan.settings.rules.iter())
-                .filter(|rule| !rule.durable)
-                .map(|rule| rule.filter.clone())
-                .collect(),
+            passing: plan.passing(),
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
             known: Vec::new(),

@@ -13,6 +13,25 @@ impl Truth {
             .is_some_and(|ttl_s| message.sent_s + ttl_s <= at_s)
     }
 
+    /// Whether a log that keeps what its rule says may be without it by now.
+    pub fn may_have_run_out(&self, number: u32) -> bool {
+        let message = &self.messages[number as usize];
+        let rule = &self.topics[message.topic].rule;
+        let (mut count, mut bytes) = (0, 0);
+        let all = (0..).zip(&self.messages);
+        for (other, _) in all.filter(|(_, other)| {
+            other.topic == message.topic && !other.refused && !other.is_before(message)
+        }) {
+            count += 1;
+            bytes += self.bytes_of(other);
+        }
+        // It is one of them itself.
+        count > rule.messages_max()
+            || bytes > rule.log_bytes
+            || self.may_have_expired(number, self.now_s)
+            || self.now_s - message.sent_s >= rule.log_age_s
+    }
+
     /// Whether a message that was sent up to this step may have taken its place.
     pub fn may_be_superseded(&self, number: u32, at: u32) -> bool {
         let message = &self.messages[number as usize];

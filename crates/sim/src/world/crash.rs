@@ -24,6 +24,22 @@ const LIVES_MAX: usize = 30;
 const TOPICS_PER_ORDER: usize = 3;
 
 impl World {
+    /// A server that finds neither base nor log begins with a base.
+    pub fn write_first(&mut self, rng: &mut Rng) {
+        let engine = self.net.engine.as_ref();
+        if engine.is_none_or(|(engine, _)| engine.drive.is_none()) {
+            return;
+        }
+        let head = self.head(rng);
+        let homes = (0..self.shared.homes).zip(&mut self.shards);
+        let documents = homes.map(|(home, shard)| {
+            let head = Head { home, ..head };
+            let blocks = core::iter::from_fn(|| Some(shard.save(&head, usize::MAX)));
+            blocks.take_while(|block| !block.is_empty()).collect()
+        });
+        self.documents = documents.collect();
+    }
+
     /// All shards end at once, and others begin.
     pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         let cuts = rng.chance(50);
@@ -113,7 +129,7 @@ impl World {
             let home = n as ShardId;
             let mut shard = Shard::new(home, self.shared.clone(), begin);
             shard.set_pace(self.plan.pace);
-            if n < homes && !self.documents.is_empty() {
+            if n < homes {
                 let restored = self.restored(home, &self.documents, false);
                 shard.adopt(restored.map_err(|why| why.to_string())?);
             }
@@ -190,12 +206,6 @@ impl World {
 }
 
 fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
-    let mut blocks = Vec::new();
-    loop {
-        let block = shadow.save(head);
-        if block.is_empty() {
-            return blocks;
-        }
-        blocks.push(block);
-    }
+    let blocks = core::iter::from_fn(|| Some(shadow.save(head)));
+    blocks.take_while(|block| !block.is_empty()).collect()
 }

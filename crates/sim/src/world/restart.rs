@@ -83,8 +83,16 @@ impl World {
         let world = &self.shared;
         let recovered = self.checkpoint.recovered(world, &engine.log, now);
         let mut recovered = recovered.map_err(|why| why.to_string())?;
-        let [has, comes_back] =
+        let [mut has, comes_back] =
             [&mut self.shards, &mut recovered].map(|shards| content(world, shards, now));
+        // A home keeps messages beyond the rule for sessions, and those that run out in this second until its next tick.
+        let truth = &self.truth;
+        let stays = |data: &[u8]| {
+            let number = truth.read(data);
+            number.is_ok_and(|number| !truth.may_have_run_out(number))
+        };
+        let logs = has.values_mut();
+        logs.for_each(|log| log.retain(|_, data| stays(data)));
         match missing(&has, &comes_back) {
             Some(what) => Err(format!("a checkpoint and the log behind it lack {what}")),
             None => Ok(()),
