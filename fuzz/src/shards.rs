@@ -9,7 +9,9 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings, Slow};
 use crore_broker::snapshot::{Damaged, Head};
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, Shard, ShardId, World};
+use crore_broker::{
+    Close, ConnId, Input, Io, Link, Mail, Now, Offsets, Pace, Part, Shard, ShardId, World,
+};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -177,6 +179,7 @@ impl Shards {
             partitions: SHARDS as ShardId,
             epoch: 7,
             writer: None,
+            offsets: Offsets::ByWriter,
             seed: 42,
         });
         let pace = Pace {

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Limits;
-use crore_broker::{Placement, ShardId, World};
+use crore_broker::{Offsets, Placement, ShardId, World};
 use crore_disk::{Directory, Log};
 use crore_net::kernel::listener::{Listener, SocketOptions};
 use crore_net::kernel::steering::Group;
@@ -120,6 +120,7 @@ fn new_world(effective: &Effective, placement: Placement, numbers: &state::Numbe
             .state
             .is_durable()
             .then(|| memory::random_u64() | 1),
+        offsets: Offsets::ByWriter,
         seed: numbers.seed,
     })
 }

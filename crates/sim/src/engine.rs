@@ -133,8 +133,10 @@ impl Engine {
                         writer: header.writer,
                         number: header.number,
                         first: header.first,
+                        unix_s: header.unix_s,
+                        batch: None,
                     };
-                    log.stored.push(committed);
+                    log.stored.push(committed.clone());
                     if header.number != log.last + 1 {
                         self.void += 1;
                         continue;
@@ -263,6 +265,8 @@ fn keep(
         writer: header.writer,
         number,
         first: header.first,
+        unix_s: header.unix_s,
+        batch: None,
     };
     log.push((batch, committed));
     Ok(())

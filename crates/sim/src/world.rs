@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
-use crore_broker::{Now, PartitionId, Shard, ShardId};
+use crore_broker::{Now, Offsets, PartitionId, Shard, ShardId};
 
 use crate::checkpoint::Checkpoint;
 use crate::client::follower::Follower;
@@ -165,6 +165,7 @@ impl World {
             partitions: plan.partitions as PartitionId,
             epoch: LOG_EPOCH,
             writer: plan.engine.is_some().then_some(1),
+            offsets: Offsets::ByWriter,
             seed,
             admission: Admission::new(&plan.settings, seed),
         })

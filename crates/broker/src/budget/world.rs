@@ -6,6 +6,16 @@ use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::Admission;
 
+/// Who gives records their offsets and their second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offsets {
+    /// The one process that writes.
+    #[default]
+    ByWriter,
+    /// The log, which other processes write, too: a cluster.
+    ByLog,
+}
+
 /// The state that all shards of a process share, read-only but for the counters of `admission`.
 #[derive(Debug)]
 pub struct World {
@@ -23,6 +33,8 @@ pub struct World {
     pub epoch: u32,
     /// The number of this process among the writers of its engine's log. Without an engine (none) homes apply at once what they write.
     pub writer: Option<u64>,
+    /// Who gives records their offsets.
+    pub offsets: Offsets,
     /// Seed of the hash of topic names, against floods of collisions.
     pub seed: u64,
     /// The counts of all shards together.
@@ -40,6 +52,12 @@ impl World {
     pub fn appends(&self) -> bool {
         self.writer.is_some()
     }
+
+    /// Whether other processes write to the engine's log, too: this one is a node of a cluster.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.offsets == Offsets::ByLog
+    }
 }
 
 #[cfg(test)]
@@ -55,6 +73,7 @@ impl World {
             partitions: shards,
             epoch: 7,
             writer: None,
+            offsets: Offsets::ByWriter,
             seed: 42,
         })
     }

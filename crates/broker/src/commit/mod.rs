@@ -10,6 +10,10 @@
 //! The engine may be weak: its log is ordered, and has each batch at least once if it is appended until it is committed. Batches of a writer
 //! count in the order of their numbers; a duplicate is void, and so is a batch behind a gap, which the writer appends again.
 //!
+//! A log that several processes write (a cluster: [`World::is_shared`](crate::World::is_shared)) also brings the batches of other writers, which are
+//! applied in the order of the log with those of this process. Such a log gives records their offsets and their second:
+//! `sequence << 12 | place in the batch` ([`OFFSET_BITS`]).
+//!
 //! Invariants: the records of a partition are applied in the order of the log, and none is refused then; what a shard asks of a partition
 //! takes effect in the order in which it asked, so that a subscription sees what was published before it.
 
@@ -19,8 +23,15 @@ pub(crate) mod queue;
 pub(crate) mod record;
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::base::ids::PartitionId;
+
+/// Bits of an offset for the place of a record in its batch, where the log gives offsets: no batch has more records.
+pub const OFFSET_BITS: u32 = 12;
+/// Offsets of a batch in such a log.
+pub const OFFSETS_PER_BATCH: u64 = 1 << OFFSET_BITS;
+const _: () = assert!(batches::BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
 
 /// A batch of records of one partition, for its engine.
 #[derive(Clone, Debug)]
@@ -34,7 +45,7 @@ pub struct Batch {
 }
 
 /// A batch stands in the log of its partition. The engine says so in the order of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Committed {
     /// The partition.
     pub partition: PartitionId,
@@ -42,6 +53,57 @@ pub struct Committed {
     pub writer: u64,
     /// Its number.
     pub number: u64,
-    /// The offset of its first record.
+    /// The offset of its first record: that of its header, or where the log gives offsets, the one that the log gives.
     pub first: u64,
+    /// The second of its records: that of its header, or where the log gives offsets, the one in which the log has stored it, by the
+    /// log's clock. So no process's clock decides anything for others.
+    pub unix_s: u32,
+    /// Its bytes, where the log has other writers. Those of a batch of this process are not looked at.
+    pub batch: Option<Foreign>,
+}
+
+/// A batch that may be another process's. Its bytes count in a backlog until it is applied.
+#[derive(Debug)]
+pub struct Foreign {
+    bytes: Arc<[u8]>,
+    backlog: Backlog,
+}
+
+impl Foreign {
+    /// A batch, which counts in this backlog from now on.
+    pub fn new(bytes: Arc<[u8]>, backlog: &Backlog) -> Foreign {
+        backlog.0.fetch_add(bytes.len(), Relaxed);
+        Foreign {
+            bytes,
+            backlog: backlog.clone(),
+        }
+    }
+
+    /// The header and the records.
+    pub fn bytes(&self) -> &Arc<[u8]> {
+        &self.bytes
+    }
+}
+
+impl Clone for Foreign {
+    fn clone(&self) -> Foreign {
+        Foreign::new(self.bytes.clone(), &self.backlog)
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.backlog.0.fetch_sub(self.bytes.len(), Relaxed);
+    }
+}
+
+/// The bytes of batches that the engine has told, and that are not applied. An engine that finds many reads no further in its log.
+#[derive(Clone, Debug, Default)]
+pub struct Backlog(Arc<AtomicUsize>);
+
+impl Backlog {
+    /// So many bytes.
+    pub fn bytes(&self) -> usize {
+        self.0.load(Relaxed)
+    }
 }

@@ -10,8 +10,8 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
-    Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Pace, Part, PartitionId, Report,
-    Shard, ShardId, Slice, Ticket, World, batch,
+    Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Offsets, Pace, Part, PartitionId,
+    Report, Shard, ShardId, Slice, Ticket, World, batch,
 };
 
 /// When the shards begin.
@@ -161,6 +161,7 @@ pub fn partitioned(
         partitions,
         epoch: 7,
         writer: None,
+        offsets: Offsets::ByWriter,
         seed: 42,
     })
 }
@@ -360,5 +361,7 @@ pub fn committed(batch: &Batch) -> Committed {
         writer: header.writer,
         number: header.number,
         first: header.first,
+        unix_s: header.unix_s,
+        batch: None,
     }
 }

@@ -42,6 +42,8 @@ impl Durable {
                     writer: header.writer,
                     number: batch.number,
                     first: header.first,
+                    unix_s: header.unix_s,
+                    batch: None,
                 };
                 let home = placement.home_of(batch.partition);
                 shards[usize::from(home)].post(Letter::Committed(committed));

@@ -236,6 +236,8 @@ impl Drive {
                 writer: header.writer,
                 number: header.number,
                 first: header.first,
+                unix_s: header.unix_s,
+                batch: None,
             });
         }
         Ok(())

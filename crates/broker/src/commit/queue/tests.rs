@@ -50,6 +50,8 @@ fn committed(partition: PartitionId, number: u64) -> Committed {
         writer: WRITER,
         number,
         first: 1000 * number,
+        unix_s: 1000,
+        batch: None,
     }
 }
 
