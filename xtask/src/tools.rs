@@ -27,10 +27,11 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("objdump", &["binutils"]),
     ("systemd-analyze", &["systemd"]),
     ("faketime", &["faketime"]),
+    ("pg_virtualenv", &["postgresql", "postgresql-common"]),
 ];
 
 /// The packages that bring a service of their name.
-pub const SERVICES: [&str; 3] = ["nginx", "mosquitto", "caddy"];
+pub const SERVICES: [&str; 4] = ["nginx", "mosquitto", "caddy", "postgresql"];
 /// Debian asks this program whether a package may start its service; there is none by default.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 /// Its answer: no (exit status 101).

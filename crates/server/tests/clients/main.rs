@@ -18,4 +18,5 @@ mod mqtt;
 mod proxies;
 mod proxy;
 mod quickstart;
+mod recipes;
 mod scripts;

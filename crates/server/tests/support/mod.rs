@@ -394,7 +394,7 @@ impl Server {
     }
 
     /// The server's information on a topic, if there is one.
-    fn info(&self, topic: &str) -> Option<serde_json::Value> {
+    pub fn info(&self, topic: &str) -> Option<serde_json::Value> {
         let target = format!("/pub/{topic}");
         let json = [("Accept", "application/json")];
         let answer = http::once(self, "GET", &target, &json, "");

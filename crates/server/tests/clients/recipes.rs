@@ -1,0 +1,324 @@
+//! `docs/RECIPES.md`, each recipe as it stands there but for ports: its settings before a real server, its page in Chromium, its commands in
+//! bash, its scripts in Python and Postgres.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, publish};
+use crate::proxy::{Proxy, pass};
+use crate::support::{self, Server};
+
+/// The server that the recipes name.
+const NAMED: &str = "127.0.0.1:8800";
+/// The answer of a proxy whose server is away.
+const BAD_GATEWAY: &[u8] =
+    b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// A recipe, with a directory of its own.
+struct Recipe {
+    text: String,
+    directory: PathBuf,
+}
+
+impl Recipe {
+    fn named(title: &str) -> Recipe {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/RECIPES.md");
+        let page = std::fs::read_to_string(page).expect("the recipes");
+        let (_, behind) = page.split_once(&format!("\n## {title}\n")).expect(title);
+        let text = behind.split("\n## ").next().expect("a part").to_string();
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("crore-recipe-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory");
+        // `crore` in the commands is the program under test.
+        std::os::unix::fs::symlink(support::program(), directory.join("crore")).expect("a link");
+        Recipe { text, directory }
+    }
+
+    /// The only block of this language.
+    fn block(&self, language: &str) -> String {
+        let fence = format!("\n```{language}\n");
+        let mut blocks = self.text.split(&fence).skip(1);
+        let block = blocks.next().unwrap_or_else(|| panic!("no {language}"));
+        assert!(blocks.next().is_none(), "several blocks of {language}");
+        let (block, _) = block.split_once("\n```").expect("its end");
+        block.to_string()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    }
+
+    /// A server with its settings, for pages that are files.
+    fn server(&self) -> Server {
+        let settings = match self.text.contains("```toml") {
+            true => self.block("toml"),
+            false => String::new(),
+        };
+        let settings = settings.replace("secret.txt", &self.path("secret.txt"));
+        Server::with(&format!(
+            "[http]\nallowed_origins = [\"null\"]\n\n{settings}"
+        ))
+    }
+
+    /// Its page, which finds the server at this address, with this behind the # of its URL.
+    fn open(&self, server: SocketAddr, hash: &str) -> Visitor {
+        let page = self.block("html");
+        assert!(page.contains(NAMED), "the page names {NAMED}");
+        let path = self.write("page.html", &page.replace(NAMED, &server.to_string()));
+        Visitor::open(&format!("file://{path}#{hash}"))
+    }
+
+    /// Runs a script in its directory; gives its output.
+    fn run(&self, command: &mut Command) -> String {
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .current_dir(&self.directory)
+            .env("PATH", format!("{}:{path}", self.directory.display()));
+        let output = command.output().expect("it starts");
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {complaint}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Its commands, one after the other, until one fails.
+    fn commands(&self, server: &Server) -> String {
+        let block = self.block("console");
+        let lines = block.lines().filter_map(|line| line.strip_prefix("$ "));
+        let script = lines.collect::<Vec<_>>().join("\n");
+        let address = server.address();
+        let script = script
+            .replace(NAMED, &address.to_string())
+            .replace("-p 8800", &format!("-p {}", address.port()));
+        self.run(Command::new("bash").args(["-euc", &script]))
+    }
+}
+
+impl Drop for Recipe {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A person with a browser.
+struct Visitor(Client);
+
+impl Visitor {
+    fn open(url: &str) -> Visitor {
+        let browser = Client::node("console.mjs", &[]);
+        browser.next("ready");
+        let mut visitor = Visitor(browser);
+        visitor.act(&json!({ "do": "open", "url": url, "size": [390, 844] }));
+        visitor
+    }
+
+    fn act(&mut self, what: &Value) -> Value {
+        self.0.tell(what);
+        self.0.at_once("done")["value"].clone()
+    }
+
+    fn expect(&mut self, at: &str, like: &str) {
+        self.act(&json!({ "do": "expect", "at": at, "like": like }));
+    }
+
+    fn texts(&mut self, at: &str) -> Value {
+        self.act(&json!({ "do": "texts", "at": at }))
+    }
+
+    fn expect_no_complaints(&mut self) {
+        assert_eq!(self.act(&json!({ "do": "complaints" })), json!([]));
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn live_scores_show_the_present_and_each_change() {
+    let recipe = Recipe::named("Live scores");
+    let server = recipe.server();
+    recipe.commands(&server);
+    let mut page = recipe.open(server.address(), "");
+    page.expect("tr:nth-child(2)", "^(Ajax – Porto 1:0|Lyon – Celtic 2:1)$");
+    let mut rows = page.texts("td");
+    let rows_now = rows.as_array_mut().expect("a list");
+    rows_now.sort_by_key(Value::to_string);
+    assert_eq!(rows, json!(["Ajax – Porto 1:0", "Lyon – Celtic 2:1"]));
+    let score = r#"{"home":"Lyon","away":"Celtic","score":"2:2"}"#;
+    publish(&server, "scores/2", score);
+    page.expect("#scores", "Lyon – Celtic 2:2");
+    page.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_chat_has_its_history_and_what_came_during_a_cut() {
+    let recipe = Recipe::named("Chat with history");
+    let server = recipe.server();
+    let network = Proxy::to(server.address());
+    recipe.commands(&server);
+    let mut page = recipe.open(network.address(), "");
+    page.expect("li", "^bob: hello$");
+    page.act(&json!({ "do": "fill", "at": "#text", "text": "hi bob" }));
+    page.act(&json!({ "do": "click", "at": "button" }));
+    page.expect("li:nth-child(2)", "^ann: hi bob$");
+    network.cut();
+    server.await_subscribers("chat/lobby", 0);
+    recipe.commands(&server);
+    network.mend();
+    page.expect("li:nth-child(3)", "^bob: hello$");
+    let all = json!(["bob: hello", "ann: hi bob", "bob: hello"]);
+    assert_eq!(page.texts("li"), all);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn an_answer_is_whole_after_a_cut_and_a_reload() {
+    let recipe = Recipe::named("An AI answer, token by token");
+    let server = recipe.server();
+    let network = Proxy::to(server.address());
+    let script = recipe.block("python");
+    let at = server.address();
+    let script = script.replace("port=8800", &format!("port={}", at.port()));
+    let script = recipe.write("answer.py", &script);
+    let mut page = recipe.open(network.address(), "a1");
+    server.await_subscribers("answers/a1", 1);
+    // The first word comes, then the connection is lost, while two hundred words come.
+    publish(&server, "answers/a1", "\"The \"");
+    page.expect("#answer", "^The $");
+    network.cut();
+    server.await_subscribers("answers/a1", 0);
+    let words = (0..200).map(|n| format!("w{n}")).collect::<Vec<_>>();
+    let words = words.join(" ");
+    recipe.run(Command::new("sh").args([
+        "-euc",
+        &format!("printf %s '{words}' | python3 {script} a1"),
+    ]));
+    network.mend();
+    page.expect("#state", "^done$");
+    let whole = format!("^The {words} $");
+    page.expect("#answer", &whole);
+    page.act(&json!({ "do": "reload" }));
+    page.expect("#state", "^done$");
+    page.expect("#answer", &whole);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn telemetry_of_devices_is_seen_in_a_browser() {
+    let recipe = Recipe::named("Telemetry of devices in a browser");
+    let server = recipe.server();
+    recipe.commands(&server);
+    let mut page = recipe.open(server.address(), "");
+    page.expect("#devices", "1721.5 °C");
+    page.expect("#devices", "2319.0 °C");
+    publish(&server, "devices/17/temperature", "22.0");
+    page.expect("#devices", "1722.0 °C");
+    page.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn notifications_come_to_their_user_alone() {
+    let recipe = Recipe::named("Notifications by user, with tokens");
+    recipe.write("secret.txt", &"0123456789abcdef".repeat(4));
+    let server = recipe.server();
+    recipe.commands(&server);
+    let token = std::fs::read_to_string(recipe.path("ann.token")).expect("a token");
+    let mut page = recipe.open(server.address(), &format!("ann:{}", token.trim()));
+    page.expect("li", "^Your parcel is here$");
+    let mut other = recipe.open(server.address(), &format!("bob:{}", token.trim()));
+    other.expect("title", "^not allowed$");
+    assert_eq!(other.texts("li"), json!([]));
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_cron_job_that_tries_again_publishes_once() {
+    let recipe = Recipe::named("A cron job that publishes");
+    let server = recipe.server();
+    recipe.commands(&server);
+    recipe.commands(&server);
+    let info = server.info("ops/backup").expect("the topic");
+    assert_eq!(info["messages"], 1);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn rows_of_the_outbox_are_published_once() {
+    let recipe = Recipe::named("Publishing from Postgres");
+    let server = recipe.server();
+    let script = recipe.block("bash");
+    assert!(script.contains(NAMED), "the script names {NAMED}");
+    let script = script.replace(NAMED, &server.address().to_string());
+    recipe.write("publish-outbox.sh", &script);
+    recipe.write("outbox.sql", &recipe.block("sql"));
+    let block = recipe.block("console");
+    let mut lines = block.lines().filter_map(|line| line.strip_prefix("$ "));
+    let (insert, publish) = (lines.next().expect("one"), lines.next().expect("another"));
+    // A crash between publishing and deleting: the rows are still there, and are handed over again.
+    let all = format!(
+        "psql -qf outbox.sql\n{insert}\n{publish}\npsql -qAtc 'SELECT count(*) FROM outbox'\n\
+         psql -qc \"INSERT INTO outbox VALUES (1, 'orders/7', 'paid')\"\n{publish}\n{publish}"
+    );
+    recipe.write("all.sh", &all);
+    let mut command = Command::new("pg_virtualenv");
+    let printed = recipe.run(command.args(["-t", "bash", "-eu", "all.sh"]));
+    assert!(printed.lines().any(|line| line == "0"), "{printed}");
+    for topic in ["orders/7", "orders/8"] {
+        assert_eq!(server.info(topic).expect("the topic")["messages"], 1);
+    }
+}
+
+/// Before the server: a proxy that answers 502 to the first request.
+fn proxy_of_a_server_that_restarts(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let refused = Arc::new(AtomicBool::new(false));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let refused = refused.clone();
+            std::thread::spawn(move || {
+                // A browser opens connections ahead and says nothing over them.
+                let asks = stream.peek(&mut [0]).is_ok_and(|count| count > 0);
+                if asks && !refused.swap(true, Ordering::SeqCst) {
+                    let _ = stream.read(&mut [0; 4096]);
+                    let _ = stream.write_all(BAD_GATEWAY);
+                } else {
+                    pass(&stream, server);
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_stream_comes_back_after_an_answer_that_ends_an_event_source() {
+    let recipe = Recipe::named("A stream that never gives up");
+    let server = recipe.server();
+    let door = proxy_of_a_server_that_restarts(server.address());
+    let html = format!(
+        "<!doctype html><title>-</title><ul id='heard'></ul><script>{}\nfollow('http://{door}/sub/news', (event) => {{\
+         const item = document.createElement('li'); item.textContent = event.data;\
+         document.getElementById('heard').append(item); }});</script>",
+        recipe.block("js")
+    );
+    let path = recipe.write("page.html", &html);
+    let mut page = Visitor::open(&format!("file://{path}"));
+    server.await_subscribers("news", 1);
+    publish(&server, "news", "still there");
+    page.expect("li", "^still there$");
+}
