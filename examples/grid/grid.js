@@ -133,7 +133,10 @@ let source = null;
 /** Takes a free cell, subscribes to it and says so. */
 async function settle() {
   const free = [...cells].filter(([, cell]) => cell.id === "").map(([name]) => name);
-  me.cell = free[random(free.length)] ?? `${random(WIDTH)}-${random(HEIGHT)}`;
+  // Beside somebody, where there is somebody: neighbours hear each other.
+  const beside = free.filter((name) => neighbours(name).some((other) => cells.get(other).id !== ""));
+  const choice = beside.length > 0 ? beside : free;
+  me.cell = choice[random(choice.length)] ?? `${random(WIDTH)}-${random(HEIGHT)}`;
   for (const [name, cell] of cells) {
     cell.element.classList.toggle("me", name === me.cell);
     cell.element.classList.toggle("near", neighbours(me.cell).includes(name));

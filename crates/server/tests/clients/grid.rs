@@ -65,6 +65,8 @@ fn expect(browser: &mut Client, at: &str, like: &str) {
 
 /// Two cells that have a sprite each.
 const TWO: &str = "#grid:has(.cell:has(canvas) ~ .cell:has(canvas))";
+/// Somebody in a cell beside the visitor's own.
+const NEIGHBOUR: &str = ".cell.near:has(canvas)";
 /// No more than one.
 const ONE: &str = "#grid:has(canvas):not(:has(.cell:has(canvas) ~ .cell:has(canvas)))";
 
@@ -84,6 +86,7 @@ fn visitors_of_the_grid_see_each_other_come_and_go() {
     for browser in [&mut first, &mut second] {
         expect(browser, "#count", "^2$");
         expect(browser, TWO, "");
+        expect(browser, NEIGHBOUR, "");
     }
     second.tell(&json!({ "do": "complaints" }));
     assert_eq!(second.at_once("done")["value"], json!([]));
