@@ -89,6 +89,7 @@ fn test(release: bool) -> Result<()> {
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(profile)
         .env("CRORE_TOOLS", "required")
+        .env("CRORE_NATS_SERVER", tools::nats_server_path()?)
         .run_tests();
     let clients = Step::new("cargo")
         .args(["test", "--workspace", "--test", "clients", "--locked"])

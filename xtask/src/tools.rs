@@ -41,14 +41,38 @@ const REFUSAL: &str = "#!/bin/sh\nexit 101\n";
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
 const PYTHON_PINS: &[&str] = &["requirements.txt"];
 
+/// nats-server, which is in no package of Debian that is new enough: the version that the cluster's tests are written for, by Go.
+const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
+
 /// Installs everything that is missing and returns the directory that holds `node_modules/` and `venv/`.
 pub fn prepare() -> Result<PathBuf> {
     programs()?;
     let tools = target_directory()?.join("client-tools");
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
+    nats_server(&tools)?;
     once(&tools, "node", NODE_PINS, || node(&tools))?;
     once(&tools, "python", PYTHON_PINS, || python(&tools))?;
     Ok(tools)
+}
+
+/// Where [`prepare`] has put nats-server.
+pub fn nats_server_path() -> Result<PathBuf> {
+    Ok(target_directory()?.join("client-tools/go/nats-server"))
+}
+
+fn nats_server(tools: &Path) -> Result<()> {
+    if nats_server_path()?.is_file() {
+        return Ok(());
+    }
+    if which("go").is_none() {
+        apt_install(&["golang-go"])?;
+    }
+    // An older Go fetches the one that this version wants.
+    Step::new("go")
+        .args(["install", NATS_SERVER])
+        .env("GOBIN", tools.join("go"))
+        .env("CGO_ENABLED", "0")
+        .run()
 }
 
 fn programs() -> Result<()> {

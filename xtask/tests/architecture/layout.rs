@@ -86,6 +86,18 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     (
+        "nats",
+        &[
+            &["error", "news", "shared"],
+            &["monitor", "settings"],
+            &["numbers"],
+            &["streams"],
+            &["append", "reader", "watch"],
+            &["cluster"],
+            &["connect"],
+        ],
+    ),
+    (
         "sim",
         &[
             &["checkpoint", "closed", "met", "rng", "shadow", "truth"],

@@ -26,6 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/wire", &[]),
     ("crates/broker", &["crore-wire"]),
     ("crates/disk", &[]),
+    ("crates/nats", &[]),
     ("crates/net", &[]),
     ("crates/bench", &["crore-net", "crore-wire"]),
     ("crates/sim", &["crore-broker", "crore-disk", "crore-wire"]),
@@ -34,6 +35,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "crore-broker",
             "crore-disk",
+            "crore-nats",
             "crore-net",
             "crore-wire",
             "crore-bench",
@@ -98,8 +100,12 @@ const RUNTIMES: &[&str] = &[
     "async-io",
 ];
 
-/// The control plane is no shard: it alone may one day use a runtime.
-const ASYNC_PLACES: &[&str] = &["crates/server/src/control/", "crates/server/src/life/"];
+/// The control plane and the log in JetStream are no shards: they alone use a runtime, each its own.
+const ASYNC_PLACES: &[&str] = &[
+    "crates/nats/",
+    "crates/server/src/control/",
+    "crates/server/src/life/",
+];
 
 /// Where a connection may be asked whether it speaks MQTT: in the protocol itself, in the contract, and where its transport gets its name.
 const MQTT_PLACES: &[&str] = &[
@@ -204,10 +210,10 @@ fn no_async(tree: &Tree) -> Vec<String> {
         let runtimes = dependencies(&manifest)
             .into_iter()
             .filter(|name| RUNTIMES.contains(&name.as_str()));
-        let control = directory == "crates/server";
+        let has_one = ["crates/nats", "crates/server"].contains(&directory);
         found.extend(
             runtimes
-                .filter(|_| !control)
+                .filter(|_| !has_one)
                 .map(|name| format!("{directory} depends on {name}")),
         );
     }

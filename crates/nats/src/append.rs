@@ -1,0 +1,157 @@
+//! Publishes batches, several at a time, without a task for each. The answers of NATS only say what went wrong: what stands in the log is
+//! read there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, Message, Subject};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::settings::Settings;
+use crate::shared::Shared;
+
+/// A batch without an answer for so long is published again if it is handed over again: shorter than the time after which that happens.
+const LOST: Duration = Duration::from_millis(1500);
+/// The client may hold a publish back for so long while it connects.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A batch for the log of a partition.
+pub struct Append {
+    /// The partition.
+    pub partition: u16,
+    /// Its number: handed over again it has the same one.
+    pub number: u64,
+    /// The batch.
+    pub bytes: Arc<[u8]>,
+}
+
+/// A batch that NATS has not answered.
+struct Flight {
+    number: u64,
+    at: Instant,
+}
+
+struct Publisher {
+    client: Client,
+    shared: Arc<Shared>,
+    inbox: String,
+    subjects: Vec<Subject>,
+    /// By partition, in the order of the numbers.
+    in_flight: Vec<VecDeque<Flight>>,
+    /// How often the connection was lost when these were published.
+    disconnects: u64,
+}
+
+/// Publishes what is handed over, until nobody can hand over more.
+pub async fn publish(
+    client: Client,
+    settings: &Settings,
+    shared: Arc<Shared>,
+    mut batches: UnboundedReceiver<Vec<Append>>,
+) {
+    let partitions = shared.partitions().len();
+    let inbox = client.new_inbox();
+    let mut publisher = Publisher {
+        subjects: (0..partitions)
+            .map(|partition| Subject::from(settings.subject(partition as u16)))
+            .collect(),
+        in_flight: (0..partitions).map(|_| VecDeque::new()).collect(),
+        disconnects: shared.disconnects(),
+        client,
+        shared,
+        inbox,
+    };
+    loop {
+        let wanted = format!("{}.*.*", publisher.inbox);
+        let Ok(mut answers) = publisher.client.subscribe(wanted).await else {
+            tokio::time::sleep(PATIENCE).await;
+            continue;
+        };
+        loop {
+            tokio::select! {
+                answer = answers.next() => match answer {
+                    Some(answer) => publisher.answered(&answer),
+                    None => break,
+                },
+                handed_over = batches.recv() => match handed_over {
+                    Some(batches) => publisher.publish(batches).await,
+                    None => return,
+                },
+            }
+        }
+    }
+}
+
+impl Publisher {
+    async fn publish(&mut self, batches: Vec<Append>) {
+        if !self.shared.is_connected() {
+            // They are handed over again.
+            return;
+        }
+        if self.disconnects != self.shared.disconnects() {
+            self.disconnects = self.shared.disconnects();
+            self.in_flight.iter_mut().for_each(VecDeque::clear);
+        }
+        for batch in batches {
+            let at = usize::from(batch.partition);
+            if self.is_in_flight(at, batch.number) {
+                continue;
+            }
+            let answer = format!("{}.{}.{}", self.inbox, batch.partition, batch.number);
+            let subject = self.subjects[at].clone();
+            let bytes = Bytes::from_owner(batch.bytes);
+            let publish = self.client.publish_with_reply(subject, answer, bytes);
+            match tokio::time::timeout(PATIENCE, publish).await {
+                Ok(Ok(())) => {
+                    self.shared.appended.fetch_add(1, Relaxed);
+                    self.in_flight[at].push_back(Flight {
+                        number: batch.number,
+                        at: Instant::now(),
+                    });
+                }
+                Ok(Err(error)) => self.shared.append_failed(&format!("a batch: {error}")),
+                Err(_) => return self.shared.append_failed("a batch: no connection"),
+            }
+        }
+    }
+
+    /// Whether this batch is on its way. If it is not, neither are those behind it: they count only behind it.
+    fn is_in_flight(&mut self, at: usize, number: u64) -> bool {
+        let flights = &mut self.in_flight[at];
+        if let Ok(found) = flights.binary_search_by_key(&number, |flight| flight.number) {
+            if flights[found].at.elapsed() < LOST {
+                return true;
+            }
+            flights.remove(found);
+        }
+        flights.retain(|flight| flight.number < number);
+        false
+    }
+
+    fn answered(&mut self, answer: &Message) {
+        let mut names = answer.subject.rsplit('.');
+        let number = names.next().and_then(|text| text.parse::<u64>().ok());
+        let partition = names.next().and_then(|text| text.parse::<usize>().ok());
+        let (Some(number), Some(partition)) = (number, partition) else {
+            return;
+        };
+        let Some(flights) = self.in_flight.get_mut(partition) else {
+            return;
+        };
+        flights.retain(|flight| flight.number != number);
+        if let Some(status) = answer.status {
+            let why = format!("a batch of partition {partition}: NATS answers {status}");
+            return self.shared.append_failed(&why);
+        }
+        // The usual answer is not parsed.
+        let text = String::from_utf8_lossy(&answer.payload);
+        if text.contains("\"error\"") {
+            let why = format!("a batch of partition {partition}: NATS refuses it: {text}");
+            self.shared.append_failed(&why);
+        }
+    }
+}

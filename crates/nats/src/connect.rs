@@ -1,0 +1,192 @@
+//! The connection, and what is done with it before anybody is served. It blocks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream;
+use async_nats::{Client, ConnectErrorKind, Event};
+use tokio::runtime::Builder;
+
+use crate::cluster::{Cluster, Link};
+use crate::error::{Error, chain};
+use crate::news::Listener;
+use crate::numbers::{self, Numbers};
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::streams::{self, Stream};
+use crate::{cluster, monitor};
+
+/// How often something that may pass is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How often it is told why.
+const TELL: Duration = Duration::from_secs(5);
+
+/// Connected to NATS, and not reading yet.
+pub struct Connected(Link);
+
+/// Connects, and checks the server.
+///
+/// # Errors
+/// When there is no server, none that takes us, or one that cannot be used.
+pub fn connect(settings: Settings) -> Result<Connected, Error> {
+    // The one thread that drives it is started with `Connected::start`.
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::lasting(format!("cannot start the runtime of NATS: {error}")))?;
+    let shared = Arc::new(Shared::default());
+    let connecting = async || dial(&settings, &shared).await;
+    let client = runtime.block_on(patient(settings.patience, connecting))?;
+    let context = {
+        // It starts a task.
+        let _entered = runtime.enter();
+        jetstream::new(client.clone())
+    };
+    let connected = Connected(Link {
+        runtime,
+        client,
+        context,
+        settings,
+        shared,
+    });
+    connected.check_server()?;
+    Ok(connected)
+}
+
+impl Connected {
+    fn check_server(&self) -> Result<(), Error> {
+        let info = self.0.client.server_info();
+        streams::check_version(&info.version)?;
+        streams::check_payload(self.0.client.max_payload())?;
+        let found = self
+            .0
+            .runtime
+            .block_on(monitor::all(&self.0.settings.monitoring));
+        for sync in &found {
+            sync.tell();
+        }
+        if found.is_empty() {
+            tracing::info!(
+                "cluster: sync_interval of NATS was not checked; name cluster.monitoring, and see that each server has `sync_interval: always`"
+            );
+        }
+        self.0.shared.set_sync(found);
+        Ok(())
+    }
+
+    /// The numbers of the cluster: these, if this is its first node, else those of the first one.
+    ///
+    /// # Errors
+    /// When they cannot be read, or do not fit.
+    pub fn numbers(&self, new: Numbers) -> Result<Numbers, Error> {
+        let read = async || numbers::get(&self.0.context, &self.0.settings, new).await;
+        let numbers = self.block_on(read)?;
+        self.0.shared.set_epoch(numbers.epoch);
+        Ok(numbers)
+    }
+
+    /// Makes the streams that are missing, and checks the others.
+    ///
+    /// # Errors
+    /// When one cannot be made or used.
+    pub fn streams(&self, numbers: Numbers) -> Result<Vec<Stream>, Error> {
+        let made = async || numbers::has_streams(&self.0.context, &self.0.settings).await;
+        let made = self.block_on(made)?;
+        let mut streams = Vec::new();
+        for partition in 0..numbers.partitions {
+            let one = async || {
+                streams::open(&self.0.context, &self.0.settings, numbers, partition, made).await
+            };
+            streams.push(self.block_on(one)?);
+        }
+        if !made {
+            let done = async || numbers::set_streams(&self.0.context, &self.0.settings).await;
+            self.block_on(done)?;
+        }
+        Ok(streams)
+    }
+
+    /// Starts the thread that reads and appends. All that stands in the streams is told, then what comes.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn start(self, streams: Vec<Stream>, listener: impl Listener) -> Result<Cluster, Error> {
+        cluster::start(self.0, streams, Arc::new(listener))
+    }
+
+    fn block_on<T>(&self, what: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
+        self.0
+            .runtime
+            .block_on(patient(self.0.settings.patience, what))
+    }
+}
+
+/// Tries until it succeeds, fails for good, or has failed for so long.
+async fn patient<T>(
+    patience: Duration,
+    mut what: impl AsyncFnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let began = Instant::now();
+    let mut told_at: Option<Instant> = None;
+    loop {
+        match what().await {
+            Err(error) if error.passes() && began.elapsed() < patience => {
+                if told_at.is_none_or(|at| at.elapsed() >= TELL) {
+                    tracing::warn!("cluster: {error}; trying again");
+                    told_at = Some(Instant::now());
+                }
+            }
+            done => return done,
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn dial(settings: &Settings, shared: &Arc<Shared>) -> Result<Client, Error> {
+    let told = shared.clone();
+    let options = settings.options().await?.event_callback(move |event| {
+        tell(&event, &told);
+        std::future::ready(())
+    });
+    let urls = settings.urls.join(", ");
+    options.connect(&settings.urls).await.map_err(|error| {
+        let why = chain(&error);
+        match error.kind() {
+            ConnectErrorKind::ServerParse => Error::lasting(format!(
+                "cluster.urls: {urls}: {why}; write `nats://host:4222` or `tls://host:4222`, with commas between"
+            )),
+            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                Error::lasting(format!(
+                    "NATS at {urls} refuses our credentials ({why}); check cluster.user and cluster.password, cluster.token, cluster.credentials or cluster.nkey"
+                ))
+            }
+            ConnectErrorKind::Tls => Error::lasting(format!(
+                "no TLS with NATS at {urls}: {why}; check cluster.tls.ca, cluster.tls.certificate and cluster.tls.key"
+            )),
+            _ if why.contains("certificate") => Error::lasting(format!(
+                "no TLS with NATS at {urls}: {why}; check cluster.tls.ca"
+            )),
+            _ => Error::passing(format!(
+                "no server of NATS answers at {urls} ({why}); check cluster.urls, and that nats-server runs there"
+            )),
+        }
+    })
+}
+
+/// Notes what happens to the connection.
+fn tell(event: &Event, shared: &Shared) {
+    match event {
+        Event::Connected => {
+            shared.set_connected(true);
+            tracing::info!("cluster: connected to NATS");
+        }
+        Event::Disconnected => {
+            shared.set_connected(false);
+            tracing::warn!("cluster: the connection to NATS is lost; connecting again");
+        }
+        Event::LameDuckMode => {
+            tracing::info!("cluster: the server of NATS is about to stop; connecting to another");
+        }
+        other => shared.fail(&format!("{other}")),
+    }
+}

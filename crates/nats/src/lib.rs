@@ -1,0 +1,38 @@
+//! A log in NATS JetStream. It takes *batches*, opaque runs of bytes, and every node of a cluster reads all of them back in the same order.
+//!
+//! * [`connect`] makes the connection and says plainly why there is none; [`Connected::numbers`] makes or reads what all nodes must agree
+//!   on, and [`Connected::streams`] makes or checks the streams.
+//! * [`Connected::start`] starts the thread that reads all partitions and publishes batches; [`Cluster`] is the way to it.
+//!
+//! One file stream for each partition, one message for each batch, one consumer for each partition and node. A consumer is made anew
+//! behind the last batch that was read whenever something is missing, so that batches come once and in order, or are told as lost.
+//!
+//! Invariants: the batches of a partition are handed over in the order of their sequences, each once; a sequence that will not come is told
+//! ([`News::Lost`]). What is appended may be lost, doubled or late: whoever appends looks for its own batches in the log, and appends again
+//! what does not come. No thread but those of this crate touches the runtime's descriptors.
+//!
+//! Deliberately not here: the meaning of a batch, and who may write one.
+#![forbid(unsafe_code)]
+
+mod append;
+mod cluster;
+mod connect;
+mod error;
+mod monitor;
+mod news;
+mod numbers;
+mod reader;
+mod settings;
+mod shared;
+mod streams;
+mod watch;
+
+pub use append::Append;
+pub use cluster::Cluster;
+pub use connect::{Connected, connect};
+pub use error::Error;
+pub use news::{Listener, News};
+pub use numbers::Numbers;
+pub use settings::{Credentials, Settings, Tls};
+pub use shared::{PartitionStatus, Status, SyncInterval};
+pub use streams::{MESSAGE_BYTES_MIN, VERSION_MIN};

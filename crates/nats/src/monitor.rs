@@ -1,0 +1,56 @@
+//! What a server of NATS tells about itself over HTTP: whether it syncs each batch before it says that it keeps it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::shared::SyncInterval;
+
+/// How long an answer may take, and how long it may be.
+const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Asks all of them.
+pub async fn all(urls: &[String]) -> Vec<SyncInterval> {
+    let mut found = Vec::new();
+    for url in urls {
+        let asked = tokio::time::timeout(PATIENCE, always(url)).await;
+        let always = asked.unwrap_or_else(|_| Err("it does not answer".to_string()));
+        found.push(SyncInterval {
+            url: url.clone(),
+            always,
+        });
+    }
+    found
+}
+
+/// Whether it syncs always.
+async fn always(url: &str) -> Result<bool, String> {
+    let host = url
+        .strip_prefix("http://")
+        .ok_or("it must begin with http://")?;
+    let host = host.trim_end_matches('/');
+    let address = match host.contains(':') {
+        true => host.to_string(),
+        false => format!("{host}:8222"),
+    };
+    let failed = |error: std::io::Error| error.to_string();
+    let mut stream = TcpStream::connect(&address).await.map_err(failed)?;
+    // Version 1.0: the answer is not in chunks, and ends with the connection.
+    let request = format!("GET /varz HTTP/1.0\r\nHost: {host}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.map_err(failed)?;
+    let mut answer = String::new();
+    let mut limited = stream.take(ANSWER_BYTES_MAX);
+    limited.read_to_string(&mut answer).await.map_err(failed)?;
+    let (_, body) = answer
+        .split_once("\r\n\r\n")
+        .ok_or("its answer has no body")?;
+    let value: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    let config = &value["jetstream"]["config"];
+    match config.is_object() {
+        true => Ok(config["sync_always"].as_bool().unwrap_or(false)),
+        false => Err("it tells nothing of JetStream".to_string()),
+    }
+}

@@ -1,0 +1,50 @@
+//! What the log tells, and whom.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// News of the log, in the order of each partition.
+#[derive(Debug)]
+pub enum News {
+    /// A batch stands in the log.
+    Batch {
+        /// The partition.
+        partition: u16,
+        /// Its place in the log.
+        sequence: u64,
+        /// When the log stored it, in seconds since 1970, by the clock of NATS: the same for all nodes.
+        unix_s: u32,
+        /// The batch.
+        bytes: Bytes,
+    },
+    /// What stood at these places will not come any more.
+    Lost {
+        /// The partition.
+        partition: u16,
+        /// The first place.
+        from: u64,
+        /// The last place.
+        to: u64,
+    },
+    /// All that stood in the log of this partition at the start has come.
+    CaughtUp {
+        /// The partition.
+        partition: u16,
+    },
+    /// The log no longer has what was read from it: a new epoch begins, and this process must end.
+    Rewound {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Who takes the news, on the thread of the log.
+pub trait Listener: Send + Sync + 'static {
+    /// Takes it.
+    fn tell(&self, news: News);
+    /// Bytes of batches that were told and are not made use of yet. While they are many the log is read no further.
+    fn backlog_bytes(&self) -> usize;
+}
+
+pub(crate) type Listening = Arc<dyn Listener>;

@@ -1,0 +1,130 @@
+//! What all nodes of a cluster must agree on, in a bucket: the first node writes it.
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::kv::{self, CreateErrorKind, Store};
+use async_nats::jetstream::stream::StorageType;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, chain, refused};
+use crate::settings::Settings;
+
+/// The keys of the bucket.
+const NUMBERS: &str = "numbers";
+const STREAMS: &str = "streams";
+
+/// The numbers of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Numbers {
+    /// Drawn by the first node; the streams bear it.
+    pub id: u64,
+    /// The epoch of the logs.
+    pub epoch: u32,
+    /// The seed of the hashes.
+    pub seed: u64,
+    /// How many partitions there are.
+    pub partitions: u16,
+    /// The format of the batches.
+    pub format: u32,
+}
+
+async fn bucket(context: &Context, settings: &Settings) -> Result<Store, Error> {
+    let bucket = settings.bucket();
+    if let Ok(store) = context.get_key_value(&bucket).await {
+        return Ok(store);
+    }
+    let config = kv::Config {
+        description: format!("Numbers of the Crore cluster `{}`", settings.name),
+        history: 1,
+        storage: StorageType::File,
+        num_replicas: settings.replicas,
+        bucket: bucket.clone(),
+        ..Default::default()
+    };
+    let made = context.create_key_value(config).await;
+    made.map_err(|error| refused(&format!("bucket {bucket}"), settings.replicas, &error))
+}
+
+/// These numbers, if there are none yet, else those that are there, if they fit.
+pub async fn get(context: &Context, settings: &Settings, new: Numbers) -> Result<Numbers, Error> {
+    let store = bucket(context, settings).await?;
+    let bucket = settings.bucket();
+    let text = serde_json::to_vec(&new).expect("numbers are JSON");
+    match store.create(NUMBERS, text.into()).await {
+        Ok(_) => return Ok(new),
+        Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
+        Err(error) => {
+            let text = format!("bucket {bucket}: cannot be written: {}", chain(&error));
+            return Err(Error::passing(text));
+        }
+    }
+    let read = store.get(NUMBERS).await.map_err(|error| {
+        Error::passing(format!(
+            "bucket {bucket}: cannot be read: {}",
+            chain(&error)
+        ))
+    })?;
+    let read =
+        read.ok_or_else(|| Error::passing(format!("bucket {bucket}: its numbers are gone")))?;
+    let found: Numbers = serde_json::from_slice(&read).map_err(|error| {
+        Error::lasting(format!(
+            "bucket {bucket}: these are not the numbers of a Crore cluster ({error}); choose another cluster.name"
+        ))
+    })?;
+    if found.format > new.format {
+        return Err(Error::lasting(format!(
+            "the cluster `{}` writes batches of format {}, and this version of Crore reads up to format {}; install the version that the other nodes have",
+            settings.name, found.format, new.format
+        )));
+    }
+    if found.partitions != new.partitions {
+        return Err(Error::lasting(format!(
+            "partitions = {} does not fit the cluster `{}`, which was made with {}: write partitions = {}, or choose another cluster.name",
+            new.partitions, settings.name, found.partitions, found.partitions
+        )));
+    }
+    Ok(found)
+}
+
+/// Whether all streams were made once.
+pub async fn has_streams(context: &Context, settings: &Settings) -> Result<bool, Error> {
+    let store = bucket(context, settings).await?;
+    let read = store.get(STREAMS).await;
+    read.map(|value| value.is_some())
+        .map_err(|error| Error::passing(format!("bucket {}: {}", settings.bucket(), chain(&error))))
+}
+
+/// Notes that all streams were made: one that is missing from now on was lost.
+pub async fn set_streams(context: &Context, settings: &Settings) -> Result<(), Error> {
+    let store = bucket(context, settings).await?;
+    let put = store.put(STREAMS, "made".into()).await;
+    put.map(drop)
+        .map_err(|error| Error::passing(format!("bucket {}: {}", settings.bucket(), chain(&error))))
+}
+
+/// A new epoch in the place of this one, unless another node was faster: what stands in the streams is no longer what was told.
+pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
+    let store = bucket(context, settings).await?;
+    let failed = |why: String| Error::passing(format!("bucket {}: {why}", settings.bucket()));
+    let entry = store
+        .entry(NUMBERS)
+        .await
+        .map_err(|error| failed(chain(&error)))?;
+    let entry = entry.ok_or_else(|| failed("its numbers are gone".to_string()))?;
+    let mut found: Numbers =
+        serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
+    if found.epoch == epoch {
+        found.epoch = found.epoch.wrapping_add(2);
+        let text = serde_json::to_vec(&found).expect("numbers are JSON");
+        let update = store.update(NUMBERS, text.into(), entry.revision).await;
+        update.map_err(|error| failed(chain(&error)))?;
+    }
+    Ok(())
+}
+
+/// The epoch as it stands in the bucket.
+pub async fn epoch(context: &Context, settings: &Settings) -> Option<u32> {
+    let store = context.get_key_value(settings.bucket()).await.ok()?;
+    let read = store.get(NUMBERS).await.ok()??;
+    let found: Numbers = serde_json::from_slice(&read).ok()?;
+    Some(found.epoch)
+}

@@ -1,0 +1,119 @@
+//! Where NATS is, who we are there, and how the streams are made.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_nats::ConnectOptions;
+
+use crate::error::{Error, chain};
+
+/// The connection to NATS, and the streams.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Servers of NATS: `nats://host:4222`, or `tls://host:4222`.
+    pub urls: Vec<String>,
+    /// The name of the cluster: lower case letters, digits, `-` and `_`. It is part of the names of streams and subjects.
+    pub name: String,
+    /// Who we are.
+    pub credentials: Credentials,
+    /// TLS to NATS.
+    pub tls: Tls,
+    /// How many servers of NATS keep each batch: 1 to 5.
+    pub replicas: usize,
+    /// Bytes that all streams together may have; the oldest batches go first. 0: no limit.
+    pub history_bytes: u64,
+    /// How old a batch may become. Zero: no limit.
+    pub history_age: Duration,
+    /// URLs at which servers of NATS tell about themselves, `http://host:8222`.
+    pub monitoring: Vec<String>,
+    /// Bytes that are read and not made use of, above which the log is read no further.
+    pub backlog_bytes_max: usize,
+    /// How long a start waits for servers that start too, or elect a leader.
+    pub patience: Duration,
+}
+
+/// Who we are for NATS.
+#[derive(Clone, Default)]
+pub enum Credentials {
+    /// Nobody, or what stands in the URLs.
+    #[default]
+    None,
+    /// A user and a password.
+    User(String, String),
+    /// A token.
+    Token(String),
+    /// A file with a JWT and a seed (`.creds`).
+    File(PathBuf),
+    /// The seed of an nkey.
+    Nkey(String),
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Credentials::None => "None",
+            Credentials::User(..) => "User",
+            Credentials::Token(_) => "Token",
+            Credentials::File(_) => "File",
+            Credentials::Nkey(_) => "Nkey",
+        })
+    }
+}
+
+/// TLS to NATS.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    /// Certificates of authorities, besides which no others count; none: those of the system.
+    pub ca: Option<PathBuf>,
+    /// Our certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Whether a connection without TLS is refused.
+    pub required: bool,
+}
+
+impl Settings {
+    /// The options of a connection.
+    pub(crate) async fn options(&self) -> Result<ConnectOptions, Error> {
+        let mut options = ConnectOptions::new().name(format!("crore {}", self.name));
+        options = match &self.credentials {
+            Credentials::None => options,
+            Credentials::User(user, password) => {
+                options.user_and_password(user.clone(), password.clone())
+            }
+            Credentials::Token(token) => options.token(token.clone()),
+            Credentials::Nkey(seed) => options.nkey(seed.clone()),
+            Credentials::File(path) => {
+                let read = options.credentials_file(path).await;
+                read.map_err(|error| {
+                    let path = path.display();
+                    Error::lasting(format!(
+                        "cluster.credentials: {path} cannot be used: {}; it must be a file that `nsc generate creds` or `nats auth` wrote",
+                        chain(&error)
+                    ))
+                })?
+            }
+        };
+        if let Some(ca) = &self.tls.ca {
+            options = options.add_root_certificates(ca.clone());
+        }
+        if let Some((certificate, key)) = &self.tls.identity {
+            options = options.add_client_certificate(certificate.clone(), key.clone());
+        }
+        Ok(options
+            .require_tls(self.tls.required)
+            // A server that is gone without a word is noticed by this.
+            .ping_interval(Duration::from_secs(2)))
+    }
+
+    pub(crate) fn stream(&self, partition: u16) -> String {
+        format!("CRORE_{}_{partition}", self.name.to_uppercase())
+    }
+
+    pub(crate) fn subject(&self, partition: u16) -> String {
+        format!("crore.{}.log.{partition}", self.name)
+    }
+
+    pub(crate) fn bucket(&self) -> String {
+        format!("CRORE_{}", self.name.to_uppercase())
+    }
+}

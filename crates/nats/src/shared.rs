@@ -1,0 +1,220 @@
+//! What the tasks of the log tell each other, and how the log is.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+/// Errors are told no more often than this.
+const TELL: Duration = Duration::from_secs(5);
+/// Without news of a partition for so long it is not in use.
+const STALE: Duration = Duration::from_secs(5);
+
+/// Whether a server of NATS syncs each batch.
+#[derive(Clone, Debug)]
+pub struct SyncInterval {
+    /// The URL at which it was asked.
+    pub url: String,
+    /// The answer, or why there is none.
+    pub always: Result<bool, String>,
+}
+
+impl SyncInterval {
+    pub(crate) fn tell(&self) {
+        let url = &self.url;
+        match &self.always {
+            Ok(true) => tracing::info!("cluster: NATS at {url} has sync_interval: always"),
+            Ok(false) => tracing::warn!(
+                "cluster: NATS at {url} does not have `sync_interval: always`: a power cut of several servers at once may lose answered messages; write it in its `jetstream` section"
+            ),
+            Err(why) => tracing::warn!("cluster: sync_interval of {url} was not checked: {why}"),
+        }
+    }
+}
+
+/// How the log is.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Whether there was news of each partition within five seconds.
+    pub fresh: bool,
+    /// Whether all that stood in the log at the start was read.
+    pub caught_up: bool,
+    /// Of the partitions, by number.
+    pub partitions: Vec<PartitionStatus>,
+    /// Batches that were appended since the start, and those that NATS refused or did not answer.
+    pub appended: u64,
+    /// See `appended`.
+    pub append_errors: u64,
+    /// How often the connection was lost.
+    pub disconnects: u64,
+    /// The last thing that went wrong, and how many seconds ago.
+    pub last_error: Option<(String, u64)>,
+    /// What was found of `sync_interval`; empty where nothing was asked.
+    pub sync: Vec<SyncInterval>,
+}
+
+/// How a partition is.
+#[derive(Clone, Debug, Default)]
+pub struct PartitionStatus {
+    /// The last sequence that was read.
+    pub read: u64,
+    /// The last one that NATS told of.
+    pub last: u64,
+    /// Bytes of the stream.
+    pub bytes: u64,
+    /// Servers that keep it and are up to date, the leader included, and all of them.
+    pub replicas_current: usize,
+    /// See `replicas_current`.
+    pub replicas: usize,
+    /// The server that leads it.
+    pub leader: String,
+}
+
+/// The state of one partition.
+#[derive(Default)]
+pub(crate) struct Partition {
+    /// The next sequence to come.
+    pub next: AtomicU64,
+    pub caught_up: AtomicBool,
+    /// The milliseconds since the start at which it was heard of.
+    heard_ms: AtomicU64,
+    /// Told when its consumer is to be made anew.
+    pub kick: Notify,
+    pub told: Mutex<PartitionStatus>,
+}
+
+/// All of it.
+pub(crate) struct Shared {
+    began: Instant,
+    connected: AtomicBool,
+    epoch: AtomicU32,
+    partitions: std::sync::OnceLock<Box<[Partition]>>,
+    pub appended: AtomicU64,
+    append_errors: AtomicU64,
+    disconnects: AtomicU64,
+    last_error: Mutex<Option<(String, Instant)>>,
+    told_at: Mutex<Option<Instant>>,
+    sync: Mutex<Vec<SyncInterval>>,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared {
+            began: Instant::now(),
+            connected: AtomicBool::new(false),
+            epoch: AtomicU32::new(0),
+            partitions: std::sync::OnceLock::new(),
+            appended: AtomicU64::new(0),
+            append_errors: AtomicU64::new(0),
+            disconnects: AtomicU64::new(0),
+            last_error: Mutex::new(None),
+            told_at: Mutex::new(None),
+            sync: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+impl Shared {
+    pub fn begin(&self, partitions: usize) {
+        let made = (0..partitions).map(|_| Partition::default()).collect();
+        let first = self.partitions.set(made).is_ok();
+        debug_assert!(first, "it is started once");
+    }
+
+    pub fn partitions(&self) -> &[Partition] {
+        self.partitions.get().map_or(&[], |all| all)
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Relaxed)
+    }
+
+    /// Readers begin again when the connection is lost: what was on its way on it may be, too.
+    pub fn set_connected(&self, connected: bool) {
+        self.connected.store(connected, Relaxed);
+        if !connected {
+            self.disconnects.fetch_add(1, Relaxed);
+            for partition in self.partitions() {
+                partition.kick.notify_one();
+            }
+        }
+    }
+
+    pub fn disconnects(&self) -> u64 {
+        self.disconnects.load(Relaxed)
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Relaxed)
+    }
+
+    pub fn set_epoch(&self, epoch: u32) {
+        self.epoch.store(epoch, Relaxed);
+    }
+
+    pub fn set_sync(&self, found: Vec<SyncInterval>) {
+        *self.sync.lock().expect("no holder panics") = found;
+    }
+
+    /// A partition was heard of.
+    pub fn heard(&self, partition: u16) {
+        let ms = self.began.elapsed().as_millis() as u64;
+        self.partitions()[usize::from(partition)]
+            .heard_ms
+            .store(ms, Relaxed);
+    }
+
+    /// Something went wrong that passes; it is told now and then.
+    pub fn fail(&self, why: &str) {
+        let now = Instant::now();
+        *self.last_error.lock().expect("no holder panics") = Some((why.to_string(), now));
+        let mut told_at = self.told_at.lock().expect("no holder panics");
+        if told_at.is_none_or(|at| now - at >= TELL) {
+            *told_at = Some(now);
+            tracing::warn!("cluster: {why}");
+        }
+    }
+
+    /// A batch was not taken.
+    pub fn append_failed(&self, why: &str) {
+        self.append_errors.fetch_add(1, Relaxed);
+        self.fail(why);
+    }
+
+    pub fn caught_up(&self) -> bool {
+        self.partitions()
+            .iter()
+            .all(|partition| partition.caught_up.load(Relaxed))
+    }
+
+    /// Whether each partition was heard of lately.
+    pub fn fresh(&self) -> bool {
+        let now_ms = self.began.elapsed().as_millis() as u64;
+        let is_fresh = |partition: &Partition| {
+            now_ms.saturating_sub(partition.heard_ms.load(Relaxed)) < STALE.as_millis() as u64
+        };
+        self.partitions().iter().all(is_fresh)
+    }
+
+    pub fn status(&self) -> Status {
+        let told = |partition: &Partition| PartitionStatus {
+            read: partition.next.load(Relaxed).saturating_sub(1),
+            ..partition.told.lock().expect("no holder panics").clone()
+        };
+        let error = self.last_error.lock().expect("no holder panics").clone();
+        Status {
+            connected: self.is_connected(),
+            fresh: self.fresh(),
+            caught_up: self.caught_up(),
+            partitions: self.partitions().iter().map(told).collect(),
+            appended: self.appended.load(Relaxed),
+            append_errors: self.append_errors.load(Relaxed),
+            disconnects: self.disconnects(),
+            last_error: error.map(|(why, at)| (why, at.elapsed().as_secs())),
+            sync: self.sync.lock().expect("no holder panics").clone(),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The streams: one for each partition. One that is missing is made, one that is there is checked.
+
+use std::collections::HashMap;
+
+use async_nats::jetstream::stream::{
+    self, Config, DiscardPolicy, PersistenceMode, RetentionPolicy, StorageType,
+};
+use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
+
+use crate::error::{Error, refused};
+use crate::numbers::Numbers;
+use crate::settings::Settings;
+
+/// The oldest version of nats-server that may be used: before it a purge by sequence was not synced with `sync_interval: always`.
+pub const VERSION_MIN: (u64, u64, u64) = (2, 15, 2);
+/// Bytes that a message of NATS must be able to have: a batch, with its longest record.
+pub const MESSAGE_BYTES_MIN: usize = 2 << 20;
+/// The name in a stream's metadata under which the cluster's number stands.
+const ID: &str = "crore.cluster";
+
+/// The remedy for what cannot be changed.
+const ANEW: &str = "remove the stream, or choose another cluster.name";
+
+/// A stream that may be used.
+pub type Stream = stream::Stream;
+
+/// Checks the version of the server.
+pub fn check_version(version: &str) -> Result<(), Error> {
+    let plain = version.split(['-', '+']).next().unwrap_or_default();
+    let mut parts = plain.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    let found = (next(), next(), next());
+    if found >= VERSION_MIN {
+        return Ok(());
+    }
+    let (major, minor, patch) = VERSION_MIN;
+    Err(Error::lasting(format!(
+        "this server of NATS is version {version}, and at least {major}.{minor}.{patch} is needed (earlier ones may lose messages at a power cut); install a newer nats-server"
+    )))
+}
+
+/// Checks what a message may have.
+pub fn check_payload(bytes: usize) -> Result<(), Error> {
+    if bytes >= MESSAGE_BYTES_MIN {
+        return Ok(());
+    }
+    Err(Error::lasting(format!(
+        "max_payload of NATS is {bytes} bytes, and at least {MESSAGE_BYTES_MIN} are needed; write `max_payload: 2MB` in the configuration of each nats-server"
+    )))
+}
+
+fn config(settings: &Settings, numbers: Numbers, partition: u16) -> Config {
+    let share = settings.history_bytes / u64::from(numbers.partitions.max(1));
+    Config {
+        name: settings.stream(partition),
+        description: Some(format!(
+            "Crore cluster `{}`, partition {partition}",
+            settings.name
+        )),
+        subjects: vec![settings.subject(partition)],
+        storage: StorageType::File,
+        num_replicas: settings.replicas,
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::Old,
+        max_bytes: match share {
+            0 => -1,
+            bytes => i64::try_from(bytes).unwrap_or(i64::MAX),
+        },
+        max_age: settings.history_age,
+        max_messages: -1,
+        max_messages_per_subject: -1,
+        max_consumers: -1,
+        max_message_size: -1,
+        metadata: HashMap::from([(ID.to_string(), format!("{:016x}", numbers.id))]),
+        ..Default::default()
+    }
+}
+
+/// Makes or checks the stream of a partition. `made`: it was made once.
+pub async fn open(
+    context: &Context,
+    settings: &Settings,
+    numbers: Numbers,
+    partition: u16,
+    made: bool,
+) -> Result<Stream, Error> {
+    let name = settings.stream(partition);
+    let wanted = config(settings, numbers, partition);
+    match context.get_stream(&name).await {
+        Ok(stream) => {
+            check(&stream.cached_info().config, &wanted, settings.replicas)?;
+            Ok(stream)
+        }
+        Err(error) => {
+            let missing = matches!(error.kind(), GetStreamErrorKind::JetStream(why)
+                if why.error_code() == ErrorCode::STREAM_NOT_FOUND);
+            if !missing {
+                return Err(refused(
+                    &format!("stream {name}"),
+                    settings.replicas,
+                    &error,
+                ));
+            }
+            if made {
+                return Err(Error::lasting(format!(
+                    "stream {name} is gone, and all that it kept; restore it, or begin anew: remove the streams CRORE_{0}_* and the bucket CRORE_{0} (`nats kv del CRORE_{0}`), and start again",
+                    settings.name.to_uppercase()
+                )));
+            }
+            let made = context.create_stream(wanted).await;
+            made.map_err(|error| refused(&format!("stream {name}"), settings.replicas, &error))
+        }
+    }
+}
+
+/// A field of a stream that does not fit.
+struct Wrong {
+    field: &'static str,
+    found: String,
+    wanted: String,
+    remedy: String,
+}
+
+/// Checks a stream that was there.
+fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> {
+    let name = &found.name;
+    let wrong = whose(found, wanted, replicas)
+        .or_else(|| limits(found))
+        .or_else(|| kind(found));
+    if let Some(Wrong {
+        field,
+        found,
+        wanted,
+        remedy,
+    }) = wrong
+    {
+        return Err(Error::lasting(format!(
+            "stream {name}: {field} is {found}, and must be {wanted}; {remedy}"
+        )));
+    }
+    if found.max_bytes != wanted.max_bytes || found.max_age != wanted.max_age {
+        tracing::warn!(
+            "cluster: stream {name} keeps max_bytes {} and max_age {} s; cluster.history_bytes and cluster.history_age_s ask for {} and {} s (`nats stream edit {name}` changes it)",
+            found.max_bytes,
+            found.max_age.as_secs(),
+            wanted.max_bytes,
+            wanted.max_age.as_secs()
+        );
+    }
+    Ok(())
+}
+
+/// Whose stream it is, and where it stands.
+fn whose(found: &Config, wanted: &Config, replicas: usize) -> Option<Wrong> {
+    let name = &found.name;
+    let id = |config: &Config| {
+        config
+            .metadata
+            .get(ID)
+            .cloned()
+            .unwrap_or("missing".to_string())
+    };
+    let rows = [
+        (
+            "metadata crore.cluster",
+            id(found),
+            id(wanted),
+            "it belongs to another cluster of this name, or to one whose bucket was removed: choose another cluster.name, or remove these streams".to_string(),
+        ),
+        (
+            "storage",
+            format!("{:?}", found.storage),
+            format!("{:?}", wanted.storage),
+            ANEW.to_string(),
+        ),
+        (
+            "num_replicas",
+            found.num_replicas.to_string(),
+            wanted.num_replicas.to_string(),
+            format!("write `nats stream edit {name} --replicas {replicas}`, or change cluster.replicas"),
+        ),
+        (
+            "subjects",
+            found.subjects.join(", "),
+            wanted.subjects.join(", "),
+            ANEW.to_string(),
+        ),
+    ];
+    let mut rows = rows.into_iter();
+    let differs = rows.find(|(_, found, wanted, _)| found != wanted);
+    differs.map(|(field, found, wanted, remedy)| Wrong {
+        field,
+        found,
+        wanted,
+        remedy,
+    })
+}
+
+/// A limit that would lose batches, or refuse them.
+fn limits(found: &Config) -> Option<Wrong> {
+    let remedy = format!("write `nats stream edit {}` and set it to -1", found.name);
+    let rows = [
+        ("max_msgs", found.max_messages),
+        ("max_msgs_per_subject", found.max_messages_per_subject),
+        ("max_consumers", i64::from(found.max_consumers)),
+        ("max_msg_size", i64::from(found.max_message_size)),
+    ];
+    let enough = |field: &str, limit: i64| {
+        limit <= 0 || (field == "max_msg_size" && limit >= MESSAGE_BYTES_MIN as i64)
+    };
+    let (field, limit) = rows
+        .into_iter()
+        .find(|(field, limit)| !enough(field, *limit))?;
+    Some(Wrong {
+        field,
+        found: limit.to_string(),
+        wanted: "-1 (no limit)".to_string(),
+        remedy,
+    })
+}
+
+/// A property of another kind of stream.
+fn kind(found: &Config) -> Option<Wrong> {
+    let sources = found.sources.as_ref();
+    let rows = [
+        (
+            "retention",
+            found.retention != RetentionPolicy::Limits,
+            "limits",
+        ),
+        ("discard", found.discard != DiscardPolicy::Old, "old"),
+        ("no_ack", found.no_ack, "false"),
+        ("sealed", found.sealed, "false"),
+        ("mirror", found.mirror.is_some(), "absent"),
+        (
+            "sources",
+            sources.is_some_and(|it| !it.is_empty()),
+            "absent",
+        ),
+        (
+            "subject_transform",
+            found.subject_transform.is_some(),
+            "absent",
+        ),
+        (
+            "persist_mode",
+            found.persist_mode == Some(PersistenceMode::Async),
+            "default",
+        ),
+    ];
+    let (field, _, wanted) = rows.into_iter().find(|(_, is_wrong, _)| *is_wrong)?;
+    Some(Wrong {
+        field,
+        found: "something else".to_string(),
+        wanted: wanted.to_string(),
+        remedy: ANEW.to_string(),
+    })
+}

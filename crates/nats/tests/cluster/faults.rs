@@ -1,0 +1,114 @@
+//! What fails under way: servers that are killed, all of them at once, and messages that are purged.
+
+use crate::assert_same;
+use crate::node::{Node, PARTITIONS, settings};
+use crate::servers::{Servers, until};
+
+#[test]
+fn a_killed_server_loses_no_batch_and_stops_no_node() {
+    let Some(mut servers) = Servers::start(3) else {
+        return;
+    };
+    let (one, other) = (Node::start(&servers), Node::start(&servers));
+    for killed in 0..3 {
+        let first = killed * 100 + 1;
+        std::thread::scope(|scope| {
+            scope.spawn(|| one.write(1, first..=first + 99));
+            scope.spawn(|| other.write(2, first..=first + 99));
+            servers.kill(killed as usize);
+        });
+        servers.run(killed as usize);
+        until("all replicas", || {
+            let status = one.cluster.status();
+            one.apply();
+            other.apply();
+            status.partitions.iter().all(|it| it.replicas_current == 3)
+        });
+    }
+    assert_same(&one, &other);
+    let late = Node::start(&servers);
+    late.await_caught_up();
+    assert_same(&one, &late);
+}
+
+#[test]
+fn the_log_goes_on_by_itself_after_all_servers_were_gone() {
+    let Some(mut servers) = Servers::start(3) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    node.write(1, 1..=50);
+    for at in 0..3 {
+        servers.kill(at);
+    }
+    until("no news", || !node.cluster.is_ready());
+    for at in 0..3 {
+        servers.run(at);
+    }
+    node.write(1, 51..=100);
+    until("news again", || node.cluster.is_ready());
+    let late = Node::start(&servers);
+    late.await_caught_up();
+    assert_same(&node, &late);
+}
+
+#[test]
+fn purged_batches_are_told_as_lost() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    node.write(1, 1..=20);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let last = node.places(2).last().copied().expect("a batch");
+    runtime.block_on(async {
+        let client = async_nats::connect(servers.urls()).await.expect("a client");
+        let context = async_nats::jetstream::new(client);
+        let stream = context
+            .get_stream("CRORE_TEST_2")
+            .await
+            .expect("the stream");
+        stream.purge().sequence(last).await.expect("it is purged");
+    });
+    let late = Node::start(&servers);
+    late.await_caught_up();
+    let log = late.log();
+    assert_eq!(log.lost, [(2, 1, last - 1)]);
+    assert_eq!(log.batches[&2].len(), 1);
+    assert_eq!(log.batches[&1].len(), node.of(1).len());
+}
+
+#[test]
+fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    node.write(1, 1..=20);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    runtime.block_on(async {
+        let client = async_nats::connect(servers.urls()).await.expect("a client");
+        let context = async_nats::jetstream::new(client);
+        let stream = context
+            .get_stream("CRORE_TEST_0")
+            .await
+            .expect("the stream");
+        let config = stream.cached_info().config.clone();
+        context
+            .delete_stream("CRORE_TEST_0")
+            .await
+            .expect("it is deleted");
+        context.create_stream(config).await.expect("it is made");
+    });
+    until("the news", || node.log().rewound.is_some());
+    let connected = crore_nats::connect(settings(&servers)).expect("a connection");
+    let numbers = connected.numbers(crate::node::numbers()).expect("numbers");
+    assert_ne!(numbers.epoch, 1);
+    assert_eq!(numbers.partitions, PARTITIONS);
+}

@@ -1,0 +1,88 @@
+//! The log in JetStream, over real servers.
+//!
+//! Batches stand in the log at least once; all nodes read the same ones, in the same order. Each fault is one that a cluster meets: a server
+//! that is killed, all of them gone, settings that do not fit.
+
+mod faults;
+mod node;
+mod refused;
+mod servers;
+
+use node::{Node, PARTITIONS, begin, numbers, settings};
+use servers::{Servers, until};
+
+/// Waits until two nodes have read as much, and compares what.
+fn assert_same(one: &Node, other: &Node) {
+    for partition in 0..PARTITIONS {
+        until("the same batches at both nodes", || {
+            one.apply();
+            other.apply();
+            one.places(partition).last() == other.places(partition).last()
+        });
+        assert_eq!(one.places(partition), other.places(partition));
+        assert_eq!(one.of(partition), other.of(partition));
+    }
+}
+
+#[test]
+fn all_nodes_read_the_batches_of_all_writers_in_one_order() {
+    let Some(servers) = Servers::start(3) else {
+        return;
+    };
+    let (one, other) = (Node::start(&servers), Node::start(&servers));
+    std::thread::scope(|scope| {
+        scope.spawn(|| one.write(1, 1..=300));
+        scope.spawn(|| other.write(2, 1..=300));
+    });
+    assert_same(&one, &other);
+    for partition in 0..PARTITIONS {
+        let places = one.places(partition);
+        let expected: Vec<u64> = (1..=places.len() as u64).collect();
+        assert_eq!(places, expected, "no place is missing");
+    }
+    let late = Node::start(&servers);
+    late.await_caught_up();
+    assert_same(&one, &late);
+    let status = late.cluster.status();
+    assert!(late.cluster.is_ready() && status.connected, "{status:?}");
+    until("the state of all replicas", || {
+        let status = late.cluster.status();
+        let is_whole = |it: &crore_nats::PartitionStatus| {
+            it.replicas == 3 && it.replicas_current == 3 && it.last == it.read
+        };
+        status.partitions.iter().all(is_whole)
+    });
+}
+
+#[test]
+fn a_node_without_history_has_caught_up_at_once() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    node.await_caught_up();
+    let mut caught_up = node.log().caught_up.clone();
+    caught_up.sort();
+    assert_eq!(caught_up, [0, 1, 2, 3], "each partition says so once");
+}
+
+#[test]
+fn nothing_is_read_while_too_much_is_not_applied() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let writer = Node::start(&servers);
+    writer.write(1, 1..=200);
+    let small = crore_nats::Settings {
+        backlog_bytes_max: 100,
+        ..settings(&servers)
+    };
+    let slow = begin(small, numbers()).expect("it begins");
+    until("the first batches", || slow.backlog_bytes() > 100);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let bytes = slow.backlog_bytes();
+    assert!(bytes < 200, "{bytes} bytes were read ahead");
+    assert!(!slow.cluster.status().caught_up);
+    slow.await_caught_up();
+    assert_same(&writer, &slow);
+}

@@ -1,0 +1,177 @@
+//! A node as the log sees it: it takes the news down, and appends until its batches stand in the log.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crore_nats::{Append, Cluster, Credentials, Error, Listener, News, Numbers, Settings, connect};
+
+use crate::servers::{Servers, until};
+
+pub const PARTITIONS: u16 = 4;
+
+/// What came, by partition.
+#[derive(Default)]
+pub struct Log {
+    pub batches: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,
+    pub lost: Vec<(u16, u64, u64)>,
+    pub caught_up: Vec<u16>,
+    pub rewound: Option<String>,
+}
+
+/// Takes the news down.
+#[derive(Default)]
+pub struct Taker {
+    pub log: Mutex<Log>,
+    pub backlog_bytes: AtomicUsize,
+}
+
+pub struct Node {
+    pub cluster: Cluster,
+    pub taker: Arc<Taker>,
+}
+
+/// The half of a node that the thread of the log has.
+struct Ear(Arc<Taker>);
+
+impl Listener for Ear {
+    fn tell(&self, news: News) {
+        let mut log = self.0.log.lock().expect("no holder panics");
+        match news {
+            News::Batch {
+                partition,
+                sequence,
+                unix_s,
+                bytes,
+            } => {
+                assert!(unix_s > 1_700_000_000, "the second of the log");
+                self.0.backlog_bytes.fetch_add(bytes.len(), Relaxed);
+                let all = log.batches.entry(partition).or_default();
+                all.push((sequence, bytes.to_vec()));
+            }
+            News::Lost {
+                partition,
+                from,
+                to,
+            } => log.lost.push((partition, from, to)),
+            News::CaughtUp { partition } => log.caught_up.push(partition),
+            News::Rewound { why } => log.rewound = Some(why),
+        }
+    }
+
+    fn backlog_bytes(&self) -> usize {
+        self.0.backlog_bytes.load(Relaxed)
+    }
+}
+
+pub fn settings(servers: &Servers) -> Settings {
+    Settings {
+        urls: servers.urls(),
+        name: "test".to_string(),
+        credentials: Credentials::None,
+        replicas: servers.urls().len().min(3),
+        backlog_bytes_max: 1 << 20,
+        patience: Duration::from_secs(30),
+        ..Settings::default()
+    }
+}
+
+pub fn numbers() -> Numbers {
+    Numbers {
+        id: 7,
+        epoch: 1,
+        seed: 3,
+        partitions: PARTITIONS,
+        format: 1,
+    }
+}
+
+pub fn begin(settings: Settings, numbers: Numbers) -> Result<Node, Error> {
+    let connected = connect(settings)?;
+    let numbers = connected.numbers(numbers)?;
+    let streams = connected.streams(numbers)?;
+    let taker = Arc::new(Taker::default());
+    let cluster = connected.start(streams, Ear(taker.clone()))?;
+    Ok(Node { cluster, taker })
+}
+
+/// Why a node does not begin.
+pub fn refusal(settings: Settings, numbers: Numbers) -> String {
+    match begin(settings, numbers) {
+        Ok(_) => panic!("it begins"),
+        Err(error) => error.to_string(),
+    }
+}
+
+impl Node {
+    pub fn start(servers: &Servers) -> Node {
+        begin(settings(servers), numbers()).expect("it begins")
+    }
+
+    /// What is made use of at once.
+    pub fn apply(&self) {
+        self.taker.backlog_bytes.store(0, Relaxed);
+    }
+
+    pub fn backlog_bytes(&self) -> usize {
+        self.taker.backlog_bytes.load(Relaxed)
+    }
+
+    pub fn log(&self) -> MutexGuard<'_, Log> {
+        self.taker.log.lock().expect("no holder panics")
+    }
+
+    /// The bytes of all batches of a partition, in order.
+    pub fn of(&self, partition: u16) -> Vec<Vec<u8>> {
+        let log = self.log();
+        let all = log.batches.get(&partition);
+        all.into_iter()
+            .flatten()
+            .map(|(_, bytes)| bytes.clone())
+            .collect()
+    }
+
+    pub fn places(&self, partition: u16) -> Vec<u64> {
+        let log = self.log();
+        let all = log.batches.get(&partition);
+        all.into_iter().flatten().map(|(place, _)| *place).collect()
+    }
+
+    pub fn await_caught_up(&self) {
+        until("the end of the log", || {
+            self.apply();
+            self.cluster.status().caught_up
+        });
+    }
+
+    /// Appends these batches of a writer to all partitions, again and again until each stands in the log, as the broker does.
+    pub fn write(&self, writer: u8, numbers: std::ops::RangeInclusive<u64>) {
+        let bytes =
+            |number: u64| -> Arc<[u8]> { Arc::from(format!("{writer} {number}").as_bytes()) };
+        let missing = |partition: u16| {
+            let there = self.of(partition);
+            numbers
+                .clone()
+                .find(|number| !there.iter().any(|it| **it == *bytes(*number)))
+        };
+        let mut handed_over: Option<Instant> = None;
+        until("all batches", || {
+            self.apply();
+            let first: Vec<_> = (0..PARTITIONS).map(missing).collect();
+            if handed_over.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
+                handed_over = Some(Instant::now());
+                for (partition, first) in (0..).zip(&first) {
+                    let rest = first.map_or(0..0, |first| first..numbers.end() + 1);
+                    let batches = rest.map(|number| Append {
+                        partition,
+                        number,
+                        bytes: bytes(number),
+                    });
+                    self.cluster.append_all(batches.collect());
+                }
+            }
+            first.iter().all(Option::is_none)
+        });
+    }
+}

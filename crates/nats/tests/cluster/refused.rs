@@ -1,0 +1,203 @@
+//! What is refused at the start: each time with the name of what is wrong, and the remedy.
+
+use std::time::Duration;
+
+use crore_nats::{Credentials, Numbers, Settings};
+
+use crate::node::{Node, PARTITIONS, begin, numbers, refusal, settings};
+use crate::servers::Servers;
+
+/// Without patience for servers that start.
+fn at_once(servers: &Servers) -> Settings {
+    Settings {
+        patience: Duration::from_secs(1),
+        ..settings(servers)
+    }
+}
+
+#[track_caller]
+fn assert_says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in: {text}");
+    }
+}
+
+#[test]
+fn wrong_credentials_are_refused() {
+    let users = "max_payload: 2MB\nauthorization { users: [{ user: crore, password: secret }] }";
+    let Some(servers) = Servers::with(1, "", users) else {
+        return;
+    };
+    let with = |credentials| Settings {
+        credentials,
+        ..settings(&servers)
+    };
+    let user = |password: &str| Credentials::User("crore".to_string(), password.to_string());
+    for wrong in [
+        user("guess"),
+        Credentials::None,
+        Credentials::Token("guess".to_string()),
+    ] {
+        assert_says(
+            &refusal(with(wrong), numbers()),
+            &["refuses our credentials", "cluster.user", "cluster.nkey"],
+        );
+    }
+    let missing = Credentials::File("/nonexistent/a.creds".into());
+    assert_says(
+        &refusal(with(missing), numbers()),
+        &["cluster.credentials", "/nonexistent/a.creds"],
+    );
+    begin(with(user("secret")), numbers()).expect("the right password is taken");
+}
+
+#[test]
+fn no_server_is_told_with_its_url() {
+    let Some(mut servers) = Servers::start(1) else {
+        return;
+    };
+    servers.kill(0);
+    let text = refusal(at_once(&servers), numbers());
+    assert_says(
+        &text,
+        &[
+            "no server of NATS answers",
+            &servers.urls()[0],
+            "cluster.urls",
+        ],
+    );
+}
+
+#[test]
+fn a_small_max_payload_is_refused() {
+    let Some(servers) = Servers::with(1, "", "") else {
+        return;
+    };
+    let text = refusal(settings(&servers), numbers());
+    assert_says(
+        &text,
+        &["max_payload", "1048576", "2097152", "max_payload: 2MB"],
+    );
+}
+
+#[test]
+fn three_replicas_at_one_server_are_refused() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let three = Settings {
+        replicas: 3,
+        ..at_once(&servers)
+    };
+    assert_says(
+        &refusal(three, numbers()),
+        &["cluster.replicas = 3", "cluster.replicas = 1"],
+    );
+}
+
+#[test]
+fn another_count_of_partitions_is_refused() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    drop(Node::start(&servers));
+    let other = Numbers {
+        partitions: 8,
+        ..numbers()
+    };
+    let text = refusal(settings(&servers), other);
+    assert_says(&text, &["partitions = 8", "partitions = 4", "test"]);
+    let old = Numbers {
+        format: 0,
+        ..numbers()
+    };
+    let text = refusal(settings(&servers), old);
+    assert_says(&text, &["format 1", "up to format 0", "install"]);
+}
+
+#[test]
+fn the_numbers_of_the_first_node_are_those_of_all() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let first = crore_nats::connect(settings(&servers)).expect("a connection");
+    assert_eq!(first.numbers(numbers()).expect("numbers"), numbers());
+    let other = Numbers {
+        id: 8,
+        epoch: 9,
+        seed: 10,
+        ..numbers()
+    };
+    let second = crore_nats::connect(settings(&servers)).expect("a connection");
+    assert_eq!(second.numbers(other).expect("numbers"), numbers());
+}
+
+#[test]
+fn a_stream_that_does_not_fit_is_refused_with_its_field() {
+    use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    drop(Node::start(&servers));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let context = runtime.block_on(async {
+        let client = async_nats::connect(servers.urls()).await.expect("a client");
+        async_nats::jetstream::new(client)
+    });
+    let stream = runtime.block_on(context.get_stream("CRORE_TEST_1"));
+    let right = stream.expect("the stream").cached_info().config.clone();
+    let wrong: [(&str, fn(&mut Config)); 7] = [
+        ("storage is Memory", |it| it.storage = StorageType::Memory),
+        ("subjects is other", |it| {
+            it.subjects = vec!["other".to_string()]
+        }),
+        ("max_msg_size is 1000", |it| it.max_message_size = 1000),
+        ("max_msgs is 10", |it| it.max_messages = 10),
+        ("retention", |it| it.retention = RetentionPolicy::WorkQueue),
+        ("discard", |it| it.discard = DiscardPolicy::New),
+        ("metadata crore.cluster is missing", |it| {
+            it.metadata.clear()
+        }),
+    ];
+    let replace = |config: Config| {
+        runtime.block_on(async {
+            context
+                .delete_stream("CRORE_TEST_1")
+                .await
+                .expect("it is deleted");
+            context.create_stream(config).await.expect("it is made");
+        });
+    };
+    for (words, change) in wrong {
+        let mut config = right.clone();
+        change(&mut config);
+        replace(config);
+        let text = refusal(settings(&servers), numbers());
+        assert_says(&text, &["CRORE_TEST_1", words, "must be"]);
+    }
+    let gone = runtime.block_on(context.delete_stream("CRORE_TEST_1"));
+    gone.expect("it is deleted");
+    let text = refusal(settings(&servers), numbers());
+    assert_says(&text, &["stream CRORE_TEST_1 is gone", "nats kv del"]);
+    assert_eq!(PARTITIONS, 4);
+}
+
+#[test]
+fn the_sync_interval_is_read_where_a_server_tells_it() {
+    for (jetstream, always) in [("sync_interval: always", true), ("", false)] {
+        let Some(servers) = Servers::with(1, jetstream, "max_payload: 2MB") else {
+            return;
+        };
+        let monitored = Settings {
+            monitoring: servers.monitoring(),
+            ..settings(&servers)
+        };
+        let node = begin(monitored, numbers()).expect("it begins");
+        let found = node.cluster.status().sync;
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].always, Ok(always));
+    }
+}

@@ -1,0 +1,182 @@
+//! Real servers of NATS on 127.0.0.1, as child processes: one alone, or some as a cluster. They end with the test.
+
+#![allow(dead_code, reason = "no test program needs all of it")]
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for an event. No test says how soon it comes: this only ends one that waits in vain.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Looks again and again until it is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what} never came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The program; none where it is missing and need not be there.
+#[allow(
+    clippy::print_stderr,
+    reason = "whoever runs the tests is told what they leave out"
+)]
+pub fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("CRORE_NATS_SERVER").map(PathBuf::from);
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join("go/bin"));
+    let mut places: Vec<PathBuf> = std::env::split_paths(&paths).chain(home).collect();
+    places
+        .iter_mut()
+        .for_each(|place| place.push("nats-server"));
+    let found = named.into_iter().chain(places).find(|path| path.is_file());
+    let required = std::env::var_os("CRORE_TOOLS").is_some_and(|value| value == "required");
+    assert!(
+        found.is_some() || !required,
+        "nats-server is missing, and CRORE_TOOLS=required"
+    );
+    if found.is_none() {
+        eprintln!("left out: what needs nats-server, which is in no PATH");
+    }
+    found
+}
+
+/// Servers of NATS.
+pub struct Servers {
+    program: PathBuf,
+    directory: PathBuf,
+    ports: Vec<Ports>,
+    children: Vec<Option<Child>>,
+    extra: String,
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    client: u16,
+    route: u16,
+    monitor: u16,
+}
+
+impl Servers {
+    /// So many servers, which run; none where there is no program. They sync always.
+    pub fn start(count: usize) -> Option<Servers> {
+        Servers::with(count, "sync_interval: always", "max_payload: 2MB")
+    }
+
+    /// The same with these lines in the section `jetstream`, and beside it.
+    pub fn with(count: usize, jetstream: &str, extra: &str) -> Option<Servers> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let program = program()?;
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("crore-test-nats-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let mut servers = Servers {
+            program,
+            directory,
+            ports: free_ports(count),
+            children: (0..count).map(|_| None).collect(),
+            extra: extra.to_string(),
+        };
+        for at in 0..count {
+            servers.configure(at, jetstream);
+            servers.run(at);
+        }
+        servers.await_all();
+        Some(servers)
+    }
+
+    fn configure(&self, at: usize, jetstream: &str) {
+        let store = self.directory.join(format!("{at}"));
+        fs::create_dir_all(&store).expect("a directory");
+        let ports = self.ports[at];
+        let route = |ports: &Ports| format!("nats://127.0.0.1:{}", ports.route);
+        let routes: Vec<String> = self.ports.iter().map(route).collect();
+        let cluster = match self.ports.len() {
+            1 => String::new(),
+            _ => format!(
+                "cluster {{ name: test, listen: 127.0.0.1:{}, routes: [{}] }}\n",
+                ports.route,
+                routes.join(", ")
+            ),
+        };
+        let text = format!(
+            "server_name: n{at}\nlisten: 127.0.0.1:{}\nhttp: 127.0.0.1:{}\n{cluster}jetstream {{ store_dir: {store:?}, {jetstream} }}\n{}\n",
+            ports.client, ports.monitor, self.extra
+        );
+        fs::write(self.directory.join(format!("{at}.conf")), text).expect("a file");
+    }
+
+    /// Starts a server, or starts it again.
+    pub fn run(&mut self, at: usize) {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.directory.join(format!("{at}.log")))
+            .expect("a log");
+        let child = Command::new(&self.program)
+            .arg("-c")
+            .arg(self.directory.join(format!("{at}.conf")))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("nats-server starts");
+        self.children[at] = Some(child);
+    }
+
+    fn await_all(&self) {
+        for ports in &self.ports {
+            until("a server of NATS", || {
+                TcpStream::connect((Ipv4Addr::LOCALHOST, ports.client)).is_ok()
+            });
+        }
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self, at: usize) {
+        if let Some(mut child) = self.children[at].take() {
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
+        }
+    }
+
+    /// The URLs of all servers.
+    pub fn urls(&self) -> Vec<String> {
+        let url = |ports: &Ports| format!("nats://127.0.0.1:{}", ports.client);
+        self.ports.iter().map(url).collect()
+    }
+
+    /// The URLs at which they tell about themselves.
+    pub fn monitoring(&self) -> Vec<String> {
+        let url = |ports: &Ports| format!("http://127.0.0.1:{}", ports.monitor);
+        self.ports.iter().map(url).collect()
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for at in 0..self.children.len() {
+            self.kill(at);
+        }
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+}
+
+/// Ports that nobody has. Each is held until all are chosen.
+fn free_ports(count: usize) -> Vec<Ports> {
+    let hold = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let held: Vec<_> = (0..count).map(|_| [hold(), hold(), hold()]).collect();
+    let port = |held: &TcpListener| held.local_addr().expect("an address").port();
+    let chosen = held.iter().map(|[client, route, monitor]| Ports {
+        client: port(client),
+        route: port(route),
+        monitor: port(monitor),
+    });
+    chosen.collect()
+}
