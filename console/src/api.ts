@@ -4,6 +4,9 @@ export interface Stats {
   time_ms: number;
   uptime_s: number;
   version: string;
+  host: string;
+  /** Where clients find the server. */
+  url: string;
   connections: { total: number; by_transport: Record<string, number> };
   accepts_per_s: number;
   closes_per_s: number;
@@ -34,6 +37,7 @@ export interface Stats {
     gaps_per_s: number;
     gaps_total: number;
   };
+  refusals: { reason: string; total: number; per_s: number }[];
   log: { messages: number; bytes: number };
   memory: {
     pss_bytes: number | null;
@@ -118,6 +122,20 @@ export interface Connection {
   silent_s: number;
 }
 
+/** Which connections: those for which all that is given holds. */
+export interface Which {
+  filter?: string;
+  user?: string;
+  address?: string;
+  transport?: string;
+}
+
+export interface Reloaded {
+  changed: string[];
+  /** Their new values count only after a restart. */
+  kept: string[];
+}
+
 export interface Published {
   offset: number;
   epoch: number;
@@ -188,6 +206,22 @@ export class Api {
 
   async slow(cursor: string | null, limit: number): Promise<{ connections: Connection[]; next: string | null }> {
     return this.#get("connections", { slow: "true", limit: String(limit), ...(cursor === null ? {} : { cursor }) });
+  }
+
+  async connections(which: Which, cursor: string | null, limit: number): Promise<{ connections: Connection[]; next: string | null }> {
+    return this.#get("connections", { ...which, limit: String(limit), ...(cursor === null ? {} : { cursor }) });
+  }
+
+  async disconnectAll(which: Which): Promise<{ disconnected: number }> {
+    return this.#ask("POST", "api/v1/connections/disconnect", which);
+  }
+
+  async reload(): Promise<Reloaded> {
+    return this.#ask("POST", "api/v1/reload");
+  }
+
+  async drain(): Promise<{ connections: number }> {
+    return this.#ask("POST", "api/v1/drain");
   }
 
   async disconnect(id: string): Promise<void> {

@@ -59,6 +59,14 @@ export function percent(share: Known): string {
   return `${value > 0 && value < 10 ? value.toFixed(1) : whole.format(value)} %`;
 }
 
+/** A moment in the browser's time zone, as ISO 8601 writes it, with a space: 2026-11-25 23:41:31. */
+export function moment(unix_ms: number): string {
+  const at = new Date(unix_ms);
+  const two = (value: number) => String(value).padStart(2, "0");
+  const day = [at.getFullYear(), two(at.getMonth() + 1), two(at.getDate())].join("-");
+  return `${day} ${[at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":")}`;
+}
+
 /** 3 d 4 h, 4 h 12 min, 12 min 5 s, 5 s. */
 export function duration(seconds: Known): string {
   if (!known(seconds)) return DASH;

@@ -2,9 +2,9 @@
 
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError, KeptPage, Topic } from "./api";
-import { exact, many } from "./format";
+import { exact, many, moment } from "./format";
 import { MessageText } from "./message";
-import { Trouble } from "./parts";
+import { Question, Trouble } from "./parts";
 import { useApi } from "./store";
 
 const PAGE = 50;
@@ -78,18 +78,10 @@ export function Kept({ name, info }: { name: string; info: Topic | null }) {
         )}
       </div>
       {asking && (
-        <div class="row ask" role="alertdialog" aria-label={`Purge ${name}?`}>
-          <p class="grow">
-            Take away {info === null ? "all messages" : `all that is kept (${many(info.messages, "message")})`}, the retained one too? Subscribers stay; who has
-            not seen the messages is told that they are lost.
-          </p>
-          <button type="button" class="danger" onClick={() => void purge()}>
-            Take them away
-          </button>
-          <button type="button" class="quiet" onClick={() => ask(false)}>
-            Keep them
-          </button>
-        </div>
+        <Question label={`Purge ${name}?`} yes="Take them away" no="Keep them" answer={(sure) => (sure ? void purge() : ask(false))}>
+          Take away {info === null ? "all messages" : `all that is kept (${many(info.messages, "message")})`}, the retained one too? Subscribers stay; who has
+          not seen the messages is told that they are lost.
+        </Question>
       )}
       <p class="hint" role="status">
         {said}
@@ -101,7 +93,7 @@ export function Kept({ name, info }: { name: string; info: Topic | null }) {
           {page?.messages.map((message) => (
             <li key={message.offset}>
               <MessageText message={message}>
-                <time>{new Date(message.published_s * 1000).toLocaleString([], { hour12: false })}</time>
+                <time>{moment(message.published_s * 1000)}</time>
                 <span>offset {exact(message.offset)}</span>
               </MessageText>
             </li>

@@ -2,6 +2,7 @@
 
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { Connections } from "./connections";
 import { Limits } from "./limits";
 import { Overview } from "./overview";
 import { to, useRoute, type Route, type View } from "./route";
@@ -14,6 +15,7 @@ import { Topics } from "./topics";
 const TABS: [View, string][] = [
   ["overview", "Overview"],
   ["topics", "Topics"],
+  ["connections", "Connections"],
   ["slow", "Slow consumers"],
   ["limits", "Limits"],
 ];
@@ -29,6 +31,11 @@ function App() {
       <header>
         <h1>
           <img src="icon.svg" alt="" width="24" height="24" /> Crore
+          {state.stats !== null && (
+            <small>
+              {state.stats.version} on {state.stats.host}
+            </small>
+          )}
         </h1>
         <nav aria-label="Views">
           {TABS.map(([view, name]) => (
@@ -65,11 +72,24 @@ function App() {
 
 function Page({ state, route }: { state: State; route: Route }) {
   if (route.view === "topics") return <Topics filter={route.of || "#"} />;
+  if (route.view === "unknown") return <Unknown />;
+  if (route.view === "connections") return <Connections />;
   if (route.view === "topic") return <TopicView key={route.of} name={route.of} />;
   if (state.stats === null) return <p class="hint">{state.link === "lost" ? "" : "Asking the server\u2026"}</p>;
   if (route.view === "slow") return <Slow stats={state.stats} />;
   if (route.view === "limits") return <Limits stats={state.stats} />;
   return <Overview state={state} stats={state.stats} />;
+}
+
+function Unknown() {
+  return (
+    <section class="panel" aria-labelledby="unknown">
+      <h2 id="unknown">There is no such page</h2>
+      <p>
+        <code>{location.hash}</code> names no view of the console. <a href="#/">Go to the overview</a>
+      </p>
+    </section>
+  );
 }
 
 const LINKS: Record<State["link"], string> = {

@@ -5,7 +5,9 @@ import { Chart } from "./chart";
 import { bytes, count, duration, exact, many, micros, percent, rate } from "./format";
 import { LimitRows, nearest } from "./limits";
 import { Meter, Table } from "./parts";
+import { FirstSteps, Refusals, Server } from "./server";
 import type { State } from "./store";
+import { transport } from "./transports";
 
 export function Overview({ state, stats }: { state: State; stats: Stats }) {
   const { history: h } = state;
@@ -13,6 +15,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
   const common = { time: h.time, theme };
   return (
     <>
+      {stats.messages.in_total === 0 && stats.topics === 0 && <FirstSteps stats={stats} />}
       <Tiles stats={stats} />
       <div class="charts">
         <Chart
@@ -59,6 +62,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
         />
       </div>
       <Shards shards={stats.shards} />
+      <Refusals stats={stats} />
       <section class="panel" aria-labelledby="near">
         <h2 id="near">Nearest limits</h2>
         <LimitRows limits={nearest(stats.limits).slice(0, 3)} />
@@ -66,6 +70,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
           <a href="#/limits">All limits</a>
         </p>
       </section>
+      <Server stats={stats} />
     </>
   );
 }
@@ -88,7 +93,7 @@ function Tiles({ stats }: { stats: Stats }) {
         {stats.latency_us.count === 0 ? "nothing was delivered" : `p50 ${micros(stats.latency_us.p50)} · max ${micros(stats.latency_us.max)}`}
       </Tile>
       <Tile name="Memory a connection" value={bytes(memory.per_connection_bytes)} id="memory">
-        {memory.per_connection_bytes === null ? "told from 1,000 connections on" : "with logs and topics, without the kernel"}
+        {memory.per_connection_bytes === null ? "shown when there are 1,000 connections or more" : "with logs and topics, without the kernel"}
       </Tile>
       <Tile name="Memory" value={bytes(memory.pss_bytes)} id="pss">
         {bytes(stats.log.bytes)} in logs · {many(stats.topics, "topic")}
@@ -97,7 +102,7 @@ function Tiles({ stats }: { stats: Stats }) {
         {bytes(stats.slow.outbox_bytes)} waiting · {many(stats.slow.gaps_total, "gap")} told
       </Tile>
       <Tile name="Up for" value={duration(stats.uptime_s)} id="uptime">
-        {rate(stats.accepts_per_s)}/s come · {rate(stats.closes_per_s)}/s go
+        {rate(stats.accepts_per_s)} opened/s · {rate(stats.closes_per_s)} closed/s
       </Tile>
     </dl>
   );
@@ -148,18 +153,4 @@ function Shards({ shards }: { shards: Shard[] }) {
       </Table>
     </section>
   );
-}
-
-const TRANSPORTS: Record<string, string> = {
-  http: "HTTP",
-  longpoll: "long-poll",
-  sse: "SSE",
-  websocket: "WebSocket",
-  mqtt: "MQTT",
-  mqtt_websocket: "MQTT over WebSocket",
-};
-
-/** How a transport of the API is called. */
-export function transport(name: string): string {
-  return TRANSPORTS[name] ?? name;
 }

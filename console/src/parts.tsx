@@ -68,6 +68,29 @@ export function Breaking({ children }: { children: string }) {
   );
 }
 
+interface QuestionProps {
+  label: string;
+  yes: string;
+  no: string;
+  answer: (sure: boolean) => void;
+  children: ComponentChildren;
+}
+
+/** A question before something is done that cannot be taken back. */
+export function Question({ label, yes, no, answer, children }: QuestionProps) {
+  return (
+    <div class="row ask" role="alertdialog" aria-label={label}>
+      <p class="grow">{children}</p>
+      <button type="button" class="danger" onClick={() => answer(true)}>
+        {yes}
+      </button>
+      <button type="button" class="quiet" onClick={() => answer(false)}>
+        {no}
+      </button>
+    </div>
+  );
+}
+
 /** Words where something did not work. */
 export function Trouble({ children }: { children: ComponentChildren }) {
   return (

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-export type View = "overview" | "topics" | "topic" | "slow" | "limits";
+export type View = "overview" | "topics" | "topic" | "connections" | "slow" | "limits" | "unknown";
 
 export interface Route {
   view: View;
@@ -10,7 +10,7 @@ export interface Route {
   of: string;
 }
 
-const VIEWS: readonly View[] = ["topics", "topic", "slow", "limits"];
+const VIEWS: readonly View[] = ["topics", "topic", "connections", "slow", "limits"];
 
 export function to(view: View, of = ""): string {
   return of === "" ? `#/${view}` : `#/${view}/${encodeURIComponent(of)}`;
@@ -18,7 +18,7 @@ export function to(view: View, of = ""): string {
 
 export function parse(hash: string): Route {
   const [, name = "", ...rest] = hash.split("/");
-  const view = VIEWS.find((known) => known === name) ?? "overview";
+  const view = name === "" ? "overview" : (VIEWS.find((known) => known === name) ?? "unknown");
   try {
     return { view, of: decodeURIComponent(rest.join("/")) };
   } catch {

@@ -2,10 +2,9 @@
 
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError, Connection, Stats } from "./api";
-import { bytes, duration, exact, rate } from "./format";
-import { transport } from "./overview";
-import { Breaking, Table, Trouble } from "./parts";
-import { to } from "./route";
+import { ConnectionTable } from "./connections";
+import { bytes, exact, rate } from "./format";
+import { Trouble } from "./parts";
 import { useApi } from "./store";
 
 const EVERY_MS = 2_000;
@@ -43,12 +42,6 @@ export function Slow({ stats }: { stats: Stats }) {
     };
   }, [api, again]);
 
-  const disconnect = (id: string) =>
-    api.disconnect(id).then(
-      () => ask(again + 1),
-      (error: ApiError) => (error.status === 404 ? ask(again + 1) : say(error.message)),
-    );
-
   return (
     <section class="panel" aria-labelledby="slow">
       <h2 id="slow">Slow consumers</h2>
@@ -77,40 +70,7 @@ export function Slow({ stats }: { stats: Stats }) {
         reaches back.
       </p>
       {trouble !== "" && <Trouble>{trouble}</Trouble>}
-      <Table label="Slow consumers" heads={["Connection", "Transport", "Address", "User", "Topics", "#Waiting", "State", "#Silent for", "Action"]}>
-        {slow.map((one) => (
-          <tr key={one.id}>
-            <th scope="row">
-              <code>{one.id}</code>
-            </th>
-            <td>{transport(one.transport)}</td>
-            <td>{one.address ?? "\u2013"}</td>
-            <td>{one.user ?? one.client_id ?? "\u2013"}</td>
-            <td class="name">
-              {one.topics.slice(0, 3).map((name, i) => (
-                <>
-                  {i > 0 && ", "}
-                  <a href={to("topic", name)}>
-                    <Breaking>{name}</Breaking>
-                  </a>
-                </>
-              ))}
-              {one.topic_count > 3 && ` and ${exact(one.topic_count - 3)} more`}
-              {one.filters.slice(0, 3).map((filter) => (
-                <code key={filter}> {filter}</code>
-              ))}
-            </td>
-            <td class="n">{bytes(one.outbox_bytes)}</td>
-            <td>{one.behind ? "reads from the log" : one.state}</td>
-            <td class="n">{duration(one.silent_s)}</td>
-            <td>
-              <button type="button" class="quiet" aria-label={`Disconnect ${one.id}`} onClick={() => void disconnect(one.id)}>
-                Disconnect
-              </button>
-            </td>
-          </tr>
-        ))}
-      </Table>
+      <ConnectionTable label="Slow consumers" connections={slow} ended={() => ask(again + 1)} complain={say} />
       {slow.length === 0 && trouble === "" && <p class="hint">Nobody is slow.</p>}
       {more && <p class="hint">There are more; these are the first that were found.</p>}
     </section>

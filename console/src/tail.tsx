@@ -1,20 +1,22 @@
 /**
- * Messages as they come, newest first, over Crore's own event stream.
+ * Messages as they come, the newest last, over Crore's own event stream.
  *
  * What publishers send is shown as text and never as anything else. At most so many stay on the page, and they are drawn four times a
  * second at most, so that a busy topic does not stall the browser; what passes between is counted.
  */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { tailPath, type Envelope } from "./api";
 import { MessageText } from "./message";
 import { Breaking } from "./parts";
-import { exact } from "./format";
+import { exact, moment } from "./format";
 import { store, useStore } from "./store";
 import { follow } from "./stream";
 
 const KEPT = 200;
 const DRAW_EVERY_MS = 250;
+/** So near the end a list counts as read to its end. */
+const END_PX = 40;
 
 interface Row {
   number: number;
@@ -23,7 +25,13 @@ interface Row {
   message: Envelope;
 }
 
-export function Tail({ of }: { of: { topic: string } | { filter: string } }) {
+interface TailProps {
+  of: { topic: string } | { filter: string };
+  /** Messages came, and are drawn. */
+  came?: () => void;
+}
+
+export function Tail({ of, came }: TailProps) {
   const { token } = useStore();
   const [rows, draw] = useState<Row[]>([]);
   const [link, say] = useState("connecting");
@@ -31,6 +39,14 @@ export function Tail({ of }: { of: { topic: string } | { filter: string } }) {
   const held = useRef({ fresh: [] as Row[], seen: 0, paused: false });
   held.current.paused = paused;
   const path = tailPath(of);
+  const list = useRef<HTMLDivElement>(null);
+  const atEnd = useRef(true);
+
+  // The newest stays in sight, unless somebody has scrolled back to read.
+  useLayoutEffect(() => {
+    const box = list.current;
+    if (box !== null && atEnd.current) box.scrollTop = box.scrollHeight;
+  }, [rows]);
 
   useEffect(() => {
     const own = held.current;
@@ -40,9 +56,10 @@ export function Tail({ of }: { of: { topic: string } | { filter: string } }) {
     say("connecting");
     const flush = window.setInterval(() => {
       if (own.paused || own.fresh.length === 0) return;
-      const fresh = own.fresh.reverse();
+      const fresh = own.fresh;
       own.fresh = [];
-      draw((before) => [...fresh, ...before].slice(0, KEPT));
+      draw((before) => [...before, ...fresh].slice(-KEPT));
+      came?.();
     }, DRAW_EVERY_MS);
     const stop = follow(path, token, 0, {
       open: () => say("live"),
@@ -53,7 +70,7 @@ export function Tail({ of }: { of: { topic: string } | { filter: string } }) {
         own.seen += 1;
         own.fresh.push({
           number: own.seen,
-          time: new Date().toLocaleTimeString([], { hour12: false }),
+          time: moment(Date.now()),
           gap,
           message: gap ? { topic: data, id: "" } : envelope(data),
         });
@@ -65,6 +82,11 @@ export function Tail({ of }: { of: { topic: string } | { filter: string } }) {
       stop();
     };
   }, [path, token]);
+
+  const look = () => {
+    const box = list.current;
+    atEnd.current = box === null || box.scrollHeight - box.scrollTop - box.clientHeight < END_PX;
+  };
 
   return (
     <section class="panel tail" aria-labelledby="tail">
@@ -83,7 +105,7 @@ export function Tail({ of }: { of: { topic: string } | { filter: string } }) {
         <span class={link === "live" ? "dot live" : "dot lost"} aria-hidden="true" /> {link}
         {held.current.seen > 0 && ` · ${exact(held.current.seen)} came, the newest ${KEPT} are kept`}
       </p>
-      <div class="messages" role="log" aria-live="off" aria-label="Messages, newest first" tabIndex={0}>
+      <div class="messages" role="log" aria-live="off" aria-label="Messages, the newest last" tabIndex={0} ref={list} onScroll={look}>
         <ol>
           {rows.map((row) => (
             <MessageRow key={row.number} row={row} named={"filter" in of} />

@@ -1,6 +1,6 @@
 /** One topic: its info, a live tail, a box to publish, and what is kept. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, type Message, type Topic } from "./api";
 import { bytes, duration, exact } from "./format";
 import { Kept } from "./kept";
@@ -13,7 +13,7 @@ import { Tail } from "./tail";
 const EVERY_MS = 2_000;
 
 export function TopicView({ name }: { name: string }) {
-  const { info, trouble } = useInfo(name);
+  const { info, trouble, ask } = useInfo(name);
   return (
     <>
       <p class="crumbs">
@@ -24,7 +24,7 @@ export function TopicView({ name }: { name: string }) {
       </p>
       <Info name={name} info={info} trouble={trouble} />
       <div class="columns">
-        <Tail of={{ topic: name }} />
+        <Tail of={{ topic: name }} came={ask} />
         <Publish key={name} topic={name} />
       </div>
       <Kept name={name} info={info} />
@@ -33,10 +33,11 @@ export function TopicView({ name }: { name: string }) {
 }
 
 /** How the topic stands, asked for again and again; none while it does not exist. */
-function useInfo(name: string): { info: Topic | null; trouble: string } {
+function useInfo(name: string): { info: Topic | null; trouble: string; ask: () => void } {
   const api = useApi();
   const [info, show] = useState<Topic | null>(null);
   const [trouble, say] = useState("");
+  const now = useRef(() => {});
 
   useEffect(() => {
     let timer = 0;
@@ -55,6 +56,10 @@ function useInfo(name: string): { info: Topic | null; trouble: string } {
       }
       if (!gone) timer = window.setTimeout(() => void ask(), EVERY_MS);
     };
+    now.current = () => {
+      clearTimeout(timer);
+      void ask();
+    };
     show(null);
     void ask();
     return () => {
@@ -62,7 +67,7 @@ function useInfo(name: string): { info: Topic | null; trouble: string } {
       clearTimeout(timer);
     };
   }, [api, name]);
-  return { info, trouble };
+  return { info, trouble, ask: () => now.current() };
 }
 
 function Info({ name, info, trouble }: { name: string; info: Topic | null; trouble: string }) {

@@ -207,6 +207,8 @@ pub struct Which {
     pub transport: Option<Transport>,
     /// Only connections of this user.
     pub user: Option<Box<str>>,
+    /// Only connections from this address, as [`Connection::address`] has it.
+    pub address: Option<IpAddr>,
     /// Only connections that subscribe to a topic that it matches, or to a filter that it covers.
     pub filter: Option<Box<[u8]>>,
     /// Only connections with bytes that wait for their socket.

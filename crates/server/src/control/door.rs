@@ -4,8 +4,10 @@
 //! whatever names it has and whatever authority signed it. A program that took the port from this server lacks the certificate's
 //! key, so that it gets neither the operator's token nor a request.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crore_net::stream::Handle;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -33,6 +35,26 @@ pub struct Door {
     tls: Option<TlsConnector>,
     /// Permits for tails.
     pub room: Arc<Semaphore>,
+    /// Tails that are open, by topic.
+    tails: Arc<Mutex<HashMap<String, u32>>>,
+}
+
+/// A tail of a topic that is open, until this is dropped.
+pub struct OpenTail {
+    door: Door,
+    topic: String,
+}
+
+impl Drop for OpenTail {
+    fn drop(&mut self) {
+        let mut tails = self.door.tails.lock().expect("nobody panics with it");
+        if let Entry::Occupied(mut count) = tails.entry(std::mem::take(&mut self.topic)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 impl Door {
@@ -49,7 +71,30 @@ impl Door {
             address,
             tls: tls.map(|tls| connector(tls.handle.clone())),
             room: Arc::new(Semaphore::new(TAILS_MAX)),
+            tails: Arc::default(),
         }
+    }
+
+    /// Notes that a tail of this topic is open.
+    pub fn open_tail(&self, topic: &str) -> OpenTail {
+        let mut tails = self.tails.lock().expect("nobody panics with it");
+        *tails.entry(topic.to_string()).or_default() += 1;
+        OpenTail {
+            door: self.clone(),
+            topic: topic.to_string(),
+        }
+    }
+
+    /// Of so many subscribers of a topic, those that are no tails.
+    pub fn without_tails(&self, topic: &str, subscribers: u32) -> u32 {
+        let tails = self.tails.lock().expect("nobody panics with it");
+        subscribers.saturating_sub(tails.get(topic).copied().unwrap_or_default())
+    }
+
+    /// The data port, as a client on this host writes it.
+    pub fn url(&self) -> String {
+        let scheme = if self.is_sealed() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// Whether it takes TLS only.

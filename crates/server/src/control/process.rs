@@ -22,6 +22,12 @@ pub fn pss_bytes() -> Option<u64> {
     bytes
 }
 
+/// The host's name, or none of it where `/proc` cannot be read.
+pub fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_string()
+}
+
 /// Its resident memory, in bytes, which is cheap to know.
 pub fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;

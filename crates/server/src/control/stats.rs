@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
 use crore_broker::account::Part;
-use crore_broker::{ShardId, Transport};
+use crore_broker::{Reason, ShardId, Transport};
 use crore_net::memory;
 use futures_util::stream;
 use serde::Serialize;
@@ -34,6 +34,10 @@ pub struct Stats {
     uptime_s: u64,
     /// Of the server.
     version: &'static str,
+    /// The name of the host.
+    host: String,
+    /// Where clients find the server.
+    url: String,
     /// What the rates are over.
     interval_s: f64,
     connections: Connections,
@@ -50,6 +54,8 @@ pub struct Stats {
     /// MQTT sessions, connected or away.
     sessions: u64,
     slow: Slow,
+    /// Clients that were refused, by reason.
+    refusals: Vec<Refused>,
     log: Log,
     memory: Memory,
     shards: Vec<ShardStats>,
@@ -111,6 +117,34 @@ pub struct Slow {
     gaps_per_s: f64,
     gaps_total: u64,
 }
+
+/// Refusals for one reason.
+#[derive(Serialize, ToSchema)]
+pub struct Refused {
+    /// In a few words.
+    reason: &'static str,
+    /// Since the process began.
+    total: u64,
+    per_s: f64,
+}
+
+/// The reasons of refusals, each with its count in a shard.
+const REFUSALS: [(&str, fn(&Snapshot) -> u64); 8] = [
+    ("no room for the connection", |s| {
+        s.stats.turned_away + s.turns.shed
+    }),
+    ("a limit was reached", |s| {
+        s.stats.closed[Reason::Full as usize]
+    }),
+    ("the protocol was broken", |s| {
+        s.stats.closed[Reason::Refused as usize]
+    }),
+    ("credentials were not valid", |s| s.stats.refused),
+    ("no right to do this", |s| s.stats.denied),
+    ("another Host than the loopback", |s| s.stats.foreign_hosts),
+    ("another origin", |s| s.stats.foreign_origins),
+    ("an MQTT packet", |s| s.stats.mqtt_refused),
+];
 
 /// What is kept.
 #[derive(Serialize, ToSchema)]
@@ -204,6 +238,8 @@ impl Stats {
             time_ms: unix_ms(),
             uptime_s: plane.uptime().as_secs(),
             version: env!("CARGO_PKG_VERSION"),
+            host: process::host(),
+            url: plane.door().url(),
             interval_s: round(passed),
             connections: Connections {
                 total: connections,
@@ -231,6 +267,14 @@ impl Stats {
                 gaps_per_s: rate(&|s| s.stats.gaps),
                 gaps_total: total(|s| s.stats.gaps),
             },
+            refusals: REFUSALS
+                .iter()
+                .map(|(reason, of)| Refused {
+                    reason,
+                    total: total(*of),
+                    per_s: rate(of),
+                })
+                .collect(),
             log: Log {
                 messages: total(|s| u64::from(s.accounts.log_messages)),
                 bytes: total(|s| s.accounts.log_bytes as u64),

@@ -186,6 +186,9 @@ struct Which {
     /// Those of this user
     #[arg(long, value_parser = values::line)]
     user: Option<String>,
+    /// Those from this address
+    #[arg(long, value_name = "IP")]
+    address: Option<std::net::IpAddr>,
     /// Those that subscribe to a topic that it matches
     #[arg(long, value_parser = values::line)]
     filter: Option<String>,
@@ -214,6 +217,7 @@ impl Which {
         let text = |name, value: &Option<String>| Some((name, json!(value.as_ref()?)));
         [
             text("user", &self.user),
+            text("address", &self.address.map(|it| it.to_string())),
             text("filter", &self.filter),
             text("transport", &self.transport),
             self.slow.then_some(("slow", json!(true))),

@@ -116,7 +116,7 @@ fn what_is_published_in_the_box_comes_back_as_text() {
     browser.click("form button[type=submit]");
     browser.expect(
         "form [role=status]",
-        "Published at offset .*; 1 subscriber is there",
+        "Published at offset .*; 0 subscribers are there",
     );
     browser.expect(".tail .messages pre", "taken");
     assert_eq!(browser.texts(".tail .messages pre"), [text]);
@@ -128,8 +128,11 @@ fn what_is_published_in_the_box_comes_back_as_text() {
     assert_eq!(browser.manners()["title"], "Crore");
     // A message that is published elsewhere is heard too, and the info follows.
     publish(&server, "a/b", "from outside");
-    browser.expect(".tail .messages pre", "^from outside$");
+    browser.expect(".tail .messages li:nth-child(2) pre", "^from outside$");
+    browser.expect(".kept li:nth-child(3) pre", "^from outside$");
     browser.expect(".facts", "Messages kept3");
+    // The page itself is no subscriber.
+    browser.expect(".facts", "Subscribers0");
     browser.expect_no_complaints();
 }
 
@@ -296,6 +299,97 @@ fn who_reads_too_slowly_is_listed_and_can_be_disconnected() {
     drop(slow);
 }
 
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn connections_are_found_and_ended_after_a_question() {
+    let server = Server::with_admin("");
+    let crowd = subscribers(&server, 60);
+    let mut browser = Browser::on(&server, "/connections");
+    let rows = ".connections tbody tr";
+    browser.expect(
+        ".connections tbody tr:nth-child(50)",
+        "SSE.*127.0.0.1.*crowd",
+    );
+    browser.click(".connections nav button:last-child");
+    browser.expect(".connections nav span", "^Page 2$");
+    browser.expect(".connections tbody tr:nth-child(10)", "crowd");
+    assert_eq!(browser.texts(rows).len(), 10);
+    browser.fill("input[name=address]", "127.0.0.9");
+    browser.click("form button[type=submit]");
+    browser.expect(".connections", "No connection is like this.$");
+    browser.fill("input[name=address]", "127.0.0.1");
+    browser.fill("input[name=filter]", "crowd");
+    browser.tell(json!({ "do": "select", "at": "select[name=transport]", "value": "sse" }));
+    browser.click("form button[type=submit]");
+    browser.expect(".connections tbody tr:nth-child(50)", "crowd");
+    browser.click("form button.quiet");
+    browser.expect(
+        ".connections [role=alertdialog]",
+        "filter crowd and address 127.0.0.1 and transport sse",
+    );
+    browser.click(".connections [role=alertdialog] button.danger");
+    browser.expect(".connections", "No connection is like this.$");
+    browser.expect_no_complaints();
+    drop(crowd);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn an_empty_server_says_how_to_publish_and_who_it_is() {
+    let server = Server::with_admin("");
+    let mut browser = Browser::on(&server, "/");
+    let command = format!("curl -d 'first message' {}", server.url("/pub/hello"));
+    browser.expect(".first pre", &command.replace('.', r"\."));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    let who = format!("^{} on {}$", env!("CARGO_PKG_VERSION"), host.trim());
+    browser.expect("h1 small", &who);
+    publish(&server, "hello", "first message");
+    browser.expect("[data-tile=in] .note", r"\b1 since start");
+    assert_eq!(browser.texts(".first"), [""; 0]);
+    browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn refusals_are_counted_by_reason() {
+    let server = Server::with_admin("[access]\n");
+    let mut browser = Browser::on(&server, "/");
+    browser.expect(".refusals", "Nobody was refused");
+    for _ in 0..3 {
+        let status = curl(&["-d", "x", &server.url("/pub/a")]);
+        assert!(!status.is_empty());
+    }
+    browser.expect(".refusals tbody tr", "^no right to do this3");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_reload_and_a_drain_are_asked_about_first() {
+    let server = Server::with_admin("[heartbeat]\ninterval_s = 50\n");
+    let mut browser = Browser::on(&server, "/");
+    let settings = std::fs::read_to_string(server.settings_file()).expect("settings");
+    let changed = settings.replace("interval_s = 50", "interval_s = 40");
+    std::fs::write(server.settings_file(), changed).expect("a file");
+    browser.click(".server button:text-is('Reload settings')");
+    browser.click(".server [role=alertdialog] button.quiet");
+    browser.click(".server button:text-is('Reload settings')");
+    browser.click(".server [role=alertdialog] button.danger");
+    browser.expect(".server [role=status]", "^Changed: heartbeat.interval_s.$");
+    browser.click(".server button:text-is('Drain')");
+    browser.expect(".server [role=alertdialog]", "Move 0 clients off");
+    browser.click(".server [role=alertdialog] button.quiet");
+    browser.expect(".link", "live");
+    browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_place_that_does_not_exist_is_told() {
+    let server = Server::with_admin("");
+    let mut browser = Browser::on(&server, "/nothing");
+    browser.expect("main", "There is no such page.*#/nothing");
+}
+
 /// Writes pictures of every view to the directory that `CRORE_SHOTS` names, or else to a temporary one: somebody should look at them.
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
@@ -321,6 +415,7 @@ fn it_is_readable_in_light_and_dark_and_on_a_phone() {
             ("overview", "/", "[data-tile=connections]"),
             ("topics", "/topics", "tbody tr"),
             ("topic", "/topic/crowd", ".kept li"),
+            ("connections", "/connections", "tbody tr"),
             ("slow", "/slow", ".facts"),
             ("limits", "/limits", ".limits li"),
         ] {
@@ -341,16 +436,17 @@ fn it_is_readable_in_light_and_dark_and_on_a_phone() {
             browser.expect_no_complaints();
         }
     }
-    assert_ne!(backgrounds[0], backgrounds[5], "light is not dark");
+    let (light, dark, phone) = (0, backgrounds.len() / 3, backgrounds.len() * 2 / 3);
+    assert_ne!(backgrounds[light], backgrounds[dark], "light is not dark");
     assert_eq!(
-        backgrounds[5], backgrounds[10],
+        backgrounds[dark], backgrounds[phone],
         "dark is dark on a phone too"
     );
     // The button goes from what the system prefers (here dark) over dark to light.
     browser.click("header .tools button");
-    assert_eq!(browser.manners()["background"], backgrounds[5]);
+    assert_eq!(browser.manners()["background"], backgrounds[dark]);
     browser.click("header .tools button");
-    assert_eq!(browser.manners()["background"], backgrounds[0]);
+    assert_eq!(browser.manners()["background"], backgrounds[light]);
     if std::env::var_os("CRORE_SHOTS").is_none() {
         let _ = std::fs::remove_dir_all(&shots);
     }

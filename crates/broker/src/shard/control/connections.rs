@@ -3,6 +3,7 @@
 use crate::mail::orders::{Connection, Connections, Ended, Which};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use crore_wire::topic;
 
@@ -46,7 +47,7 @@ impl Shard {
     ) -> Connections {
         let mut connections = Vec::new();
         let next = self.page_of(from, |slot| {
-            if self.is_one_of(slot, which) {
+            if self.is_one_of(slot, which, io) {
                 connections.push(self.describe(slot, NAMES_IN_LIST, io));
             }
             connections.len() < most
@@ -82,7 +83,7 @@ impl Shard {
             id,
             transport: row.transport(),
             waits: row.state == State::Waiting,
-            address: self.front.conns.relayed(slot).or_else(|| io.peer(row.link)),
+            address: self.address_of(slot, io),
             user: self.front.user_of(id).into(),
             session: self.front.session_of(slot),
             topics: named(names, topics),
@@ -103,12 +104,19 @@ impl Shard {
             .collect()
     }
 
-    fn is_one_of(&self, slot: u32, which: &Which) -> bool {
+    /// The address as it is shown: a trusted proxy's word, or the peer's.
+    fn address_of<I: Io>(&self, slot: u32, io: &I) -> Option<IpAddr> {
+        let link = self.front.conns.get(slot).link;
+        self.front.conns.relayed(slot).or_else(|| io.peer(link))
+    }
+
+    fn is_one_of<I: Io>(&self, slot: u32, which: &Which, io: &I) -> bool {
         let row = self.front.conns.get(slot);
         which.transport.is_none_or(|kind| row.transport() == kind)
             && (!which.slow || row.outbox != NONE)
             && (which.user.as_deref())
                 .is_none_or(|user| self.front.user_of(self.front.conns.id_of(slot)) == user)
+            && (which.address).is_none_or(|from| self.address_of(slot, io) == Some(from))
             && (which.filter.as_deref()).is_none_or(|filter| {
                 let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
                 self.front.all_topics_of(slot).iter().any(is)
@@ -123,7 +131,7 @@ impl Shard {
     pub(super) fn end_connections<I: Io>(&mut self, which: &Which, from: u32, io: &mut I) -> Ended {
         let mut due = Vec::new();
         let next = self.page_of(from, |slot| {
-            if self.is_one_of(slot, which) {
+            if self.is_one_of(slot, which, &*io) {
                 due.push(self.front.conns.id_of(slot));
             }
             due.len() < ENDED_PER_TURN

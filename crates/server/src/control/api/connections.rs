@@ -2,6 +2,8 @@
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 
+use std::net::IpAddr;
+
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -64,6 +66,9 @@ pub struct Listed {
     filter: Option<String>,
     /// Those of this user.
     user: Option<String>,
+    /// Those from this address.
+    #[param(value_type = Option<String>)]
+    address: Option<IpAddr>,
     /// Those for which something waits.
     slow: Option<bool>,
     /// Connections of a page, 1 to 1000; 100 without it.
@@ -82,6 +87,9 @@ pub struct ToEnd {
     filter: Option<String>,
     /// Those of this user.
     user: Option<String>,
+    /// Those from this address.
+    #[schema(value_type = Option<String>)]
+    address: Option<IpAddr>,
     /// Those for which something waits.
     slow: Option<bool>,
 }
@@ -95,6 +103,7 @@ pub struct Ended {
 fn which(
     transport: Option<&str>,
     user: Option<String>,
+    address: Option<IpAddr>,
     given: Option<&str>,
     slow: Option<bool>,
 ) -> Result<Which, ApiError> {
@@ -112,6 +121,7 @@ fn which(
     Ok(Which {
         transport: transport.map(known).transpose()?,
         user: user.map(String::into_boxed_str),
+        address: address.map(|it| it.to_canonical()),
         filter: given.map(|given| filter(Some(given))).transpose()?,
         slow: slow.unwrap_or_default(),
     })
@@ -206,6 +216,7 @@ pub async fn list(
     let which = which(
         asked.transport.as_deref(),
         asked.user,
+        asked.address,
         asked.filter.as_deref(),
         asked.slow,
     )?;
@@ -275,7 +286,7 @@ pub async fn end(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<E
     }
 }
 
-/// End connections by user, filter or transport
+/// End connections by user, address, filter or transport
 #[utoipa::path(
     post,
     path = "/api/v1/connections/disconnect",
@@ -295,12 +306,16 @@ pub async fn end_all(
     let which = which(
         asked.transport.as_deref(),
         asked.user,
+        asked.address,
         asked.filter.as_deref(),
         asked.slow,
     )?;
-    let nothing = which.transport.is_none() && which.user.is_none() && which.filter.is_none();
+    let nothing = which.transport.is_none()
+        && which.user.is_none()
+        && which.address.is_none()
+        && which.filter.is_none();
     if nothing && !which.slow {
-        let why = "name whom to disconnect: user, filter, transport or slow; POST /api/v1/drain is for everybody";
+        let why = "name whom to disconnect: user, address, filter, transport or slow; POST /api/v1/drain is for everybody";
         return Err(ApiError::bad(why));
     }
     let mut disconnected = 0;

@@ -21,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::ApiError;
 use crate::client::server::escape;
-use crate::control::door::{Door, Stream, TAILS_MAX};
+use crate::control::door::{Door, OpenTail, Stream, TAILS_MAX};
 use crate::control::plane::Plane;
 use crate::settings::access::operator_token;
 
@@ -91,7 +91,8 @@ pub async fn tail(
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
     ];
-    Ok((headers, pass_on(rest, stream, permit)).into_response())
+    let tail = asked.topic.as_deref().map(|topic| door.open_tail(topic));
+    Ok((headers, pass_on(rest, stream, (permit, tail))).into_response())
 }
 
 /// HTTP/1.0, so that the stream comes without chunks and ends with its connection.
@@ -189,7 +190,11 @@ async fn refused(
 }
 
 /// The stream as a body; the connection closes when the client that asked has gone.
-fn pass_on(rest: Vec<u8>, stream: Stream, permit: OwnedSemaphorePermit) -> Body {
+fn pass_on(
+    rest: Vec<u8>,
+    stream: Stream,
+    permit: (OwnedSemaphorePermit, Option<OpenTail>),
+) -> Body {
     let begun = (Some(rest).filter(|rest| !rest.is_empty()), stream, permit);
     Body::from_stream(stream::try_unfold(
         begun,

@@ -33,7 +33,7 @@ pub struct Topic {
     messages: u32,
     /// What they occupy.
     bytes: u32,
-    /// Subscribers to the topic itself; those by filter are not counted.
+    /// Subscribers to the topic itself; those by filter are not counted, nor are tails of this port.
     subscribers: u32,
     /// The newest message's position, or where the topic begins.
     offset: u64,
@@ -141,7 +141,7 @@ pub struct Published {
     offset: u64,
     /// The life of the log.
     epoch: u32,
-    /// Subscribers to the topic, and shards with subscribers by filter.
+    /// Subscribers to the topic, without tails of this port, and shards with subscribers by filter.
     subscribers: u32,
     /// Messages kept.
     messages: u32,
@@ -177,12 +177,14 @@ pub(super) fn filter(given: Option<&str>) -> Result<Box<[u8]>, ApiError> {
 
 fn described(plane: &Plane, home: ShardId, topic: &orders::Topic) -> Topic {
     let world = plane.life().world();
+    let name = text(&topic.name);
+    let others = plane.door().without_tails(&name, topic.info.subscribers);
     Topic {
-        name: text(&topic.name),
+        name,
         home,
         messages: topic.info.messages,
         bytes: topic.bytes,
-        subscribers: topic.info.subscribers,
+        subscribers: others,
         offset: topic.info.offset,
         epoch: topic.info.epoch,
         requested_s: topic.info.requested_s,
@@ -429,6 +431,7 @@ pub async fn publish(
         message.key.as_bytes(),
     )
     .map_err(ApiError::bad)?;
+    let topic = message.topic;
     let order = Control::Publish(Box::new(Publishing {
         name,
         data,
@@ -446,7 +449,7 @@ pub async fn publish(
         Report::Outcome(Outcome::Done(info)) => Ok(Json(Published {
             offset: info.offset,
             epoch: info.epoch,
-            subscribers: info.subscribers,
+            subscribers: plane.door().without_tails(&topic, info.subscribers),
             messages: info.messages,
         })),
         Report::Outcome(Outcome::Unknown) => Err(unknown()),
