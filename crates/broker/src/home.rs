@@ -63,6 +63,7 @@ use crate::base::work::{FILTERS_PER_STEP, Steps};
 use crate::budget::admission::shares::Holders;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Stats;
+use crate::budget::world::World;
 use crate::filters::matching::Matching;
 use crate::home::answers::Answers;
 pub(crate) use crate::home::around::Around;
@@ -135,6 +136,18 @@ pub struct Home {
 }
 
 impl Home {
+    /// The home `me` of a world, without topics.
+    pub(crate) fn of(world: &World, me: ShardId) -> Self {
+        Home::new(
+            &world.settings,
+            &world.rules,
+            world.admission.clone(),
+            world.epoch,
+            (world.placement(), me),
+            world.seed,
+        )
+    }
+
     /// The home `me` without topics. `admission` counts the topics of each client; `epoch` names the life of its logs; the homes of
     /// `placement` share the budget of the logs; `seed` keys the hashes of messages and of their keys.
     pub fn new(

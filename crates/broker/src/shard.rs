@@ -57,6 +57,8 @@ use crate::shard::waiting::Waiting;
 /// A shard. Generic over [`Io`] in each call, never `dyn`.
 pub struct Shard {
     front: Front,
+    /// The topics of its partitions; a shard that is no home has none.
+    home: Option<Home>,
     /// MQTT sessions whose client ids have their home here.
     sessions: SessionsAtHome,
     /// What waits for the engine.
@@ -81,10 +83,13 @@ pub struct Shard {
 impl Shard {
     /// A shard of this world, which began at `now`.
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
+        let home = (me < world.homes).then(|| Home::of(&world, me));
+        let steps = home.as_ref().map(|home| home.steps().clone());
         Shard {
+            home,
             sessions: SessionsAtHome::new(world.placement(), me, needs_bytes),
             commits: Commits::new(world.placement(), me, world.writer.unwrap_or(0)),
-            front: Front::new(me, world, now),
+            front: Front::new(me, world, steps.unwrap_or_default(), now),
             added: Added::default(),
             sys: Gauges::new(now.s),
             draining: None,
@@ -109,7 +114,7 @@ impl Shard {
         self.front.begin_work();
         self.front.lanes.under_way_max = pace.turns_under_way;
         self.front.lanes.ask_bytes = pace.ask_bytes;
-        if let Some(home) = &mut self.front.home {
+        if let Some(home) = &mut self.home {
             home.pace = pace;
         }
     }
@@ -129,7 +134,7 @@ impl Shard {
             of(&world) == of(&self.front.world),
             "what a shard is made of stays"
         );
-        if let Some(home) = &mut self.front.home {
+        if let Some(home) = &mut self.home {
             home.change(&world, &self.front.world.rules, self.front.now);
         }
         self.review
@@ -141,7 +146,7 @@ impl Shard {
     /// The counters of this shard since it began.
     pub fn stats(&self) -> Stats {
         let mut stats = self.front.stats;
-        if let Some(home) = &self.front.home {
+        if let Some(home) = &self.home {
             stats += home.stats();
         }
         stats
@@ -194,7 +199,7 @@ impl Shard {
         self.front.conns.len() == 0
             && self.commits.len() == 0
             && self.sessions.len() == 0
-            && self.front.home.as_ref().is_none_or(Home::is_idle)
+            && self.home.as_ref().is_none_or(Home::is_idle)
             && self.added.is_told(&self.stats(), &self.accounts())
     }
 
@@ -206,7 +211,7 @@ impl Shard {
             Input::Accepted(link, peer) => self.accepted(link, peer, io),
             Input::Received(conn, bytes) => {
                 if self.front.conns.is_current(conn) {
-                    self.front.received(conn, bytes, io);
+                    self.front.received(conn, bytes, &mut self.home, io);
                 }
             }
             Input::Writable(conn) => {
@@ -237,6 +242,7 @@ impl Shard {
         }
         self.front.end_missed(about, io);
         self.front.charge_input(&mut self.sessions, io);
+        self.take_own_asks();
     }
 
     /// Ends the turn: delivers what is due within the budget and posts the mail. Says whether work
@@ -247,7 +253,7 @@ impl Shard {
         self.front.begin_work();
         // Once a turn: a snapshot of a million topics is many turns.
         self.front.ask_pages();
-        let forgets = match &mut self.front.home {
+        let forgets = match &mut self.home {
             Some(home) if !self.stopped => home.forget(&self.front.world.rules, now),
             _ => false,
         };
@@ -255,12 +261,13 @@ impl Shard {
             self.end_sessions();
         }
         // First, and not the whole budget: no delivery of this turn's frames is under way yet.
-        self.run_errands();
         self.go_on(io);
         let mut visits = self.front.visits();
         let mut more_news;
         loop {
-            more_news = self.front.tell_followers();
+            let lanes = &mut self.front.lanes;
+            let home = self.home.as_mut();
+            more_news = home.is_some_and(|home| home.tell_followers(now, lanes));
             if let Some((tells, frames)) = self.front.lanes.take_own() {
                 self.enqueue(self.front.lanes.me, tells, frames);
             }
@@ -268,9 +275,12 @@ impl Shard {
                 break;
             }
             self.front.end_broken(io);
-            self.run_errands();
+            self.take_own_asks();
             let waits = !self.has_more() || self.front.is_half_spent();
-            if waits && !self.front.lanes.has_own() && !self.front.has_news() {
+            if waits
+                && !self.front.lanes.has_own()
+                && !self.home.as_ref().is_some_and(Home::has_news)
+            {
                 break;
             }
             self.go_on(io);
@@ -286,10 +296,11 @@ impl Shard {
         if self.front.queues.has_stalled() && !self.front.must_stall() {
             self.front.release_stalled(io);
         }
-        if let Some(home) = &mut self.front.home {
+        if let Some(home) = &mut self.home {
             home.end_turn();
         }
-        self.front.charge_turn(self.commits.bytes(), io);
+        self.front
+            .charge_turn(self.home.as_mut(), self.commits.bytes(), io);
         let relieves = self.front.relieve(&mut self.sessions, io);
         self.front.begin_work();
         relieves
@@ -348,7 +359,7 @@ impl Shard {
         let from = mail.from as usize;
         self.front.lanes.to[from].under_way_bytes -= mail.credit_bytes;
         let asked = Asked {
-            asks: mail.asks.into_iter(),
+            asks: mail.asks.into(),
             bytes: mail.bytes,
             weight: mail.weight,
             stamp: mail.stamp,

@@ -16,6 +16,7 @@ use super::row::DELETED;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
+use crate::base::work::Steps;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
@@ -23,9 +24,9 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 const LOSSES_MAX: usize = 1 << 18;
 
 impl Home {
-    /// The work that it has done since it began, in steps.
-    pub fn steps(&self) -> u64 {
-        self.steps.count()
+    /// The work that it has done since it began.
+    pub fn steps(&self) -> &Steps {
+        &self.steps
     }
 
     /// Pages that are owed.
@@ -41,12 +42,12 @@ impl Home {
     /// The turn is over: the next one may read as much again.
     pub fn end_turn(&mut self) {
         self.trim_losses(LOSSES_MAX);
-        self.readings.end_turn(self.steps());
+        self.readings.end_turn(self.steps.count());
     }
 
     /// Whether a page has to wait: for others, or for the next turn, since half of this one's budget is spent here.
     pub(super) fn must_queue(&self) -> bool {
-        let spent = self.readings.spent(self.steps());
+        let spent = self.readings.spent(self.steps.count());
         !self.readings.is_empty() || spent >= u64::from(self.pace.steps_per_turn) / 2
     }
 
@@ -102,10 +103,10 @@ impl Home {
         let Some(reading) = self.readings.pop() else {
             return false;
         };
-        let before = self.steps();
+        let before = self.steps.count();
         self.steps.add(1);
         self.read(reading, rules, now, lanes);
-        let did = self.steps() - before;
+        let did = self.steps.count() - before;
         self.readings.did(did);
         true
     }

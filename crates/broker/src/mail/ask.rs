@@ -143,6 +143,21 @@ pub enum Ask {
     Unfollow(ReplyTo),
 }
 
+impl Ask {
+    /// The text that an ask other than a publish refers to.
+    pub(crate) fn text_mut(&mut self) -> Option<&mut Span> {
+        match self {
+            Ask::Attach(_, text)
+            | Ask::AttachFilters(_, text, _)
+            | Ask::LeaveFilter(text)
+            | Ask::Topic { name: text, .. }
+            | Ask::KeepLog { name: text, .. }
+            | Ask::Follow { filter: text, .. } => Some(text),
+            _ => None,
+        }
+    }
+}
+
 /// A subscription on its way to the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Attach {

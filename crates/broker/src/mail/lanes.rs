@@ -17,6 +17,10 @@ use crate::base::planted::{self, Fault};
 use crate::mail::orders::Report;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Tell};
 
+/// Room for asks of a shard to itself that is kept from turn to turn: for so many, and their bytes.
+const ASKS_KEPT: usize = 1 << 11;
+const ASK_BYTES_KEPT: usize = 64 << 10;
+
 /// Mail to one peer, and asks from it.
 #[derive(Default)]
 pub struct Lane {
@@ -41,7 +45,7 @@ pub struct Asked {
     /// What they count against the credit of their sender.
     pub weight: usize,
     /// The asks.
-    pub asks: alloc::vec::IntoIter<Ask>,
+    pub asks: VecDeque<Ask>,
     /// The bytes that their spans refer to.
     pub bytes: Vec<u8>,
     /// When the messages that they publish were read.
@@ -127,9 +131,9 @@ impl Lanes {
         waiting.map(|asked| asked.asks.len()).sum()
     }
 
-    /// Whether asks wait for a later turn.
+    /// Whether asks wait for a later turn, or the shard has asked itself something.
     pub fn has_asks(&self) -> bool {
-        self.to.iter().any(|lane| !lane.waiting.is_empty())
+        self.has_own_asks() || self.to.iter().any(|lane| !lane.waiting.is_empty())
     }
 
     /// Takes the next waiting asks, lane by lane.
@@ -159,15 +163,27 @@ impl Lanes {
         lane.under_way_bytes += weight;
         Some(Asked {
             weight,
-            asks: asks.into_iter(),
+            asks: asks.into(),
             bytes,
             stamp: self.stamp,
         })
     }
 
-    /// Whether the shard has asked itself something.
+    /// Takes carried-out asks of the shard to itself back for the next ones.
+    pub fn recycle_asks(&mut self, mut asked: Asked) {
+        let own = &mut self.to[self.me as usize];
+        let kept = asked.asks.capacity() <= ASKS_KEPT && asked.bytes.capacity() <= ASK_BYTES_KEPT;
+        if kept && own.asks.is_empty() {
+            asked.bytes.clear();
+            (own.asks, own.bytes) = (asked.asks.into(), asked.bytes);
+        }
+    }
+
+    /// Whether the shard has asked itself something that is not carried out yet.
+    #[inline]
     pub fn has_own_asks(&self) -> bool {
-        !self.to[self.me as usize].asks.is_empty()
+        let own = &self.to[self.me as usize];
+        !(own.asks.is_empty() && own.waiting.is_empty())
     }
 
     /// Whether the shard has tells for itself.

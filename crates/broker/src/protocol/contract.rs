@@ -30,6 +30,7 @@ use crate::base::ids::{ConnId, ShardId};
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{EOF, FRAMED, PAUSED, PINGS, SERVED, State};
+use crate::home::Home;
 use crate::mail::session::SessionId;
 use crate::protocol::front::Front;
 use crate::protocol::hold::Holds;
@@ -40,21 +41,33 @@ use crate::store::slab::NONE;
 
 impl Front {
     /// Bytes came from the peer, which is alive.
-    pub(crate) fn received<I: Io>(&mut self, conn: ConnId, bytes: &mut [u8], io: &mut I) {
+    pub(crate) fn received<I: Io>(
+        &mut self,
+        conn: ConnId,
+        bytes: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
         self.conns.get_mut(conn.slot).options &= !PINGS;
-        self.bytes_came(conn.slot, bytes, io);
+        self.bytes_came(conn.slot, bytes, home, io);
     }
 
     /// Bytes are to be read in the connection's protocol.
     #[inline]
-    pub(super) fn bytes_came<I: Io>(&mut self, slot: u32, bytes: &mut [u8], io: &mut I) {
+    pub(super) fn bytes_came<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
         let row = self.conns.get(slot);
         match row.state {
-            State::Proxy | State::Http => self.http_received(slot, bytes, io),
+            State::Proxy | State::Http => self.http_received(slot, bytes, home, io),
             State::Waiting | State::Poll => self.hold(slot, bytes, io),
-            State::WebSocket => self.frames_received(slot, bytes, io),
-            State::Mqtt if row.wants(FRAMED) => self.frames_received(slot, bytes, io),
-            State::Mqtt => self.mqtt_received(slot, bytes, io),
+            State::WebSocket => self.frames_received(slot, bytes, home, io),
+            State::Mqtt if row.wants(FRAMED) => self.frames_received(slot, bytes, home, io),
+            State::Mqtt => self.mqtt_received(slot, bytes, home, io),
             State::Draining => self.throw_away(slot, bytes.len(), io),
             // A client has nothing to say behind its request.
             State::Sse => {}
@@ -75,12 +88,12 @@ impl Front {
     }
 
     /// It is the connection's turn to go on with what it began.
-    pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
+    pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         match self.conns.get(conn.slot).state {
-            State::Http => self.http_resume(conn, io),
-            State::Waiting => self.request_resume(conn.slot, io),
-            State::Sse | State::WebSocket => self.stream_resume(conn, io),
-            State::Mqtt => self.mqtt_resume(conn.slot, io),
+            State::Http => self.http_resume(conn, home, io),
+            State::Waiting => self.request_resume(conn.slot, home, io),
+            State::Sse | State::WebSocket => self.stream_resume(conn, home, io),
+            State::Mqtt => self.mqtt_resume(conn.slot, home, io),
             State::Proxy | State::Poll | State::Draining => {}
         }
     }
@@ -255,17 +268,18 @@ impl Front {
         slot: u32,
         data: &[u8],
         binary: bool,
+        home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
         match self.conns.get(slot).state {
-            State::Mqtt => self.mqtt_frame(slot, data, binary, io),
+            State::Mqtt => self.mqtt_frame(slot, data, binary, home, io),
             State::Proxy
             | State::Http
             | State::Waiting
             | State::Poll
             | State::Sse
             | State::WebSocket
-            | State::Draining => self.frame_published(slot, data, binary, io),
+            | State::Draining => self.frame_published(slot, data, binary, home, io),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::base::ids::ConnId;
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
 use crate::conn::{EOF, PAUSED};
+use crate::home::Home;
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
 
@@ -92,7 +93,7 @@ impl Front {
     }
 
     /// Lets the connection whose turn it is go on, for a share of the turn's steps; says whether there was one.
-    pub(crate) fn resume_one<I: Io>(&mut self, io: &mut I) -> bool {
+    pub(crate) fn resume_one<I: Io>(&mut self, home: &mut Option<Home>, io: &mut I) -> bool {
         let Some(conn) = self.queues.next_resumed() else {
             return false;
         };
@@ -103,7 +104,7 @@ impl Front {
             // At least one step, even where the budget is spent.
             let steps = self.steps();
             self.work.quantum = self.work.until.min(steps + share).max(steps + 1);
-            self.resume(conn, io);
+            self.resume(conn, home, io);
             self.work.quantum = self.work.until;
         }
         let did = self.steps() - before;

@@ -1,9 +1,8 @@
-//! A shard's side towards clients: the rows of connections, their subscriptions, and the way to homes.
+//! A shard's side towards clients: the rows of connections, their subscriptions, and the lanes to homes.
 
 use crate::base::work::Steps;
 use crate::budget::world::World;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -17,8 +16,6 @@ use crate::conn::CLOSING;
 use crate::conn::io::Io;
 use crate::conn::topics::Topics;
 use crate::filters::matching::Matching;
-use crate::home::Home;
-use crate::mail::Ask;
 use crate::mail::lanes::Lanes;
 use crate::protocol::census::Census;
 use crate::protocol::connections::Connections;
@@ -39,14 +36,11 @@ pub struct Front {
     pub(crate) wall: Wall,
     pub(crate) conns: Connections,
     pub(crate) topics: Topics,
-    /// Requests to homes about sessions: they wait until no delivery is under way, since a will is a publish.
-    pub(crate) errands: Vec<(ShardId, Ask)>,
     /// Sessions that are given back when the publishes of their connections are answered.
     pub(crate) leaving: Farewells,
     /// MQTT clients that the server gave an id.
     pub(crate) clients_named: u64,
     pub(crate) matching: Matching,
-    pub(crate) home: Option<Home>,
     pub(crate) lanes: Lanes,
     pub(crate) deliveries: Deliveries,
     /// Connections that wait for their turn, a page or credit.
@@ -72,6 +66,8 @@ pub struct Front {
 pub(crate) struct Work {
     /// The steps that the shard itself has done.
     pub steps: Steps,
+    /// Those of its home.
+    pub home: Steps,
     /// The count of steps at which the budget is spent.
     pub until: u64,
     /// The same limit for the connection at hand, among others that wait.
@@ -79,30 +75,21 @@ pub(crate) struct Work {
 }
 
 impl Front {
-    /// A front of this world, which began at `now`.
-    pub(crate) fn new(me: ShardId, world: Arc<World>, now: Now) -> Front {
-        let home = (me < world.homes).then(|| {
-            Home::new(
-                &world.settings,
-                &world.rules,
-                world.admission.clone(),
-                world.epoch,
-                (world.placement(), me),
-                world.seed,
-            )
-        });
+    /// A front of this world, which began at `now`. The home of its shard counts its work in `home`.
+    pub(crate) fn new(me: ShardId, world: Arc<World>, home: Steps, now: Now) -> Front {
         let lanes = Lanes::new(me, world.shards as usize);
-        let work = Work::default();
+        let work = Work {
+            home,
+            ..Work::default()
+        };
         let mut front = Front {
             now,
             wall: Wall::default(),
             conns: Connections::new(Purse::new(world.admission.clone(), world.shards as usize)),
             topics: Topics::default(),
-            errands: Vec::new(),
             leaving: Farewells::default(),
             clients_named: u64::from(now.unix_s) << 32,
             matching: Matching::new(usize::from(world.partitions), world.seed, &work.steps),
-            home,
             lanes,
             deliveries: Deliveries::default(),
             queues: Queues::default(),
@@ -151,12 +138,6 @@ impl Front {
         self.world.placement().partition_of(name)
     }
 
-    pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
-        let lane = &mut self.lanes.to[to as usize];
-        let ask = ask(&mut lane.bytes);
-        lane.asks.push(ask);
-    }
-
     pub(crate) fn writable<I: Io>(&mut self, slot: u32, io: &mut I) {
         if self.conns.get(slot).outbox == NONE {
             return;
@@ -186,7 +167,7 @@ impl Front {
     /// Steps done since the shard began.
     #[inline]
     pub fn steps(&self) -> u64 {
-        self.work.steps.count() + self.home.as_ref().map_or(0, Home::steps)
+        self.work.steps.count() + self.work.home.count()
     }
 
     /// Resets the budget: the inputs of a turn have one, and its end another.

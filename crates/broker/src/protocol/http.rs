@@ -19,6 +19,7 @@ use crate::base::work::Steps;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY, UPGRADE};
+use crate::home::Home;
 use crate::protocol::front::Front;
 use crate::protocol::side::{HttpSpill, Spill};
 use crate::store::slab::NONE;
@@ -31,13 +32,19 @@ struct Refused;
 
 impl Front {
     /// Bytes of a connection that speaks HTTP.
-    pub(crate) fn http_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
+    pub(crate) fn http_received<I: Io>(
+        &mut self,
+        slot: u32,
+        input: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
         let spill = self.conns.take_spill(slot);
         let Some(spill) = spill else {
-            if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), io) {
+            if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), home, io) {
                 if self.is_upgraded(slot) {
                     // The bytes are not HTTP, or follow an upgrade that attached to nothing.
-                    return self.bytes_came(slot, &mut input[rest], io);
+                    return self.bytes_came(slot, &mut input[rest], home, io);
                 }
                 kept.data = input[rest].to_vec();
                 self.keep(slot, kept, io);
@@ -51,9 +58,9 @@ impl Front {
         spill.append(input, self.world.settings.limits.head_bytes);
         self.work.steps.add_bytes(input.len());
         let mut data = core::mem::take(&mut spill.data);
-        if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, io) {
+        if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, home, io) {
             if self.is_upgraded(slot) {
-                return self.bytes_came(slot, &mut data[rest], io);
+                return self.bytes_came(slot, &mut data[rest], home, io);
             }
             kept.data = data;
             kept.narrow(rest);
@@ -62,21 +69,21 @@ impl Front {
     }
 
     /// Goes on with a request that waits.
-    pub(super) fn request_resume<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(super) fn request_resume<I: Io>(&mut self, slot: u32, home: &mut Option<Home>, io: &mut I) {
         match self.conns.get(slot).wants(FILTERS) {
             true => self.catch_up_filters(slot),
-            false => self.go_on_with_batch(slot, io),
+            false => self.go_on_with_batch(slot, home, io),
         }
     }
 
     /// Goes on with pipelined requests after an answer.
-    pub(super) fn http_resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
+    pub(super) fn http_resume<I: Io>(&mut self, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         if self.conns.get(conn.slot).outbox != NONE {
             return;
         }
         self.read_again(conn, io);
         if self.conns.get(conn.slot).spill != NONE {
-            self.http_received(conn.slot, &mut [], io);
+            self.http_received(conn.slot, &mut [], home, io);
         }
         let at_end = self.conns.is_current(conn) && {
             let row = self.conns.get(conn.slot);
@@ -94,6 +101,7 @@ impl Front {
         slot: u32,
         buf: &mut [u8],
         mut kept: HttpSpill,
+        home: &mut Option<Home>,
         io: &mut I,
     ) -> Option<(HttpSpill, Range<usize>)> {
         let conn = self.conns.id_of(slot);
@@ -158,7 +166,7 @@ impl Front {
             };
             let who = core::mem::take(&mut kept).who;
             let data = &buf[start..start + body_bytes];
-            self.request_came(slot, (head, body), who, data, io);
+            self.request_came(slot, (head, body), who, data, home, io);
             at = start + taken;
             if !self.conns.is_current(conn) || self.conns.get(slot).is(CLOSING) {
                 return None;
@@ -232,10 +240,11 @@ impl Front {
         (head, body): (&Head<'_>, Body),
         who: Option<Who>,
         data: &[u8],
+        home: &mut Option<Home>,
         io: &mut I,
     ) {
         let flow = match self.judge(slot, head, body, who) {
-            Ok(task) => self.carry_out(slot, head, task, data, io),
+            Ok(task) => self.carry_out(slot, head, task, data, home, io),
             Err(Answered) => Flow::Next,
         };
         match flow {

@@ -139,18 +139,6 @@ impl Front {
         }
     }
 
-    /// Whether the home here has something to tell.
-    pub(crate) fn has_news(&self) -> bool {
-        self.home.as_ref().is_some_and(|home| home.has_news())
-    }
-
-    /// Lets the home here tell its followers; says whether more is due already.
-    pub(crate) fn tell_followers(&mut self) -> bool {
-        let (now, lanes) = (self.now, &mut self.lanes);
-        let home = self.home.as_mut();
-        home.is_some_and(|home| home.tell_followers(now, lanes))
-    }
-
     /// News from a home.
     pub(crate) fn interest<I: Io>(&mut self, to: ReplyTo, news: &News, part: Part, io: &mut I) {
         let slot = to.slot;

@@ -192,15 +192,6 @@ impl Front {
         };
         let names: Vec<Vec<u8>> = rows.iter().map(|row| self.matching.name(*row)).collect();
         let names = names.join(&SEPARATOR);
-        if self.is_at_hand(home) {
-            let Some(here) = &mut self.home else {
-                return self.broken(slot);
-            };
-            let rules = &self.world.rules;
-            let names = (&names[..], each.as_deref());
-            here.attach_filters(home, &ask, names, rules, self.now, &mut self.lanes);
-            return;
-        }
         self.ask(home, |bytes| {
             Ask::AttachFilters(ask, Span::of(bytes, &names), each)
         });

@@ -14,6 +14,7 @@ use super::task::{Answered, Door, Flow, Task};
 use crate::base::access::Who;
 use crate::conn::io::Io;
 use crate::conn::{FILTERS, HEAD, HTTP10, JSON, KEEP, TURNED_AWAY};
+use crate::home::Home;
 use crate::mail::{Change, Verb};
 use crate::protocol::front::Front;
 
@@ -224,14 +225,15 @@ impl Front {
         head: &Head<'_>,
         task: Task,
         body: &[u8],
+        home: &mut Option<Home>,
         io: &mut I,
     ) -> Flow {
         match task {
             Task::Mqtt => self.upgrade_to_mqtt(slot, head, io),
             Task::Follow { upgrade } => self.follow(slot, head, upgrade),
-            Task::Batch => self.batch(slot, body, io),
+            Task::Batch => self.batch(slot, body, home, io),
             Task::Publish(name) => {
-                let flow = self.publish_one(slot, head, &name, body);
+                let flow = self.publish_one(slot, head, &name, body, home);
                 self.stall_if_needed(slot, io);
                 flow
             }

@@ -48,6 +48,7 @@ impl Front {
         head: &Head<'_>,
         name: &[u8],
         data: &[u8],
+        home: &mut Option<Home>,
     ) -> Flow {
         let content_type = head.header("content-type").unwrap_or_default();
         let event = head.header("x-eventsource-event").unwrap_or_default();
@@ -73,11 +74,12 @@ impl Front {
             self.respond_reason(slot, reached.status(), reached.reason());
             return Flow::Next;
         }
-        let (hash, home) = self.place_of(name);
+        let (hash, at) = self.place_of(name);
         let binary = is_binary(content_type, data);
         let answer = Answer::Full(self.conns.reply_to(slot, 0));
         match self.publish(
             home,
+            at,
             &Publish {
                 hash,
                 name,
@@ -122,13 +124,8 @@ impl Front {
             }
         };
         let to = self.conns.reply_to(slot, 0);
-        match self.topic_verb(verb, name, to) {
-            Some(outcome) => {
-                self.respond_outcome(slot, &Pending::Verb(verb), outcome);
-                Flow::Next
-            }
-            None => self.wait(slot, Pending::Verb(verb)),
-        }
+        self.ask_verb(verb, name, to);
+        self.wait(slot, Pending::Verb(verb))
     }
 
     fn wait(&mut self, slot: u32, pending: Pending) -> Flow {
@@ -138,9 +135,13 @@ impl Front {
     }
 
     /// Prefetches what publishing to the next topics reads, for those whose home is here. A line without a topic gives an empty name.
-    pub(super) fn warm_topics<'a>(&self, next: impl FnMut() -> Option<&'a [u8]>) {
+    pub(super) fn warm_topics<'a>(
+        &self,
+        home: &Option<Home>,
+        next: impl FnMut() -> Option<&'a [u8]>,
+    ) {
         let large = |home: &&Home| home.is_large(&self.matching);
-        let Some(home) = self.home.as_ref().filter(large) else {
+        let Some(home) = home.as_ref().filter(large) else {
             return;
         };
         let mut topics = [(0, &b""[..]); WARMED];

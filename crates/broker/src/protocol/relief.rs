@@ -78,16 +78,20 @@ impl Front {
     }
 
     /// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine.
-    pub(crate) fn charge_turn<I: Io>(&mut self, records_bytes: usize, io: &I) {
+    pub(crate) fn charge_turn<I: Io>(
+        &mut self,
+        mut home: Option<&mut Home>,
+        records_bytes: usize,
+        io: &I,
+    ) {
         self.census.begin_turn();
         if self.conns.level() >= Level::Near
-            && let Some(home) = &mut self.home
+            && let Some(home) = &mut home
         {
             home.trim_losses(LOSSES_NEAR);
         }
         self.conns.weigh_touched();
-        let home = self.home.as_ref();
-        let of_home = |bytes: fn(&Home) -> usize| home.map_or(0, bytes);
+        let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
         let owed = of_home(Home::readings_bytes);
         let queued = owed + self.queues.bytes() + records_bytes;
         self.conns

@@ -160,7 +160,7 @@ pub struct Batch {
     /// Lines that were read.
     pub number: u32,
     /// Homes, except that of this shard, that were handed a line; a bit each.
-    pub remote: [u64; 4],
+    pub asked: [u64; 4],
     /// Lines that the turn of the first ones had no time for, and how many bytes of them the turns since have read.
     pub rest: Vec<u8>,
     pub done: usize,

@@ -16,6 +16,7 @@ use crate::base::ids::ConnId;
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
 use crate::conn::{DEFLATE, META, PUBLISHES, State};
+use crate::home::Home;
 use crate::mail::inbox::Inbox;
 use crate::mail::message::{Headers, Publish, is_binary};
 use crate::mail::{Answer, Outcome};
@@ -56,10 +57,15 @@ impl Front {
     }
 
     /// Goes on with held frames, and with subscriptions that fell behind.
-    pub(super) fn stream_resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
+    pub(super) fn stream_resume<I: Io>(
+        &mut self,
+        conn: ConnId,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
         if self.conns.get(conn.slot).state == State::WebSocket {
             self.read_again(conn, io);
-            self.frames_received(conn.slot, &mut [], io);
+            self.frames_received(conn.slot, &mut [], home, io);
         }
         if self.conns.is_current(conn) {
             // A frame may have ended it.
@@ -72,7 +78,13 @@ impl Front {
     }
 
     /// Bytes of a WebSocket.
-    pub(crate) fn frames_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
+    pub(crate) fn frames_received<I: Io>(
+        &mut self,
+        slot: u32,
+        input: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
         let conn = self.conns.id_of(slot);
         let row = self.conns.get(slot);
         let config = Config {
@@ -125,7 +137,7 @@ impl Front {
             if matches!(event, Event::Text(_) | Event::Binary(_)) {
                 progress = Progress::default();
             }
-            if !self.event(slot, event, io) {
+            if !self.event(slot, event, home, io) {
                 return;
             }
         }
@@ -212,10 +224,16 @@ impl Front {
     }
 
     /// One event; false when it was the last one.
-    fn event<I: Io>(&mut self, slot: u32, event: Event<'_>, io: &mut I) -> bool {
+    fn event<I: Io>(
+        &mut self,
+        slot: u32,
+        event: Event<'_>,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> bool {
         match event {
-            Event::Text(data) => self.frame_came(slot, data, false, io),
-            Event::Binary(data) => self.frame_came(slot, data, true, io),
+            Event::Text(data) => self.frame_came(slot, data, false, home, io),
+            Event::Binary(data) => self.frame_came(slot, data, true, home, io),
             Event::Ping(data) => {
                 frame::write_frame(self.scratch.reply(), Opcode::Pong, data);
                 true
@@ -235,6 +253,7 @@ impl Front {
         slot: u32,
         data: &[u8],
         binary: bool,
+        home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
         if !self.conns.get(slot).wants(PUBLISHES) {
@@ -258,7 +277,7 @@ impl Front {
             self.conns.extra(slot).publish_to = Some((hash, name));
             return self.frame_refused(slot, number, reached, io);
         }
-        let (_, home) = self.place_of(&name);
+        let (_, at) = self.place_of(&name);
         let content_type: &[u8] = if binary {
             b"application/octet-stream"
         } else {
@@ -283,7 +302,7 @@ impl Front {
         } else {
             Answer::Failure(to)
         };
-        let outcome = self.publish(home, &message, answer);
+        let outcome = self.publish(home, at, &message, answer);
         self.conns.extra(slot).publish_to = Some((hash, name));
         outcome.is_none_or(|outcome| self.frame_outcome(slot, number, outcome, io))
     }

@@ -1,6 +1,4 @@
-//! The home side of the shard: the asks of carriers, and the short way when the home is here.
-
-use alloc::vec::Vec;
+//! The home side of the shard: what carriers ask of it, itself among them.
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
@@ -15,12 +13,23 @@ use crate::shard::Shard;
 /// Asks of one lane that are carried out before it is the next one's turn.
 const ASKS_TOGETHER: usize = 4 * WARMED;
 
+/// A shard that is no home is asked nothing.
+pub(super) const HERE: &str = "only homes are asked";
+
 impl Shard {
-    /// Takes in the asks of another shard. They are carried out in order: now as far as the turn goes, the rest in the
+    /// Takes in what clients of this shard have asked its home. No delivery is under way, since a publish writes frames.
+    #[inline]
+    pub(super) fn take_own_asks(&mut self) {
+        if let Some(asked) = self.front.lanes.take_own_asks() {
+            self.take_asks(self.front.lanes.me, asked);
+        }
+    }
+
+    /// Takes in the asks of a shard. They are carried out in order: now as far as the turn goes, the rest in the
     /// next turns.
     pub(crate) fn take_asks(&mut self, from: ShardId, asked: Asked) {
         // Mail without asks has nothing to wait for.
-        let spent = !asked.asks.as_slice().is_empty() && self.front.is_spent();
+        let spent = !asked.asks.is_empty() && self.front.is_spent();
         let lane = &mut self.front.lanes.to[from as usize];
         if !lane.waiting.is_empty() || spent {
             return lane.waiting.push_back(asked);
@@ -37,16 +46,16 @@ impl Shard {
         true
     }
 
-    /// Carries out the asks of another shard in order, about `most` of them at most; the rest waits, first of its lane.
+    /// Carries out the asks of a shard in order, about `most` of them at most; the rest waits, first of its lane.
     fn all_asked(&mut self, from: ShardId, mut asked: Asked, most: usize) {
         self.front.lanes.read_at = asked.stamp;
         let mut done = 0;
-        while !asked.asks.as_slice().is_empty()
-            && done < most
-            && (done == 0 || !self.front.is_spent())
-        {
-            self.warm_asks(asked.asks.as_slice(), &asked.bytes);
-            for ask in asked.asks.by_ref().take(WARMED) {
+        while !asked.asks.is_empty() && done < most && (done == 0 || !self.front.is_spent()) {
+            self.warm_asks(asked.asks.as_slices().0, &asked.bytes);
+            for _ in 0..WARMED {
+                let Some(ask) = asked.asks.pop_front() else {
+                    break;
+                };
                 self.front.work.steps.add(1);
                 asked.weight -= self.asked(from, ask, &asked.bytes);
                 done += 1;
@@ -57,17 +66,19 @@ impl Shard {
         }
         self.front.lanes.read_at = self.front.lanes.stamp;
         let lane = &mut self.front.lanes.to[from as usize];
-        if asked.asks.as_slice().is_empty() {
-            lane.credit_bytes += asked.weight;
-        } else {
-            lane.waiting.push_front(asked);
+        if !asked.asks.is_empty() {
+            return lane.waiting.push_front(asked);
+        }
+        lane.credit_bytes += asked.weight;
+        if from == self.front.lanes.me {
+            self.front.lanes.recycle_asks(asked);
         }
     }
 
     /// Touches the rows that the publishes among the next [`WARMED`] asks read.
     fn warm_asks(&self, asks: &[Ask], bytes: &[u8]) {
         let large = |home: &&Home| home.is_large(&self.front.matching);
-        let Some(home) = self.front.home.as_ref().filter(large) else {
+        let Some(home) = self.home.as_ref().filter(large) else {
             return;
         };
         let mut topics = [(0, &b""[..]); WARMED];
@@ -109,30 +120,17 @@ impl Shard {
                 (fact, answer)
             }
             _ => {
-                match self.front.world.appends() {
-                    true => self.line_up(from, ask, bytes),
-                    false => self.carry_out(from, ask, bytes),
-                }
+                self.line_up(from, ask, bytes);
                 return 0;
             }
         };
         if self.front.world.appends() {
             return self.append(from, &fact, answer);
         }
-        let outcome = self.front.change_here(&fact);
+        let home = self.home.as_mut().expect(HERE);
+        let outcome = home.apply_now(&fact, &mut self.front.around());
         self.reply(from, answer, outcome);
         0
-    }
-
-    /// Asks the home that is here, behind what clients of this shard have asked it.
-    pub(super) fn ask_here(&mut self, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
-        let me = self.front.lanes.me;
-        if self.front.world.appends() {
-            return self.front.ask(me, ask);
-        }
-        let mut bytes = Vec::new();
-        let ask = ask(&mut bytes);
-        self.asked(me, ask, &bytes);
     }
 
     /// Carries out an ask of a shard that changes nothing that is logged.
@@ -162,7 +160,7 @@ impl Shard {
     }
 
     fn home_asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
-        let home = self.front.home.as_mut().expect("only homes are asked");
+        let home = self.home.as_mut().expect(HERE);
         let (world, now, lanes) = (&self.front.world, self.front.now, &mut self.front.lanes);
         match ask {
             Ask::Attach(attach, name) => {

@@ -12,6 +12,7 @@ use crate::conn::io::Io;
 use crate::home::Home;
 use crate::mail::{Fact, Outcome, Tell};
 use crate::shard::Shard;
+use crate::shard::asks::HERE;
 use crate::shard::waiting::{Due, Request, Waiting};
 
 impl Shard {
@@ -20,7 +21,7 @@ impl Shard {
         if self.commits.len() == 0 {
             return;
         }
-        let home = self.front.home.as_ref();
+        let home = self.home.as_ref();
         let sequence = |at| home.map_or(0, |home: &Home| home.sequence(at));
         self.commits
             .send(self.front.now, sequence, |batch| io.append(batch));
@@ -89,11 +90,12 @@ impl Shard {
             }
             Request::Answered => return,
         };
-        let (home, around) = self.front.home_here();
-        home.release(reserved, around.now);
+        let home = self.home.as_mut().expect(HERE);
+        home.release(reserved, self.front.now);
         let seed = self.front.world.seed;
         if let Some(fact) = passing {
-            let passed = Fact::decode(&fact, seed, client, |_, fact| self.front.pass_here(fact));
+            let mut around = self.front.around();
+            let passed = Fact::decode(&fact, seed, client, |_, fact| home.pass(fact, &mut around));
             return self.reply(from, answer, passed.expect("it was encoded here"));
         }
         let outcome = record.and_then(|record| {
@@ -117,7 +119,7 @@ impl Shard {
             let (behind, until) = decode_mark(bytes).ok().flatten()?;
             let partition = record.partition();
             let at = self.front.world.placement().place_at_home(partition);
-            let (home, _) = self.front.home_here();
+            let home = self.home.as_mut().expect(HERE);
             home.mark(at, first + u64::from(behind), until);
             Some(())
         });
@@ -141,11 +143,7 @@ impl Shard {
         if placement.home_of(header.partition) != self.front.lanes.me {
             return Ok(());
         }
-        let home = self
-            .front
-            .home
-            .as_ref()
-            .expect("a partition is at its home");
+        let home = self.home.as_ref().expect(HERE);
         let at = placement.place_at_home(header.partition);
         if first != 0 && first <= home.sequence(at) {
             return Ok(());
@@ -154,7 +152,7 @@ impl Shard {
         for _ in 0..header.records {
             let (record, seed) = (records.field()?, self.front.world.seed);
             if let Some((behind, until)) = decode_mark(record)? {
-                let (home, _) = self.front.home_here();
+                let home = self.home.as_mut().expect(HERE);
                 home.mark(at, first + u64::from(behind), until);
                 continue;
             }
@@ -166,7 +164,7 @@ impl Shard {
                     self.apply(fact, offset, header.unix_s);
                 } else if is_here {
                     // The operator has changed the rules since: such a topic keeps nothing across a crash.
-                    let (home, _) = self.front.home_here();
+                    let home = self.home.as_mut().expect(HERE);
                     home.mark(at, offset, 0);
                 }
                 is_here
@@ -185,14 +183,15 @@ impl Shard {
     /// are told a gap where they may have missed something.
     pub fn lose_what_passed(&mut self) {
         let rules = &self.front.world.rules;
-        if let Some(home) = &mut self.front.home {
+        if let Some(home) = &mut self.home {
             home.lose_what_passed(rules);
         }
     }
 
     /// Applies a fact that stands in the log with this offset, in a batch of this second.
     fn apply(&mut self, fact: &Fact<'_>, offset: u64, unix_s: u32) -> Outcome {
-        let (home, mut around) = self.front.home_here();
+        let home = self.home.as_mut().expect(HERE);
+        let mut around = self.front.around();
         around.now.unix_s = unix_s;
         home.apply(fact, offset, &mut around)
     }
@@ -201,7 +200,7 @@ impl Shard {
     /// homes of each taken together (exclusive or).
     pub fn digest(&self) -> u64 {
         let rules = &self.front.world.rules;
-        let home = self.front.home.as_ref();
+        let home = self.home.as_ref();
         home.map_or(0, |home| home.digest(rules))
     }
 }

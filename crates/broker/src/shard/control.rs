@@ -38,7 +38,7 @@ impl Shard {
                 Report::Ended(self.end_connections(&which, from, io))
             }
             Control::Foresee(world) => {
-                let home = self.front.home.as_mut();
+                let home = self.home.as_mut();
                 Report::Foreseen(home.is_some_and(|home| home.foresee(&world)))
             }
             Control::Settings(world) => {
@@ -46,7 +46,7 @@ impl Shard {
                 Report::Done
             }
             Control::Floors(partition, offset, names) => {
-                let home = self.front.home.as_ref();
+                let home = self.home.as_ref();
                 Report::Floors(home.and_then(|home| home.floors(partition, offset, &names)))
             }
             Control::Drain => {

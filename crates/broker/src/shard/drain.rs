@@ -46,7 +46,7 @@ impl Shard {
             received: self.received,
             busy: says.any(|count| count > 0)
                 || self.commits.len() > 0
-                || waits + self.front.errands.len() + self.front.deliveries.len() > 0
+                || waits + self.front.deliveries.len() > 0
                 || self.has_more(),
         }
     }

@@ -13,6 +13,7 @@ use crate::commit::record::encode_mark;
 use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Fact, Span};
 use crate::shard::Shard;
+use crate::shard::asks::HERE;
 use crate::shard::waiting::{Request, Waiting};
 
 impl Shard {
@@ -32,82 +33,51 @@ impl Shard {
         }
     }
 
-    /// Has a request that changes nothing that is logged wait for its turn.
-    pub(super) fn line_up(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
-        match ask {
+    /// The requests among which an ask that changes nothing that is logged has its turn. None if it has no turn: it is about a subscription
+    /// that has begun, or about nothing that is written.
+    fn place_of_ask(&self, ask: &Ask, bytes: &[u8]) -> Option<Place> {
+        Some(match ask {
             // A filter that needs messages kept needs them at once: its partitions commit one by one.
-            Ask::KeepLog { hash, name, on }
-                if !(on && topic::has_wildcard(name.in_bytes(bytes))) =>
-            {
-                let name = name.in_bytes(bytes);
-                let place = self.place_of_filter(name);
-                self.wait(from, place, name, |name| Ask::KeepLog { hash, name, on });
+            Ask::KeepLog { name, on: true, .. } if topic::has_wildcard(name.in_bytes(bytes)) => {
+                return None;
             }
-            Ask::JoinGroup { ref filter, .. } | Ask::ReleaseGroup { ref filter, .. } => {
-                let place = self.place_of_filter(filter);
-                self.wait(from, place, b"", |_| ask);
+            Ask::KeepLog { name, .. } => self.place_of_filter(name.in_bytes(bytes)),
+            Ask::JoinGroup { filter, .. } | Ask::ReleaseGroup { filter, .. } => {
+                self.place_of_filter(filter)
             }
             Ask::LeaveGroup(leave) => {
-                let home = self.front.home.as_ref().expect("only homes are asked");
-                if let Some((filter, _)) = home.share_of(leave.group) {
-                    let place = self.place_of_filter(filter);
-                    self.wait(from, place, b"", |_| Ask::LeaveGroup(leave));
-                }
+                let (filter, _) = self.home.as_ref()?.share_of(leave.group)?;
+                self.place_of_filter(filter)
             }
-            Ask::Attach(attach, name) => {
-                let name = name.in_bytes(bytes);
-                let place = self.place_of_name(name);
-                self.wait(from, place, name, |name| Ask::Attach(attach, name));
+            Ask::Attach(_, name) | Ask::Topic { name, .. } => {
+                self.place_of_name(name.in_bytes(bytes))
             }
-            Ask::Topic {
-                verb,
-                hash,
-                name,
-                answer,
-                client,
-            } => {
-                let name = name.in_bytes(bytes);
-                let place = self.place_of_name(name);
-                self.wait(from, place, name, |name| Ask::Topic {
-                    verb,
-                    hash,
-                    name,
-                    answer,
-                    client,
-                });
+            Ask::AttachFilters(attach, ..) => {
+                let one = attach.partition;
+                one.map_or(Place::All, |one| self.place(one))
             }
-            Ask::AttachFilters(attach, names, each) => {
-                let place = attach.partition.map_or(Place::All, |one| self.place(one));
-                let names = names.in_bytes(bytes);
-                self.wait(from, place, names, |names| {
-                    Ask::AttachFilters(attach, names, each)
-                });
-            }
-            Ask::LeaveFilter(filter) => {
-                let filter = filter.in_bytes(bytes);
-                self.wait(from, Place::All, filter, Ask::LeaveFilter);
-            }
-            Ask::Fence(to) if !planted::is(Fault::EarlyFence) => {
-                self.wait(from, Place::All, b"", |_| Ask::Fence(to))
-            }
-            // They are about subscriptions that have begun, or about nothing that is written.
-            ask => self.carry_out(from, ask, bytes),
-        }
+            Ask::LeaveFilter(_) => Place::All,
+            Ask::Fence(_) if !planted::is(Fault::EarlyFence) => Place::All,
+            _ => return None,
+        })
     }
 
-    /// Carries out an ask that writes nothing when all before it is done; `text` is what its span is of.
-    fn wait(&mut self, from: ShardId, place: Place, text: &[u8], ask: impl FnOnce(Span) -> Ask) {
-        let mut bytes = Vec::new();
-        let ask = ask(Span::of(&mut bytes, text));
-        if self.commits.is_free(place) {
-            return self.carry_out(from, ask, &bytes);
+    /// Carries out an ask that changes nothing that is logged, when all before it is done.
+    pub(super) fn line_up(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
+        let place = self.place_of_ask(&ask, bytes);
+        let Some(place) = place.filter(|place| !self.commits.is_free(*place)) else {
+            return self.carry_out(from, ask, bytes);
+        };
+        let mut own = Vec::new();
+        if let Some(text) = ask.text_mut() {
+            *text = Span::of(&mut own, text.in_bytes(bytes));
         }
-        let held = size_of::<(Ask, Vec<u8>)>() + bytes.capacity();
+        let held = size_of::<(Ask, Vec<u8>)>() + own.capacity();
         let waiting = Waiting {
             from,
             weight: 0,
             once: false,
-            request: Request::Ask(Box::new((ask, bytes))),
+            request: Request::Ask(Box::new((ask, own))),
         };
         self.commits.push(place, waiting, held, self.front.now);
     }
@@ -121,7 +91,7 @@ impl Shard {
         if passes && !planted::is(Fault::NoMark) {
             self.mark(at);
         }
-        let (home, mut around) = self.front.home_here();
+        let (home, mut around) = (self.home.as_mut().expect(HERE), self.front.around());
         let reserved = match home.reserve(fact, &around) {
             Ok(reserved) => reserved,
             Err(outcome) => {
@@ -172,8 +142,8 @@ impl Shard {
     /// Marks the offsets of facts that stand in no log, where the next one would be behind the mark: after a crash the partition goes on behind
     /// it, so that no offset is given twice.
     fn mark(&mut self, at: usize) {
-        let (home, around) = self.front.home_here();
-        let moment = (around.now, home.sequence(at));
+        let home = self.home.as_ref().expect(HERE);
+        let moment = (self.front.now, home.sequence(at));
         if let Some(until) = self.commits.mark(at, moment.1) {
             let waiting = Waiting {
                 from: self.front.lanes.me,

@@ -49,21 +49,12 @@ impl Restored {
     /// Nothing is read yet of the home `me`. `world` has the seed and the number of partitions of the snapshots. Its epoch is another one
     /// where positions of before do not count any more.
     pub fn new(world: Arc<World>, me: ShardId, now: Now) -> Restored {
-        let placement = world.placement();
-        let home = Home::new(
-            &world.settings,
-            &world.rules,
-            world.admission.clone(),
-            world.epoch,
-            (placement, me),
-            world.seed,
-        );
         Restored {
             me,
             now,
             local: true,
-            home: Box::new(home),
-            sessions: SessionsAtHome::new(placement, me, needs_bytes),
+            home: Box::new(Home::of(&world, me)),
+            sessions: SessionsAtHome::new(world.placement(), me, needs_bytes),
             reading: None,
             ended: Vec::new(),
             world,
@@ -223,7 +214,8 @@ impl Shard {
         assert!(me == self.front.lanes.me, "each has its own");
         let pace = self.front.pace;
         sessions.adopt(&self.front.world.admission);
-        self.front.home = Some(*home);
+        self.front.work.home = home.steps().clone();
+        self.home = Some(*home);
         self.sessions = sessions;
         self.set_pace(pace);
     }

@@ -15,7 +15,7 @@ impl Shard {
     /// For a shard that is no home.
     pub fn save(&mut self, head: &Head, bytes_max: usize) -> Vec<u8> {
         let (rules, now) = (&self.front.world.rules, self.front.now);
-        let home = self.front.home.as_mut();
+        let home = self.home.as_mut();
         let home = home.expect("only homes have something");
         let saving = self.saving.get_or_insert_with(|| {
             let beside = self.sessions.saved_bytes();

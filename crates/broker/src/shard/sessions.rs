@@ -8,27 +8,12 @@ use crate::budget::stats::Reason;
 use crate::home::sessions::{Claim, Closing, Opening};
 use crate::mail::message::Publish;
 use crate::mail::session::Will;
-use crate::mail::{Answer, Farewell, Given, Outcome, ReplyTo, Tell};
+use crate::mail::{Answer, Farewell, Given, ReplyTo, Tell};
 use crate::shard::Shard;
 
 use crore_wire::mqtt::ReasonCode;
 
 impl Shard {
-    /// Carries out the asks of homes about sessions, or mails them. No delivery is under way.
-    pub(crate) fn run_errands(&mut self) {
-        for (home, ask) in core::mem::take(&mut self.front.errands) {
-            self.front.work.steps.add(1);
-            if home == self.front.lanes.me && !self.front.world.appends() {
-                self.carry_out(home, ask, &[]);
-            } else {
-                self.front.lanes.to[home as usize].asks.push(ask);
-            }
-        }
-        if let Some(asked) = self.front.lanes.take_own_asks() {
-            self.take_asks(self.front.lanes.me, asked);
-        }
-    }
-
     /// A client connects.
     pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8])) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
@@ -151,8 +136,6 @@ impl Shard {
             retry: None,
             client: will.client,
         };
-        if let Some(Outcome::Full(_)) = self.front.publish(home, &message, Answer::None) {
-            self.front.stats.dropped += 1;
-        }
+        self.front.publish(&mut None, home, &message, Answer::None);
     }
 }

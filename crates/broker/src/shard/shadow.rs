@@ -86,11 +86,7 @@ impl Shadow {
     }
 
     fn home(&mut self) -> &mut Home {
-        self.shard
-            .front
-            .home
-            .as_mut()
-            .expect("each shard is a home")
+        self.shard.home.as_mut().expect("each shard is a home")
     }
 
     /// Behind the last batch: drops what has run out by now.

@@ -24,7 +24,7 @@ impl Shard {
         let totals = &world.admission.totals;
         self.added.update(totals, &stats, &accounts, moved);
         let interval_s = world.settings.mqtt.sys_interval_s;
-        if interval_s == 0 || self.front.home.is_none() {
+        if interval_s == 0 || self.home.is_none() {
             return;
         }
         self.sys.average(totals, self.front.now.s);
@@ -51,7 +51,7 @@ impl Shard {
         if home != self.front.lanes.me {
             return;
         }
-        let here = self.front.home.as_mut().expect("a home has one");
+        let here = self.home.as_mut().expect("a home has one");
         let is_watched = here.is_watched(hash, name.as_bytes(), &self.front.matching);
         let was_watched = self.sys.watch(place, is_watched);
         if is_watched && (due || !was_watched) {
@@ -76,7 +76,7 @@ impl Shard {
             retry: None,
             client: Client::NOBODY,
         };
-        self.front
-            .hand_on(self.front.lanes.me, &message, Answer::None);
+        let me = self.front.lanes.me;
+        self.front.ask_publish(me, &message, Answer::None);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::budget::account::Part;
 use crate::budget::stats::Accounts;
+use crate::home::Home;
 use crate::shard::Shard;
 
 /// Bytes by table; those of names and what waits for sockets are in [`Accounts`].
@@ -33,17 +34,9 @@ impl Shard {
             mqtt,
             sides,
             carrier_topics: self.front.topics.bytes(),
-            home_topics: self
-                .front
-                .home
-                .as_ref()
-                .map_or(0, |home| home.table_bytes()),
+            home_topics: self.home.as_ref().map_or(0, Home::table_bytes),
             sessions: self.sessions.bytes(),
-            log: self
-                .front
-                .home
-                .as_ref()
-                .map_or(0, |home| home.log_reserved_bytes()),
+            log: self.home.as_ref().map_or(0, Home::log_reserved_bytes),
         }
     }
 
@@ -69,7 +62,7 @@ impl Shard {
                 .map(|lane| lane.under_way_bytes)
                 .sum(),
             turns_held: self.front.lanes.turns_held(),
-            waiting: self.front.queues.len() + self.front.errands.len() + self.front.leaving.len(),
+            waiting: self.front.queues.len() + self.front.leaving.len(),
             asks: self.front.lanes.asks_waiting() + self.commits.len(),
             ..Accounts::default()
         };
@@ -82,7 +75,7 @@ impl Shard {
         self.front.topics.account(&mut accounts);
         self.sessions.account(&mut accounts);
         self.front.matching.account(&mut accounts);
-        if let Some(home) = &self.front.home {
+        if let Some(home) = &self.home {
             home.account(&mut accounts);
         }
         accounts

@@ -42,7 +42,7 @@ impl Shard {
 
     /// Looks at the clock: begins a sweep when a second has begun, or goes on with the one under way.
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
-        if let Some(home) = &mut self.front.home {
+        if let Some(home) = &mut self.home {
             home.tick(self.commits.oldest_s(self.front.now));
         }
         self.move_off(io);

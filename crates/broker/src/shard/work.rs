@@ -16,14 +16,9 @@ impl Shard {
 
     /// Whether work waits that turns so far had no time for.
     pub(crate) fn has_more(&self) -> bool {
-        let owes = self
-            .front
-            .home
-            .as_ref()
-            .is_some_and(|home| home.readings() > 0);
+        let owes = self.home.as_ref().is_some_and(|home| home.readings() > 0);
         owes || self.front.queues.has_resumed()
             || self.front.lanes.has_asks()
-            || self.front.lanes.has_own_asks()
             || self.commits.is_stirred()
             || self.commits.may_have_late()
     }
@@ -33,17 +28,18 @@ impl Shard {
     /// wait.
     pub(crate) fn go_on<I: Io>(&mut self, io: &mut I) {
         loop {
+            self.take_own_asks();
             let mut more = self.go_on_with_commits();
             more |= self.go_on_with_late();
             more |= self.go_on_with_asks();
-            if let Some(home) = &mut self.front.home {
+            if let Some(home) = &mut self.home {
                 more |= home.read_next(
                     &self.front.world.rules,
                     self.front.now,
                     &mut self.front.lanes,
                 );
             }
-            more |= self.front.resume_one(io);
+            more |= self.front.resume_one(&mut self.home, io);
             if !more || self.front.is_half_spent() {
                 return;
             }

@@ -41,6 +41,7 @@ fn a_home_whose_engine_is_silent_is_not_idle() {
     let topic = topic_at(1, 0);
     let mut town = Town::new(2, |_| {});
     town.0.tick_s(1);
+    town.commit();
     assert!(town.0.shards[1].is_idle());
     let publisher = town.post(&topic, "x");
     town.settle();

@@ -176,7 +176,7 @@ impl Front {
             clean: connect.clean_start,
             owner: self.conns.get(slot).client,
         };
-        self.errands.push((home, ask));
+        self.ask(home, |_| ask);
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Front {
                 });
                 let farewell = Farewell::new(*id, *owner, kept, None, &self.world.admission);
                 let home = self.home_of_session(*id);
-                self.errands.push((home, Ask::SessionClose(farewell)));
+                self.ask(home, |_| Ask::SessionClose(farewell));
             }
             (false, Given::Refused(_)) => {}
         }

@@ -149,8 +149,7 @@ impl Front {
             let (group, filter) = split(name);
             for home in self.homes_of(filter) {
                 let (name, filter) = (group.into(), filter.into());
-                self.errands
-                    .push((home, Ask::ReleaseGroup { name, filter }));
+                self.ask(home, |_| Ask::ReleaseGroup { name, filter });
             }
             return;
         }

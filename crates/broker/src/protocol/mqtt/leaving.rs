@@ -41,7 +41,7 @@ impl Front {
     fn gave_back(&mut self, leaving: Leaving) {
         let home = self.home_of_session(leaving.farewell.id);
         let close = Ask::SessionClose(leaving.farewell);
-        self.errands.push((home, close));
+        self.ask(home, |_| close);
     }
 
     /// Asks homes to confirm that they know which messages the session needs kept. The home of the client id may end the session
@@ -49,10 +49,8 @@ impl Front {
     pub(super) fn fence_needs(&mut self, slot: u32, due: &mut Vec<u32>) {
         let to = self.conns.reply_to(slot, FENCE);
         for home in 0..self.world.homes {
-            if !self.is_at_hand(home) {
-                self.ask(home, |_| Ask::Fence(to));
-                due.push(FENCE);
-            }
+            self.ask(home, |_| Ask::Fence(to));
+            due.push(FENCE);
         }
     }
 

@@ -4,7 +4,6 @@ use super::list::is_vacant;
 use super::options::qos;
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
 use crate::conn::{MULTI, QOS_SHIFT};
 use crate::mail::{Ask, Span};
 use crate::protocol::front::Front;
@@ -21,17 +20,6 @@ impl Front {
 
     pub(crate) fn keep_log_of(&mut self, hash: u32, name: &[u8], on: bool) {
         for home in self.homes_of(name) {
-            self.keep_log_at(home, hash, name, on);
-        }
-    }
-
-    fn keep_log_at(&mut self, home: ShardId, hash: u32, name: &[u8], on: bool) {
-        if self.is_at_hand(home) {
-            // This shard is the home, so there is one.
-            if let Some(here) = &mut self.home {
-                here.keep_log(hash, name, on, self.now);
-            }
-        } else {
             self.ask(home, |bytes| Ask::KeepLog {
                 hash,
                 name: Span::of(bytes, name),

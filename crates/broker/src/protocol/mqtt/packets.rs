@@ -14,6 +14,7 @@ use crate::base::ids::{ConnId, ShardId};
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{FRAMED, Row, SMALL, State, V5};
+use crate::home::Home;
 use crate::mail::inbox::Inbox;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
@@ -71,20 +72,26 @@ impl Front {
 
     /// Bytes of an MQTT connection, over TCP or the payload of a frame, in which packets need not end [MQTT-6.0.0-2].
     /// Held bytes are parsed only when a packet is whole.
-    pub(crate) fn mqtt_received<I: Io>(&mut self, slot: u32, input: &[u8], io: &mut I) {
+    pub(crate) fn mqtt_received<I: Io>(
+        &mut self,
+        slot: u32,
+        input: &[u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
         let (held, mut progress, before) = match self.take_held(slot) {
             Some((mut held, progress)) => {
                 let before = held.rest().len();
                 held.append(input, self.whole_bytes(held.rest()));
                 if held.rest().len() >= self.whole_bytes(held.rest()) {
-                    let Some(used) = self.packets(slot, held.rest(), io) else {
+                    let Some(used) = self.packets(slot, held.rest(), home, io) else {
                         return;
                     };
                     held.took(used);
                 }
                 (held, progress, before)
             }
-            None => match self.packets(slot, input, io) {
+            None => match self.packets(slot, input, home, io) {
                 Some(used) if used < input.len() => {
                     (Inbox::new(&input[used..]), Progress::default(), 0)
                 }
@@ -150,7 +157,12 @@ impl Front {
     }
 
     /// Goes on with held packets, and with subscriptions that fell behind.
-    pub(in crate::protocol) fn mqtt_resume<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(in crate::protocol) fn mqtt_resume<I: Io>(
+        &mut self,
+        slot: u32,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
         let conn = self.conns.id_of(slot);
         if self.opens_session(slot) {
             self.open_session(slot, io);
@@ -159,13 +171,13 @@ impl Front {
             }
         }
         self.read_again(conn, io);
-        self.mqtt_received(slot, &[], io);
+        self.mqtt_received(slot, &[], home, io);
         let held = self.conns.is_current(conn) && {
             let row = self.conns.get(slot);
             row.state == State::Mqtt && row.wants(FRAMED) && row.spill != NONE
         };
         if held {
-            self.frames_received(slot, &mut [], io);
+            self.frames_received(slot, &mut [], home, io);
         }
         // A client that has not sent its CONNECT yet has no subscriptions.
         let opens = |row: &Row| row.state == State::Mqtt && row.own != NONE;
@@ -175,13 +187,19 @@ impl Front {
     }
 
     /// Carries out all whole packets; returns how many bytes they have, if the connection still exists.
-    fn packets<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) -> Option<usize> {
+    fn packets<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> Option<usize> {
         let conn = self.conns.id_of(slot);
         let most = self.packet_bytes_most();
         let (mut at, mut warmed) = (0, 0);
         loop {
             if at >= warmed && at < bytes.len() {
-                warmed = self.warm_publishes(bytes, at, most);
+                warmed = self.warm_publishes(bytes, at, most, home);
             }
             let row = self.conns.get(slot);
             if at == bytes.len() || row.outbox != NONE {
@@ -224,7 +242,7 @@ impl Front {
             self.work.steps.add(1);
             self.work.steps.add_bytes(end - at);
             let came = (header, &bytes[at + len..end]);
-            match self.packet_came(conn, version, came, &bytes[at..], io) {
+            match self.packet_came(conn, version, came, &bytes[at..], home, io) {
                 After::Next => at = end,
                 After::Later => break,
                 After::End => return None,
@@ -241,6 +259,7 @@ impl Front {
         version: Version,
         (header, body): (Header, &[u8]),
         bytes: &[u8],
+        home: &mut Option<Home>,
         io: &mut I,
     ) -> After {
         let slot = conn.slot;
@@ -259,7 +278,7 @@ impl Front {
         {
             return After::Later;
         }
-        if let Err(reason) = self.packet(slot, &packet, io) {
+        if let Err(reason) = self.packet(slot, &packet, home, io) {
             self.mqtt_end_wrong(slot, reason, words_of(reason), io);
             return After::End;
         }
@@ -290,6 +309,7 @@ impl Front {
         &mut self,
         slot: u32,
         packet: &Packet<'_>,
+        home: &mut Option<Home>,
         io: &mut I,
     ) -> Result<(), ReasonCode> {
         self.touch(slot);
@@ -299,7 +319,7 @@ impl Front {
         self.stats.packets_received += u64::from(counts);
         match packet {
             Packet::Connect(connect) => self.connect(slot, connect, io),
-            Packet::Publish(publish) => self.client_published(slot, publish),
+            Packet::Publish(publish) => self.client_published(slot, publish, home),
             Packet::PubAck(ack) => self.acknowledged(slot, ack.packet_id),
             Packet::PubRec(ack) => self.was_received(slot, ack),
             Packet::PubRel(ack) => self.client_released(slot, ack.packet_id),
@@ -415,6 +435,7 @@ impl Front {
         slot: u32,
         data: &[u8],
         binary: bool,
+        home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
         if !binary {
@@ -423,7 +444,7 @@ impl Front {
             return false;
         }
         let conn = self.conns.id_of(slot);
-        self.mqtt_received(slot, data, io);
+        self.mqtt_received(slot, data, home, io);
         self.conns.is_current(conn) && self.conns.get(slot).state == State::Mqtt
     }
 

@@ -17,6 +17,7 @@ use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
 use crate::conn::{CLOSING, PAUSED, V5};
+use crate::home::Home;
 use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::properties::{EVENT, KEY};
 use crate::mail::{self, Outcome};
@@ -91,8 +92,14 @@ pub(super) fn is_bridge_state(name: &[u8]) -> bool {
 impl Front {
     /// Prefetches what the publishes among the next packets need; returns where the first packet begins that was not looked
     /// at.
-    pub(super) fn warm_publishes(&self, bytes: &[u8], mut at: usize, most: usize) -> usize {
-        self.warm_topics(|| {
+    pub(super) fn warm_publishes(
+        &self,
+        bytes: &[u8],
+        mut at: usize,
+        most: usize,
+        home: &Option<Home>,
+    ) -> usize {
+        self.warm_topics(home, || {
             let (header, len) = mqtt::fixed_header(bytes.get(at..)?, most).ok()??;
             let body = bytes.get(at + len..)?;
             at = (at + len + header.body_bytes()).min(bytes.len());
@@ -108,6 +115,7 @@ impl Front {
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
+        home: &mut Option<Home>,
     ) -> Result<(), ReasonCode> {
         let name = self.named(slot, publish)?;
         let id = publish.packet_id.map_or(0, PacketId::get);
@@ -118,7 +126,7 @@ impl Front {
             }
         }
         let part = part_of(id, publish.qos);
-        match self.publish_named(slot, publish, &name, part) {
+        match self.publish_named(slot, publish, &name, part, home) {
             Ok(None) if id != 0 && planted::is(Fault::EarlyAck) => {
                 self.answer_publish(slot, part, ReasonCode::SUCCESS)?;
             }
@@ -236,6 +244,7 @@ impl Front {
         publish: &Publish<'_>,
         name: &[u8],
         part: u32,
+        home: &mut Option<Home>,
     ) -> Result<Option<Outcome>, ReasonCode> {
         let limits = &self.world.settings.limits;
         if let Err(error) = topic::check_name(name, limits.topic_bytes) {
@@ -258,7 +267,7 @@ impl Front {
         if self.may_publish(slot).is_err() {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        let (hash, home) = self.place_of(name);
+        let (hash, at) = self.place_of(name);
         let message = message::Publish {
             hash,
             name,
@@ -280,7 +289,7 @@ impl Front {
             Qos::AtMostOnce => mail::Answer::None,
             _ => mail::Answer::Full(self.conns.reply_to(slot, part)),
         };
-        Ok(self.publish(home, &message, answer))
+        Ok(self.publish(home, at, &message, answer))
     }
 
     /// Handles the outcome of a publish. QoS 0 has no answer; 3.1.1 cannot report a failure, so that the connection

@@ -67,7 +67,7 @@ impl Front {
                 counts: !restored,
                 party,
             };
-            self.errands.push((home, ask));
+            self.ask(home, |_| ask);
         }
     }
 
@@ -133,7 +133,7 @@ impl Front {
             unacked,
             ends,
         });
-        self.errands.push((home, Ask::LeaveGroup(leave)));
+        self.ask(home, |_| Ask::LeaveGroup(leave));
     }
 
     /// A message of a group for this client; if the client is gone the message goes back to the group.
@@ -195,7 +195,7 @@ impl Front {
             to,
             count: 1,
         };
-        self.errands.push((home, ask));
+        self.ask(home, |_| ask);
     }
 
     /// Gives back credit that waited for the socket.

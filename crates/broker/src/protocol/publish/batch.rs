@@ -14,6 +14,7 @@ use crate::base::position;
 use crate::base::work::STEP_BYTES;
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
+use crate::home::Home;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
 use crate::protocol::front::Front;
@@ -42,9 +43,15 @@ impl Batch {
 
 impl Front {
     /// A batch: each line is published by itself; the answer names those that failed.
-    pub(in crate::protocol) fn batch<I: Io>(&mut self, slot: u32, body: &[u8], io: &mut I) -> Flow {
+    pub(in crate::protocol) fn batch<I: Io>(
+        &mut self,
+        slot: u32,
+        body: &[u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> Flow {
         let mut batch = Batch::default();
-        let left = self.batch_lines(slot, body, &mut batch);
+        let left = self.batch_lines(slot, body, &mut batch, home);
         if left < body.len() {
             batch.rest = body[left..].to_vec();
             self.work.steps.add_bytes(batch.rest.len());
@@ -62,7 +69,12 @@ impl Front {
     }
 
     /// Goes on with a batch that ran out of its turn, when there is credit.
-    pub(in crate::protocol) fn go_on_with_batch<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(in crate::protocol) fn go_on_with_batch<I: Io>(
+        &mut self,
+        slot: u32,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
         if self.has_batch(slot) && self.must_stall() {
             return self.stall(slot, io);
         }
@@ -72,7 +84,7 @@ impl Front {
         let body = core::mem::take(&mut batch.rest);
         self.conns.let_go_bytes(body.capacity());
         let done = batch.done;
-        batch.done += self.batch_lines(slot, &body[done..], &mut batch);
+        batch.done += self.batch_lines(slot, &body[done..], &mut batch, home);
         if batch.done < body.len() {
             // Not moved to its front: a turn may have had time for one line.
             batch.rest = body;
@@ -127,7 +139,13 @@ impl Front {
     }
 
     /// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
-    fn batch_lines(&mut self, slot: u32, body: &[u8], batch: &mut Batch) -> usize {
+    fn batch_lines(
+        &mut self,
+        slot: u32,
+        body: &[u8],
+        batch: &mut Batch,
+        home: &mut Option<Home>,
+    ) -> usize {
         let mut scratch = core::mem::take(self.scratch.lines());
         let (mut rest, first) = (body, batch.number);
         while !rest.is_empty() {
@@ -136,7 +154,7 @@ impl Front {
                 break;
             }
             if (done as usize).is_multiple_of(WARMED) {
-                self.warm_lines(rest);
+                self.warm_lines(rest, home);
             }
             let (line, after) = ndjson::split_line(rest);
             rest = after;
@@ -154,14 +172,12 @@ impl Front {
                 rest = b"";
                 break;
             }
-            match self.batch_line(slot, line, number, &mut scratch) {
-                Ok((home, outcome)) => {
+            match self.batch_line(slot, line, number, &mut scratch, home) {
+                Ok((at, outcome)) => {
                     batch.lines += 1;
-                    if let Some(outcome) = outcome {
-                        batch.line_ended(number, outcome);
-                    }
-                    if !self.is_at_hand(home) {
-                        batch.remote[home as usize / 64 % 4] |= 1 << (home % 64);
+                    match outcome {
+                        Some(outcome) => batch.line_ended(number, outcome),
+                        None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
                     }
                 }
                 Err(reason) => batch.failed.push((number, reason)),
@@ -174,7 +190,7 @@ impl Front {
     /// All lines were handed on: answers unless other homes still have to; says whether it did.
     fn batch_is_read(&mut self, slot: u32, batch: &mut Batch) -> bool {
         for home in 0..self.world.homes.min(256) {
-            if batch.remote[home as usize / 64] & (1 << (home % 64)) != 0 {
+            if batch.asked[home as usize / 64] & (1 << (home % 64)) != 0 {
                 batch.homes += 1;
                 let to = self.conns.reply_to(slot, 0);
                 self.ask(home, |_| Ask::Fence(to));
@@ -187,8 +203,8 @@ impl Front {
     }
 
     /// Prefetches the rows of the next lines' topics.
-    fn warm_lines(&self, mut rest: &[u8]) {
-        self.warm_topics(|| {
+    fn warm_lines(&self, mut rest: &[u8], home: &Option<Home>) {
+        self.warm_topics(home, || {
             let (line, after) = ndjson::split_line(rest);
             let is_any = !core::mem::replace(&mut rest, after).is_empty();
             is_any.then(|| ndjson::leading_topic(line).unwrap_or_default())
@@ -201,6 +217,7 @@ impl Front {
         line: &[u8],
         number: u32,
         scratch: &mut ndjson::Scratch,
+        home: &mut Option<Home>,
     ) -> Result<(ShardId, Option<Outcome>), &'static str> {
         let line = ndjson::parse(line, scratch).map_err(|error| error.reason())?;
         let limits = &self.world.settings.limits;
@@ -220,7 +237,7 @@ impl Front {
         }
         line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
         self.may_publish(slot).map_err(|reached| reached.reason())?;
-        let (hash, home) = self.place_of(line.topic);
+        let (hash, at) = self.place_of(line.topic);
         let message = Publish {
             hash,
             name: line.topic,
@@ -241,7 +258,7 @@ impl Front {
             client: self.conns.get(slot).client,
         };
         let answer = Answer::Failure(self.conns.reply_to(slot, number));
-        Ok((home, self.publish(home, &message, answer)))
+        Ok((at, self.publish(home, at, &message, answer)))
     }
 
     fn respond_batch(&mut self, slot: u32, batch: &mut Batch) {

@@ -11,18 +11,18 @@ pub const PURGED_PER_TURN: u32 = 4_096;
 
 impl Shard {
     pub(super) fn topics_page(&self, page: &TopicsPage) -> Topics {
-        match &self.front.home {
+        match &self.home {
             Some(home) => home.list(page, self.front.now),
             None => Topics::default(),
         }
     }
 
     pub(super) fn topic(&self, name: &[u8]) -> Option<Topic> {
-        self.front.home.as_ref()?.look_up(name, self.front.now)
+        self.home.as_ref()?.look_up(name, self.front.now)
     }
 
     pub(super) fn log_page(&mut self, page: &LogPage) -> Option<Messages> {
-        let mut read = self.front.home.as_mut()?.read_log(page)?;
+        let mut read = self.home.as_mut()?.read_log(page)?;
         for message in &mut read.messages {
             message.time_s = self.front.date_of(message.time_s) as u32;
         }
@@ -38,10 +38,10 @@ impl Shard {
         self.change_topic(Change::Delete, name, Answer::Order(ticket));
     }
 
-    /// Changes a topic whose home is here, for nobody.
+    /// Changes a topic, for nobody.
     pub(in crate::shard) fn change_topic(&mut self, change: Change, name: &[u8], answer: Answer) {
-        let (hash, _) = self.front.place_of(name);
-        self.ask_here(|bytes| Ask::Topic {
+        let (hash, home) = self.front.place_of(name);
+        self.front.ask(home, |bytes| Ask::Topic {
             verb: Verb::Change(change),
             hash,
             name: Span::of(bytes, name),
@@ -61,8 +61,6 @@ impl Shard {
             client: Client::NOBODY,
         };
         let answer = Answer::Order(ticket);
-        if let Some(outcome) = self.front.publish(home, &publish, answer) {
-            self.reply(home, answer, outcome);
-        }
+        self.front.publish(&mut None, home, &publish, answer);
     }
 }
