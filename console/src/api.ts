@@ -39,6 +39,8 @@ export interface Stats {
   };
   refusals: { reason: string; total: number; per_s: number }[];
   log: { messages: number; bytes: number };
+  /** Null where messages are not durable. */
+  disk: Disk | null;
   memory: {
     pss_bytes: number | null;
     per_connection_bytes: number | null;
@@ -46,6 +48,17 @@ export interface Stats {
   };
   shards: Shard[];
   limits: Limit[];
+}
+
+export interface Disk {
+  syncs_per_s: number;
+  batches_per_sync: number;
+  sync_us_mean: number;
+  sync_us_p99: number | null;
+  log_bytes: number;
+  base_bytes: number;
+  full: boolean;
+  recovery_s: number;
 }
 
 export interface Shard {

@@ -1,6 +1,6 @@
 /** The first view: how many are connected, what flows, how fast, what it takes, and how the shards share it. */
 
-import type { Shard, Stats } from "./api";
+import type { Disk, Shard, Stats } from "./api";
 import { Chart } from "./chart";
 import { bytes, count, duration, exact, many, micros, percent, rate } from "./format";
 import { LimitRows, nearest } from "./limits";
@@ -101,10 +101,27 @@ function Tiles({ stats }: { stats: Stats }) {
       <Tile name="Slow consumers" value={count(stats.slow.consumers)} id="slow" alarm={stats.slow.consumers > 0}>
         {bytes(stats.slow.outbox_bytes)} waiting · {many(stats.slow.gaps_total, "gap")} told
       </Tile>
+      {stats.disk !== null && <DiskTiles disk={stats.disk} live={stats.log.bytes} />}
       <Tile name="Up for" value={duration(stats.uptime_s)} id="uptime">
         {rate(stats.accepts_per_s)} opened/s · {rate(stats.closes_per_s)} closed/s
       </Tile>
     </dl>
+  );
+}
+
+function DiskTiles({ disk, live }: { disk: Disk; live: number }) {
+  const sync = disk.sync_us_p99 === null ? null : disk.sync_us_mean;
+  return (
+    <>
+      <Tile name="Sync to disk" value={micros(sync)} id="sync">
+        {sync === null
+          ? "nothing was written"
+          : `p99 below ${micros(disk.sync_us_p99)} · ${rate(disk.syncs_per_s)}/s · ${rate(disk.batches_per_sync)} batches each`}
+      </Tile>
+      <Tile name="On disk" value={bytes(disk.log_bytes + disk.base_bytes)} id="disk" alarm={disk.full}>
+        {disk.full ? "full: publishes are refused" : `${bytes(live)} live · read in ${micros(disk.recovery_s * 1e6)} at the start`}
+      </Tile>
+    </>
   );
 }
 

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use crore_broker::mail::message::Headers;
+use crore_broker::orders::Publishing;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::snapshot::Head;
-use crore_broker::{Pace, Restored, Shard, World};
+use crore_broker::{Control, Input, Pace, Restored, Shard, Ticket, World};
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, PropertyBuf, Qos, SubscribeOptions, Version,
     encode,
@@ -167,4 +169,29 @@ fn local_state_comes_back_after_a_planned_restart() {
         assert_eq!(messages(&mut after, topic), "2", "{topic}");
     }
     assert!(connect(&mut after).1, "its session is there");
+}
+
+#[test]
+fn operator_changes_nothing_while_a_stop_writes() {
+    let mut town = served();
+    town.handle(0, Input::Control(Ticket(0), Control::Settle));
+    town.settle();
+    town.io[0].reports.clear();
+    let name: Box<[u8]> = b"kept/one".as_slice().into();
+    let publishing = Box::new(Publishing {
+        name: name.clone(),
+        data: b"late".to_vec(),
+        headers: Headers::default(),
+    });
+    for control in [
+        Control::Publish(publishing),
+        Control::Purge(name.clone(), u64::MAX),
+        Control::Delete(name),
+    ] {
+        town.handle(0, Input::Control(Ticket(1), control));
+        let (_, report) = town.io[0].reports.pop().expect("an answer at once");
+        assert_eq!(format!("{report:?}"), "Outcome(Unknown)");
+    }
+    let mut after = restarted(&mut town, |it| it);
+    assert_eq!(messages(&mut after, "kept/one"), "1");
 }

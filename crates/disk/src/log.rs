@@ -24,6 +24,12 @@ const GROUP_BYTES_MAX: u64 = 8 << 20;
 /// A segment with less room than this part of it has no further group of several batches.
 const REST_PART: u64 = 16;
 
+/// Written ahead of the groups. A first write into blocks that are only allocated changes what the file system has to sync besides: such a sync took
+/// three times as long. Fewer at a time save less, and more make one publish in so many bytes wait for longer than some milliseconds.
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+/// A group with more than this part of them gains nothing by that.
+const ZEROS_PART: usize = 4;
+
 /// How a log is laid out.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -92,6 +98,8 @@ struct Segment<F> {
     header: SegmentHeader,
     /// The offset of the next group.
     offset: u64,
+    /// Zeros, if not groups, are written up to this offset.
+    zeroed: u64,
 }
 
 /// A log that can be written.
@@ -196,6 +204,7 @@ impl<S: Storage> Log<S> {
                 file,
                 header,
                 offset: end.offset,
+                zeroed: end.offset,
             });
             self.sealed.pop_back();
         }
@@ -345,7 +354,7 @@ impl<S: Storage> Log<S> {
         let segment = self.segment.as_mut().expect("there is one now");
         let salts = segment.header.salts();
         let crc = Group::seal(&mut self.group, self.next_group, self.crc, salts);
-        let written = segment.file.write_at(&self.group, segment.offset);
+        let written = segment.write(&self.group);
         let synced = written.and_then(|()| match planted::is(Fault::NoSync) {
             true => Ok(()),
             false => segment.file.sync(),
@@ -383,6 +392,7 @@ impl<S: Storage> Log<S> {
             file,
             header,
             offset: DATA_BEGIN,
+            zeroed: DATA_BEGIN,
         });
         let sealed = before.map(|before| (before.header.number, before.header.bytes));
         self.sealed.extend(sealed);
@@ -422,6 +432,21 @@ impl<S: Storage> Log<S> {
 impl<F> Segment<F> {
     fn room_bytes(&self) -> u64 {
         self.header.bytes.saturating_sub(self.offset)
+    }
+}
+
+impl<F: File> Segment<F> {
+    /// Writes a group at the end, and zeros behind it where there are none yet.
+    fn write(&mut self, group: &[u8]) -> io::Result<()> {
+        self.file.write_at(group, self.offset)?;
+        let end = self.offset + group.len() as u64;
+        if end > self.zeroed && group.len() <= ZEROS.len() / ZEROS_PART {
+            let room = self.header.bytes.saturating_sub(end);
+            let zeros = room.min(ZEROS.len() as u64);
+            self.file.write_at(&ZEROS[..zeros as usize], end)?;
+            self.zeroed = end + zeros;
+        }
+        Ok(())
     }
 }
 

@@ -42,6 +42,8 @@ pub enum Scenario {
     Durable,
     /// The start after a kill, with gigabytes of messages and with a million latest values, beside a sequential read
     Recovery,
+    /// Durable publishes at half the possible rate, a kill every minute: disk, memory and the start must not grow
+    Soak,
     /// Settings that are read again under load, beside windows without
     Reload,
     /// Subscribers that stopped reading, beside others that read

@@ -16,6 +16,7 @@ mod pair;
 mod recovery;
 mod reload;
 mod sessions;
+mod soak;
 mod stalled;
 mod storm;
 mod tcp;
@@ -47,6 +48,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Drain => drain::run(args)?,
         Scenario::Durable => durable::run(args)?,
         Scenario::Recovery => recovery::run(args)?,
+        Scenario::Soak => soak::run(args)?,
         Scenario::Reload => reload::run(args)?,
         Scenario::Stalled => stalled::run(args)?,
         Scenario::Filters => filters::run(args)?,

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::crash::Link;
@@ -135,17 +135,22 @@ fn batch(server: SocketAddr, writer: u32, line: impl Fn(u32) -> String) -> Resul
         let _ = write!(body, "{}", line(writer * BATCH + n));
     }
     let mut link = Link::open(server, PATIENCE)?;
+    let failed = post(&mut link, server, &body)?;
+    ensure!(failed == 0, "{failed} lines of a batch failed");
+    Ok(())
+}
+
+/// Publishes a batch; returns how many of its lines failed.
+pub fn post(link: &mut Link, server: SocketAddr, body: &str) -> Result<u64> {
     let head = request::batch_head(&server.to_string(), body.len());
     link.send(head.as_bytes())?;
     link.send(body.as_bytes())?;
     loop {
         if let Some(answer) = parse::response(&link.held)? {
-            let failed = request::failed(answer.body);
-            let status = answer.head.status;
-            if status >= 300 || failed > 0 {
-                bail!("a batch was answered with {status}, and {failed} lines failed");
-            }
-            return Ok(());
+            let (status, failed) = (answer.head.status, request::failed(answer.body));
+            ensure!(status < 300, "a batch was answered with {status}");
+            link.held.clear();
+            return Ok(failed);
         }
         link.read()?;
     }
@@ -166,7 +171,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Bytes of all files; one may go while it is looked at.
-fn size_of_all(directory: &Path) -> Result<u64> {
+pub fn size_of_all(directory: &Path) -> Result<u64> {
     let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |it| it.len());
     Ok(files(directory)?.iter().map(bytes).sum())
 }

@@ -4,6 +4,7 @@
 //! The server's own topics, below `$SYS/`, are kept by a rule of their own, whatever the operator's say: the newest
 //! message of each. The rest of that rule is taken from the rule that governs `$SYS/broker`.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crore_wire::topic;
@@ -87,16 +88,15 @@ impl Rules {
             .map(|(number, _)| number)
     }
 
-    /// Whether the same topics stand in the log of the engine by both.
-    pub fn log_alike(&self, others: &Rules) -> bool {
-        let durable = |rule: &Rule| (rule.filter.clone(), rule.durable);
-        let none_passes = self.passing().chain(others.passing()).next().is_none();
-        none_passes
-            || self
-                .all
-                .iter()
-                .map(durable)
-                .eq(others.all.iter().map(durable))
+    /// Which topics stand in the log of the engine, as a text; empty where all do. Rules with the same text agree about every topic.
+    pub fn durability(&self) -> String {
+        if self.passing().next().is_none() {
+            return String::new();
+        }
+        let rules = self.of_operator().iter();
+        rules
+            .map(|rule| alloc::format!("{} {}\n", rule.durable, rule.filter))
+            .collect()
     }
 
     /// Those that the operator wrote.

@@ -111,7 +111,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
             gate: Arc::new(gate::Gate::new(&start.admin, address)),
             door: start.door,
             port: port::Counts::new(&start.admin),
-            moments: moments::watch(start.board.clone()),
+            moments: moments::watch(start.board.clone(), life.clone()),
             board: start.board,
             listen: start.listen,
             began: Instant::now(),

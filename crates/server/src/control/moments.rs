@@ -7,24 +7,29 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::board::{Board, Snapshot};
+use crate::life::Life;
 
 /// How often the board is read.
 const EVERY: Duration = Duration::from_secs(1);
+
 /// All shards at one moment.
 pub struct Moment {
     pub at: Instant,
     pub shards: Vec<Snapshot>,
+    /// The log of durable messages, where there is one.
+    pub log: Option<crore_disk::State>,
 }
 
 /// The newest two moments.
 pub type Moments = (Arc<Moment>, Arc<Moment>);
 
 /// Begins to read the board, for ever.
-pub fn watch(board: Arc<Board>) -> watch::Receiver<Moments> {
+pub fn watch(board: Arc<Board>, life: Life) -> watch::Receiver<Moments> {
     let read = move || {
         Arc::new(Moment {
             at: Instant::now(),
             shards: board.read_all(),
+            log: life.log_state(),
         })
     };
     let first = read();

@@ -16,6 +16,7 @@ use futures_util::stream;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::disk::DiskStats;
 use super::limits::{self, Limit};
 use super::moments::Moments;
 use super::plane::Plane;
@@ -57,6 +58,8 @@ pub struct Stats {
     /// Clients that were refused, by reason.
     refusals: Vec<Refused>,
     log: Log,
+    /// The disk of durable messages; null without one.
+    disk: Option<DiskStats>,
     memory: Memory,
     shards: Vec<ShardStats>,
     limits: Vec<Limit>,
@@ -279,6 +282,7 @@ impl Stats {
                 messages: total(|s| u64::from(s.accounts.log_messages)),
                 bytes: total(|s| s.accounts.log_bytes as u64),
             },
+            disk: DiskStats::of(plane.life(), (moments.0.log, moments.1.log), passed),
             memory: Memory {
                 pss_bytes,
                 per_connection_bytes: pss_bytes
@@ -357,7 +361,7 @@ pub fn latency(shards: &[Snapshot]) -> Latency {
 }
 
 /// Nothing has a rate before there were two moments.
-fn per_s(count: u64, passed: f64) -> f64 {
+pub fn per_s(count: u64, passed: f64) -> f64 {
     if passed < 0.001 {
         return 0.0;
     }
@@ -365,7 +369,7 @@ fn per_s(count: u64, passed: f64) -> f64 {
 }
 
 /// Three digits are enough to be drawn.
-fn round(value: f64) -> f64 {
+pub fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 

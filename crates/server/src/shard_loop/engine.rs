@@ -34,6 +34,7 @@ impl Durable {
         shards: Vec<Sender<Letter>>,
         full: impl FnMut(bool) + Send + 'static,
     ) -> io::Result<Durable> {
+        let mut letters: Vec<Vec<Letter>> = shards.iter().map(|_| Vec::new()).collect();
         let committed = move |group: Vec<Appended>| {
             for Appended(batch) in group {
                 let header = Header::read(&batch.bytes).expect("this process wrote it");
@@ -46,7 +47,11 @@ impl Durable {
                     batch: None,
                 };
                 let home = placement.home_of(batch.partition);
-                shards[usize::from(home)].post(Letter::Committed(committed));
+                letters[usize::from(home)].push(Letter::Committed(committed));
+            }
+            // Together: a shard that woke by the first of them would find the others in turns of their own.
+            for (shard, letters) in shards.iter().zip(&mut letters) {
+                shard.post_all(letters);
             }
         };
         let failed = |error: io::Error| {

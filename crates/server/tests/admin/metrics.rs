@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::port::{ask, await_metric, get, line, metric, raw, stream};
+use crate::support::state::State;
 use crate::support::{Server, eventually};
 
 fn document(path: &str) -> String {
@@ -162,6 +163,41 @@ fn stats_stream_once_a_second_and_say_what_goes_on() {
     }
     // The same without a stream.
     assert_eq!(get(server.admin(), "stats")["version"], second["version"]);
+}
+
+#[test]
+fn stats_have_the_disk_of_durable_messages_and_none_without() {
+    assert!(get(Server::with_admin("").admin(), "stats")["disk"].is_null());
+    let state = State::new();
+    let server = Server::with_admin(&state.settings());
+    let mut stats = stream(server.admin(), "/api/v1/stats");
+    // Rates are those of a second, which may have passed when they are looked at.
+    let disk = loop {
+        let answer = ask(server.address(), "POST /pub/a", Some("{}"));
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        let line = line(&mut stats);
+        let Some(data) = line.strip_prefix("data: ") else {
+            continue;
+        };
+        let mut stats = serde_json::from_str::<Value>(data).unwrap();
+        if stats["disk"]["syncs_per_s"].as_f64() > Some(0.0) {
+            break stats["disk"].take();
+        }
+    };
+    assert!(disk["batches_per_sync"].as_f64() >= Some(1.0), "{disk}");
+    let mean = disk["sync_us_mean"].as_f64().unwrap();
+    assert!(
+        0.0 < mean && disk["sync_us_p99"].as_u64() > Some(0),
+        "{disk}"
+    );
+    // A segment, and two that wait.
+    let log = disk["log_bytes"].as_u64().unwrap();
+    assert!(
+        log >= 3 << 20 && disk["base_bytes"].as_u64() > Some(0),
+        "{disk}"
+    );
+    assert_eq!(disk["full"], false);
+    assert!(disk["recovery_s"].is_f64());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::client::{Client, curl, publish};
 use crate::proxy::Proxy;
 use crate::support::Server;
+use crate::support::state::State;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -191,6 +192,24 @@ fn counts_are_whole_and_there_is_one_figure_for_the_memory() {
         same |= of.starts_with(&format!("{tile} of "));
     }
     assert!(same, "the tile and the limit differ");
+    browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn disk_of_durable_messages_is_shown_where_there_is_one() {
+    let server = Server::with_admin("");
+    let mut browser = Browser::on(&server, "/");
+    browser.expect(CONNECTIONS, "^0$");
+    assert_eq!(browser.texts("[data-tile=disk]"), [""; 0]);
+    let state = State::new();
+    let server = Server::with_admin(&state.settings());
+    let mut browser = Browser::on(&server, "/");
+    browser.expect("[data-tile=disk] .value", "MiB$");
+    browser.expect("[data-tile=disk] .note", " live · read in .* at the start$");
+    browser.expect("[data-tile=sync] .note", "^nothing was written$");
+    publish(&server, "a", "on disk");
+    browser.expect("[data-tile=sync] .value", "s$");
     browser.expect_no_complaints();
 }
 

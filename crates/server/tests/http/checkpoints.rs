@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::support::http::{Conn, Response, publish};
+use crate::support::port::await_metric;
 use crate::support::state::State;
 use crate::support::stream::Stream;
 use crate::support::{Server, eventually};
@@ -159,4 +160,36 @@ fn a_full_disk_refuses_publishes_until_messages_have_gone() {
     server.kill();
     let server = Server::with(&settings(&state));
     assert_eq!(value(&server, "small"), "19");
+}
+
+#[test]
+fn damage_under_a_running_server_is_told_once_and_a_stop_in_order_loses_nothing() {
+    let state = State::new();
+    let server = Server::with_admin(&settings(&state));
+    publish(&server, "kept", "first");
+    let mut stream = Stream::open(&server, "/sub/kept?since=oldest", &[]);
+    let first = stream.event().expect("an event").id;
+    // A byte of the first message.
+    let segment = state.0.join("log/segment-0000000001.log");
+    let mut bytes = std::fs::read(&segment).expect("a segment");
+    let at = bytes.windows(5).position(|it| it == b"first");
+    let at = at.expect("the message");
+    bytes[at] ^= 1;
+    let file = std::fs::OpenOptions::new().write(true).open(&segment);
+    let file = file.expect("a segment");
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes[at..=at], at as u64).expect("a byte");
+    let mut conn = Conn::open(&server);
+    for n in 0..30 {
+        let padding = "x".repeat(20_000);
+        assert!(try_post(&mut conn, "latest/0", format!("{n} {padding}").as_bytes()).status < 300);
+    }
+    publish(&server, "kept", "second");
+    server.await_log("what it says is in memory still");
+    await_metric(server.admin(), "crore_disk_damaged", 1.0);
+    server.stop();
+    let server = Server::with(&settings(&state));
+    let mut stream = Stream::open(&server, "/sub/kept", &[("Last-Event-ID", &first)]);
+    assert_eq!(stream.data(1), ["second"]);
+    assert!(!server.log().contains("told a gap"), "{}", server.log());
+    server.kill();
 }

@@ -403,6 +403,35 @@ fn base_that_is_none_is_set_aside_and_the_one_before_it_counts() {
 }
 
 #[test]
+fn log_behind_a_damaged_base_is_read_with_the_number_of_partitions_that_wrote_it() {
+    let mut state = left();
+    let other = |state: &State| format!("partitions = 3\n{}", state.settings());
+    let document = state.base().join("home-1.state");
+    let mut bytes = fs::read(&document).expect("a document");
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&document, bytes).expect("a document");
+    let server = Server::with(&other(&state));
+    server.await_log("it keeps them");
+    // The segment has what was in the base, too.
+    assert_eq!(numbers(&server, "a", 1), [0, 1]);
+    server.kill();
+    // No document says the number.
+    state = left();
+    for home in 0..2 {
+        let document = state.base().join(format!("home-{home}.state"));
+        fs::write(document, "garbage").expect("a document");
+    }
+    let name = state.0.file_name().expect("a name").to_str().expect("text");
+    let said = does_not_start("127.0.0.1:0", name, &other(&state));
+    assert!(
+        said.contains("partitions = 3 does not go with the log"),
+        "{said}"
+    );
+    all_is_there(&state);
+}
+
+#[test]
 fn no_file_is_written_through_a_link_in_the_directory() {
     let state = left();
     let target = state.0.join("target");

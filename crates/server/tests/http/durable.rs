@@ -252,6 +252,35 @@ fn a_crash_is_told_to_subscribers_of_topics_that_are_not_durable_alone() {
 }
 
 #[test]
+fn crash_before_a_rule_puts_its_topics_into_the_log_is_told_as_a_gap() {
+    let state = State::new();
+    let settings = format!("{PASSING}{}", state.settings());
+    for clean in [true, false] {
+        let server = Server::with(&settings);
+        publish(&server, "m/a", "seen");
+        let seen = first_position(&server, "m/a");
+        publish(&server, "m/a", "missed");
+        match clean {
+            true => drop(server.stop()),
+            false => server.kill(),
+        }
+        // Twice: a second crash does not forget it.
+        for _ in 0..2 {
+            let server = Server::with(&state.settings());
+            let mut stream = Stream::open(&server, "/sub/m/a", &[("Last-Event-ID", &seen)]);
+            match clean {
+                true => assert_eq!(stream.data(1), ["missed"]),
+                false => assert_eq!(stream.event().expect("an event").kind, "crore.gap"),
+            }
+            server.kill();
+        }
+        // The next round begins with a stop.
+        Server::with(&settings).stop();
+        Server::with(&settings).stop();
+    }
+}
+
+#[test]
 fn messages_that_are_not_durable_are_kept_across_a_planned_restart_and_not_brought_back_by_a_crash()
 {
     let state = State::new();

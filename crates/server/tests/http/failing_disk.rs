@@ -205,6 +205,76 @@ fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
 }
 
+/// More than a kernel reads ahead of the first byte of a file.
+const BROKEN_AT: u64 = 10 << 20;
+
+#[test]
+fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
+    let (state, disk) = (State::new(), State::new());
+    let Some(_below) = Mounted::tmpfs(&disk.0, "100m") else {
+        return;
+    };
+    let image = disk.0.join("image");
+    let file = fs::File::create(&image).expect("a file");
+    file.set_len(96 << 20).expect("a sparse file");
+    let mut make = Command::new("mkfs.ext4");
+    // One group of blocks, in which the documents come behind all that the file system needs for itself.
+    make.args(["-q", "-b", "4096", "-O", "^has_journal"]);
+    let made = output(make.arg(&image));
+    let why = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{why}");
+    let loop_of = ["-o", "loop", image.to_str().expect("text")];
+    let Some(mount) = Mounted::new(&state.0, &loop_of) else {
+        return;
+    };
+    let settings = settings(&state, 64 << 20);
+    let server = Server::with(&settings);
+    for n in 0..400 {
+        publish(&server, "a", numbered(n));
+    }
+    server.stop();
+    let document = state.base().join("home-0.state");
+    let other = state.base().join("home-1.state");
+    let bytes = fs::metadata(&document).expect("a document").len();
+    let document = match bytes > BROKEN_AT {
+        true => document,
+        false => other,
+    };
+    let place = place_of(&document, BROKEN_AT);
+    drop(mount);
+    let whole = fs::read(&image).expect("the image");
+    let mount = Mounted::new(&state.0, &loop_of).expect("it was mounted before");
+    // The end of the disk is gone: the loop device fails to read it.
+    let cut = fs::OpenOptions::new().write(true).open(&image);
+    cut.and_then(|file| file.set_len(place)).expect("the image");
+    let said = refused(&state);
+    let name = document.display().to_string();
+    let why = format!("{name} cannot be read: Input/output error");
+    assert!(said.contains(&why), "{said}");
+    assert!(!state.0.join("set-aside").exists(), "{said}");
+    drop(mount);
+    fs::write(&image, whole).expect("the image");
+    let _mount = Mounted::new(&state.0, &loop_of).expect("it was mounted before");
+    let server = Server::with(&settings);
+    assert_eq!(numbers(&server, "a", 399).len(), 400);
+    server.kill();
+}
+
+/// Where this byte of a file lies on its disk.
+fn place_of(path: &Path, byte: u64) -> u64 {
+    let told = output(Command::new("filefrag").args(["-v", "-b4096"]).arg(path)).stdout;
+    let told = String::from_utf8_lossy(&told).into_owned();
+    let block = byte / 4096;
+    // "   0:        0..     739:      34816..     35555:    740: ..."
+    let places = told.lines().filter_map(|line| {
+        let numbers = line.split(|c: char| !c.is_ascii_digit());
+        let mut numbers = numbers.filter_map(|it| it.parse::<u64>().ok()).skip(1);
+        let (first, last, at) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        (first..=last).contains(&block).then(|| at + block - first)
+    });
+    places.last().expect("a place") * 4096
+}
+
 /// How many messages of a topic are kept.
 fn messages(server: &Server, topic: &str) -> usize {
     let json = [("Accept", "application/json")];

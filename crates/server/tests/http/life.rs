@@ -12,7 +12,9 @@ pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
     std::fs::write(&file, settings).expect("settings");
     // One that served would have to be ended.
     let ended = std::process::Command::new("timeout")
-        .args(["30", env!("CARGO_BIN_EXE_crore"), "serve", "--no-admin"])
+        .arg("30")
+        .arg(crate::support::program())
+        .args(["serve", "--no-admin"])
         .args(["--listen", listen, "--config"])
         .arg(&file)
         .output()

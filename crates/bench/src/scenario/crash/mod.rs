@@ -25,6 +25,7 @@ use crate::rig::{Directory, RunArgs};
 use ground::Disk;
 pub use link::Link;
 use rounds::{Ground, Outcome, Rounds};
+pub use snapshot::info;
 
 /// Kills, unless told otherwise.
 const KILLS: u32 = 100;

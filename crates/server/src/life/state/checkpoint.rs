@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 
 use super::files::{Base, Document, LOG, begin, discard_part, publish};
 use super::index::Index;
-use super::load::Documents;
+use super::load::{Documents, Unusable};
 use super::store::head_now;
 use crate::life::shards::Shards;
 use crate::settings::state::State as Settings;
@@ -30,8 +30,9 @@ use crate::shard_loop::Durable;
 const LOOK: Duration = Duration::from_secs(1);
 /// On a full disk the next one comes after this time, when the last one had nothing to fold.
 const FULL_AGAIN: Duration = Duration::from_secs(10);
-/// The next one comes after this time when one has failed.
+/// The next one comes after this time when one has failed; where the log is damaged after a longer one, since bytes on a disk do not get well.
 const FAILED_AGAIN: Duration = Duration::from_secs(30);
+const DAMAGED_AGAIN: Duration = Duration::from_secs(3600);
 /// Segments that make a checkpoint worth its work.
 const SEGMENTS_LEAST: u64 = 2;
 /// Topics that a home is asked about at once: some ten microseconds of its time.
@@ -53,6 +54,8 @@ pub struct Progress {
     pub failed: AtomicU64,
     /// Bytes of the base.
     pub base_bytes: AtomicU64,
+    /// The last one failed because what it was to fold is damaged.
+    pub damaged: AtomicBool,
 }
 
 /// The thread that makes checkpoints.
@@ -113,6 +116,17 @@ enum Failed {
     /// The server stops.
     Stops,
     Why(String),
+    /// The base or the log is damaged.
+    Damaged(String),
+}
+
+impl From<Unusable> for Failed {
+    fn from(why: Unusable) -> Failed {
+        match why {
+            Unusable::Damaged(why) => Failed::Damaged(why),
+            Unusable::Unreadable(..) => Failed::Why(why.to_string()),
+        }
+    }
 }
 
 impl From<String> for Failed {
@@ -144,6 +158,7 @@ impl Maker {
             }
             match self.make(&state) {
                 Ok(()) => {
+                    progress.damaged.store(false, Relaxed);
                     progress.made.fetch_add(1, Relaxed);
                     progress.made_unix_s.store(clock::unix_s(), Relaxed);
                     let took_ms = began.elapsed().as_millis() as u64;
@@ -166,6 +181,18 @@ impl Maker {
                         "state.directory: no checkpoint, so that the log only grows: {why}"
                     );
                     not_before = Instant::now() + FAILED_AGAIN;
+                }
+                Err(Failed::Damaged(why)) => {
+                    progress.failed.fetch_add(1, Relaxed);
+                    let _ = discard_part(&self.directory);
+                    // Once: it stays so until the server starts again.
+                    if !progress.damaged.swap(true, Relaxed) {
+                        tracing::error!(
+                            "state.directory: no checkpoint, so that the log only grows: {why}; what it says is in memory still: stop the server in \
+                             order (SIGTERM), which writes all of it anew, and look after the disk; after a crash what is missing would be told as a gap"
+                        );
+                    }
+                    not_before = Instant::now() + DAMAGED_AGAIN;
                 }
             }
         }
@@ -205,6 +232,9 @@ impl Maker {
             world.partitions,
             partition_of,
         )?;
+        if let Some(why) = index.damaged {
+            return Err(Failed::Damaged(why));
+        }
         let mut reader = Reader::new(open()?);
         begin(directory).map_err(failed)?;
         let shadows = Shadow::world(&world);

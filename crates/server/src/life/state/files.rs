@@ -17,6 +17,10 @@ pub const LOG: &str = "log";
 const SYNC_BYTES: u64 = 8 << 20;
 /// A base that is being written.
 const PART: &str = "base.part";
+/// Which topics stood in the log of the server that was served from last, as its rules say.
+const RULES: &str = "rules";
+/// It, while it is written.
+const RULES_PART: &str = "rules.part";
 /// The file in a base that a stop has written, until the next start goes on from it.
 const CLEAN: &str = "clean";
 
@@ -167,6 +171,33 @@ pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
     fs::rename(part, base.path(directory))?;
     sync(directory)?;
     remove_bases(directory, Some(base))
+}
+
+/// Which topics stood in the log of the last server; none where there was none.
+pub fn rules_before(directory: &Path) -> Option<String> {
+    let bytes = fs::read(directory.join(RULES)).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Notes which topics stand in the log from now on.
+///
+/// # Errors
+/// Those of the file system.
+pub fn note_rules(directory: &Path, rules: &str) -> io::Result<()> {
+    if rules_before(directory).as_deref() == Some(rules) {
+        return Ok(());
+    }
+    let part = directory.join(RULES_PART);
+    // Never through a link.
+    match fs::remove_file(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::create_new(&part)?;
+    file.write_all(rules.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(part, directory.join(RULES))?;
+    sync(directory)
 }
 
 /// The document of a home, in the base that was begun.

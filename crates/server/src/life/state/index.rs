@@ -10,6 +10,8 @@ pub struct Index {
     lists: Vec<List>,
     /// The last group that was seen.
     pub last_group: u64,
+    /// Why some batches have no place in it.
+    pub damaged: Option<String>,
 }
 
 /// The places of the batches of a partition, in order.
@@ -25,7 +27,7 @@ impl Index {
     /// Of batches behind the group `contained`, in segments from `first` to `last`; `partition_of` says where a batch belongs.
     ///
     /// # Errors
-    /// When the segments cannot be read, or are damaged.
+    /// When the segments cannot be read.
     pub fn new(
         storage: &impl Storage,
         (first, last): (u64, u64),
@@ -36,23 +38,25 @@ impl Index {
         let mut index = Index {
             lists: vec![List::default(); usize::from(partitions)],
             last_group: contained,
+            damaged: None,
         };
         if first > last {
             return Ok(index);
         }
-        let mut failed = None;
+        let mut damaged = None;
         let found = scan(storage, first..=last, |found| match found {
             Found::Batch(place, batch) if place.group > contained => match partition_of(batch) {
                 Ok(partition) => index.add(partition, &place),
-                Err(why) => failed = Some(why),
+                Err(why) => damaged = Some(why),
             },
             Found::Batch(..) => {}
             Found::Damage(damage) => {
-                failed = Some(format!("segment {} of the log is damaged", damage.segment));
+                damaged = Some(damage.to_string());
             }
         });
         found.map_err(|error| error.to_string())?;
-        failed.map_or(Ok(index), Err)
+        index.damaged = damaged;
+        Ok(index)
     }
 
     fn add(&mut self, partition: u16, place: &Place) {
@@ -114,6 +118,7 @@ mod tests {
         let mut index = Index {
             lists: vec![List::default(); 2],
             last_group: 0,
+            damaged: None,
         };
         let places = [
             (1, 4096),

@@ -1,5 +1,6 @@
 //! The documents of the newest base: looked at as a whole, then read home by home.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use crore_broker::snapshot::{
     BLOCK_HEAD_BYTES, FORM, Head, PREAMBLE_BYTES, block_bytes, check_block, form_of,
 };
-use crore_broker::{Now, Placement, Restored, Shard, ShardId, World};
+use crore_broker::{Now, PartitionId, Placement, Restored, Shard, ShardId, World};
 
 use super::files::{Base, SET_ASIDE, prepare, remove_bases, sync};
 
@@ -26,31 +27,77 @@ struct Document {
     head: Head,
 }
 
-/// Looks for the newest base in this directory that can be used, and removes the others. The directory is made if it is not there.
+/// Why documents cannot be used.
+#[derive(Debug)]
+pub enum Unusable {
+    /// They are not what was written.
+    Damaged(String),
+    /// The disk or the file system does not give them, and may do so another time.
+    Unreadable(PathBuf, io::Error),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unusable::Damaged(why) => f.write_str(why),
+            Unusable::Unreadable(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl Unusable {
+    /// Of this file or directory.
+    fn of(path: &Path, error: io::Error) -> Unusable {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Unusable::damaged(path, "it is not whole"),
+            io::ErrorKind::NotADirectory => Unusable::damaged(path, error),
+            _ => Unusable::Unreadable(path.to_path_buf(), error),
+        }
+    }
+
+    fn damaged(path: &Path, why: impl fmt::Display) -> Unusable {
+        Unusable::Damaged(format!("{}: {why}", path.display()))
+    }
+}
+
+impl From<Unusable> for anyhow::Error {
+    fn from(why: Unusable) -> anyhow::Error {
+        match why {
+            Unusable::Damaged(why) => anyhow::Error::msg(why),
+            Unusable::Unreadable(path, error) => unreadable(&path, &error),
+        }
+    }
+}
+
+/// Looks for the newest base in this directory that can be used, and removes the others. The directory is made if it is not there. Besides, the
+/// number of partitions of those that cannot be used, if one of their files says it.
 ///
 /// # Errors
 /// When the directory or a file in it cannot be read, or another version wrote its files: the operator chooses whether to start that version
 /// again or to begin anew. Damaged files are no error: they are set aside.
-pub fn newest(directory: &Path) -> anyhow::Result<Option<Documents>> {
+pub fn newest(directory: &Path) -> anyhow::Result<(Option<Documents>, Option<PartitionId>)> {
     prepare(directory)?;
+    let mut partitions = None;
     let mut bases = Base::all(directory)?;
     while let Some(base) = bases.pop() {
-        match base.documents(directory) {
-            Ok(paths) => paths.iter().try_for_each(|path| check_version(path))?,
-            // It is set aside.
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-            Err(error) => return Err(unreadable(&base.path(directory), &error)),
-        }
+        // One that is no directory is set aside.
+        let paths = base.documents(directory).unwrap_or_default();
+        paths.iter().try_for_each(|path| check_version(path))?;
         match Documents::of(directory, base) {
             Ok(documents) => {
                 remove_bases(directory, Some(base))?;
-                return Ok(Some(documents));
+                return Ok((Some(documents), partitions));
             }
-            Err(why) => set_aside(directory, base, &why)?,
+            Err(Unusable::Damaged(why)) => {
+                let heads = paths.iter().filter_map(|path| open(path).ok());
+                partitions = partitions.or(heads.map(|(head, _)| head.partitions).next());
+                set_aside(directory, base, &why)?;
+            }
+            Err(why @ Unusable::Unreadable(..)) => return Err(why.into()),
         }
     }
     remove_bases(directory, None)?;
-    Ok(None)
+    Ok((None, partitions))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {
@@ -66,10 +113,9 @@ impl Documents {
     ///
     /// # Errors
     /// Why they cannot be used.
-    pub fn of(directory: &Path, base: Base) -> Result<Documents, String> {
+    pub fn of(directory: &Path, base: Base) -> Result<Documents, Unusable> {
         let found = base.documents(directory);
-        let found =
-            found.map_err(|error| format!("{}: {error}", base.path(directory).display()))?;
+        let found = found.map_err(|error| Unusable::of(&base.path(directory), error))?;
         Ok(Documents {
             base,
             clean: base.is_clean(directory),
@@ -80,22 +126,22 @@ impl Documents {
     /// Reads what belongs to this home.
     ///
     /// # Errors
-    /// Why they are damaged.
+    /// Why they cannot be used.
     pub fn read(
         &self,
         mut restored: Restored,
         placement: Placement,
         home: ShardId,
-    ) -> Result<Restored, String> {
+    ) -> Result<Restored, Unusable> {
         for Document { path, head, .. } in &self.documents {
             let before = Placement::new(head.partitions, head.homes);
             let mut heirs = placement.heirs(before, head.home);
             if heirs.any(|heir| heir == home) {
-                let read = read_into(&mut restored, path);
-                read.map_err(|why| format!("{}: {why}", path.display()))?;
+                read_into(&mut restored, path)?;
             }
         }
-        restored.finish().map_err(|why| why.to_string())
+        let finished = restored.finish();
+        finished.map_err(|why| Unusable::Damaged(why.to_string()))
     }
 
     /// What all of them have in common: the epoch, the seed, and the number of partitions.
@@ -112,13 +158,13 @@ impl Documents {
 /// The shard of a home, with what belongs to it of the documents of all homes that had a part of it.
 ///
 /// # Errors
-/// Why the documents are damaged.
+/// Why the documents cannot be used.
 pub fn restore(
     home: ShardId,
     documents: Option<&Documents>,
     world: &Arc<World>,
     now: Now,
-) -> Result<Shard, String> {
+) -> Result<Shard, Unusable> {
     let mut shard = Shard::new(home, world.clone(), now);
     let Some(documents) = documents else {
         return Ok(shard);
@@ -151,21 +197,23 @@ pub fn set_aside(directory: &Path, base: Base, why: &str) -> anyhow::Result<()> 
 }
 
 /// Looks at all files; they must be those of one moment.
-fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, String> {
+fn documents(found: Vec<PathBuf>) -> Result<Vec<Document>, Unusable> {
     let mut all = Vec::new();
     for path in found {
-        let opened = open(&path).map_err(|why| format!("{}: {why}", path.display()))?;
-        let (head, _) = opened;
+        let (head, _) = open(&path)?;
         all.push(Document { path, head });
     }
     all.sort_by_key(|document| document.head.home);
-    let head = all.first().ok_or("it has no documents")?.head;
+    let damaged = |why: &str| Unusable::Damaged(why.to_string());
+    let head = all.first().ok_or_else(|| damaged("it has no documents"))?;
+    let head = head.head;
     let alike = |(home, it): (ShardId, &Document)| it.head == Head { home, ..head };
     if all.len() != usize::from(head.homes) || !(0..).zip(&all).all(alike) {
-        return Err("its files are not all of one stop".to_string());
+        return Err(damaged("its files are not all of one stop"));
     }
     Ok(all)
 }
+
 /// Looks at a file's version alone: whether it is whole is looked at later.
 ///
 /// # Errors
@@ -189,66 +237,74 @@ fn check_version(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Opens a file and reads its first block; the others follow.
-fn open(path: &Path) -> Result<(Head, BufReader<File>), String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let mut rest = BufReader::new(file);
+fn open(path: &Path) -> Result<(Head, BufReader<File>), Unusable> {
+    let failed = |error| Unusable::of(path, error);
+    let mut rest = BufReader::new(File::open(path).map_err(failed)?);
     let mut preamble = [0; PREAMBLE_BYTES];
-    let short = |_| "it is not whole".to_string();
-    rest.read_exact(&mut preamble).map_err(short)?;
-    if form_of(&preamble).map_err(|why| why.to_string())? != FORM {
-        return Err("another version has written it".to_string());
+    rest.read_exact(&mut preamble).map_err(failed)?;
+    let form = form_of(&preamble).map_err(|why| Unusable::damaged(path, why))?;
+    if form != FORM {
+        return Err(Unusable::damaged(path, "another version has written it"));
     }
     let mut block = Vec::new();
-    read_block(&mut rest, 0, &mut block)?;
-    let head = Head::read(&block).map_err(|why| why.to_string())?;
+    read_block(&mut rest, (path, 0), &mut block)?;
+    let head = Head::read(&block).map_err(|why| Unusable::damaged(path, why))?;
     Ok((head, rest))
 }
 
 /// Reads a document to its end and verifies the checksum of every block. What the blocks say is not looked at. Returns its bytes.
 ///
 /// # Errors
-/// Why it is damaged.
-pub fn verify(path: &Path) -> Result<u64, String> {
+/// Why it cannot be used.
+pub fn verify(path: &Path) -> Result<u64, Unusable> {
     let (_, mut rest) = open(path)?;
     let (mut number, mut block) = (1, Vec::new());
-    while read_block(&mut rest, number, &mut block)? {
+    while read_block(&mut rest, (path, number), &mut block)? {
         number += 1;
     }
     let file = rest.into_inner().metadata();
-    file.map(|it| it.len()).map_err(|error| error.to_string())
+    file.map(|it| it.len())
+        .map_err(|error| Unusable::of(path, error))
 }
 
-fn read_into(restored: &mut Restored, path: &Path) -> Result<(), String> {
+fn read_into(restored: &mut Restored, path: &Path) -> Result<(), Unusable> {
+    let damaged = |why| Unusable::damaged(path, why);
     let (head, mut rest) = open(path)?;
-    restored.begin(&head).map_err(|why| why.to_string())?;
+    restored.begin(&head).map_err(damaged)?;
     let mut block = Vec::new();
     let mut number = 1;
-    while read_block(&mut rest, number, &mut block)? {
-        restored.take(&block).map_err(|why| why.to_string())?;
+    while read_block(&mut rest, (path, number), &mut block)? {
+        restored.take(&block).map_err(damaged)?;
         number += 1;
     }
-    restored.end().map_err(|why| why.to_string())
+    restored.end().map_err(damaged)
 }
 
-/// False at the end of the file.
-fn read_block(from: &mut impl Read, number: u64, block: &mut Vec<u8>) -> Result<bool, String> {
-    let mut head = [0; BLOCK_HEAD_BYTES];
-    let mut filled = 0;
-    while filled < head.len() {
-        match from.read(&mut head[filled..]) {
-            Ok(0) if filled == 0 => return Ok(false),
-            Ok(0) => return Err("it is not whole".to_string()),
-            Ok(read) => filled += read,
-            Err(error) => return Err(error.to_string()),
-        }
+/// Reads the block of this number of the file at `path`. False at its end.
+fn read_block(
+    from: &mut impl Read,
+    (path, number): (&Path, u64),
+    block: &mut Vec<u8>,
+) -> Result<bool, Unusable> {
+    let failed = |error| Unusable::of(path, error);
+    block.clear();
+    let read = from
+        .by_ref()
+        .take(BLOCK_HEAD_BYTES as u64)
+        .read_to_end(block);
+    if read.map_err(failed)? == 0 {
+        return Ok(false);
     }
-    let bytes = block_bytes(&head).map_err(|why| why.to_string())?;
+    let head = (&block[..]).try_into();
+    let head: [u8; BLOCK_HEAD_BYTES] =
+        head.map_err(|_| Unusable::damaged(path, "it is not whole"))?;
+    let damaged = |why| Unusable::damaged(path, why);
+    let bytes = block_bytes(&head).map_err(damaged)?;
     block.clear();
     let read = from.take(bytes as u64).read_to_end(block);
-    let read = read.map_err(|error| error.to_string())?;
-    if read < bytes {
-        return Err("it is not whole".to_string());
+    if read.map_err(failed)? < bytes {
+        return Err(Unusable::damaged(path, "it is not whole"));
     }
-    check_block(&head, number, block).map_err(|why| why.to_string())?;
+    check_block(&head, number, block).map_err(damaged)?;
     Ok(true)
 }

@@ -24,7 +24,7 @@ use crore_disk::{CommitError, Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
 use crate::settings::state::State;
-use files::{prepare, remove_bases, sync};
+use files::{note_rules, prepare, remove_bases, rules_before, sync};
 use replay::{Failed, Replayed, Source, replay};
 
 pub use checkpoint::{Checkpoints, Progress, Server, base_bytes};
@@ -86,11 +86,14 @@ pub fn resume(
     // Before anything is changed there, and until the process ends.
     let lock = Directory::lock(directory).context("state.directory")?;
     std::mem::forget(lock);
-    let mut documents = load::newest(directory)?;
+    let (mut documents, mut partitions_before) = load::newest(directory)?;
     let path = directory.join(LOG);
     let reads_log = state.is_durable() || path.exists();
     let mut same_epoch = true;
     loop {
+        let before = documents.as_ref().map(|it| it.head().partitions);
+        let partitions = kept_partitions(partitions, before.or(partitions_before));
+        let new = Numbers { partitions, ..new };
         let numbers = numbers(new, documents.as_ref(), &path, same_epoch)?;
         let world = new_world(numbers);
         let source = reads_log.then(|| Source {
@@ -103,7 +106,9 @@ pub fn resume(
         });
         let moment = moment(documents.as_ref());
         match replay(&world, documents.as_ref(), source.as_ref(), moment) {
-            Ok(replayed) => {
+            Ok(mut replayed) => {
+                let unsafe_rules = || memory_lost(directory, documents.as_ref(), &world);
+                replayed.lost = replayed.lost.or_else(unsafe_rules);
                 if let Some(lost) = replayed
                     .lost
                     .as_ref()
@@ -124,6 +129,7 @@ pub fn resume(
             }
             Err(Failed::Documents(why)) => {
                 let damaged = documents.take().expect("they were read");
+                partitions_before = before;
                 load::set_aside(directory, damaged.base, &why)?;
             }
             Err(Failed::Start(error)) => return Err(error),
@@ -147,18 +153,31 @@ fn numbers(
         return Ok(Numbers { seed, ..new });
     };
     let head = documents.head();
-    if head.partitions != new.partitions {
-        tracing::warn!(
-            "partitions = {} does not apply to the state in state.directory, which was made with {}: it keeps them",
-            new.partitions,
-            head.partitions
-        );
-    }
     Ok(Numbers {
         epoch: if same_epoch { head.epoch } else { new.epoch },
         seed: head.seed,
-        partitions: head.partitions,
+        ..new
     })
+}
+
+/// The number of partitions: that of what the last server left, where it is known.
+fn kept_partitions(asked: PartitionId, before: Option<PartitionId>) -> PartitionId {
+    let before = before.unwrap_or(asked);
+    if before != asked {
+        tracing::warn!(
+            "partitions = {asked} does not apply to the state in state.directory, which was made with {before}: it keeps them"
+        );
+    }
+    before
+}
+
+/// What the last server had in memory alone and has lost, where the rules say now that it stands in the log: none of its topics is told a gap
+/// by the rule then.
+fn memory_lost(directory: &Path, documents: Option<&Documents>, world: &World) -> Option<String> {
+    let before = rules_before(directory)?;
+    let is_lost = !documents?.clean && !before.is_empty() && before != world.rules.durability();
+    let why = "rule.durable is another one than at the last start, after which the server did not stop in order";
+    is_lost.then(|| why.to_string())
 }
 
 /// The moment of the start, by the count of the server that has written these documents.
@@ -187,6 +206,7 @@ fn resumed(
         mut homes,
         log,
         lost,
+        is_damaged,
         last_unix_s,
     } = replayed;
     clock::go_on_from(moment.unix_s.max(last_unix_s).into(), clock::unix_s());
@@ -202,7 +222,7 @@ fn resumed(
     let mut base = documents.map(|documents| documents.base);
     let mut log = log.filter(|_| state.is_durable());
     if let Some(log) = &mut log
-        && (base.is_none() || lost.is_some())
+        && (base.is_none() || lost.is_some() || is_damaged)
     {
         if log.end().segment > 0 {
             // What is damaged is behind the base then, and no later start meets it again.
@@ -219,12 +239,13 @@ fn resumed(
         log.remove_before(base.end.0)?;
     }
     Ok(Resumed {
-        world,
         homes: homes.into(),
         ticket: Some(Ticket {
             directory: directory.to_path_buf(),
             base: base.filter(|_| log.is_some()),
+            rules: world.rules.durability(),
         }),
+        world,
         took: Duration::ZERO,
         log,
     })
@@ -244,6 +265,8 @@ pub struct Ticket {
     directory: PathBuf,
     /// The base that the log goes on from; none without a log.
     base: Option<Base>,
+    /// Which topics stand in the log.
+    rules: String,
 }
 
 impl Ticket {
@@ -253,7 +276,11 @@ impl Ticket {
     /// When a file cannot be removed.
     pub fn used_up(self) -> anyhow::Result<()> {
         match self.base {
-            Some(base) => base.no_longer_clean(&self.directory)?,
+            Some(base) => {
+                // First: a base that is clean says that nothing was lost by other rules.
+                note_rules(&self.directory, &self.rules)?;
+                base.no_longer_clean(&self.directory)?;
+            }
             None => {
                 remove_bases(&self.directory, None)?;
                 let log = self.directory.join(LOG);

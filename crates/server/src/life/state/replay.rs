@@ -11,7 +11,7 @@ use crore_broker::batch::Header;
 use crore_broker::{Now, Shard, ShardId, World};
 use crore_disk::{Damage, Directory, Found, Identity, Log, Options, Recovered};
 
-use super::load::{Documents, restore};
+use super::load::{Documents, Unusable, restore};
 use crate::life::supervisor;
 
 /// Batches go to a home together, about so many bytes, and so many of these runs are read ahead of it.
@@ -28,6 +28,8 @@ pub struct Replayed {
     pub log: Option<Log<Directory>>,
     /// What is missing of it, if anything is.
     pub lost: Option<String>,
+    /// Something in it is damaged, which the documents have perhaps.
+    pub is_damaged: bool,
     /// The highest second of a batch.
     pub last_unix_s: u32,
 }
@@ -64,31 +66,52 @@ pub fn replay(
         let (batches, threads): (Vec<_>, Vec<_>) = (0..world.homes).map(begin).unzip();
         let contained = documents.map_or(0, |it| it.base.end.1);
         let read = source.map(|source| read_log(source, contained, world, batches));
-        let mut homes = Vec::new();
-        let mut lost = None;
+        let (mut homes, mut lost, mut damaged) = (Vec::new(), None, None);
         for thread in threads {
             let read = thread.join();
-            let read = read.unwrap_or_else(|_| Err("the reader failed".to_string()));
-            let (shard, damaged) = read.map_err(Failed::Documents)?;
-            homes.push(shard);
-            lost = lost.or(damaged);
+            let failed = |_| Err(Unusable::Damaged("the reader failed".to_string()));
+            match read.unwrap_or_else(failed) {
+                Ok((shard, why)) => {
+                    homes.push(shard);
+                    lost = lost.or(why);
+                }
+                Err(Unusable::Damaged(why)) => damaged = damaged.or(Some(why)),
+                Err(why) => return Err(Failed::Start(why.into())),
+            }
         }
-        let Some(read) = read else {
+        if let Some(why) = damaged {
+            return Err(Failed::Documents(why));
+        }
+        let (Some(read), Some(source)) = (read, source) else {
             return Ok(Replayed {
                 homes,
                 log: None,
                 lost,
+                is_damaged: false,
                 last_unix_s: 0,
             });
         };
-        let (log, found, last_unix_s) = read.map_err(Failed::Start)?;
+        let Read {
+            log,
+            found,
+            lost: groups,
+            last_unix_s,
+        } = read.map_err(Failed::Start)?;
+        if let (None, Some(why)) = (documents, &lost) {
+            // What is damaged on disk has no checksum; so this is the other number that nothing else says.
+            return Err(Failed::Start(anyhow::anyhow!(
+                "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
+                 written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
+                world.partitions,
+                source.directory.display()
+            )));
+        }
         if !found.foreign.is_empty() {
             tracing::warn!(
                 "state.directory: {} are none of the log's files, and are left alone",
                 found.foreign.join(", ")
             );
         }
-        let damages = found.damages.first().map(Damage::to_string);
         let ends = log.end().group;
         let short = (ends < contained).then(|| {
             format!("the log ends with group {ends}, before group {contained} of its documents")
@@ -99,12 +122,13 @@ pub fn replay(
             torn = found.torn.is_some(),
             damages = found.damages.len(),
             "read the log in {}",
-            source.map_or(Path::new(""), |it| it.directory).display()
+            source.directory.display()
         );
         Ok(Replayed {
             homes,
             log: Some(log),
-            lost: damages.or(short).or(lost),
+            lost: groups.map(|it| it.to_string()).or(short).or(lost),
+            is_damaged: !found.damages.is_empty(),
             last_unix_s,
         })
     })
@@ -117,7 +141,7 @@ fn read_home(
     world: &Arc<World>,
     now: Now,
     come: &Receiver<Run>,
-) -> Result<(Shard, Option<String>), String> {
+) -> Result<(Shard, Option<String>), Unusable> {
     let mut shard = restore(home, documents, world, now)?;
     let mut damaged = None;
     for run in come {
@@ -135,20 +159,40 @@ fn read_home(
     Ok((shard, damaged))
 }
 
+/// The log that was read.
+struct Read {
+    log: Log<Directory>,
+    found: Recovered,
+    /// Where groups are missing that the documents do not contain.
+    lost: Option<Damage>,
+    last_unix_s: u32,
+}
+
+/// `contained` is the last group that the documents contain.
 fn read_log(
     source: &Source<'_>,
     contained: u64,
     world: &World,
     homes: Vec<SyncSender<Run>>,
-) -> anyhow::Result<(Log<Directory>, Recovered, u32)> {
+) -> anyhow::Result<Read> {
     let storage = Directory::lock(source.directory).context("state.directory")?;
     let mut runs: Vec<Run> = homes.iter().map(|_| Run::default()).collect();
     let (mut told_at, mut bytes, mut last_unix_s) = (Instant::now(), 0, 0);
     let placement = world.placement();
+    let (mut lost, mut damaged, mut known) = (None, None, contained);
     let each = |found: Found<'_>| {
-        let Found::Batch(place, batch) = found else {
-            return;
+        let (place, batch) = match found {
+            Found::Batch(place, batch) => (place, batch),
+            Found::Damage(damage) => {
+                damaged = Some(damage);
+                return;
+            }
         };
+        if place.group > known + 1 {
+            lost = lost.or(damaged);
+        }
+        damaged = None;
+        known = known.max(place.group);
         bytes += batch.len();
         if told_at.elapsed() >= TELL {
             told_at = Instant::now();
@@ -175,7 +219,12 @@ fn read_log(
     for (home, run) in homes.iter().zip(runs) {
         let _ = home.send(run);
     }
-    Ok((log, found, last_unix_s))
+    Ok(Read {
+        log,
+        found,
+        lost: lost.or(damaged),
+        last_unix_s,
+    })
 }
 
 /// Batches of a home that stand behind each other in the log.

@@ -179,7 +179,7 @@ impl Survey {
         for path in base.documents(directory).unwrap_or_default() {
             match state::verify(&path) {
                 Ok(of_document) => bytes += of_document,
-                Err(why) => self.fault(None, format!("{}: {why}", path.display())),
+                Err(why) => self.fault(None, why.to_string()),
             }
         }
         let head = documents.head();
