@@ -3,11 +3,12 @@
 //! * [`subscribe`] holds connections and checks every message; [`publish`] sends them; both speak
 //!   the server's HTTP paths, which are Nchan's too, and MQTT 3.1.1 and 5.
 //! * [`floor`] is a reference server that does nothing but move the bytes.
+//! * [`swarm`] holds millions of connections without a socket of the kernel for each, against a server that it starts.
 //! * [`scenario`] starts a server and both tools as processes of their own and keeps one result.
 //!
 //! The folders have floors, and an import goes only down, that is towards the beginning of this list: `sys` (system calls);
 //! `measure` (messages, statistics, `/proc`); `client` (what a client says and reads); `report`; `floor`; `publish`;
-//! `subscribe`; `rig` (a scenario's flags, its processes and samples of them); `scenario`.
+//! `subscribe`; `rig` (a scenario's flags, its processes and samples of them); `swarm`; `scenario`.
 //!
 //! Nothing here knows the server from inside: a tool that shared the server's code would share its errors. Therefore the
 //! answers of the server are read by a parser of this crate. Only requests, the frames of a WebSocket client and MQTT packets
@@ -23,6 +24,7 @@ mod report;
 mod rig;
 pub mod scenario;
 pub mod subscribe;
+pub mod swarm;
 mod sys;
 
 use std::process::ExitCode;
@@ -40,6 +42,8 @@ enum Tool {
     Subscribe(Box<subscribe::SubscribeArgs>),
     /// Publish messages
     Publish(publish::PublishArgs),
+    /// Many clients without kernel sockets, beside a server in a namespace of its own
+    Swarm(Box<swarm::SwarmArgs>),
     /// A bare reference server
     Floor(floor::FloorArgs),
     /// Start a server and both tools, and keep one result
@@ -51,6 +55,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match &args.tool {
         Tool::Subscribe(args) => subscribe::run(args),
         Tool::Publish(args) => publish::run(args),
+        Tool::Swarm(args) => swarm::run(args),
         Tool::Floor(args) => floor::run(args),
         Tool::Run(args) => scenario::run(args),
     }

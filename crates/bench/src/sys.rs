@@ -1,11 +1,13 @@
 //! The system calls that the standard library does not offer: epoll, non-blocking sockets, signals and limits. `rustix`
 //! makes them, or `net` where the server needs the same call.
 //!
-//! This is the only file of the crate with `unsafe`. Sockets are plain descriptor numbers here, because a
+//! This and `sys/tun.rs` are the only files of the crate with `unsafe`. Sockets are plain descriptor numbers here, because a
 //! load tool keeps a million of them in rows of 24 bytes. The code that opened a socket closes it, on the
 //! same thread, because each thread may have a descriptor table of its own ([`part_descriptor_table`]).
 
 #![allow(unsafe_code)]
+
+pub mod tun;
 
 use std::io;
 use std::net::SocketAddr;

@@ -72,6 +72,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["publish"],
             &["subscribe"],
             &["rig"],
+            &["swarm"],
             &["scenario"],
         ],
     ),

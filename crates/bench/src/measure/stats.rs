@@ -192,6 +192,12 @@ impl Latency {
         self.histogram.merge(&other.histogram);
     }
 
+    /// The value that the share `q` of all latencies does not exceed, in milliseconds.
+    pub fn quantile_ms(&self, q: f64) -> f64 {
+        // A bucket's end may lie past the largest value: never tell more than was seen.
+        self.histogram.quantile(q).min(self.moments.max) as f64 / 1e6
+    }
+
     /// The figures of the report; all zero while nothing was seen.
     pub fn summary(&self) -> Summary {
         let moments = &self.moments;
@@ -199,8 +205,7 @@ impl Latency {
             return Summary::default();
         }
         let ms = |ns: f64| ns / 1e6;
-        // A bucket's end may lie past the largest value: never tell more than was seen.
-        let quantile = |q| ms(self.histogram.quantile(q).min(moments.max) as f64);
+        let quantile = |q| self.quantile_ms(q);
         Summary {
             count: moments.count,
             min_ms: ms(moments.min as f64),

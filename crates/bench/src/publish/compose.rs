@@ -5,6 +5,8 @@
 //! them, so that nothing is copied twice. Sequences cost 4 bytes for each topic.
 
 use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::client::mqtt::{self, Dialect};
 use crate::client::request::{self, NO_MASK};
@@ -48,6 +50,11 @@ impl Form {
     }
 }
 
+/// Nothing published yet to so many topics.
+pub fn sequences(topics: u32) -> Arc<[AtomicU32]> {
+    (0..topics).map(|_| AtomicU32::new(0)).collect()
+}
+
 /// Draws topics, numbers messages, writes them.
 pub struct Composer {
     form: Form,
@@ -57,7 +64,7 @@ pub struct Composer {
     payloads: Payloads,
     random: Random,
     run: u16,
-    sequences: Vec<u32>,
+    sequences: Arc<[AtomicU32]>,
     next: u32,
     broadcast: bool,
     scratch: String,
@@ -74,10 +81,11 @@ impl Composer {
         size: usize,
         broadcast: bool,
     ) -> Composer {
+        let sequences = sequences(topics.count());
         let seed = sys::now_ns();
         Composer {
             form,
-            sequences: vec![0; topics.count() as usize],
+            sequences,
             topics,
             is_cyclic,
             host,
@@ -88,6 +96,11 @@ impl Composer {
             broadcast,
             scratch: String::new(),
         }
+    }
+
+    /// Counts on in these, so that others see what was published: the number of the last message of each topic.
+    pub fn count_in(&mut self, sequences: Arc<[AtomicU32]>) {
+        self.sequences = sequences;
     }
 
     /// The topic of the next message.
@@ -126,13 +139,15 @@ impl Composer {
 
     /// Appends the next message of `topic`, with its packet id where messages have them.
     pub fn message(&mut self, topic: u32, id: Option<PacketId>, out: &mut Vec<u8>) {
-        let sequence = &mut self.sequences[topic as usize];
-        *sequence = sequence.wrapping_add(1);
+        // Only this thread writes them.
+        let last = &self.sequences[topic as usize];
+        let sequence = last.load(Ordering::Relaxed).wrapping_add(1);
+        last.store(sequence, Ordering::Relaxed);
         let header = Header {
             run: self.run,
             sent_ns: sys::now_ns(),
             topic,
-            sequence: *sequence,
+            sequence,
         };
         match self.form {
             Form::Batch => {

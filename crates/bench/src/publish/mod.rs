@@ -17,10 +17,11 @@ use anyhow::Result;
 
 use crate::{report, sys};
 pub use args::PublishArgs;
-use publisher::Publisher;
+pub(crate) use compose::sequences;
+pub(crate) use publisher::Publisher;
 
 /// How long the last answers are waited for.
-const DRAIN_NS: u64 = 10_000_000_000;
+pub(crate) const DRAIN_NS: u64 = 10_000_000_000;
 /// Nanoseconds between two lines of progress.
 const REPORT_NS: u64 = 5_000_000_000;
 

@@ -3,6 +3,8 @@
 //! Invariant: bytes of a connection belong to whole groups of messages; a group is composed only
 //! when nothing of the last one waits to be sent.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -34,7 +36,8 @@ pub struct Publisher {
     epoll: Epoll,
     answers: Answers,
     rate: Option<f64>,
-    started_ns: u64,
+    /// Since when the rate holds, and what was composed before.
+    rated: (u64, u64),
     composed: u64,
     messages_max: u64,
     /// Messages of a group, when it is they and not their bytes that end it.
@@ -100,7 +103,7 @@ impl Publisher {
             epoll,
             answers: Answers::default(),
             rate: (!args.saturate).then_some(args.rate),
-            started_ns: sys::now_ns(),
+            rated: (sys::now_ns(), 0),
             composed: 0,
             requests_max: if form.is_answered() {
                 args.in_flight
@@ -114,6 +117,24 @@ impl Publisher {
             first_sent_ns: 0,
             last_sent_ns: 0,
         })
+    }
+
+    /// Counts the messages of each topic in these.
+    pub fn count_in(&mut self, sequences: Arc<[AtomicU32]>) {
+        self.composer.count_in(sequences);
+    }
+
+    /// Publishes at another rate from now on; how late messages were is counted anew.
+    pub fn set_rate(&mut self, rate: f64, now_ns: u64) {
+        self.rate = Some(rate);
+        self.rated = (now_ns, self.composed);
+        self.late_ns_max = 0;
+        self.next_group_ns = 0;
+    }
+
+    /// The longest that a message was due before it was composed, at this rate.
+    pub fn late_ns_max(&self) -> u64 {
+        self.late_ns_max
     }
 
     /// Messages composed so far.
@@ -159,12 +180,15 @@ impl Publisher {
             // An answer has ended the wait. A server that answers must not get smaller groups than one that does not.
             Some(_) if now_ns < self.next_group_ns => self.next_group_ns - now_ns,
             Some(rate) => {
-                let elapsed_ns = (now_ns - self.started_ns) as f64;
-                let due = ((elapsed_ns * rate / 1e9) as u64 + 1).saturating_sub(self.composed);
+                let (since_ns, before) = self.rated;
+                let elapsed_ns = (now_ns - since_ns) as f64;
+                let composed = self.composed - before;
+                let due = ((elapsed_ns * rate / 1e9) as u64 + 1).saturating_sub(composed);
                 let taken = self.compose(due.min(left))?;
                 let late_ns = (due.saturating_sub(taken)) as f64 * 1e9 / rate;
                 self.late_ns_max = self.late_ns_max.max(late_ns as u64);
-                let next_ns = self.started_ns + (self.composed as f64 * 1e9 / rate) as u64;
+                let composed = self.composed - before;
+                let next_ns = since_ns + (composed as f64 * 1e9 / rate) as u64;
                 let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, LOOK_NS);
                 self.next_group_ns = now_ns + wait_ns;
                 // Answers can wait. To wake for each of them would take time from the server and from the subscribers.

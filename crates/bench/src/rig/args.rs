@@ -13,7 +13,7 @@ use crate::sys;
 /// What is run.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// A million subscribers with a topic each, a message a minute each
+    /// A million subscribers with a topic each at the highest rate; over ws and sse they need no sockets of their own
     Million,
     /// The table of 2009: bytes per connection and time of a broadcast, up to 10,000 long-polls
     #[value(name = "comet-10k")]

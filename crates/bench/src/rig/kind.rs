@@ -17,6 +17,9 @@ pub enum Kind {
     /// NATS with JetStream, which speaks a protocol of its own: only `durable` measures it.
     #[value(skip)]
     Nats,
+    /// Any server, by its command.
+    #[value(skip)]
+    Other,
 }
 
 impl Kind {
@@ -28,7 +31,13 @@ impl Kind {
             Kind::Nchan => "nchan",
             Kind::Mosquitto => "mosquitto",
             Kind::Nats => "nats",
+            Kind::Other => "other",
         }
+    }
+
+    /// Whether its process may have children, which end when it tells them to.
+    pub fn has_children(self) -> bool {
+        matches!(self, Kind::Nchan | Kind::Other)
     }
 
     /// The protocol of its subscribers when `wanted` is asked for: that one if it speaks it, else the
@@ -37,7 +46,7 @@ impl Kind {
         match (self, wanted) {
             (Kind::Crore, _) | (Kind::Nchan, Protocol::Sse | Protocol::Poll) => wanted,
             (Kind::Mosquitto | Kind::Nats, _) => Protocol::Mqtt,
-            (Kind::Floor | Kind::Nchan, _) => Protocol::Ws,
+            (Kind::Floor | Kind::Nchan | Kind::Other, _) => Protocol::Ws,
         }
     }
 
@@ -61,7 +70,7 @@ impl Kind {
                 "POST /pub, NDJSON of at most 60 kB, over one connection, 16 in flight, all answered",
             ),
             // It has no batches; more connections or more in flight do not make it faster.
-            (Kind::Nchan, _) => (
+            (Kind::Nchan | Kind::Other, _) => (
                 &["--single"],
                 "POST /pub/TOPIC for each message over one connection, 16 in flight, all answered",
             ),

@@ -97,22 +97,52 @@ impl Server {
         let tls = args.certificate.as_ref();
         let with_tls = tls.map(|tls| format!("{settings}\n{}", tls.settings()));
         let settings = with_tls.as_deref().unwrap_or(settings);
+        let binary = args.server_binary.as_deref();
         let mut command = match setting.kind {
-            Kind::Floor | Kind::Crore => ours(args, setting, settings, &addresses, &directory)?,
+            Kind::Floor | Kind::Crore => ours(binary, setting, settings, &addresses, &directory)?,
             Kind::Nchan => peers::nchan(&directory, port, setting.keep, tls)?,
             Kind::Mosquitto => peers::mosquitto(&directory, port, tls, setting.durable)?,
             Kind::Nats => peers::nats(&directory, port)?,
+            Kind::Other => bail!("a server of another kind is started by its command"),
         };
         if let Some(members) = members {
             command = within(&command, members);
         }
-        sys::bind_child(
-            &mut command,
-            args.core_of_server(),
-            setting.kind == Kind::Nchan,
-        );
+        let core = args.core_of_server();
+        Server::launch(command, setting.kind, addresses, directory, core)
+    }
+
+    /// Starts a Crore that listens here, with this text as its settings file.
+    pub fn start_at(
+        binary: Option<&Path>,
+        setting: Setting,
+        settings: &str,
+        address: SocketAddr,
+    ) -> Result<Server> {
+        let directory = Directory::make(std::process::id())?;
+        let addresses = vec![address];
+        let command = ours(binary, setting, settings, &addresses, &directory)?;
+        Server::launch(command, setting.kind, addresses, directory, None)
+    }
+
+    /// Starts a server by any shell command; it must listen here.
+    pub fn start_by(command: &str, address: SocketAddr) -> Result<Server> {
+        let directory = Directory::make(std::process::id())?;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]);
+        Server::launch(shell, Kind::Other, vec![address], directory, None)
+    }
+
+    fn launch(
+        mut command: Command,
+        kind: Kind,
+        addresses: Vec<SocketAddr>,
+        directory: Directory,
+        core: Option<usize>,
+    ) -> Result<Server> {
+        sys::bind_child(&mut command, core, kind.has_children());
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        if matches!(setting.kind, Kind::Nchan | Kind::Mosquitto | Kind::Nats) {
+        if matches!(kind, Kind::Nchan | Kind::Mosquitto | Kind::Nats) {
             // Peers write a warning when they are started as root, which is not part of a result.
             let stderr = directory.path().join(STDERR);
             command.stderr(std::fs::File::create(stderr).context("a file for its errors")?);
@@ -122,7 +152,7 @@ impl Server {
             .with_context(|| format!("cannot start {command:?}"))?;
         let mut server = Server {
             child,
-            kind: setting.kind,
+            kind,
             addresses,
             command,
             directory,
@@ -219,6 +249,13 @@ impl Server {
         Process::read_tree(self.child.id())
     }
 
+    /// The server's processor time, in seconds.
+    pub fn cpu_s(&mut self) -> Result<f64> {
+        self.is_there()?;
+        let each = Process::tree(self.child.id()).into_iter();
+        Ok(each.filter_map(|pid| sys::cpu_ns_of(pid).ok()).sum::<u64>() as f64 / 1e9)
+    }
+
     /// The text that a peer has written into its log of errors.
     pub fn complaints(&self) -> Option<String> {
         self.read(peers::LOG)
@@ -235,7 +272,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.kind == Kind::Nchan {
+        if self.kind.has_children() {
             // Its workers end when it tells them to. If it were killed they would go on.
             let tree = Process::tree(self.child.id());
             sys::signal(self.child.id(), Signal::INT);
@@ -265,7 +302,7 @@ pub fn within(command: &Command, members: &Path) -> Command {
 
 /// The command of a server of this project.
 fn ours(
-    args: &RunArgs,
+    binary: Option<&Path>,
     setting: Setting,
     settings: &str,
     addresses: &[SocketAddr],
@@ -277,10 +314,14 @@ fn ours(
         command.args(["bench", "floor", "--listen", &addresses[0].to_string()]);
         return Ok(command);
     }
-    let origin = args.server_binary.as_ref().unwrap_or(&this);
+    let origin = binary.unwrap_or(&this);
     let mut command = Command::new(copy(origin, directory)?);
     command.args(["--log", "warn", "serve", "--no-admin"]);
     command.args([SHARDS, &setting.shards.to_string()]);
+    if addresses.iter().any(|address| !address.ip().is_loopback()) {
+        // The ground of a swarm has no way out.
+        command.arg("--insecure");
+    }
     for address in addresses {
         command.args(["--listen", &address.to_string()]);
     }

@@ -1,4 +1,4 @@
-//! `million`, `one-host` and `comet-million`: hold many connections and serve them for minutes.
+//! `million` over long-poll and MQTT, `one-host` and `comet-million`: hold many connections and serve them for minutes.
 //!
 //! The three differ in how connections get their tuples (many local addresses, or many server
 //! ports), in the protocol and in the publishers. Every message that the server

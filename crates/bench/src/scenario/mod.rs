@@ -12,6 +12,7 @@ mod durable;
 mod fill;
 mod filters;
 mod hold;
+mod million;
 mod pair;
 mod recovery;
 mod reload;
@@ -30,12 +31,16 @@ use serde_json::json;
 use crate::measure::sample;
 pub use crate::rig::args::RunArgs;
 use crate::rig::args::Scenario;
+use crate::subscribe::Protocol;
 use crate::{report, sys};
 
 /// Runs a scenario; fails when a message was lost, doubled or misdelivered.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     sys::raise_descriptor_limit();
     let result = match args.scenario {
+        Scenario::Million if matches!(args.wanted(), Protocol::Ws | Protocol::Sse) => {
+            million::run(args)?
+        }
         Scenario::Million | Scenario::OneHost | Scenario::CometMillion => hold::run(args)?,
         Scenario::Comet10k => comet::run(args)?,
         Scenario::Tcp => tcp::run(args)?,

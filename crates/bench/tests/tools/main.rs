@@ -2,6 +2,7 @@
 
 mod floor;
 mod split;
+mod swarm;
 
 use std::time::{Duration, Instant};
 

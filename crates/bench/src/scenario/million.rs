@@ -1,0 +1,177 @@
+//! `million`: as many subscribers as are asked for, each with a topic of its own, held by a swarm and served for minutes at the
+//! highest rate at which 99 of 100 messages come soon; meanwhile clients come and go.
+//!
+//! The memory is that of the server's end of each connection alone. Whoever polls or speaks MQTT is held by `hold`.
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::report;
+use crate::rig::{Moment, RunArgs, number, pause};
+use crate::subscribe::Protocol;
+use crate::swarm::{self, Outcome, Session, SwarmArgs};
+
+/// Seconds after the opening before memory is read, so that the last handshakes are over.
+const REST_S: f64 = 5.0;
+/// Seconds between two messages to one client at first, as in 2013.
+const EVERY_S: f64 = 60.0;
+/// The latency that 99 of 100 messages have at most, at a rate that is kept. 2013 had a mean of 268 ms at its highest.
+const P99_MS_MAX: f64 = 250.0;
+/// How much higher the next rate is.
+const STEP: f64 = 1.25;
+/// The share of the duration in which each rate is tried.
+const TRY: f64 = 1.0 / 60.0;
+/// The shares of the duration: nothing happens; clients close and return; a crowd is cut off and returns.
+const WINDOWS: [(&str, f64); 3] = [("calm", 0.6), ("churn", 0.2), ("tsunami", 0.2)];
+/// Clients a second that close and return, and clients that are cut off, of a million or more. Of fewer it is as large a share.
+const CHURN: u32 = 1_000;
+const CROWD: u32 = 100_000;
+
+/// Opens, serves and compares.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let connections = args.connections.unwrap_or(1_000_000);
+    let protocol = match args.wanted() {
+        Protocol::Ws => swarm::Protocol::Ws,
+        Protocol::Sse => swarm::Protocol::Sse,
+        other => bail!("a swarm does not speak {}", other.name()),
+    };
+    let swarm = SwarmArgs {
+        server_binary: args.server_binary.clone(),
+        shards: args.shards,
+        heartbeat: args.heartbeat,
+        keep: args.keep.unwrap_or(0),
+        size: args.size.unwrap_or(512),
+        connect_rate: args.connect_rate,
+        ..SwarmArgs::new(connections, protocol)
+    };
+    let mut session = Session::begin(&swarm)?;
+    let empty = moment(&mut session)?;
+    let opening_s = session.open()?;
+    pause(REST_S);
+    let open = moment(&mut session)?;
+    let cost = swarm::cost(connections, &empty, &open);
+    let opened = connections - session.swarm.given_up();
+    report::say(&format!(
+        "{opened} of {connections} open after {opening_s:.1} s, {:.0} a second; each costs the server {:.0} B and its kernel {:.0} B",
+        f64::from(opened) / opening_s,
+        number(&cost, "/server_pss_bytes"),
+        number(&cost, "/kernel_slab_bytes") + number(&cost, "/kernel_buffer_bytes"),
+    ));
+    let duration_s = args.duration.unwrap_or(600.0);
+    let (rate, tried) = match args.rate {
+        Some(rate) => (rate, Vec::new()),
+        None => highest(
+            &mut session,
+            f64::from(connections) / EVERY_S,
+            duration_s * TRY,
+        )?,
+    };
+    session.publish(rate)?;
+    let windows = windows(&mut session, connections, duration_s)?;
+    let after = moment(&mut session)?;
+    let outcome = session.finish()?;
+    let mut result = outcome.json.clone();
+    for (name, value) in [
+        ("clean", json!(outcome.faults.is_empty())),
+        ("clients", json!("swarm")),
+        ("shards", json!(swarm.shards())),
+        ("log_messages", json!(swarm.keep)),
+        ("connections", json!(connections)),
+        ("protocol", json!(protocol.name())),
+        ("size_bytes", json!(swarm.size)),
+        ("duration_s", json!(duration_s)),
+        ("opening_s", json!(opening_s)),
+        ("connects_per_s", json!(f64::from(opened) / opening_s)),
+        ("per_connection_open", cost),
+        (
+            "per_connection_after",
+            swarm::cost(connections, &empty, &after),
+        ),
+        ("rate_per_s", json!(rate)),
+        ("rates_tried", json!(tried)),
+        ("windows", windows),
+        ("empty", empty.json()),
+        ("open", open.json()),
+        ("after", after.json()),
+    ] {
+        result[name] = value;
+    }
+    tell(&result, &outcome);
+    Ok(result)
+}
+
+fn moment(session: &mut Session) -> Result<Moment> {
+    session.moment()?.context("the server was started here")
+}
+
+/// Finds the highest rate that is kept with most messages in time, from `first` up, each tried for so long.
+fn highest(session: &mut Session, first: f64, try_s: f64) -> Result<(f64, Vec<Value>)> {
+    let (mut kept, mut rate, mut tried) = (first, first, Vec::new());
+    loop {
+        session.publish(rate)?;
+        let counts = session.window(try_s)?;
+        let p99_ms = counts.tally.latency.summary().p99_ms;
+        let late_ms = session.late_ms();
+        let is_kept = p99_ms.max(late_ms) <= P99_MS_MAX && counts.tally.messages > 0;
+        tried.push(json!({ "rate_per_s": rate, "p99_ms": p99_ms, "late_ms_max": late_ms, "kept": is_kept }));
+        if !is_kept {
+            break;
+        }
+        kept = rate;
+        rate *= STEP;
+    }
+    // What the last rate has piled up must be gone before the measurement.
+    session.publish(kept)?;
+    session.window(try_s)?;
+    Ok((kept, tried))
+}
+
+/// Serves for the duration, and returns what each window had.
+fn windows(session: &mut Session, connections: u32, duration_s: f64) -> Result<Value> {
+    let mut all = json!({});
+    let share = |of: u32| of.min((u64::from(connections) * u64::from(of) / 1_000_000) as u32);
+    for (name, part) in WINDOWS {
+        let before = moment(session)?;
+        session.swarm.drop_per_s(if name == "churn" {
+            share(CHURN).into()
+        } else {
+            0.0
+        });
+        if name == "tsunami" {
+            session.swarm.reset(share(CROWD));
+        }
+        let counts = session.window(duration_s * part)?;
+        let after = moment(session)?;
+        let mut value = counts.json();
+        value["server_cores"] = json!(after.cores_since(&before));
+        value["window_s"] = json!(after.seconds_since(&before));
+        value["late_ms_max"] = json!(session.late_ms());
+        all[name] = value;
+    }
+    session.swarm.drop_per_s(0.0);
+    Ok(all)
+}
+
+/// Prints what a reader wants to know first.
+fn tell(result: &Value, outcome: &Outcome) {
+    report::say(&format!(
+        "{:.0} messages a second",
+        number(result, "/rate_per_s")
+    ));
+    for (name, _) in WINDOWS {
+        let window = &result["windows"][name];
+        report::say(&format!(
+            "{name}: {} messages, ms mean {:.2}, p50 {:.2}, p99 {:.2}, p99.9 {:.2}, max {:.1}; opened {}, set-up p99 {:.1} ms; server {:.2} cores",
+            window["messages"],
+            number(window, "/latency_ms/mean"),
+            number(window, "/latency_ms/p50"),
+            number(window, "/latency_ms/p99"),
+            number(window, "/latency_ms/p99_9"),
+            number(window, "/latency_ms/max"),
+            window["connections"]["opened"],
+            number(window, "/connections/setup_ms/p99"),
+            number(window, "/server_cores"),
+        ));
+    }
+    report::say(&outcome.verdict());
+}

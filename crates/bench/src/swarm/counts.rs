@@ -1,0 +1,136 @@
+//! What the clients of a swarm count: messages, connections, and all that the tool could not do or had to do again.
+
+use serde_json::{Value, json};
+
+use super::wire::Traffic;
+use crate::measure::add::add;
+use crate::measure::stats::Latency;
+use crate::measure::tally::Tally;
+
+/// Quantiles of a latency that a plot of its distribution needs.
+const QUANTILES: [f64; 12] = [
+    0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999, 1.0,
+];
+
+/// The counters of one worker, or of all of them.
+#[derive(Clone, Default)]
+pub struct Counts {
+    /// Messages and connections.
+    pub tally: Tally,
+    /// From the first SYN to the answer.
+    pub setup: Latency,
+    /// Messages of another length than the publisher's.
+    pub wrong_length: u64,
+    /// Violations of the protocol by the server: a wrong accept key, bytes that are no frame.
+    pub violations: u64,
+    /// The first violation, in words.
+    pub first_violation: Option<String>,
+    /// Connections that the tool closed.
+    pub dropped: u64,
+    /// Connections whose server end was still open some time after the client had closed its own.
+    pub late_closes: u64,
+    /// Messages that slow readers did not get.
+    pub slow_missed: u64,
+    /// Segments that were sent again.
+    pub retransmitted: u64,
+    /// Segments that came before an earlier one, and were left to be sent again.
+    pub out_of_order: u64,
+    /// Segments that had come already.
+    pub repeated: u64,
+    /// Resets sent for segments of no connection.
+    pub resets: u64,
+    /// Packets.
+    pub traffic: Traffic,
+}
+
+impl Counts {
+    /// Adds what another has counted.
+    pub fn merge(&mut self, other: &Counts) {
+        self.tally.merge(&other.tally);
+        self.setup.merge(&other.setup);
+        add!(
+            self, other;
+            wrong_length, violations, dropped, late_closes, slow_missed,
+            retransmitted, out_of_order, repeated, resets
+        );
+        let (mine, theirs) = (&mut self.traffic, &other.traffic);
+        add!(mine, theirs; received, sent, lost, not_taken);
+        if self.first_violation.is_none() {
+            self.first_violation.clone_from(&other.first_violation);
+        }
+    }
+
+    /// Notes that the server has violated its protocol.
+    pub fn violated(&mut self, why: &str) {
+        self.violations += 1;
+        self.first_violation.get_or_insert_with(|| why.to_string());
+    }
+
+    /// Whatever makes a run fail, each with its count: faults of the server, and what the tool could not do.
+    pub fn faults(&self) -> Vec<(&'static str, u64)> {
+        let (tally, life) = (&self.tally, &self.tally.life);
+        let all = [
+            ("lost", tally.lost),
+            ("doubled", tally.doubled),
+            ("misdelivered", tally.misdelivered),
+            ("of a wrong length", self.wrong_length),
+            ("without a header", tally.unmeasured),
+            ("violations of the protocol", self.violations),
+            ("connections closed by the server", life.closed),
+            ("connections closed late", self.late_closes),
+            ("connections given up", life.given_up),
+            (
+                "packets that the device did not take",
+                self.traffic.not_taken,
+            ),
+        ];
+        all.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// For the result.
+    pub fn json(&self) -> Value {
+        let (tally, life) = (&self.tally, &self.tally.life);
+        json!({
+            "messages": tally.messages,
+            "latency_ms": latency(&tally.latency),
+            "lost": tally.lost,
+            "doubled": tally.doubled,
+            "misdelivered": tally.misdelivered,
+            "wrong_length": self.wrong_length,
+            "unmeasured": tally.unmeasured,
+            "missed_away": tally.missed_away,
+            "told_lost": tally.told_lost,
+            "slow_missed": self.slow_missed,
+            "connections": {
+                "opened": life.opened,
+                "setup_ms": latency(&self.setup),
+                "failed": life.failed,
+                "first_failure": life.first_failure,
+                "given_up": life.given_up,
+                "closed_by_server": life.closed,
+                "dropped": self.dropped,
+                "late_closes": self.late_closes,
+                "bytes": life.bytes,
+            },
+            "violations": self.violations,
+            "first_violation": self.first_violation,
+            "segments": {
+                "received": self.traffic.received,
+                "sent": self.traffic.sent,
+                "retransmitted": self.retransmitted,
+                "out_of_order": self.out_of_order,
+                "repeated": self.repeated,
+                "resets": self.resets,
+                "lost_on_purpose": self.traffic.lost,
+                "not_taken": self.traffic.not_taken,
+            },
+        })
+    }
+}
+
+/// A latency with its distribution.
+fn latency(latency: &Latency) -> Value {
+    let mut value = latency.summary().json();
+    value["quantiles"] = json!(QUANTILES.map(|share| (share, latency.quantile_ms(share))));
+    value
+}

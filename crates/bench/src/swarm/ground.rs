@@ -1,0 +1,102 @@
+//! The ground of a swarm: a network namespace of its own with the devices of its clients. It has no way out.
+//!
+//! The server listens on [`SERVER`]; device `k` has the clients of 10.(64 + k).0.0/16.
+
+use std::fs;
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result};
+
+use super::packet::PACKET_BYTES;
+use crate::sys::tun::{self, Interface, Tun};
+
+/// Where the server listens.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 1);
+/// Packets that may wait for the tool: more than the fastest server sends in a tenth of a second.
+const QUEUE_PACKETS: u32 = 1 << 16;
+/// Buckets of the kernel's table of connections, for every namespace made from now on.
+const BUCKETS: &str = "/proc/sys/net/ipv4/tcp_child_ehash_entries";
+/// As many as that table may have.
+const BUCKETS_MAX: u64 = 16 << 20;
+/// Clients from which on the system's own table of connections would be slow.
+const CROWD: u32 = 250_000;
+
+/// A namespace and its devices.
+pub struct Ground {
+    devices: Vec<Tun>,
+}
+
+impl Ground {
+    /// Takes the calling thread to a namespace of its own, for so many clients, and makes the devices there. Everything
+    /// that the thread starts later is in that namespace, too.
+    pub fn make(devices: u8, clients: u32) -> Result<Ground> {
+        Ground::with_queue(devices, clients, QUEUE_PACKETS)
+    }
+
+    /// The same with queues of so many packets.
+    pub fn with_queue(devices: u8, clients: u32, queue_packets: u32) -> Result<Ground> {
+        const NEEDS: &str = "the swarm needs a network namespace of its own: run it as root";
+        tun::part_network().context(NEEDS)?;
+        if clients >= CROWD {
+            // It may not be written where this process is not root; then the namespace has the system's table.
+            let buckets = u64::from(clients).next_power_of_two().min(BUCKETS_MAX);
+            if fs::write(BUCKETS, buckets.to_string()).is_ok() {
+                tun::part_network().context(NEEDS)?;
+            }
+        }
+        tun::raise_loopback().context("the loopback interface")?;
+        let make = |device: u8| {
+            let name = name(device);
+            let tun = Tun::make(&name).context(
+                "cannot make a TUN device: /dev/net/tun must be there, and this process may open it (root may)",
+            )?;
+            let interface = Interface {
+                address: (
+                    Ipv4Addr::from(net(device) + 1),
+                    Ipv4Addr::new(255, 255, 0, 0),
+                ),
+                packet_bytes: PACKET_BYTES as u16,
+                queue_packets,
+            };
+            tun::set_up(&name, &interface).with_context(|| format!("cannot set up {name}"))?;
+            Ok(tun)
+        };
+        let devices = (0..devices).map(make).collect::<Result<_>>()?;
+        Ok(Ground { devices })
+    }
+
+    /// Gives away the devices.
+    pub fn devices(&mut self) -> Vec<Tun> {
+        std::mem::take(&mut self.devices)
+    }
+}
+
+/// Segments that the kernel has sent again in this namespace.
+pub fn sent_again() -> Result<u64> {
+    let text = fs::read_to_string("/proc/thread-self/net/snmp")?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next(), lines.next());
+    let mut pairs = names
+        .unwrap_or_default()
+        .split(' ')
+        .zip(values.unwrap_or_default().split(' '));
+    let found = pairs.find(|(name, _)| *name == "RetransSegs");
+    let value = found
+        .context("/proc/net/snmp does not count segments that are sent again")?
+        .1;
+    Ok(value.parse()?)
+}
+
+fn name(device: u8) -> String {
+    format!("tun{device}")
+}
+
+/// The first address of a device's net.
+fn net(device: u8) -> u32 {
+    u32::from(SERVER) - 1 + (u32::from(device) << 16)
+}
+
+/// The first address of a device's clients.
+pub fn clients(device: u8) -> u32 {
+    net(device) + 256
+}

@@ -1,0 +1,240 @@
+//! The bytes of a client, in order: the answer to its request, then units with a message each. Every message is checked.
+//!
+//! Invariant: an incomplete unit lies in the client's side row and nowhere else.
+
+use std::fmt::Display;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crore_wire::websocket::frame::Opcode;
+use memchr::memchr;
+
+use super::{Worker, kind};
+use crate::client::{parse, request};
+use crate::measure::payload::Header;
+use crate::swarm::args::Protocol;
+use crate::swarm::row::{State, mark};
+
+/// The error says how the server violates its protocol.
+type Result<T = ()> = std::result::Result<T, String>;
+
+/// No server that is measured sends a longer unit.
+const UNIT_BYTES_MAX: usize = 16 << 20;
+
+impl Worker {
+    /// Takes the next bytes of a client.
+    pub(super) fn received(&mut self, index: u32, data: &[u8], now_ns: u64) {
+        let life = &mut self.counts.tally.life;
+        life.bytes += data.len() as u64;
+        life.chunks += 1;
+        let mut bytes = std::mem::take(&mut self.joined);
+        bytes.clear();
+        let mut decoded = 0;
+        let row = &mut self.rows[index as usize];
+        if let Some(side) = self.sides.get(row) {
+            bytes.append(&mut side.held);
+            decoded = std::mem::take(&mut side.decoded);
+            self.sides.tidy(row);
+        }
+        bytes.extend_from_slice(data);
+        if let Err(why) = self.units(index, &mut bytes, decoded, now_ns) {
+            self.wrong(index, &why, now_ns);
+        }
+        self.joined = bytes;
+    }
+
+    /// The server has violated its protocol: there is no telling where its next unit begins.
+    fn wrong(&mut self, index: u32, why: &str, now_ns: u64) {
+        self.counts.violated(why);
+        self.reset(index, now_ns);
+        if self.rows[index as usize].state == State::Asked {
+            return self.failed(index, why, now_ns);
+        }
+        self.left(index);
+        self.forget(index, Some(now_ns));
+    }
+
+    /// Takes every whole unit, and holds the rest.
+    fn units(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
+        let mut start = 0;
+        if self.rows[index as usize].state == State::Asked {
+            start = match self.answer(index, bytes, now_ns)? {
+                Some(used) => used,
+                None => return self.hold(index, bytes, 0),
+            };
+        }
+        let bytes = &mut bytes[start..];
+        if self.rows[index as usize].state != State::Open {
+            return Ok(());
+        }
+        match self.plan.protocol {
+            Protocol::Ws => self.frames(index, bytes, now_ns),
+            Protocol::Sse => self.events(index, bytes, decoded, now_ns),
+            Protocol::Tcp => self.lines(index, bytes, now_ns),
+        }
+    }
+
+    /// Takes the answer to the request, when it is whole, and returns the bytes that it has.
+    fn answer(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result<Option<usize>> {
+        if self.plan.protocol == Protocol::Tcp {
+            let end = memchr(b'\n', bytes);
+            if end.is_some() {
+                self.opened(index, false, now_ns);
+            }
+            return Ok(end.map(|end| end + 1));
+        }
+        let Some(head) = parse::head(bytes).map_err(words)? else {
+            return Ok(None);
+        };
+        let is_upgrade = self.plan.protocol == Protocol::Ws;
+        if head.status != if is_upgrade { 101 } else { 200 } {
+            self.reset(index, now_ns);
+            self.failed(
+                index,
+                &format!("the server answered {}", head.status),
+                now_ns,
+            );
+            return Ok(Some(bytes.len()));
+        }
+        if is_upgrade && !head.accepted {
+            return Err("Sec-WebSocket-Accept does not answer the key".into());
+        }
+        self.opened(index, head.chunked, now_ns);
+        Ok(Some(head.bytes))
+    }
+
+    /// From now on a client's messages must come.
+    fn opened(&mut self, index: u32, is_chunked: bool, now_ns: u64) {
+        let published = self.plan.published[(self.first + index) as usize].load(Relaxed);
+        let row = &mut self.rows[index as usize];
+        row.state = State::Open;
+        row.failures = 0;
+        row.published = published;
+        row.mark(mark::FIRST, true);
+        row.mark(mark::CHUNKED, is_chunked);
+        let setup_us = ((now_ns / 1_000) as u32).wrapping_sub(row.dialed_us);
+        if row.is(mark::SLOW) && !row.is(mark::HAS_ALARM) {
+            row.mark(mark::HAS_ALARM, true);
+            self.alarms.set(kind::SLOW, index, 0, now_ns);
+        }
+        self.under_way -= 1;
+        self.counts.setup.add(u64::from(setup_us) * 1_000);
+        self.counts.tally.life.opened += 1;
+        self.shared.open.fetch_add(1, Relaxed);
+    }
+
+    fn frames(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result {
+        let mut used = 0;
+        while let Some(frame) = parse::frame(&bytes[used..]).map_err(words)? {
+            used += frame.bytes;
+            match frame.opcode {
+                Opcode::Text | Opcode::Binary => self.message(index, frame.payload, now_ns),
+                Opcode::Ping => {
+                    let mut pong = Vec::new();
+                    request::pong(frame.payload, &mut pong);
+                    self.say(index, &pong, now_ns);
+                }
+                Opcode::Close => {
+                    self.reset(index, now_ns);
+                    self.ended(index, now_ns);
+                    return Ok(());
+                }
+                Opcode::Continuation => return Err("a message in fragments".into()),
+                Opcode::Pong => {}
+            }
+        }
+        self.hold(index, &bytes[used..], 0)
+    }
+
+    fn events(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
+        let row = &mut self.rows[index as usize];
+        let (end, rest) = if row.is(mark::CHUNKED) {
+            match parse::unchunk(bytes, decoded, &mut row.chunk_left).map_err(words)? {
+                Some(split) => split,
+                None => {
+                    self.reset(index, now_ns);
+                    self.ended(index, now_ns);
+                    return Ok(());
+                }
+            }
+        } else {
+            (bytes.len(), bytes.len())
+        };
+        let mut used = 0;
+        while let Some((data, length)) = parse::event(&bytes[used..end]) {
+            if let Some(data) = data {
+                self.message(index, data, now_ns);
+            }
+            used += length;
+        }
+        // What is left of the content is held, and right behind it the bytes that are not decoded.
+        let raw = bytes.len() - rest;
+        bytes.copy_within(rest.., end);
+        self.hold(index, &bytes[used..end + raw], end - used)
+    }
+
+    fn lines(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result {
+        let mut used = 0;
+        while let Some(length) = memchr(b'\n', &bytes[used..]) {
+            self.message(index, &bytes[used..used + length], now_ns);
+            used += length + 1;
+        }
+        self.hold(index, &bytes[used..], 0)
+    }
+
+    fn hold(&mut self, index: u32, bytes: &[u8], decoded: usize) -> Result {
+        if bytes.len() > UNIT_BYTES_MAX {
+            return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
+        }
+        if !bytes.is_empty() {
+            let side = self.sides.of(&mut self.rows[index as usize]);
+            side.held.extend_from_slice(bytes);
+            side.decoded = decoded;
+        }
+        Ok(())
+    }
+
+    /// Checks a message. The first one after a connection opened may be any of those that were published by then and after
+    /// the last that the client has; each next one is the next.
+    fn message(&mut self, index: u32, payload: &[u8], now_ns: u64) {
+        let is_slow = self.rows[index as usize].is(mark::SLOW);
+        let header = if is_slow {
+            // The time that it takes is its own wish.
+            self.counts.tally.messages += 1;
+            Header::decode(payload)
+        } else {
+            self.counts.tally.arrived(payload, now_ns)
+        };
+        if payload.len() != self.plan.size {
+            self.counts.wrong_length += 1;
+        }
+        let Some(header) = header else { return };
+        if header.topic != self.first + index {
+            self.counts.tally.misdelivered += 1;
+            return;
+        }
+        let (row, tally) = (&mut self.rows[index as usize], &mut self.counts.tally);
+        if header.sequence <= row.last {
+            tally.doubled += 1;
+            return;
+        }
+        let seen = if row.is(mark::FIRST) {
+            row.published.max(row.last)
+        } else {
+            row.last
+        };
+        row.mark(mark::FIRST, false);
+        tally.missed_away += u64::from(seen.min(header.sequence - 1) - row.last);
+        let gap = u64::from((header.sequence - 1).saturating_sub(seen));
+        if is_slow {
+            self.counts.slow_missed += gap;
+        } else {
+            tally.lost += gap;
+        }
+        row.last = header.sequence;
+    }
+}
+
+/// An error in words.
+fn words(error: impl Display) -> String {
+    error.to_string()
+}

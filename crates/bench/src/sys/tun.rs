@@ -1,0 +1,174 @@
+//! Network namespaces and TUN devices: packets of a kernel's network go to a program, and a program's packets into the kernel.
+//!
+//! Every packet has a header of [`PREFIX_BYTES`] before it (`IFF_VNET_HDR`). It says that nobody needs to compute the
+//! checksum of TCP: the bytes never leave this machine's memory.
+
+#![allow(unsafe_code)]
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, socket_with};
+use rustix::process::{getgid, getuid};
+
+/// `struct virtio_net_hdr` before each packet.
+pub const PREFIX_BYTES: usize = 10;
+/// The header of a packet whose TCP checksum is left out: `VIRTIO_NET_HDR_F_NEEDS_CSUM`, where the TCP header begins, and
+/// where in it the checksum would be. All fields are in this machine's order.
+pub const PREFIX: [u8; PREFIX_BYTES] = {
+    let (start, offset) = (20u16.to_ne_bytes(), 16u16.to_ne_bytes());
+    [1, 0, 0, 0, 0, 0, start[0], start[1], offset[0], offset[1]]
+};
+
+/// The device that programs get TUN devices from.
+const DEVICE: &str = "/dev/net/tun";
+
+/// Gives the calling thread, and the threads and processes that it starts, a network namespace of their own. Without root's
+/// rights it comes with a user namespace, in which the caller is root; that needs a process with one thread.
+pub fn part_network() -> io::Result<()> {
+    match unshare(libc::CLONE_NEWNET) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            let (user, group) = (getuid().as_raw(), getgid().as_raw());
+            unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET)?;
+            fs::write("/proc/self/setgroups", "deny")?;
+            fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
+            fs::write("/proc/self/gid_map", format!("0 {group} 1"))
+        }
+        result => result,
+    }
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: a plain system call without pointers.
+    match unsafe { libc::unshare(flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A TUN device; it goes with its descriptor.
+pub struct Tun(OwnedFd);
+
+impl Tun {
+    /// Makes a device of this name in the thread's network namespace.
+    pub fn make(name: &str) -> io::Result<Tun> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file = options.custom_flags(libc::O_NONBLOCK).open(DEVICE)?;
+        let device = Tun(file.into());
+        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        let mut request = request(name);
+        request.ifr_ifru.ifru_flags = flags as libc::c_short;
+        control(&device.0, libc::TUNSETIFF, &mut request)?;
+        // SAFETY: the argument of this request is a plain number.
+        let result =
+            unsafe { libc::ioctl(device.0.as_raw_fd(), libc::TUNSETOFFLOAD, libc::TUN_F_CSUM) };
+        match result {
+            0 => Ok(device),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Reads one packet with its header; `None` when there is none.
+    #[inline]
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::io::read(&self.0, buffer) {
+            Err(Errno::AGAIN) => Ok(None),
+            count => Ok(Some(count?)),
+        }
+    }
+
+    /// Hands one packet with its header to the kernel.
+    #[inline]
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        rustix::io::write(&self.0, packet)?;
+        Ok(())
+    }
+
+    /// Waits until there is a packet, at most `longest`.
+    pub fn wait(&self, longest: Duration) {
+        let longest = Timespec {
+            tv_sec: longest.as_secs() as i64,
+            tv_nsec: longest.subsec_nanos().into(),
+        };
+        let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&longest));
+    }
+}
+
+/// How an interface is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Interface {
+    /// Its address and the netmask: all other addresses of that net are behind it.
+    pub address: (Ipv4Addr, Ipv4Addr),
+    /// Bytes of the largest packet.
+    pub packet_bytes: u16,
+    /// Packets that may wait for the program that reads them.
+    pub queue_packets: u32,
+}
+
+/// Gives an interface of the thread's namespace its address and brings it up.
+pub fn set_up(name: &str, interface: &Interface) -> io::Result<()> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, super::SOCKET, None)?;
+    let mut asked = request(name);
+    asked.ifr_ifru.ifru_mtu = interface.packet_bytes.into();
+    control(&socket, libc::SIOCSIFMTU, &mut asked)?;
+    asked.ifr_ifru.ifru_metric = interface.queue_packets as libc::c_int;
+    control(&socket, libc::SIOCSIFTXQLEN, &mut asked)?;
+    asked.ifr_ifru.ifru_addr = address(interface.address.0);
+    control(&socket, libc::SIOCSIFADDR, &mut asked)?;
+    asked.ifr_ifru.ifru_netmask = address(interface.address.1);
+    control(&socket, libc::SIOCSIFNETMASK, &mut asked)?;
+    raise(&socket, name)
+}
+
+/// Brings up the loopback of the thread's namespace.
+pub fn raise_loopback() -> io::Result<()> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, super::SOCKET, None)?;
+    raise(&socket, "lo")
+}
+
+fn raise(socket: impl AsFd, name: &str) -> io::Result<()> {
+    let mut asked = request(name);
+    asked.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    control(socket, libc::SIOCSIFFLAGS, &mut asked)
+}
+
+/// An empty request about the interface of this name.
+fn request(name: &str) -> libc::ifreq {
+    // SAFETY: all zeroes is a valid `ifreq`: numbers, addresses and a pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays 0.
+    let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
+    for (place, byte) in places.zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request
+}
+
+/// An IPv4 address as the kernel's requests hold it.
+fn address(address: Ipv4Addr) -> libc::sockaddr {
+    let mut out = libc::sockaddr {
+        sa_family: libc::AF_INET as libc::sa_family_t,
+        sa_data: [0; 14],
+    };
+    // The port's two bytes come first.
+    for (place, byte) in out.sa_data[2..].iter_mut().zip(address.octets()) {
+        *place = byte as libc::c_char;
+    }
+    out
+}
+
+fn control(fd: impl AsFd, request: libc::Ioctl, argument: &mut libc::ifreq) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: each of these requests reads an `ifreq`, which `argument` is.
+    match unsafe { libc::ioctl(fd, request, &raw mut *argument) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,288 @@
+//! The swarm against a small server with planted faults: each is reported, and without one nothing is.
+//!
+//! Every run has a network namespace and a device of its own, which needs root. Elsewhere the tests say so and end.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::Parser;
+use crore_bench::swarm::{Ground, Outcome, SERVER, Session, SwarmArgs};
+use crore_wire::websocket::frame::{Opcode, write_frame};
+use crore_wire::websocket::handshake::accept_key;
+use serde_json::Value;
+
+#[derive(Parser)]
+struct Swarm {
+    #[command(flatten)]
+    args: SwarmArgs,
+}
+
+/// What the server does wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    Lost,
+    Doubled,
+    WrongTopic,
+    WrongKey,
+    ByteTooFew,
+    FrameTooShort,
+    LateClose,
+    EarlyClose,
+    Refused,
+}
+
+/// The number of the message, or of the subscription, that a fault meets.
+const VICTIM: usize = 7;
+/// Longer than the clients wait for the server's end of a connection.
+const LATE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Topics {
+    streams: HashMap<String, TcpStream>,
+    subscribed: usize,
+    published: usize,
+}
+
+/// A server for `/pub` and `/sub`, a thread for each connection.
+#[derive(Clone)]
+struct Small {
+    fault: Fault,
+    topics: Arc<Mutex<Topics>>,
+}
+
+impl Small {
+    fn start(fault: Fault) {
+        let server = Small {
+            fault,
+            topics: Arc::default(),
+        };
+        let listener = TcpListener::bind((SERVER, 8800)).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let server = server.clone();
+                std::thread::spawn(move || server.serve(stream));
+            }
+        });
+    }
+
+    fn serve(&self, stream: TcpStream) {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        loop {
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && !(head.starts_with('/') && head.ends_with('\n')) {
+                if reader.read_line(&mut head).unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            if head.starts_with("POST") {
+                self.publish(&head, &mut reader, &stream);
+                continue;
+            }
+            self.subscribe(&head, &stream);
+            // The client says nothing more until it goes.
+            let _ = reader.read_to_end(&mut Vec::new());
+            if self.fault == Fault::LateClose {
+                std::thread::sleep(LATE);
+            }
+            let _ = stream.shutdown(Shutdown::Both);
+            return;
+        }
+    }
+
+    fn subscribe(&self, head: &str, mut stream: &TcpStream) {
+        let field = |name: &str| {
+            head.split_once(name)
+                .map(|(_, rest)| rest.lines().next().unwrap())
+        };
+        let mut topics = self.topics.lock().unwrap();
+        topics.subscribed += 1;
+        let is_victim = topics.subscribed == VICTIM;
+        let (topic, answer) = match (field("Sec-WebSocket-Key: "), field("topic=")) {
+            (Some(key), Some(topic)) => {
+                let mut accept = accept_key(key.as_bytes()).unwrap();
+                if is_victim && self.fault == Fault::WrongKey {
+                    accept[0] ^= 1;
+                }
+                let accept = std::str::from_utf8(&accept).unwrap().to_string();
+                let text = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n";
+                (
+                    topic,
+                    format!("{text}Sec-WebSocket-Accept: {accept}\r\n\r\n"),
+                )
+            }
+            (None, Some(topic)) => (
+                topic,
+                "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n".into(),
+            ),
+            _ => (head.trim_end(), "\n".into()),
+        };
+        let topic = topic.split(' ').next().unwrap().to_string();
+        topics.streams.insert(topic, stream.try_clone().unwrap());
+        stream.write_all(answer.as_bytes()).unwrap();
+        if is_victim && self.fault == Fault::EarlyClose {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn publish(&self, head: &str, reader: &mut impl Read, mut stream: &TcpStream) {
+        let (_, length) = head.split_once("Content-Length: ").unwrap();
+        let mut body = vec![0; length.trim_end().parse().unwrap()];
+        reader.read_exact(&mut body).unwrap();
+        for line in String::from_utf8(body).unwrap().lines() {
+            let message: Value = serde_json::from_str(line).unwrap();
+            let (topic, data) = (message["topic"].as_str(), message["data"].as_str());
+            self.deliver(topic.unwrap(), data.unwrap());
+        }
+        let failed = u8::from(self.fault == Fault::Refused);
+        let body = format!("{{\"failed\":{failed}}}");
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).unwrap();
+    }
+
+    fn deliver(&self, topic: &str, data: &str) {
+        let mut topics = self.topics.lock().unwrap();
+        topics.published += 1;
+        let fault = if topics.published == VICTIM {
+            self.fault
+        } else {
+            Fault::None
+        };
+        let bytes = match topics.published {
+            // Each protocol has a client that understands it; the swarm of a run speaks one.
+            _ if topic.starts_with("/sse") => format!("data: {data}\n\n").into_bytes(),
+            _ if topic.starts_with("/tcp") => format!("{data}\n").into_bytes(),
+            _ => {
+                let mut frame = Vec::new();
+                let end = data.len() - usize::from(fault == Fault::ByteTooFew);
+                write_frame(&mut frame, Opcode::Text, &data.as_bytes()[..end]);
+                frame.truncate(frame.len() - usize::from(fault == Fault::FrameTooShort));
+                frame
+            }
+        };
+        let wrong = topics.streams.keys().find(|name| *name != topic).cloned();
+        let to = if fault == Fault::WrongTopic {
+            wrong.unwrap()
+        } else {
+            topic.to_string()
+        };
+        let times = match fault {
+            Fault::Lost => 0,
+            Fault::Doubled => 2,
+            _ => 1,
+        };
+        for _ in 0..times {
+            if let Some(mut stream) = topics.streams.get(&to) {
+                let _ = stream.write_all(&bytes);
+            }
+        }
+    }
+}
+
+/// Twenty clients get some twenty messages each from the small server; `None` where no ground can be made.
+fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
+    let line = format!("x --quiet --connections 20 --size 40 --close-within 0.3 {flags}");
+    let args = Swarm::parse_from(line.split_whitespace()).args;
+    let mut ground = match Ground::with_queue(1, args.connections, queue_packets) {
+        Ok(ground) => ground,
+        Err(error) => {
+            println!("not run: {error:#}");
+            return None;
+        }
+    };
+    Small::start(fault);
+    let mut session = Session::on(&args, &mut ground, None).unwrap();
+    session.open().unwrap();
+    session.publish(400.0).unwrap();
+    session.swarm.drop_per_s(args.drop_rate);
+    session.window(1.0).unwrap();
+    Some(session.finish().unwrap())
+}
+
+/// The names of the faults that are found.
+fn faults(fault: Fault, flags: &str) -> Option<Vec<&'static str>> {
+    let outcome = run(fault, 1000, flags)?;
+    assert!(outcome.counts.tally.messages > 100);
+    Some(outcome.faults.into_iter().map(|(name, _)| name).collect())
+}
+
+/// This fault is found; others may follow from it.
+fn finds(fault: Fault, flags: &str, name: &str) {
+    if let Some(found) = faults(fault, flags) {
+        assert!(found.contains(&name), "{found:?}");
+    }
+}
+
+#[test]
+fn a_server_without_faults_has_none() {
+    for flags in [
+        "--drop-rate 20",
+        "--protocol sse --topics /sse/{1..20} --drop-rate 20",
+        "--protocol tcp --topics /tcp/{1..20} --drop-rate 20",
+        "--loss 0.05 --delay 10",
+    ] {
+        if let Some(found) = faults(Fault::None, flags) {
+            assert!(found.is_empty(), "{flags}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_message_is_reported() {
+    finds(Fault::Lost, "", "lost");
+}
+
+#[test]
+fn a_doubled_message_is_reported() {
+    finds(Fault::Doubled, "", "doubled");
+}
+
+#[test]
+fn a_message_of_a_wrong_topic_is_reported() {
+    finds(Fault::WrongTopic, "", "misdelivered");
+}
+
+#[test]
+fn a_wrong_accept_key_is_reported() {
+    finds(Fault::WrongKey, "", "violations of the protocol");
+}
+
+#[test]
+fn a_byte_too_few_is_reported() {
+    finds(Fault::ByteTooFew, "", "of a wrong length");
+    finds(Fault::FrameTooShort, "", "violations of the protocol");
+}
+
+#[test]
+fn a_late_close_and_an_early_one_are_reported() {
+    finds(
+        Fault::LateClose,
+        "--drop-rate 20",
+        "connections closed late",
+    );
+    finds(Fault::EarlyClose, "", "connections closed by the server");
+}
+
+#[test]
+fn a_publish_that_is_refused_is_reported() {
+    finds(Fault::Refused, "", "messages that the server refused");
+}
+
+#[test]
+fn segments_that_the_tool_has_no_room_for_fail_the_run() {
+    // The server answers all SYNs at once, and the device has room for a few.
+    let Some(outcome) = run(Fault::None, 4, "") else {
+        return;
+    };
+    let name = "segments that the tool had no room for";
+    assert!(
+        outcome.faults.iter().any(|(found, _)| *found == name),
+        "{:?}",
+        outcome.faults
+    );
+    // TCP has brought them all the same.
+    assert_eq!(outcome.counts.tally.lost, 0);
+}
