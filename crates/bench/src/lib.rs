@@ -2,13 +2,15 @@
 //!
 //! * [`subscribe`] holds connections and checks every message; [`publish`] sends them; both speak
 //!   the server's HTTP paths, which are Nchan's too, and MQTT 3.1.1 and 5.
+//! * [`probe`] does both on a server that runs, and tells how long its messages take.
 //! * [`floor`] is a reference server that does nothing but move the bytes.
 //! * [`swarm`] holds millions of connections without a socket of the kernel for each, against a server that it starts.
+//! * [`page`] makes HTML with plots of recorded results.
 //! * [`scenario`] starts a server and both tools as processes of their own and keeps one result.
 //!
 //! The folders have floors, and an import goes only down, that is towards the beginning of this list: `sys` (system calls);
-//! `measure` (messages, statistics, `/proc`); `client` (what a client says and reads); `report`; `floor`; `publish`;
-//! `subscribe`; `rig` (a scenario's flags, its processes and samples of them); `swarm`; `scenario`.
+//! `measure` (messages, statistics, `/proc`); `client` (what a client says and reads); `report`; `page` (results as HTML); `floor`; `publish`;
+//! `subscribe`; `probe`; `rig` (a scenario's flags, its processes and samples of them); `swarm`; `scenario`.
 //!
 //! Nothing here knows the server from inside: a tool that shared the server's code would share its errors. Therefore the
 //! answers of the server are read by a parser of this crate. Only requests, the frames of a WebSocket client and MQTT packets
@@ -19,6 +21,8 @@
 mod client;
 pub mod floor;
 pub mod measure;
+pub mod page;
+pub mod probe;
 pub mod publish;
 mod report;
 mod rig;
@@ -44,8 +48,12 @@ enum Tool {
     Publish(publish::PublishArgs),
     /// Many clients without kernel sockets, beside a server in a namespace of its own
     Swarm(Box<swarm::SwarmArgs>),
+    /// How long messages take on a server that runs, in a line that goes on
+    Probe(probe::ProbeArgs),
     /// A bare reference server
     Floor(floor::FloorArgs),
+    /// A page with plots of recorded results
+    Report(page::ReportArgs),
     /// Start a server and both tools, and keep one result
     Run(Box<scenario::RunArgs>),
 }
@@ -56,7 +64,9 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Tool::Subscribe(args) => subscribe::run(args),
         Tool::Publish(args) => publish::run(args),
         Tool::Swarm(args) => swarm::run(args),
+        Tool::Probe(args) => probe::run(args),
         Tool::Floor(args) => floor::run(args),
+        Tool::Report(args) => page::run(args),
         Tool::Run(args) => scenario::run(args),
     }
 }

@@ -32,6 +32,23 @@ pub fn note(text: &str) {
     eprintln!("{text}");
 }
 
+/// Shows a line on standard error in place of the one that was shown last; where that is no terminal, a line of its own.
+pub fn live(text: &str) {
+    if std::io::stderr().is_terminal() {
+        // The end of an older and longer line is erased.
+        eprint!("\r{text}\x1b[K");
+    } else {
+        eprintln!("{text}");
+    }
+}
+
+/// Ends the lines that were shown in place of one another.
+pub fn end_live() {
+    if std::io::stderr().is_terminal() {
+        eprintln!();
+    }
+}
+
 /// Keeps a result: `-` is standard output, one line.
 pub fn keep(path: &Path, value: &Value) -> Result<()> {
     if path == Path::new("-") {

@@ -1,6 +1,8 @@
 //! `crore bench run` in short. Each scenario checks its promises by itself; this runs it and looks whether it met
 //! the events that it is there for.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -125,4 +127,29 @@ fn servers_that_are_measured_side_by_side_have_windows_of_their_own_and_lose_not
             assert!(per_s > 0.0, "{who}: {run}");
         }
     }
+}
+
+#[test]
+fn a_swarm_is_served_while_clients_come_and_go_and_no_message_is_lost() {
+    // Namespaces and devices are root's.
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    if !is_root || !Path::new("/dev/net/tun").exists() {
+        println!("not run: a swarm needs root and /dev/net/tun");
+        return;
+    }
+    let flags = ["--connections", "3000", "--duration", "5", "--rate", "2000"];
+    let result = run(&[&["million"], &flags[..]].concat());
+    assert_eq!(result["faults"], serde_json::json!({}));
+    let count = |place: &str| count(&result, place);
+    assert!(
+        count("/received/messages") + count("/received/missed_away")
+            == count("/published/accepted")
+    );
+    // One in a thousand each second in its window, and a tenth of all at once.
+    assert!(count("/windows/churn/connections/dropped") >= 1);
+    assert_eq!(count("/windows/tsunami/connections/dropped"), 300);
+    assert_eq!(
+        count("/received/connections/opened") - count("/received/connections/dropped"),
+        3000
+    );
 }

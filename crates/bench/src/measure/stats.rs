@@ -159,6 +159,7 @@ impl Histogram {
 pub struct Latency {
     moments: Moments,
     histogram: Histogram,
+    last_ns: u64,
 }
 
 /// A latency's summary, in milliseconds.
@@ -184,12 +185,21 @@ impl Latency {
     pub fn add(&mut self, value_ns: u64) {
         self.moments.add(value_ns);
         self.histogram.add(value_ns);
+        self.last_ns = value_ns;
+    }
+
+    /// The latency that was taken last, in milliseconds.
+    pub fn last_ms(&self) -> f64 {
+        self.last_ns as f64 / 1e6
     }
 
     /// Takes all of another stream.
     pub fn merge(&mut self, other: &Latency) {
         self.moments.merge(&other.moments);
         self.histogram.merge(&other.histogram);
+        if other.moments.count > 0 {
+            self.last_ns = other.last_ns;
+        }
     }
 
     /// The value that the share `q` of all latencies does not exceed, in milliseconds.

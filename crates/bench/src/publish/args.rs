@@ -83,6 +83,33 @@ pub struct PublishArgs {
 }
 
 impl PublishArgs {
+    /// The defaults, but for the server, the topics and the bytes of a message.
+    pub(crate) fn of(server: &str, topics: &str, size: usize) -> PublishArgs {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: PublishArgs,
+        }
+        let args = <Line as clap::Parser>::parse_from(["publish"]).args;
+        PublishArgs {
+            server: vec![server.into()],
+            topics: topics.into(),
+            size,
+            ..args
+        }
+    }
+
+    /// Publishes by MQTT, with a WebSocket around it if `is_framed`.
+    pub(crate) fn speak_mqtt(&mut self, is_framed: bool) {
+        self.protocol = if is_framed {
+            Protocol::MqttWs
+        } else {
+            Protocol::Mqtt
+        };
+        // Each message is acknowledged, so that what the server took is known.
+        self.mqtt.qos = 1;
+    }
+
     /// How messages travel.
     pub(super) fn form(&self) -> Form {
         if self.protocol != Protocol::Http {

@@ -7,6 +7,7 @@
 
 mod args;
 mod compose;
+mod feed;
 mod link;
 mod packets;
 mod publisher;
@@ -18,10 +19,10 @@ use anyhow::Result;
 use crate::{report, sys};
 pub use args::PublishArgs;
 pub(crate) use compose::sequences;
-pub(crate) use publisher::Publisher;
+use feed::DRAIN_NS;
+pub(crate) use feed::Feed;
+use publisher::Publisher;
 
-/// How long the last answers are waited for.
-pub(crate) const DRAIN_NS: u64 = 10_000_000_000;
 /// Nanoseconds between two lines of progress.
 const REPORT_NS: u64 = 5_000_000_000;
 

@@ -64,6 +64,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         "scenario": format!("{:?}", args.scenario),
         "command": std::env::args().collect::<Vec<_>>().join(" "),
         "server_binary": args.binary(),
+        "date": sample::date(),
         "machine": sample::machine(),
         "heartbeat_s": args.heartbeat,
         "log_age_s": args.keep_s,

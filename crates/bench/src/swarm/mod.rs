@@ -12,6 +12,7 @@ mod counts;
 mod crowd;
 mod ground;
 mod packet;
+mod plan;
 mod row;
 mod session;
 mod wire;
@@ -63,6 +64,7 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
     let mut value = json!({
         "scenario": "Swarm",
         "command": std::env::args().collect::<Vec<_>>().join(" "),
+        "date": sample::date(),
         "machine": sample::machine(),
         "result": outcome.json,
     });

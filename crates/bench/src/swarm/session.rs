@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use super::alarms::RETRIES;
 use super::args::{Protocol, SwarmArgs};
 use super::counts::Counts;
-use super::crowd::{Feed, Plan, Swarm};
+use super::crowd::Swarm;
 use super::ground::{self, Ground, SERVER};
 use super::packet::End;
+use super::plan::Plan;
 use super::row::Row;
 use super::wire::Weather;
 use crate::measure::pattern::Pattern;
-use crate::publish::{self, PublishArgs};
+use crate::publish::{self, Feed, PublishArgs};
 use crate::rig::{Kind, Moment, Server, Setting, pause, topics};
 use crate::{report, sys};
 
@@ -344,19 +345,11 @@ impl SwarmArgs {
 
     /// The flags of the publisher.
     fn publish(&self) -> PublishArgs {
-        #[derive(clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            args: PublishArgs,
-        }
-        let mut args = <Line as clap::Parser>::parse_from(["publish"]).args;
-        args.server = vec![format!("{SERVER}:{}", self.server_port)];
-        args.topics = self
-            .topics
-            .clone()
-            .unwrap_or_else(|| topics(self.connections));
+        let topics_all = self.topics.clone();
+        let topics = topics_all.unwrap_or_else(|| topics(self.connections));
+        let server = format!("{SERVER}:{}", self.server_port);
+        let mut args = PublishArgs::of(&server, &topics, self.size);
         args.single = self.single;
-        args.size = self.size;
         args
     }
 

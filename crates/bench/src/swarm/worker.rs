@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::alarms::{Alarms, RETRIES, kind};
 use super::counts::Counts;
-use super::crowd::{Plan, Shared};
 use super::packet::{Segment, flag};
+use super::plan::{Plan, Shared};
 use super::row::{Places, Row, Sides, State, mark};
 use super::wire::{READ_BYTES, Wire};
 use crate::measure::payload::{Random, mix};

@@ -6,6 +6,7 @@ mod support;
 
 mod disk_log;
 mod log;
+mod probe;
 mod publish;
 mod scripted;
 mod subscribe;

@@ -1,0 +1,219 @@
+//! Plots as SVG, drawn by `plotters`. Colours are variables of CSS, so that a plot is readable in light and in dark.
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+
+/// The size of a plot: its text is readable where a phone shows it.
+const WIDTH: u32 = 480;
+const HEIGHT: u32 = 300;
+/// Of a row of bars, and of all that stands above and below them.
+const ROW: i32 = 40;
+const BAR: i32 = 14;
+/// Sizes of text.
+const SMALL: u32 = 12;
+const LARGE: u32 = 14;
+
+/// Colours that stand for variables until the picture is drawn.
+const INK: RGBColor = RGBColor(1, 1, 1);
+const GRID: RGBColor = RGBColor(2, 2, 2);
+/// Series that have a colour of their own.
+pub const SERIES: usize = 5;
+
+/// The variables, in light and in dark.
+pub const COLOURS: &str = ":root{--ink:#1c1c22;--paper:#ffffff;--grid:#d4d4dc;--s0:#1d4ed8;--s1:#c2610c;--s2:#047857;--s3:#b91c1c;--s4:#6d28d9}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6e6ec;--paper:#15151a;--grid:#3c3c48;--s0:#7aa2ff;--s1:#fdba74;--s2:#5eead4;--s3:#fca5a5;--s4:#c4b5fd}}";
+
+fn colour(series: usize) -> RGBColor {
+    RGBColor(3, 3, (series % SERIES) as u8)
+}
+
+/// An axis.
+#[derive(Clone, Copy)]
+pub struct Axis {
+    /// What it shows, with the unit.
+    pub name: &'static str,
+    /// Each step is ten times the one before.
+    pub is_log: bool,
+    /// A value in words.
+    pub text: fn(f64) -> String,
+}
+
+impl Axis {
+    fn place(&self, value: f64) -> f64 {
+        if self.is_log {
+            value.max(1e-4).log10()
+        } else {
+            value
+        }
+    }
+
+    /// The ends of the axis.
+    fn range(&self, values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
+        let places = values.map(|value| self.place(value));
+        let (low, high) = places.fold((f64::MAX, f64::MIN), |(low, high), place| {
+            (low.min(place), high.max(place))
+        });
+        if self.is_log {
+            return low.floor()..high.ceil().max(low.floor() + 1.0);
+        }
+        low.min(0.0)..(high * 1.05).max(low.min(0.0) + 1e-9)
+    }
+
+    fn label(&self, place: f64) -> String {
+        (self.text)(if self.is_log {
+            10f64.powf(place)
+        } else {
+            place
+        })
+    }
+
+    /// How many labels fit it.
+    fn labels(&self, range: &std::ops::Range<f64>) -> usize {
+        if self.is_log {
+            (range.end - range.start) as usize + 1
+        } else {
+            6
+        }
+    }
+}
+
+/// A line with its name.
+pub type Line = (String, Vec<(f64, f64)>);
+
+/// Lines over an axis.
+pub fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> Result<String> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
+        let points = || lines.iter().flat_map(|(_, points)| points);
+        let (wide, high) = (
+            x.range(points().map(|point| point.0)),
+            y.range(points().map(|point| point.1)),
+        );
+        let style = |size: u32| ("sans-serif", size).into_font().color(&INK);
+        let (x_labels, y_labels) = (x.labels(&wide), y.labels(&high));
+        let mut chart = ChartBuilder::on(&root)
+            .margin(10)
+            .caption(title, style(LARGE))
+            .x_label_area_size(44)
+            .y_label_area_size(58)
+            .build_cartesian_2d(wide, high)
+            .map_err(drawn)?;
+        chart
+            .configure_mesh()
+            .axis_style(GRID)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .label_style(style(SMALL))
+            .axis_desc_style(style(SMALL))
+            .x_desc(x.name)
+            .y_desc(y.name)
+            .x_labels(x_labels)
+            .y_labels(y_labels)
+            .x_label_formatter(&|place| x.label(*place))
+            .y_label_formatter(&|place| y.label(*place))
+            .draw()
+            .map_err(drawn)?;
+        for (index, (name, points)) in lines.iter().enumerate() {
+            let places = points
+                .iter()
+                .map(|point| (x.place(point.0), y.place(point.1)));
+            let series = LineSeries::new(places, colour(index).stroke_width(2));
+            chart
+                .draw_series(series)
+                .map_err(drawn)?
+                .label(name)
+                .legend(move |(x, y)| {
+                    Rectangle::new([(x, y - 2), (x + 14, y + 2)], colour(index).filled())
+                });
+        }
+        if lines.len() > 1 {
+            chart
+                .configure_series_labels()
+                .position(SeriesLabelPosition::UpperLeft)
+                .label_font(style(SMALL))
+                .draw()
+                .map_err(drawn)?;
+        }
+        root.present().map_err(drawn)?;
+    }
+    Ok(finish(text, title))
+}
+
+/// A row of bars, one behind the other.
+pub type Bar = (String, Vec<f64>);
+
+/// Rows of bars; the parts of a row stand behind one another, and `parts` are their names.
+pub fn bars(title: &str, parts: &[&str], rows: &[Bar], unit: fn(f64) -> String) -> Result<String> {
+    let (top, left) = (if parts.len() > 1 { 52 } else { 34 }, 10);
+    let height = top + ROW * rows.len() as i32 + 6;
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (WIDTH, height as u32)).into_drawing_area();
+        let style = |size: u32| ("sans-serif", size).into_font().color(&INK);
+        let put = |text: &str, x: i32, y: i32, size: u32| {
+            root.draw(&Text::new(text.to_string(), (x, y), style(size)))
+                .map_err(drawn)
+        };
+        put(title, left, 8, LARGE)?;
+        let mut x = left;
+        for (index, name) in parts.iter().enumerate().filter(|_| parts.len() > 1) {
+            let swatch = Rectangle::new([(x, 32), (x + 10, 42)], colour(index).filled());
+            root.draw(&swatch).map_err(drawn)?;
+            put(name, x + 14, 31, SMALL)?;
+            x += 30 + 7 * name.len() as i32;
+        }
+        let sum = |row: &Bar| row.1.iter().sum::<f64>();
+        let most = rows.iter().map(sum).fold(1e-9, f64::max);
+        // The longest bar leaves room for its figure.
+        let scale = f64::from(WIDTH as i32 - left - 110) / most;
+        for (index, row) in rows.iter().enumerate() {
+            let y = top + ROW * index as i32;
+            put(&row.0, left, y, SMALL)?;
+            let mut from = 0.0;
+            for (part, value) in row.1.iter().enumerate() {
+                let (start, end) = ((from * scale) as i32, ((from + value) * scale) as i32);
+                let corners = [
+                    (left + start, y + 17),
+                    (left + end.max(start + 1), y + 17 + BAR),
+                ];
+                root.draw(&Rectangle::new(corners, colour(part).filled()))
+                    .map_err(drawn)?;
+                from += value;
+            }
+            put(&unit(from), left + (from * scale) as i32 + 6, y + 18, SMALL)?;
+        }
+        root.present().map_err(drawn)?;
+    }
+    Ok(finish(text, title))
+}
+
+fn drawn(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("a plot could not be drawn: {error}")
+}
+
+/// Puts the variables in the place of the colours, and a name for those who cannot see the picture.
+fn finish(mut text: String, title: &str) -> String {
+    let hex = |colour: RGBColor| format!("\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
+    text = text
+        .replace(&hex(INK), "\"var(--ink)\"")
+        .replace(&hex(GRID), "\"var(--grid)\"");
+    for series in 0..SERIES {
+        text = text.replace(&hex(colour(series)), &format!("\"var(--s{series})\""));
+    }
+    let title = super::html::escape(title);
+    text.replacen(
+        "<svg ",
+        &format!("<svg role=\"img\" aria-label=\"{title}\" "),
+        1,
+    )
+}
+
+/// A plot as a file of its own.
+pub fn alone(svg: &str) -> String {
+    let style = format!("<style>{COLOURS} svg{{background:var(--paper)}}</style>");
+    match svg.split_once('>') {
+        Some((head, rest)) => format!("{head}>{style}{rest}"),
+        None => svg.to_string(),
+    }
+}

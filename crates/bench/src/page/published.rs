@@ -1,0 +1,98 @@
+//! The published experiments that the project measures itself by, as their authors wrote them.
+
+/// A published result; what its author did not say is missing.
+pub struct Published {
+    /// Whose it is, and of which year.
+    pub name: &'static str,
+    /// Where it is published.
+    pub source: Option<&'static str>,
+    /// How the clients were connected.
+    pub transport: &'static str,
+    /// How many there were.
+    pub connections: u64,
+    /// Bytes of each in the process and in the kernel; in the process alone where no more is told.
+    pub bytes: Option<[f64; 2]>,
+    /// Messages a second, and their latency in milliseconds: mean, standard deviation and maximum.
+    pub served: Option<(f64, [f64; 3])>,
+    /// Cores that were busy.
+    pub cores: Option<f64>,
+}
+
+const MIGRATORY: Option<&str> =
+    Some("https://migratorydata.com/blog/websockets-benchmark-12-million-concurrent-users/");
+
+const fn migratory(connections: u64, rate: f64, latency_ms: [f64; 3], cores: f64) -> Published {
+    Published {
+        name: "MigratoryData 2013, 12 cores",
+        source: MIGRATORY,
+        transport: "WebSocket",
+        connections,
+        bytes: None,
+        served: Some((rate, latency_ms)),
+        cores: Some(cores),
+    }
+}
+
+const fn held(
+    name: &'static str,
+    source: Option<&'static str>,
+    transport: &'static str,
+    connections: u64,
+    bytes: [f64; 2],
+) -> Published {
+    Published {
+        name,
+        source,
+        transport,
+        connections,
+        bytes: Some(bytes),
+        served: None,
+        cores: None,
+    }
+}
+
+/// All of them, the oldest first.
+pub const ALL: [Published; 9] = [
+    held(
+        "nginx push module 2009",
+        Some("https://rsms.me/archive/2009/10k-comet-connections"),
+        "long-poll",
+        10_000,
+        [6_840.0, 0.0],
+    ),
+    held(
+        "Node.js 2012",
+        Some("https://blog.caustik.com/2012/08/19/node-js-w1m-concurrent-connections/"),
+        "long-poll",
+        1_000_000,
+        [16_000.0, 0.0],
+    ),
+    migratory(3_000_000, 50_000.0, [5.0, 36.0, 640.0], 1.7),
+    migratory(6_000_000, 100_000.0, [35.0, 123.0, 951.0], 2.9),
+    migratory(9_000_000, 150_000.0, [92.0, 263.0, 1_292.0], 4.7),
+    Published {
+        bytes: Some([4_500.0, 3_000.0]),
+        ..migratory(12_000_000, 200_000.0, [268.0, 424.0, 2_024.0], 6.8)
+    },
+    held(
+        "Tornado 2014, an end of raw TCP",
+        None,
+        "TCP",
+        10_000_000,
+        [10_500.0, 0.0],
+    ),
+    held(
+        "Tornado 2014, an end of a WebSocket",
+        None,
+        "WebSocket",
+        10_000_000,
+        [15_500.0, 0.0],
+    ),
+    held(
+        "Centrifugo 2026, default",
+        None,
+        "WebSocket",
+        1_000_000,
+        [27_000.0, 4_000.0],
+    ),
+];

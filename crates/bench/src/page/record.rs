@@ -1,0 +1,120 @@
+//! A recorded result, and numbers as the page writes them.
+
+use serde_json::Value;
+
+use super::html::escape;
+
+/// A recorded result.
+pub struct Record {
+    /// The name of its file.
+    pub name: String,
+    /// What it holds.
+    pub value: Value,
+}
+
+impl Record {
+    /// What was measured.
+    pub fn result(&self) -> &Value {
+        &self.value["result"]
+    }
+
+    /// What was run.
+    pub fn scenario(&self) -> &str {
+        self.value["scenario"].as_str().unwrap_or_default()
+    }
+
+    /// A number of the result.
+    pub fn number(&self, place: &str) -> Option<f64> {
+        self.result().pointer(place)?.as_f64()
+    }
+
+    /// Bytes of a connection in the server and in the kernel, where the connections were idle.
+    pub fn bytes(&self) -> Option<[f64; 2]> {
+        let cost = "/per_connection_open";
+        let process = self.number(&format!("{cost}/server_pss_bytes"))?;
+        let one_end = |kind: &str| {
+            let of = |name: &str| self.number(&format!("{cost}/kernel_{name}_bytes"));
+            // Where the clients have sockets of the same kernel, it holds both ends.
+            of(kind).or_else(|| of(&format!("both_ends_{kind}")).map(|both| both / 2.0))
+        };
+        Some([process, one_end("slab")? + one_end("buffer").unwrap_or(0.0)])
+    }
+
+    /// How the clients were connected.
+    pub fn protocol(&self) -> &str {
+        self.result()["protocol"].as_str().unwrap_or_default()
+    }
+
+    /// The heading of its section.
+    pub fn title(&self) -> String {
+        let connections = self.number("/connections");
+        let protocol = self.protocol();
+        match connections {
+            Some(connections) => format!("{}: {} × {protocol}", self.name, count(connections)),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Machine, date and command.
+    pub fn origin(&self) -> String {
+        let machine = &self.value["machine"];
+        let text = |value: &Value| value.as_str().map(String::from);
+        let gib = text(&machine["memory"]).and_then(|memory| {
+            let kib: f64 = memory.split(' ').next()?.parse().ok()?;
+            Some(format!("{:.0} GiB", kib / 1024.0 / 1024.0))
+        });
+        let parts = [
+            machine["cores"]
+                .as_u64()
+                .map(|cores| format!("{cores} cores")),
+            text(&machine["cpu"]),
+            gib,
+            text(&machine["kernel"]).map(|kernel| format!("Linux {kernel}")),
+            Some(text(&self.value["date"]).unwrap_or_else(|| "date not recorded".into())),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let command = text(&self.value["command"]).unwrap_or_default();
+        let clean = match self.result()["clean"].as_bool() {
+            Some(false) => "<br><strong class=\"bad\">This run has failed.</strong>",
+            _ => "",
+        };
+        format!(
+            "<p class=\"of\">{}<br><code>{}</code>{clean}</p>\n",
+            escape(&parts.join(" · ")),
+            escape(&command)
+        )
+    }
+}
+
+/// A number with its thousands apart.
+pub fn count(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) && digit.is_ascii_digit() {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A number in a few characters.
+pub fn short(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{}M", trim(v / 1e6)),
+        v if v >= 1e3 => format!("{}k", trim(v / 1e3)),
+        v => trim(v),
+    }
+}
+
+/// A number with three places behind the point at most.
+pub fn trim(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+/// Bytes.
+pub fn bytes(value: f64) -> String {
+    format!("{} B", count(value))
+}

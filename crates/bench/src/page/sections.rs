@@ -1,0 +1,397 @@
+//! The sections of the page, each of recorded results.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::html::{escape, plots, table};
+use super::plot::{self, Axis, Line};
+use super::published;
+use super::record::{Record, bytes, count, short, trim};
+
+const MS: Axis = Axis {
+    name: "latency, ms",
+    is_log: true,
+    text: trim,
+};
+const SECONDS: Axis = Axis {
+    name: "seconds since the start",
+    is_log: false,
+    text: short,
+};
+const CONNECTIONS: Axis = Axis {
+    name: "open connections",
+    is_log: false,
+    text: short,
+};
+
+/// The memory of a connection, published and ours.
+pub fn memory(records: &[Record]) -> Result<String> {
+    let mut rows: Vec<plot::Bar> = published::ALL
+        .iter()
+        .filter_map(|one| {
+            let name = format!(
+                "{}: {} × {}",
+                one.name,
+                count(one.connections as f64),
+                one.transport
+            );
+            Some((name, one.bytes?.to_vec()))
+        })
+        .collect();
+    for record in best(records) {
+        if let (Some(both), Some(n)) = (record.bytes(), record.number("/connections")) {
+            rows.push((
+                format!("Crore: {} × {}", count(n), record.protocol()),
+                both.to_vec(),
+            ));
+        }
+    }
+    plot::bars(
+        "Memory of a connection",
+        &["process", "kernel"],
+        &rows,
+        bytes,
+    )
+}
+
+/// Of the runs with as many connections over the same protocol the last one by name; without a log where there is one.
+fn best(records: &[Record]) -> Vec<&Record> {
+    let mut found: Vec<&Record> = Vec::new();
+    for record in records
+        .iter()
+        .filter(|record| record.scenario() == "Million")
+    {
+        if record.result()["clean"] == false || record.number("/log_messages").unwrap_or(0.0) > 0.0
+        {
+            continue;
+        }
+        let key = |record: &Record| {
+            (
+                record.number("/connections").map(|n| n as u64),
+                record.protocol().to_string(),
+            )
+        };
+        let is_swarm = |record: &Record| record.result()["clients"] == "swarm";
+        match found.iter_mut().find(|other| key(other) == key(record)) {
+            Some(other) if is_swarm(other) && !is_swarm(record) => {}
+            Some(other) => *other = record,
+            None => found.push(record),
+        }
+    }
+    found.sort_by(|a, b| {
+        a.number("/connections")
+            .partial_cmp(&b.number("/connections"))
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
+    found
+}
+
+/// The rows of the published experiments that served messages, and of our runs.
+fn rows(records: &[Record]) -> Vec<Vec<String>> {
+    let text = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
+    let mut rows = Vec::new();
+    for one in &published::ALL {
+        let Some((rate, [mean, deviation, max])) = one.served else {
+            continue;
+        };
+        rows.push(vec![
+            one.name.into(),
+            count(one.connections as f64),
+            count(rate),
+            text(Some(mean)),
+            text(Some(deviation)),
+            String::new(),
+            text(Some(max)),
+            text(one.cores),
+        ]);
+    }
+    for record in records
+        .iter()
+        .filter(|record| record.scenario() == "Million")
+    {
+        let (Some(n), Some(rate)) = (record.number("/connections"), record.number("/rate_per_s"))
+        else {
+            continue;
+        };
+        let of = |name: &str| {
+            let calm = record.number(&format!("/windows/calm/latency_ms/{name}"));
+            text(calm.or_else(|| record.number(&format!("/received/latency_ms/{name}"))))
+        };
+        let cores = record.number("/windows/calm/server_cores");
+        rows.push(vec![
+            format!("{} ({})", record.name, record.protocol()),
+            count(n),
+            count(rate),
+            of("mean"),
+            of("standard_deviation"),
+            of("p99"),
+            of("max"),
+            text(cores.or_else(|| record.number("/server_cores_busy"))),
+        ]);
+    }
+    rows
+}
+
+/// The memory of a connection by the number of connections.
+fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
+    let points = |part: usize, protocol: &str| -> Vec<(f64, f64)> {
+        let runs = best(records).into_iter();
+        runs.filter(|record| record.protocol() == protocol)
+            .filter_map(|record| Some((record.number("/connections")?, record.bytes()?[part])))
+            .collect()
+    };
+    let lines = [
+        ("process, WebSocket", points(0, "ws")),
+        ("kernel, WebSocket", points(1, "ws")),
+        ("process, long-poll", points(0, "poll")),
+    ];
+    let lines = lines.map(|(name, points)| (name.to_string(), points));
+    let lines: Vec<Line> = lines.into_iter().filter(|line| line.1.len() > 1).collect();
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let x = Axis {
+        is_log: true,
+        ..CONNECTIONS
+    };
+    let y = Axis {
+        name: "bytes of each",
+        is_log: true,
+        text: short,
+    };
+    plot::lines("Memory over connections", x, y, &lines).map(Some)
+}
+
+/// The published experiments beside our runs.
+pub fn records(records: &[Record]) -> Result<String> {
+    let heads = [
+        "whose",
+        "subscribers",
+        "messages/s",
+        "mean, ms",
+        "deviation",
+        "p99",
+        "max",
+        "server, cores",
+    ];
+    let mut out = String::from(
+        "<h2>Published experiments, and ours</h2>\n<p>Latencies of unequal rates do not compare; \
+         our machine has two cores, which the load tools share.</p>\n",
+    );
+    out += &table(&heads, &rows(records));
+    let mut figures = vec![memory(records)?];
+    figures.extend(memory_by_connections(records)?);
+    out += &plots(&figures);
+    let sources = published::ALL
+        .iter()
+        .filter_map(|one| Some((one.name, one.source?)));
+    let mut links: Vec<String> = sources
+        .map(|(name, source)| format!("<a href=\"{source}\">{}</a>", escape(name)))
+        .collect();
+    links.dedup();
+    Ok(out + &format!("<p class=\"of\">Sources: {}</p>\n", links.join(" · ")))
+}
+
+/// The distribution of latencies, by window.
+pub fn distribution(record: &Record) -> Result<Option<String>> {
+    let mut lines: Vec<Line> = Vec::new();
+    let windows = record.result()["windows"].as_object();
+    let mut all: Vec<(&str, &Value)> = windows
+        .into_iter()
+        .flatten()
+        .map(|(name, window)| (name.as_str(), &window["latency_ms"]["quantiles"]))
+        .collect();
+    if all.is_empty() {
+        all.push((
+            "all messages",
+            &record.result()["received"]["latency_ms"]["quantiles"],
+        ));
+    }
+    for (name, quantiles) in all {
+        let pairs = quantiles.as_array().into_iter().flatten();
+        let points: Vec<(f64, f64)> = pairs
+            .filter_map(|pair| Some((pair[0].as_f64()?, pair[1].as_f64()?)))
+            // The largest value has no place on an axis of ever rarer ones.
+            .filter(|(share, ms)| *share < 1.0 && *ms > 0.0)
+            .map(|(share, ms)| (1.0 / (1.0 - share), ms))
+            .collect();
+        if points.len() > 1 {
+            lines.push((name.to_string(), points));
+        }
+    }
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let x = Axis {
+        name: "share of messages that are as fast",
+        is_log: true,
+        text: |rarity| format!("{} %", trim(100.0 - 100.0 / rarity)),
+    };
+    plot::lines("Latency by percentile", x, MS, &lines).map(Some)
+}
+
+/// What a swarm recorded each second.
+fn seconds(record: &Record) -> Result<Vec<String>> {
+    let seconds = record.result()["seconds"].as_array();
+    let seconds = seconds.map_or(&[][..], Vec::as_slice);
+    let points = |x: &str, y: &str, is_wanted: fn(&Value) -> bool| -> Vec<(f64, f64)> {
+        let wanted = seconds.iter().filter(|second| is_wanted(second));
+        wanted
+            .filter_map(|second| Some((second[x].as_f64()?, second[y].as_f64()?)))
+            .collect()
+    };
+    let has_messages: fn(&Value) -> bool = |second| second["messages_per_s"].as_f64() > Some(0.0);
+    let opens: fn(&Value) -> bool =
+        |second| second["messages_per_s"] == 0.0 && second["opened_per_s"].as_f64() > Some(0.0);
+    let mut out = Vec::new();
+    let latency: Vec<Line> = ["p50_ms", "p99_ms", "max_ms"]
+        .into_iter()
+        .map(|name| {
+            (
+                name.trim_end_matches("_ms").to_string(),
+                points("at_s", name, has_messages),
+            )
+        })
+        .filter(|line| line.1.len() > 1)
+        .collect();
+    if !latency.is_empty() {
+        out.push(plot::lines("Latency over time", SECONDS, MS, &latency)?);
+    }
+    let cores = |x, wanted: fn(&Value) -> bool| -> Vec<Line> {
+        let each = [
+            ("server", "server_cores"),
+            ("tool, with the kernel's receiving", "tool_cores"),
+        ];
+        let lines = each.map(|(name, key)| (name.to_string(), points(x, key, wanted)));
+        lines.into_iter().filter(|line| line.1.len() > 1).collect()
+    };
+    let y = Axis {
+        name: "busy cores",
+        is_log: false,
+        text: trim,
+    };
+    let opening = cores("live", opens);
+    if !opening.is_empty() {
+        out.push(plot::lines(
+            "Processors while connections open",
+            CONNECTIONS,
+            y,
+            &opening,
+        )?);
+    }
+    let serving = cores("at_s", has_messages);
+    if !serving.is_empty() {
+        out.push(plot::lines(
+            "Processors while messages flow",
+            SECONDS,
+            y,
+            &serving,
+        )?);
+    }
+    Ok(out)
+}
+
+/// Where the bytes of a connection are.
+fn parts(record: &Record) -> Result<Option<String>> {
+    let cost = &record.result()["per_connection_open"];
+    let Some(slabs) = cost["kernel_slabs"].as_object() else {
+        return Ok(None);
+    };
+    let Some(process) = cost["server_pss_bytes"].as_f64() else {
+        return Ok(None);
+    };
+    let mut rows = vec![("server process".to_string(), vec![process])];
+    for (name, value) in slabs {
+        rows.push((
+            format!("kernel, {name}"),
+            vec![value.as_f64().unwrap_or(0.0)],
+        ));
+    }
+    rows.retain(|row| row.1[0] >= 1.0);
+    plot::bars(
+        "Where the bytes of a connection are",
+        &["bytes"],
+        &rows,
+        bytes,
+    )
+    .map(Some)
+}
+
+/// The runs that recorded every second.
+pub fn runs(records: &[Record]) -> Result<String> {
+    let mut out = String::new();
+    for record in records {
+        let mut figures = seconds(record)?;
+        figures.extend(distribution(record)?);
+        if figures.is_empty() {
+            continue;
+        }
+        figures.extend(parts(record)?);
+        out += &format!("<h2>{}</h2>\n{}", escape(&record.title()), record.origin());
+        out += &plots(&figures);
+    }
+    Ok(out)
+}
+
+/// The peers side by side.
+pub fn peers(records: &[Record]) -> Result<String> {
+    let mut out = String::new();
+    for record in records
+        .iter()
+        .filter(|record| record.name.starts_with("compare"))
+    {
+        let Some(rows) = record.result()["rows"].as_object() else {
+            continue;
+        };
+        let mut figures = Vec::new();
+        for (work, row) in rows {
+            for (name, value) in row["values"].as_object().into_iter().flatten() {
+                let medians = value["medians"].as_object().into_iter().flatten();
+                let rows: Vec<plot::Bar> = medians
+                    .filter_map(|(side, median)| Some((side.clone(), vec![median.as_f64()?])))
+                    .collect();
+                if rows.len() > 1 {
+                    let title = format!("{work}: {}", name.replace('_', " "));
+                    figures.push(plot::bars(&title, &[""], &rows, |value| {
+                        if value >= 1_000.0 {
+                            count(value)
+                        } else {
+                            trim(value)
+                        }
+                    })?);
+                }
+            }
+        }
+        if !figures.is_empty() {
+            out += &format!(
+                "<h2>Peers side by side: {}</h2>\n{}",
+                escape(&record.name),
+                record.origin()
+            );
+            out += &plots(&figures);
+        }
+    }
+    Ok(out)
+}
+
+/// All results, with machine, date and command.
+pub fn all(records: &[Record]) -> String {
+    let mut out = String::from("<h2>All results</h2>\n");
+    for record in records {
+        out += &format!(
+            "<h3>{} {}</h3>\n{}",
+            escape(&record.name),
+            escape(record.scenario()),
+            record.origin()
+        );
+    }
+    out
+}
+
+/// The run that is shown where there is room for one: that with the most connections of those that recorded every second.
+pub fn largest(records: &[Record]) -> Option<&Record> {
+    let runs = records
+        .iter()
+        .filter(|record| record.result()["windows"]["calm"]["latency_ms"]["quantiles"].is_array());
+    runs.max_by_key(|record| record.number("/connections").unwrap_or(0.0) as u64)
+}

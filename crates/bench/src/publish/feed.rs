@@ -1,0 +1,91 @@
+//! A publisher on a thread of its own, whose rate may change, and which counts where others see it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
+
+use super::args::PublishArgs;
+use super::publisher::Publisher;
+use crate::sys;
+
+/// Longest time in which it does not look whether the rate has changed.
+const LOOK_NS: u64 = 50_000_000;
+/// How long the last answers are waited for.
+pub const DRAIN_NS: u64 = 10_000_000_000;
+
+#[derive(Default)]
+struct Said {
+    rate: AtomicU64,
+    stop: AtomicBool,
+    late_ns: AtomicU64,
+}
+
+/// A publisher on a thread of its own.
+pub struct Feed {
+    said: Arc<Said>,
+    thread: JoinHandle<Result<Value>>,
+}
+
+impl Feed {
+    /// Connects to the server and publishes at `rate` from now on, counting in `published`.
+    pub fn start(args: &PublishArgs, rate: f64, published: Arc<[AtomicU32]>) -> Result<Feed> {
+        let said = Arc::new(Said::default());
+        said.rate.store(rate.to_bits(), Relaxed);
+        let (heard, args) = (said.clone(), args.clone());
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("feed".into());
+        let thread = thread.spawn(move || {
+            let mut publisher = Publisher::open(&args).context("the publisher")?;
+            publisher.count_in(published);
+            let _ = tell.send(());
+            feed(publisher, &heard)
+        })?;
+        // A sender that is gone has failed, which the thread's result tells.
+        let _ = told.recv();
+        Ok(Feed { said, thread })
+    }
+
+    /// Publishes at another rate.
+    pub fn set_rate(&self, rate: f64) {
+        self.said.rate.store(rate.to_bits(), Relaxed);
+    }
+
+    /// Whether it has ended by itself, which is an error.
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// The longest that a message was late at the present rate, in milliseconds.
+    pub fn late_ms(&self) -> f64 {
+        self.said.late_ns.load(Relaxed) as f64 / 1e6
+    }
+
+    /// Waits for the last answers, and returns the result.
+    pub fn stop(self) -> Result<Value> {
+        self.said.stop.store(true, Relaxed);
+        self.thread
+            .join()
+            .map_err(|_| anyhow!("the publisher panicked"))?
+    }
+}
+
+fn feed(mut publisher: Publisher, said: &Said) -> Result<Value> {
+    let begun_ns = sys::now_ns();
+    let mut rate = 0.0;
+    while !said.stop.load(Relaxed) {
+        let now_ns = sys::now_ns();
+        let wanted = f64::from_bits(said.rate.load(Relaxed));
+        if wanted != rate {
+            rate = wanted;
+            publisher.set_rate(rate, now_ns);
+        }
+        publisher.turn(now_ns, now_ns + LOOK_NS)?;
+        said.late_ns.store(publisher.late_ns_max(), Relaxed);
+    }
+    let seconds = (sys::now_ns() - begun_ns) as f64 / 1e9;
+    publisher.drain(DRAIN_NS)?;
+    Ok(publisher.json(seconds))
+}
