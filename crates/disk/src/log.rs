@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::ops::Bound;
 
 use crate::format::{
     BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, SegmentHeader, occupied,
@@ -141,7 +142,11 @@ impl<S: Storage> Log<S> {
         new: Identity,
         each: impl FnMut(Found<'_>),
     ) -> Result<(Log<S>, Recovered), ScanError> {
-        let (found, end) = scan_to_end(&storage, options.first_segment.., each)?;
+        let first = match planted::is(Fault::Returned) {
+            true => Bound::Unbounded,
+            false => Bound::Included(options.first_segment),
+        };
+        let (found, end) = scan_to_end(&storage, (first, Bound::Unbounded), each)?;
         let failed = |name: &str, error| ScanError::Io(name.to_string(), error);
         let mut log = Log {
             options,
@@ -190,7 +195,10 @@ impl<S: Storage> Log<S> {
     /// Goes on behind the last group of the last segment. What was read may be in the kernel's memory only, if the process before was killed
     /// between a write and its sync, or a sync of it failed: the last group is written once more, and all is synced.
     fn go_on(&mut self, end: ScanEnd) -> Result<(), ScanError> {
-        (self.segments, self.next_group, self.crc) = (end.segment, end.next_group, end.crc);
+        (self.segments, self.next_group) = (end.segment, end.next_group);
+        if !planted::is(Fault::NoChain) {
+            self.crc = end.crc;
+        }
         let name = segment_name(end.segment);
         let failed = |error| ScanError::Io(name.clone(), error);
         // Behind a segment whose header is damaged a new one begins.
@@ -424,7 +432,9 @@ impl<S: Storage> Log<S> {
     /// The salt of a segment: no two segments of a log have the same in practice, nor has a file of another log.
     fn salt(&self, number: u64) -> u32 {
         let mut seed = self.identity.log.to_le_bytes().to_vec();
-        seed.extend_from_slice(&number.to_le_bytes());
+        if !planted::is(Fault::Recycled) {
+            seed.extend_from_slice(&number.to_le_bytes());
+        }
         crc32c::crc32c(&seed)
     }
 }

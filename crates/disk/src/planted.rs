@@ -9,6 +9,12 @@ pub enum Fault {
     NoSync = 1,
     /// A group counts whatever its checksum says.
     NoChecksum,
+    /// A log that goes on forgets the checksum of its last group: the next one is not chained to it.
+    NoChain,
+    /// Bytes of a segment's former life count.
+    Recycled,
+    /// A removed segment that comes back counts.
+    Returned,
 }
 
 #[cfg(feature = "planted")]
@@ -19,7 +25,13 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 2] = [Self::NoSync, Self::NoChecksum];
+        pub const ALL: [super::Fault; 5] = [
+            Self::NoSync,
+            Self::NoChecksum,
+            Self::NoChain,
+            Self::Recycled,
+            Self::Returned,
+        ];
     }
 
     /// Switches this fault on, and any other off.

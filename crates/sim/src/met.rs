@@ -156,11 +156,9 @@ impl Met {
         ]
     }
 
-    /// The kinds that did not occur, but for those of worlds with crashes.
+    /// The kinds that did not occur.
     pub fn missing(&self) -> Vec<&'static str> {
-        let of_crashes = ["kills", "power cuts", "came back", "bases"];
         let none = self.kinds().into_iter().filter(|(_, count)| *count == 0);
-        let none = none.filter(|(kind, _)| !of_crashes.contains(kind));
         none.map(|(kind, _)| kind).collect()
     }
 }

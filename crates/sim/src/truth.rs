@@ -72,7 +72,7 @@ pub struct Message {
     pub acked_s: u32,
     /// Its offset, once that is known.
     pub offset: Option<u64>,
-    /// It was refused.
+    /// It was refused, and stands in no log for certain.
     pub refused: bool,
 }
 
@@ -292,6 +292,11 @@ impl Truth {
         self.known.push(number);
         let message = &mut self.messages[number as usize];
         (message.acked, message.acked_s) = (Some(self.step), self.now_s);
+    }
+
+    /// Records that a publisher was refused a message. An engine may keep it all the same, later than its home waited for.
+    pub fn refuse(&mut self, number: u32) {
+        self.messages[number as usize].refused = !self.engine_is_late;
     }
 
     /// Whether a gap after `seen` would be wrong: all later messages must still be in the log.

@@ -151,6 +151,29 @@ const FOUND: &[(&str, u64, usize)] = &[
         2902,
         1200,
     ),
+    (
+        "the judge knew one reason only of a socket that closes with a gap, and one by filter has no room for it",
+        11_080,
+        1200,
+    ),
+    (
+        "the judge took the gap of a poll that begins anew by filter behind a crash for one of the only topic that it knows",
+        600_268,
+        1200,
+    ),
+    ("the same", 600_563, 1200),
+    ("the same", 601_473, 1200),
+    ("the same", 604_813, 1200),
+    (
+        "the judge took a message whose outcome is not known for one that stands in no log, and missed the one that it superseded",
+        138_408_150_670_894,
+        1200,
+    ),
+    (
+        "the judge held a session that may be a new one to what an earlier one had released",
+        6175,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, PartitionId};
 use crore_disk::torn::{Disk, Fault};
-use crore_disk::{CommitError, End, Found, Identity, Log, Options, scan};
+use crore_disk::{CommitError, End, Found, Identity, Log, Options, Place, scan};
 
 use crate::rng::Rng;
 use crate::truth::Wrong;
@@ -152,11 +152,13 @@ impl Drive {
     /// # Errors
     /// When something is missing, or there that was never written, or when damage is told.
     pub fn start(&mut self) -> Result<(Vec<Bytes>, usize), Wrong> {
-        let contained = self.end.group;
+        let base = self.end;
+        let contained = base.group;
         let mut found: Vec<Stored> = Vec::new();
-        self.open(|group, batch| {
-            if group > contained {
-                found.push((group, batch.into()));
+        // Segments before the base's are removed: if one of them comes back, the log must not tell.
+        self.open(|place, batch| {
+            if place.group > contained || place.segment != base.segment {
+                found.push((place.group, batch.into()));
             }
         })?;
         self.waiting.clear();
@@ -243,7 +245,7 @@ impl Drive {
         Ok(())
     }
 
-    fn open(&mut self, mut each: impl FnMut(u64, &[u8])) -> Result<(), Wrong> {
+    fn open(&mut self, mut each: impl FnMut(Place, &[u8])) -> Result<(), Wrong> {
         let options = Options {
             segment_bytes: self.segment_bytes,
             bytes_max: u64::MAX,
@@ -251,7 +253,7 @@ impl Drive {
         };
         let opened = Log::open(self.disk.clone(), options, IDENTITY, |it| {
             if let Found::Batch(place, batch) = it {
-                each(place.group, batch);
+                each(place, batch);
             }
         });
         let (log, found) = opened.map_err(|error| error.to_string())?;

@@ -366,7 +366,8 @@ impl Client {
             set.session_expiry_interval_s(0);
             self.may_be_gone = true;
         }
-        truth.note(|| format!("{:?} {} leaves: {reason:?}", self.link, self.id));
+        let (link, id, ends) = (self.link, &self.id, self.may_be_gone);
+        truth.note(|| format!("{link:?} {id} leaves: {reason:?}, its session may end: {ends}"));
         let version = self.version;
         self.write(|out| {
             let properties = set.properties();

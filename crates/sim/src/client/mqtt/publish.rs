@@ -193,7 +193,7 @@ impl Client {
         } else if !truth.may_refuse() {
             return Err(format!("message {number} was refused: {:?}", ack.reason));
         } else {
-            truth.messages[number as usize].refused = true;
+            truth.refuse(number);
             met.refused += 1;
             self.sent.remove(at);
             return Ok(usize::MAX);

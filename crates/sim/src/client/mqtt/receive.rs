@@ -132,7 +132,7 @@ impl Client {
             if same && publish.dup && receipt.link != link && receipt.state != Stage::Done {
                 self.came_again(at)?;
                 let receipt = &mut self.receipts[at];
-                if matches!(receipt.state, Stage::Released) && !doubtful {
+                if receipt.state == Stage::Released && !doubtful && !receipt.stale {
                     return Err(format!("message {number} is sent again after PUBREL"));
                 }
                 (receipt.state, receipt.stale) = (Stage::Got, false);

@@ -111,7 +111,7 @@ impl Publisher {
         } else if !truth.may_refuse() {
             return Err(format!("message {number} was refused: {text:?}"));
         } else {
-            truth.messages[number as usize].refused = true;
+            truth.refuse(number);
             met.refused += 1;
         }
         Ok(())
@@ -139,7 +139,7 @@ impl Publisher {
                 met.acknowledged += 1;
             }
             (Request::One(number), 429 | 503) if truth.may_refuse() => {
-                truth.messages[*number as usize].refused = true;
+                truth.refuse(*number);
                 met.refused += 1;
             }
             (Request::Batch(numbers), 200) => {

@@ -139,7 +139,11 @@ impl Subscriber {
         match code {
             Some(4410) => self.forget(met),
             Some(4412) => {
-                let id = reason.strip_prefix(b"messages are lost; resume from ");
+                // A position by filter leaves no room for more than itself.
+                let reason = reason
+                    .strip_prefix(b"messages are lost; ")
+                    .unwrap_or(reason);
+                let id = reason.strip_prefix(b"resume from ");
                 let id = id.ok_or_else(|| format!("no position in {}", shown(reason)))?;
                 return self.gap(None, id, truth, met);
             }

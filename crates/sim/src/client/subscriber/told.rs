@@ -195,7 +195,8 @@ impl Subscriber {
     /// A gap before the message that comes with it.
     pub(super) fn poll_gap(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
         met.told_gaps += 1;
-        let only = self.tracks.len() == 1;
+        // A crash may have taken messages of topics beside the only one that is known.
+        let only = self.tracks.len() == 1 && !self.may_have_crashed(truth);
         let reaches_back = |track: &Track| {
             let seen = track.seen;
             seen.is_some_and(|seen| truth.must_reach_back(track.topic, seen))
