@@ -33,9 +33,9 @@ const SHARDS: u32 = 2;
 /// How long an answer may take, and a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Messages go after some seconds or for want of room, and their topics soon after that.
+/// Messages go for want of room, or by their age, which is longer than a start; their topics go soon after that.
 const RULES: &str =
-    "[[rule]]\nmatch = \"#\"\nlog_messages = 16\nlog_age_s = 20\nposition_age_s = 5\n";
+    "[[rule]]\nmatch = \"#\"\nlog_messages = 16\nlog_age_s = 90\nposition_age_s = 5\n";
 
 /// What the publishers have done.
 #[derive(Clone, Copy, Default)]

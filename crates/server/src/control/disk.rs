@@ -9,7 +9,7 @@ use prometheus_client::registry::Unit;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::stats::{per_s, round};
+use super::moments::{per_s, round};
 use crate::life::Life;
 
 /// What durable messages do with the disk; all zero without them.

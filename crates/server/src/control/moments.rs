@@ -44,3 +44,16 @@ pub fn watch(board: Arc<Board>, life: Life) -> watch::Receiver<Moments> {
     });
     receiver
 }
+
+/// Nothing has a rate before there were two moments.
+pub fn per_s(count: u64, passed: f64) -> f64 {
+    if passed < 0.001 {
+        return 0.0;
+    }
+    round(count as f64 / passed)
+}
+
+/// Three digits are enough to be drawn.
+pub fn round(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use super::disk::DiskStats;
 use super::limits::{self, Limit};
-use super::moments::Moments;
+use super::moments::{Moments, per_s, round};
 use super::plane::Plane;
 use super::process;
 use crate::board::{Latency, Snapshot};
@@ -358,19 +358,6 @@ pub fn latency(shards: &[Snapshot]) -> Latency {
     let mut all = Latency::default();
     shards.iter().for_each(|shard| all.add(&shard.latency));
     all
-}
-
-/// Nothing has a rate before there were two moments.
-pub fn per_s(count: u64, passed: f64) -> f64 {
-    if passed < 0.001 {
-        return 0.0;
-    }
-    round(count as f64 / passed)
-}
-
-/// Three digits are enough to be drawn.
-pub fn round(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }
 
 fn unix_ms() -> u64 {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
 
@@ -66,22 +67,7 @@ pub fn replay(
         let (batches, threads): (Vec<_>, Vec<_>) = (0..world.homes).map(begin).unzip();
         let contained = documents.map_or(0, |it| it.base.end.1);
         let read = source.map(|source| read_log(source, contained, world, batches));
-        let (mut homes, mut lost, mut damaged) = (Vec::new(), None, None);
-        for thread in threads {
-            let read = thread.join();
-            let failed = |_| Err(Unusable::Damaged("the reader failed".to_string()));
-            match read.unwrap_or_else(failed) {
-                Ok((shard, why)) => {
-                    homes.push(shard);
-                    lost = lost.or(why);
-                }
-                Err(Unusable::Damaged(why)) => damaged = damaged.or(Some(why)),
-                Err(why) => return Err(Failed::Start(why.into())),
-            }
-        }
-        if let Some(why) = damaged {
-            return Err(Failed::Documents(why));
-        }
+        let (homes, lost) = join(threads)?;
         let (Some(read), Some(source)) = (read, source) else {
             return Ok(Replayed {
                 homes,
@@ -134,14 +120,40 @@ pub fn replay(
     })
 }
 
-/// Reads what belongs to a home: its documents, then the batches that come. Returns its shard, and why batches are damaged.
+/// Waits for the readers of all homes; returns the shards, and why batches are damaged.
+fn join(
+    threads: Vec<ScopedJoinHandle<'_, Result<ReadHome, Unusable>>>,
+) -> Result<(Vec<Shard>, Option<String>), Failed> {
+    let (mut homes, mut lost, mut damaged) = (Vec::new(), None, None);
+    for thread in threads {
+        let read = thread.join();
+        let failed = |_| Err(Unusable::Damaged("the reader failed".to_string()));
+        match read.unwrap_or_else(failed) {
+            Ok((shard, why)) => {
+                homes.push(shard);
+                lost = lost.or(why);
+            }
+            Err(Unusable::Damaged(why)) => damaged = damaged.or(Some(why)),
+            Err(why) => return Err(Failed::Start(why.into())),
+        }
+    }
+    match damaged {
+        Some(why) => Err(Failed::Documents(why)),
+        None => Ok((homes, lost)),
+    }
+}
+
+/// The shard of a home, and why batches are damaged.
+type ReadHome = (Shard, Option<String>);
+
+/// Reads what belongs to a home: its documents, then the batches that come.
 fn read_home(
     home: ShardId,
     documents: Option<&Documents>,
     world: &Arc<World>,
     now: Now,
     come: &Receiver<Run>,
-) -> Result<(Shard, Option<String>), Unusable> {
+) -> Result<ReadHome, Unusable> {
     let mut shard = restore(home, documents, world, now)?;
     let mut damaged = None;
     for run in come {
