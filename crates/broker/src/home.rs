@@ -39,11 +39,13 @@ mod registered;
 mod retained;
 mod row;
 mod shadow;
+mod shared;
 mod sharing;
 mod snapshot;
 mod subscribers;
 mod upkeep;
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -80,6 +82,7 @@ use crate::home::readings::Readings;
 use crate::home::registered::Registered;
 pub use crate::home::registered::SEPARATOR;
 use crate::home::row::HomeTopic;
+use crate::home::shared::Shared;
 use crate::log::{self, Log};
 use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
@@ -127,6 +130,8 @@ pub struct Home {
     /// Pages that are owed.
     readings: Readings,
     answers: Option<Answers>,
+    /// Present where the log has other writers, too.
+    shared: Option<Box<Shared>>,
     seed: u64,
     compressor: Compressor,
     compressed: Vec<u8>,
@@ -138,14 +143,18 @@ pub struct Home {
 impl Home {
     /// The home `me` of a world, without topics.
     pub(crate) fn of(world: &World, me: ShardId) -> Self {
-        Home::new(
+        let mut home = Home::new(
             &world.settings,
             &world.rules,
             world.admission.clone(),
             world.epoch,
             (world.placement(), me),
             world.seed,
-        )
+        );
+        if world.is_shared() {
+            home.share();
+        }
+        home
     }
 
     /// The home `me` without topics. `admission` counts the topics of each client; `epoch` names the life of its logs; the homes of
@@ -194,6 +203,7 @@ impl Home {
             followers: Followers::new(settings.interest.debounce_s),
             readings: Readings::default(),
             answers: None,
+            shared: None,
             seed,
             compressor: Compressor::default(),
             compressed: Vec::new(),
@@ -312,8 +322,11 @@ impl Home {
         self.partitions.iter().map(|partition| &partition.log)
     }
 
-    /// The offsets that all partitions have given.
+    /// The offsets that all partitions have given; where the log gives them, the records that were applied.
     fn sequences(&self) -> u64 {
+        if let Some(shared) = &self.shared {
+            return shared.records;
+        }
         let all = self.partitions.iter();
         all.fold(0, |sum, partition| sum.wrapping_add(partition.sequence))
     }

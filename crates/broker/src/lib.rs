@@ -25,10 +25,13 @@ pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
 pub use base::strangers::Stranger;
 pub use base::time::Now;
-pub use base::{access, pace, planted, position, rules, settings, snapshot, time, turns, work};
+pub use base::{
+    access, node, pace, planted, position, rules, settings, snapshot, time, turns, work,
+};
 pub use budget::stats::{Accounts, Moved, Reason, Stats, Transport};
 pub use budget::world::{Offsets, World};
 pub use budget::{account, admission, stats, totals};
+pub use commit::record::{Beat, Note};
 pub use commit::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, batch};
 pub use conn::io;
 pub use conn::io::{Close, Input, Io};

@@ -5,6 +5,7 @@
 //! input, and at the end of a turn, is bounded (see `work.rs`); no input panics, whatever the network says.
 
 pub(crate) mod asks;
+mod cluster;
 mod commits;
 pub mod control;
 pub(crate) mod deliver;
@@ -48,6 +49,7 @@ use crate::home::sessions::SessionsAtHome;
 use crate::mail::Mail;
 use crate::mail::lanes::Asked;
 use crate::protocol::mqtt::kept::needs_bytes;
+use crate::shard::cluster::Cluster;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
 use crate::shard::saving::Saving;
@@ -63,6 +65,8 @@ pub struct Shard {
     sessions: SessionsAtHome,
     /// What waits for the engine.
     commits: Commits<Waiting>,
+    /// What a home of a node knows of the others.
+    cluster: Option<Box<Cluster>>,
     /// Its part of the sums of all shards.
     added: Added,
     sys: Gauges,
@@ -88,7 +92,13 @@ impl Shard {
         Shard {
             home,
             sessions: SessionsAtHome::new(world.placement(), me, needs_bytes),
-            commits: Commits::new(world.placement(), me, world.writer.unwrap_or(0)),
+            commits: Commits::new(
+                world.placement(),
+                me,
+                (world.writer.unwrap_or(0), world.is_shared()),
+            ),
+            cluster: (world.is_shared() && me < world.homes)
+                .then(|| Cluster::new(world.placement().count_at(me))),
             front: Front::new(me, world, steps.unwrap_or_default(), now),
             added: Added::default(),
             sys: Gauges::new(now.s),
@@ -197,7 +207,8 @@ impl Shard {
     /// and has added all its counts to the sums of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.conns.len() == 0
-            && self.commits.len() == 0
+            && self.commits.is_empty()
+            && !self.is_node()
             && self.sessions.len() == 0
             && self.home.as_ref().is_none_or(Home::is_idle)
             && self.added.is_told(&self.stats(), &self.accounts())

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod ids;
+pub mod node;
 pub mod pace;
 pub mod placement;
 pub mod planted;

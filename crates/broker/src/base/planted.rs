@@ -67,6 +67,10 @@ pub enum Fault {
     DroppedLive,
     /// Offsets of facts that stand in no log are not marked.
     NoMark,
+    /// Batches of a writer count that is dead.
+    DeadAccepted,
+    /// A record has another offset at the node that wrote it.
+    OwnOffset,
 }
 
 #[cfg(feature = "planted")]
@@ -77,7 +81,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 31] = [
+        pub const ALL: [super::Fault; 33] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -109,6 +113,8 @@ mod switch {
             Self::WallClock,
             Self::DroppedLive,
             Self::NoMark,
+            Self::DeadAccepted,
+            Self::OwnOffset,
         ];
     }
 

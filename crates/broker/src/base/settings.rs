@@ -8,6 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::base::access::{Digest, Grants, Rights};
+use crate::base::node::Node;
 
 /// Everything the shards need to know. Shared read-only by all of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,8 @@ pub struct Settings {
     pub mqtt: Mqtt,
     /// How clients are moved off before the server stops.
     pub drain: Drain,
+    /// What other nodes of a cluster are told of this one.
+    pub node: Node,
     /// Per-topic behaviour; the first rule whose filter matches a topic governs it. Topics that no
     /// rule matches are governed by [`Rule::default`].
     pub rules: Vec<Rule>,
@@ -480,6 +483,7 @@ impl Default for Settings {
                 deadline_s: 30,
                 server_reference: String::new(),
             },
+            node: Node::default(),
             rules: Vec::new(),
         }
     }

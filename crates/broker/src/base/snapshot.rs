@@ -238,6 +238,8 @@ pub(crate) mod kind {
     pub const END: u8 = 12;
     /// The partition of the sessions that follow.
     pub const SESSIONS: u8 = 13;
+    /// The writers of a partition.
+    pub const ROSTER: u8 = 14;
 }
 
 /// Counts the records of a block.

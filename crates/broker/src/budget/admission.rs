@@ -31,6 +31,9 @@ use crate::base::settings::Settings;
 use crate::budget::account::Account;
 use crate::budget::totals::Totals;
 
+/// A node of a cluster is not ready when none of its signs of life has come back for so many seconds.
+const CUT_OFF_S: u32 = 5;
+
 /// Which limit was reached: the process', or one client address'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reached {
@@ -93,6 +96,10 @@ pub struct Counts {
     followers_max: AtomicU32,
     /// The engine takes nothing more for now.
     disk_is_full: AtomicBool,
+    /// The second in which a sign of life of this node of a cluster came back last.
+    beaten_s: AtomicU32,
+    /// How often it has read of its own death.
+    deaths: AtomicU32,
     seed: u64,
 }
 
@@ -131,6 +138,8 @@ impl Admission {
             totals: Totals::default(),
             followers_max: AtomicU32::new(0),
             disk_is_full: AtomicBool::new(false),
+            beaten_s: AtomicU32::new(0),
+            deaths: AtomicU32::new(0),
             seed,
         };
         counts.change(settings);
@@ -359,6 +368,26 @@ impl Counts {
     /// The disk of the engine has become full, or has room again.
     pub fn set_disk_full(&self, is_full: bool) {
         self.disk_is_full.store(is_full, Relaxed);
+    }
+
+    /// A sign of life of this node of a cluster has come back in this second.
+    pub fn beats(&self, unix_s: u32) {
+        self.beaten_s.store(unix_s, Relaxed);
+    }
+
+    /// Whether none has for so long that this node may have no way to the log; also before the first.
+    pub fn is_cut_off(&self, unix_s: u32) -> bool {
+        unix_s.saturating_sub(self.beaten_s.load(Relaxed)) >= CUT_OFF_S
+    }
+
+    /// This node of a cluster has read of its own death, and goes on as another writer.
+    pub fn died(&self) {
+        self.deaths.fetch_add(1, Relaxed);
+    }
+
+    /// How often it has.
+    pub fn deaths(&self) -> u32 {
+        self.deaths.load(Relaxed)
     }
 
     /// This many bytes of the client's are now kept.

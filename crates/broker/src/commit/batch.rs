@@ -9,7 +9,7 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use super::record::decode_mark;
+use super::record::Note;
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Damaged, In};
 use crate::budget::admission::Client;
@@ -76,8 +76,8 @@ impl Header {
 pub enum Entry<'a> {
     /// A message, or a change of a topic. The hash of its topic has no seed.
     Fact(&'a Fact<'a>),
-    /// Offsets up to this one may have been given to facts that stand in no log.
-    Mark(u64),
+    /// What holds for the partition, or for the processes that write to it.
+    Note(Note<'a>),
 }
 
 /// Reads a batch as it stands in the log: hands over every record with its offset, for tools that show a log.
@@ -90,8 +90,8 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
     let offset = |behind: u32| header.first.saturating_add(behind.into());
     for _ in 0..header.records {
         let record = records.field()?;
-        match decode_mark(record)? {
-            Some((behind, until)) => each(offset(behind), Entry::Mark(until)),
+        match Note::decode(record)? {
+            Some((behind, note)) => each(offset(behind), Entry::Note(note)),
             None => Fact::decode(record, 0, Client::NOBODY, |behind, fact| {
                 each(offset(behind), Entry::Fact(fact));
             })?,
@@ -118,10 +118,14 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// The partition of its batch.
-    pub fn partition(&self) -> PartitionId {
-        let header = Header::read(&self.batch);
-        header.expect("this process wrote it").partition
+    /// The header of its batch.
+    pub fn header(&self) -> Header {
+        Header::read(&self.batch).expect("it was read before")
+    }
+
+    /// Whether it is the last one of its batch.
+    pub fn is_last(&self) -> bool {
+        self.range.end == self.batch.len()
     }
 
     /// Its bytes, the offset of the first record of its batch, and the second of the batch.
@@ -131,14 +135,13 @@ impl Kept {
 }
 
 impl Records {
-    /// The records of a batch of this process, whose first one has this offset.
-    pub fn new(batch: Arc<[u8]>, first: u64) -> Records {
-        let header = Header::read(&batch).expect("this process wrote it");
+    /// The records of a batch with a header, whose first one has this offset, in this second.
+    pub fn new(batch: Arc<[u8]>, first: u64, unix_s: u32) -> Records {
         Records {
             batch,
             at: HEADER_BYTES,
             first,
-            unix_s: header.unix_s,
+            unix_s,
         }
     }
 
@@ -151,11 +154,13 @@ impl Records {
         self.at == self.batch.len()
     }
 
-    /// Takes the next record.
+    /// Takes the next record. Where there is none, because another process wrote nonsense, it is empty, and the last one.
     pub fn next(&mut self) -> Kept {
         let mut from = In(&self.batch[self.at..]);
-        let len = from.field().expect("this process wrote it").len();
-        let end = self.batch.len() - from.0.len();
+        let (len, end) = match from.field() {
+            Ok(record) => (record.len(), self.batch.len() - from.0.len()),
+            Err(_) => (0, self.batch.len()),
+        };
         self.at = end;
         Kept {
             batch: self.batch.clone(),
@@ -172,7 +177,6 @@ mod tests {
 
     use super::*;
     use crate::base::snapshot::Out;
-    use crate::commit::record::encode_mark;
     use crate::mail::Change;
 
     #[test]
@@ -222,7 +226,7 @@ mod tests {
             Out(&mut bytes).field(&record);
         }
         record.clear();
-        encode_mark(&mut record, 6, 1000);
+        Note::Mark(1000).encode(&mut record, 6);
         Out(&mut bytes).field(&record);
         let mut found = Vec::new();
         let mut note = |offset, entry: Entry<'_>| match entry {
@@ -232,7 +236,8 @@ mod tests {
                 };
                 found.push((offset, Some((change, name.to_vec())), 0));
             }
-            Entry::Mark(until) => found.push((offset, None, until)),
+            Entry::Note(Note::Mark(until)) => found.push((offset, None, until)),
+            Entry::Note(note) => panic!("{note:?}"),
         };
         assert_eq!(read(&bytes, &mut note), Ok(header));
         let change = |change| Some((change, name.to_vec()));

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use super::Batch;
 use super::batch::{HEADER_BYTES, Header, Kept, Records};
+use super::{OFFSET_BITS, OFFSETS_PER_BATCH};
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::Out;
@@ -28,6 +29,10 @@ pub(super) const AGAIN_S: u32 = 2;
 /// The batches of one partition.
 pub(super) struct Batches {
     partition: PartitionId,
+    /// The number of this process among the writers of the log.
+    writer: u64,
+    /// The log has other writers, and gives records their offsets.
+    is_shared: bool,
     /// The batch that is being filled, with room for its header.
     open: Vec<u8>,
     records: u32,
@@ -53,9 +58,11 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    pub fn new(partition: PartitionId) -> Batches {
+    pub fn new(partition: PartitionId, writer: u64, is_shared: bool) -> Batches {
         Batches {
             partition,
+            writer,
+            is_shared,
             open: Vec::new(),
             records: 0,
             offsets: 0,
@@ -72,10 +79,10 @@ impl Batches {
     }
 
     /// A record of this second comes next: closes the open batch if it is full, or of another second.
-    pub fn begin(&mut self, unix_s: u32, writer: u64, sequence: u64) {
+    pub fn begin(&mut self, unix_s: u32, sequence: u64) {
         let is_full = self.records == BATCH_RECORDS || self.open.len() >= BATCH_BYTES;
         if self.records > 0 && (is_full || self.unix_s != unix_s) {
-            self.close(writer, sequence);
+            self.close(sequence);
         }
         self.unix_s = unix_s;
         if self.open.is_empty() {
@@ -102,7 +109,15 @@ impl Batches {
 
     /// The mark that must stand in the log before the next fact that does not gets its offset; none if one is high enough. `sequence` is the
     /// last offset of the partition.
+    ///
+    /// Where the log gives offsets, those between the last record and the next batch are free. When few of them are left a mark brings new
+    /// ones, unless a batch is on its way that does.
     pub fn mark(&mut self, sequence: u64) -> Option<u64> {
+        if self.is_shared {
+            let spent = sequence % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2;
+            let comes = self.records > 0 || !self.in_flight.is_empty() || self.has_record();
+            return (spent && !comes).then_some(0);
+        }
         // One more for the mark's own record.
         let highest = self.next_offset.max(sequence + 1) + u64::from(self.offsets) + 1;
         (highest > self.mark).then(|| {
@@ -122,7 +137,7 @@ impl Batches {
     }
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
-    fn close(&mut self, writer: u64, sequence: u64) {
+    fn close(&mut self, sequence: u64) {
         // Facts that stand in no log may have taken offsets since; others may wait for their turn behind the last batch yet.
         self.next_offset = match planted::is(Fault::StaleSequence) {
             true => sequence + 1,
@@ -131,9 +146,12 @@ impl Batches {
         self.closed += 1;
         let header = Header {
             partition: self.partition,
-            writer,
+            writer: self.writer,
             number: self.closed,
-            first: self.next_offset,
+            first: match self.is_shared {
+                true => 0,
+                false => self.next_offset,
+            },
             unix_s: self.unix_s,
             records: self.records,
         };
@@ -154,12 +172,11 @@ impl Batches {
     pub fn send(
         &mut self,
         now_s: u32,
-        writer: u64,
         sequence: impl FnOnce() -> u64,
         append: &mut impl FnMut(Batch),
     ) {
         if self.records > 0 && self.in_flight.len() < IN_FLIGHT_MAX {
-            self.close(writer, sequence());
+            self.close(sequence());
         }
         if self.sent > 0 && now_s.saturating_sub(self.since_s) >= AGAIN_S {
             self.sent = 0;
@@ -178,21 +195,39 @@ impl Batches {
         }
     }
 
-    /// A fault: batches that are appended again look like new ones.
+    /// Gives the batches in flight numbers behind the last one.
     fn renumber(&mut self) {
+        let writer = self.writer;
         for batch in &mut self.in_flight {
             let mut bytes = batch.bytes.to_vec();
             self.closed += 1;
             let header = Header::read(&bytes).expect("this process wrote it");
             let number = self.closed;
-            Header { number, ..header }.write(&mut bytes);
+            let header = Header {
+                number,
+                writer,
+                ..header
+            };
+            header.write(&mut bytes);
             (batch.number, batch.bytes) = (number, bytes.into());
         }
         self.committed = self.closed - self.in_flight.len() as u64;
     }
 
+    /// The number of this process among the writers.
+    pub fn writer(&self) -> u64 {
+        self.writer
+    }
+
+    /// This writer is dead for all others: what is in flight does not count. It goes on as the next one, whose first batches have the same records.
+    pub fn go_on_as_another(&mut self) {
+        self.writer += 1;
+        (self.closed, self.sent) = (0, 0);
+        self.renumber();
+    }
+
     /// A batch of this writer stands in the log; says whether it counts.
-    pub fn committed(&mut self, number: u64, first: u64, now_s: u32) -> bool {
+    pub fn committed(&mut self, number: u64, (first, unix_s): (u64, u32), now_s: u32) -> bool {
         if number <= self.committed {
             return false;
         }
@@ -206,7 +241,8 @@ impl Batches {
         };
         (self.committed, self.since_s) = (number, now_s);
         self.sent = self.sent.saturating_sub(1);
-        self.kept.push_back(Records::new(batch.bytes, first));
+        self.kept
+            .push_back(Records::new(batch.bytes, first, unix_s));
         true
     }
 
@@ -219,12 +255,16 @@ impl Batches {
         kept.or_else(in_flight).or_else(open)
     }
 
-    /// A fault: the engine's answer is not waited for.
-    pub fn commit_all(&mut self, now_s: u32) -> bool {
+    /// A fault: the engine's answer is not waited for. `sequence` is the last offset of the partition.
+    pub fn commit_all(&mut self, sequence: u64, now_s: u32) -> bool {
         let mut any = false;
         while let Some(batch) = self.in_flight.front() {
             let header = Header::read(&batch.bytes).expect("this process wrote it");
-            any |= self.committed(header.number, header.first, now_s);
+            let first = match self.is_shared {
+                true => ((sequence >> OFFSET_BITS) + 1) << OFFSET_BITS,
+                false => header.first,
+            };
+            any |= self.committed(header.number, (first, header.unix_s), now_s);
         }
         any
     }

@@ -17,10 +17,12 @@
 //! Invariants: the records of a partition are applied in the order of the log, and none is refused then; what a shard asks of a partition
 //! takes effect in the order in which it asked, so that a subscription sees what was published before it.
 
+mod arrivals;
 pub mod batch;
 mod batches;
 pub(crate) mod queue;
 pub(crate) mod record;
+pub(crate) mod roster;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -4,11 +4,15 @@
 //! that was asked before it of the same partition has; one that concerns all partitions, when it is the first of each, and until then
 //! nothing behind it does.
 //!
+//! Where the log has other writers, their records are applied between those of this process, in the order of the log; a request that writes
+//! nothing need not wait for them. Whether a batch counts is seen when all before it is applied.
+//!
 //! Invariant: the writes of a queue stand in the order of their records in the log (`batches`).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::arrivals::{Arrivals, Held};
 use super::batch::Kept;
 use super::batches::Batches;
 use super::{Batch, Committed};
@@ -28,6 +32,8 @@ enum State {
     Free,
     /// It waits for its record.
     Write,
+    /// It waits for its record, and no other request for it.
+    Aside,
     /// It concerns all partitions, and is the first of this one.
     Reached,
 }
@@ -60,6 +66,18 @@ struct Queue<T> {
     /// Entries before this place are known to be late.
     late: usize,
     batches: Batches,
+    /// Entries that no other waits for.
+    aside: usize,
+    /// Batches of a log with several writers.
+    arrivals: Arrivals,
+}
+
+/// What takes effect next.
+pub(crate) enum Next<T> {
+    /// A request, with its record if it writes one.
+    Request(T, Option<Kept>),
+    /// A record of another process, of the partition at this place.
+    Foreign(usize, Kept),
 }
 
 /// The partitions that a request must be ordered in.
@@ -73,7 +91,7 @@ pub(crate) enum Place {
 
 /// The queues of a home.
 pub(crate) struct Commits<T> {
-    writer: u64,
+    is_shared: bool,
     queues: Vec<Queue<T>>,
     wide: VecDeque<Wide<T>>,
     tickets: u64,
@@ -87,17 +105,23 @@ pub(crate) struct Commits<T> {
     /// Requests that have not taken effect, and bytes of them.
     entries: usize,
     bytes: usize,
+    /// Those of them that no other waits for.
+    aside: usize,
+    /// Batches of a log with several writers that are not applied.
+    held: Held,
     /// Bytes of the buffers of open batches.
     open_bytes: usize,
     record: Vec<u8>,
 }
 
 impl<T> Queue<T> {
-    fn new(partition: PartitionId) -> Queue<T> {
+    fn new(partition: PartitionId, writer: u64, is_shared: bool) -> Queue<T> {
         Queue {
             waiting: VecDeque::new(),
             late: 0,
-            batches: Batches::new(partition),
+            batches: Batches::new(partition, writer, is_shared),
+            aside: 0,
+            arrivals: Arrivals::default(),
         }
     }
 
@@ -105,7 +129,7 @@ impl<T> Queue<T> {
         let state = self.waiting.front().map(|entry| entry.state);
         match state {
             Some(State::Free) => true,
-            Some(State::Write) => self.batches.has_record(),
+            Some(State::Write | State::Aside) => self.batches.has_record(),
             Some(State::Reached) | None => false,
         }
     }
@@ -118,11 +142,12 @@ impl<T> Queue<T> {
 
 impl<T> Commits<T> {
     /// Empty queues of the partitions of a home, which may have none.
-    pub fn new(placement: Placement, home: u16, writer: u64) -> Commits<T> {
+    pub fn new(placement: Placement, home: u16, (writer, is_shared): (u64, bool)) -> Commits<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
+        let queue = |partition| Queue::new(partition, writer, is_shared);
         Commits {
-            writer,
-            queues: all.into_iter().flatten().map(Queue::new).collect(),
+            is_shared,
+            queues: all.into_iter().flatten().map(queue).collect(),
             wide: VecDeque::new(),
             tickets: 0,
             next: 0,
@@ -131,6 +156,8 @@ impl<T> Commits<T> {
             stirred: false,
             entries: 0,
             bytes: 0,
+            aside: 0,
+            held: Held::default(),
             open_bytes: 0,
             record: Vec::new(),
         }
@@ -139,8 +166,8 @@ impl<T> Commits<T> {
     /// Whether a request that writes nothing takes effect at once in this place.
     pub fn is_free(&self, place: Place) -> bool {
         match place {
-            Place::One(at) => self.queues[at].waiting.is_empty(),
-            Place::All => self.entries == 0,
+            Place::One(at) => self.queues[at].waiting.len() == self.queues[at].aside,
+            Place::All => self.entries == self.aside,
         }
     }
 
@@ -197,7 +224,7 @@ impl<T> Commits<T> {
     ) -> usize {
         let batches = &mut self.queues[at].batches;
         let before = batches.open_bytes();
-        batches.begin(now.unix_s, self.writer, sequence);
+        batches.begin(now.unix_s, sequence);
         self.record.clear();
         encode(&mut self.record, batches.offsets());
         batches.add(&self.record);
@@ -216,6 +243,21 @@ impl<T> Commits<T> {
         len
     }
 
+    /// The same, for a record that no other request waits for.
+    pub fn write_aside(
+        &mut self,
+        at: usize,
+        request: T,
+        moment: (Now, u64),
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+    ) {
+        self.write(at, request, moment, encode);
+        let queue = &mut self.queues[at];
+        queue.waiting.back_mut().expect("it was queued").state = State::Aside;
+        queue.aside += 1;
+        self.aside += 1;
+    }
+
     /// Queues a fact of the partition at this place that stands in no log and holds so many bytes. [`mark`](Self::mark) must have been asked.
     pub fn pass(&mut self, at: usize, request: T, bytes: usize, now: Now) {
         self.push(Place::One(at), request, bytes, now);
@@ -227,24 +269,41 @@ impl<T> Commits<T> {
         self.queues[at].batches.mark(sequence)
     }
 
-    /// The next request that takes effect, with its record if it writes one.
-    pub fn next(&mut self) -> Option<(T, Option<Kept>)> {
+    /// What takes effect next. `counts` says whether a batch does that comes next in the log of the partition at a place, of this writer and
+    /// with this number.
+    pub fn next(
+        &mut self,
+        now: Now,
+        mut counts: impl FnMut(usize, u64, u64) -> bool,
+    ) -> Option<Next<T>> {
         if !self.stirred {
             return None;
         }
         for n in 0..self.queues.len() {
             let at = (self.next + n) % self.queues.len();
-            while self.queues[at].is_due() {
-                if let Some(due) = self.take(at) {
-                    // The next queue's turn: one that is filled again and again must not hold up the others.
+            loop {
+                while self.queues[at].is_due() {
+                    if let Some((request, record)) = self.take(at) {
+                        // The next queue's turn: one that is filled again and again must not hold up the others.
+                        self.next = at + 1;
+                        return Some(Next::Request(request, record));
+                    }
+                }
+                let (queue, held) = (&mut self.queues[at], &mut self.held);
+                if let Some(record) = queue.arrivals.next_record(held) {
                     self.next = at + 1;
-                    return Some(due);
+                    return Some(Next::Foreign(at, record));
+                }
+                let counts = |writer, number| counts(at, writer, number);
+                let (arrivals, batches) = (&mut queue.arrivals, &mut queue.batches);
+                if !arrivals.begin_next(batches, now.s, held, counts) {
+                    break;
                 }
             }
         }
         let due = self.take_wide();
         self.stirred = due.is_some();
-        Some((due?, None))
+        Some(Next::Request(due?, None))
     }
 
     /// Takes the first entry of a queue; a request that concerns all partitions stays there until it takes effect.
@@ -260,6 +319,11 @@ impl<T> Commits<T> {
         }
         let entry = queue.pop()?;
         let record = match entry.state {
+            State::Aside => {
+                queue.aside -= 1;
+                self.aside -= 1;
+                queue.batches.next_record()
+            }
             State::Write => queue.batches.next_record(),
             State::Free | State::Reached => None,
         };
@@ -298,7 +362,32 @@ impl<T> Commits<T> {
 
     /// Bytes that they and the open batches occupy.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.open_bytes
+        self.bytes + self.open_bytes + self.held.bytes
+    }
+
+    /// Whether neither a request waits nor a batch.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0 && self.held.batches == 0
+    }
+
+    /// The number of this process among the writers of the partition at this place.
+    pub fn writer(&self, at: usize) -> u64 {
+        self.queues[at].batches.writer()
+    }
+
+    /// In the log of the partition at this place it says that this process is dead: it goes on as another one.
+    pub fn go_on_as_another(&mut self, at: usize) {
+        self.queues[at].batches.go_on_as_another();
+    }
+
+    /// Nothing more of the partition at this place is applied.
+    pub fn halt(&mut self, at: usize) {
+        self.queues[at].arrivals.is_halted = true;
+    }
+
+    /// Whether nothing more of it is applied.
+    pub fn is_halted(&self, at: usize) -> bool {
+        self.queues[at].arrivals.is_halted
     }
 
     /// The second of the oldest record that is not applied; those to come are of this second or a later one.
@@ -324,20 +413,25 @@ impl<T> Commits<T> {
         for (at, queue) in self.queues.iter_mut().enumerate() {
             let batches = &mut queue.batches;
             let before = batches.open_bytes();
-            batches.send(now.s, self.writer, || sequence(at), &mut append);
+            batches.send(now.s, || sequence(at), &mut append);
             self.open_bytes = self.open_bytes + batches.open_bytes() - before;
             if planted::is(Fault::AppliedEarly) {
-                self.stirred |= batches.commit_all(now.s);
+                self.stirred |= batches.commit_all(sequence(at), now.s);
             }
         }
     }
 
     /// A batch of the partition at this place stands in the log.
     pub fn committed(&mut self, at: usize, of: Committed, now: Now) {
-        if of.writer == self.writer
-            && let Some(queue) = self.queues.get_mut(at)
-        {
-            self.stirred |= queue.batches.committed(of.number, of.first, now.s);
+        let Some(queue) = self.queues.get_mut(at) else {
+            return;
+        };
+        if self.is_shared {
+            queue.arrivals.push(of, &mut self.held);
+            self.stirred = true;
+        } else if of.writer == queue.batches.writer() {
+            let begins = (of.first, of.unix_s);
+            self.stirred |= queue.batches.committed(of.number, begins, now.s);
         }
     }
 

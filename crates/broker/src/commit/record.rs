@@ -2,6 +2,8 @@
 //!
 //! A record begins with its kind, its place in its batch, and its topic. MQTT sessions, groups, subscriptions, and the counts of what needs
 //! messages kept are local state of a home and are not written.
+//!
+//! A [`Note`] is a record about the partition, or about the processes that write to it.
 
 use alloc::vec::Vec;
 
@@ -19,6 +21,11 @@ const PURGE: u8 = 4;
 const PURGE_SOME: u8 = 5;
 const FORGET_LATEST: u8 = 6;
 const MARK: u8 = 7;
+const BEAT: u8 = 8;
+const DEAD: u8 = 9;
+const STEWARD: u8 = 10;
+/// Kinds with this bit may be skipped by a reader that does not know them.
+const OPTIONAL: u8 = 0x80;
 
 /// Flags of a message.
 const QOS: u8 = 3;
@@ -100,26 +107,82 @@ impl<'a> Fact<'a> {
     }
 }
 
-/// Appends the record of a mark: offsets up to this one may have been given to facts that stand in no log.
-pub(crate) fn encode_mark(bytes: &mut Vec<u8>, behind: u32, until: u64) {
-    let mut out = Out(bytes);
-    out.byte(MARK);
-    out.number(behind.into());
-    out.number(until);
+/// A record that is no fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note<'a> {
+    /// Offsets up to this one may have been given to facts that stand in no log.
+    Mark(u64),
+    /// The writer of the batch is alive.
+    Beat(Beat<'a>),
+    /// Batches of this writer that stand behind the record do not count.
+    Dead(u64),
+    /// This writer does what one process does for all, unless another one that lives does.
+    Steward(u64),
 }
 
-/// Reads a mark: how far its offset is behind that of the first record of its batch, and what it marks. None where the record is a fact.
-///
-/// # Errors
-/// When it is neither.
-pub(crate) fn decode_mark(record: &[u8]) -> Result<Option<(u32, u64)>, Damaged> {
-    let mut from = In(record);
-    if from.byte()? != MARK {
-        return Ok(None);
+/// A sign of life of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beat<'a> {
+    /// What others call it, and where its operator reaches it: either may be empty.
+    pub name: &'a [u8],
+    /// See `name`.
+    pub link: &'a [u8],
+    /// Its connections.
+    pub connections: u64,
+}
+
+impl<'a> Note<'a> {
+    /// Appends the record of a note, whose offset is so far behind that of the first record of its batch.
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
+        let mut out = Out(bytes);
+        out.byte(match self {
+            Note::Mark(_) => MARK,
+            Note::Beat(_) => BEAT,
+            Note::Dead(_) => DEAD,
+            Note::Steward(_) => STEWARD,
+        });
+        out.number(behind.into());
+        match self {
+            Note::Mark(until) => out.number(*until),
+            Note::Beat(beat) => {
+                out.field(beat.name);
+                out.field(beat.link);
+                out.number(beat.connections);
+            }
+            Note::Dead(writer) | Note::Steward(writer) => out.word(*writer),
+        }
     }
-    let mark = (from.number32()?, from.number()?);
-    from.end()?;
-    Ok(Some(mark))
+
+    /// Reads a note: how far its offset is behind that of the first record of its batch, and what it says. None where the record is a fact.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, Note<'a>)>, Damaged> {
+        let mut from = In(record);
+        let kind = from.byte()?;
+        if !(MARK..=STEWARD).contains(&kind) {
+            return Ok(None);
+        }
+        let behind = from.number32()?;
+        let note = match kind {
+            MARK => Note::Mark(from.number()?),
+            BEAT => Note::Beat(Beat {
+                name: from.field()?,
+                link: from.field()?,
+                connections: from.number()?,
+            }),
+            DEAD => Note::Dead(from.word()?),
+            _ => Note::Steward(from.word()?),
+        };
+        from.end()?;
+        Ok(Some((behind, note)))
+    }
+}
+
+/// A record of a kind that this version does not know, and whether it may be skipped.
+pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
+    let kind = *record.first()?;
+    (kind > STEWARD).then_some(kind & OPTIONAL != 0)
 }
 
 fn flag(set: bool, flag: u8) -> u8 {

@@ -40,14 +40,25 @@ impl Home {
         let (hash, name, _) = fact.topic();
         let row = self.find(hash, name);
         let at = self.place_of_topic(row, fact);
-        let offset = self.partitions[at].sequence + 1;
-        self.apply(fact, offset, around)
+        let partition = &self.partitions[at];
+        let offset = partition.sequence + 1;
+        if offset > partition.passes_to {
+            // The next batch has the offsets behind it.
+            return Outcome::Unknown;
+        }
+        if self.shared.is_some() {
+            // No clock of this process counts in the log.
+            around.now.unix_s = partition.time_s;
+        }
+        let outcome = self.apply_once(fact, at, row, offset, around);
+        self.partitions[at].sequence = offset;
+        outcome
     }
 
     /// A mark stands in the log of the partition at this place, with this offset.
     pub(crate) fn mark(&mut self, at: usize, offset: u64, until: u64) {
         let partition = &mut self.partitions[at];
-        partition.sequence = offset;
+        partition.heard(offset);
         partition.mark = partition.mark.max(until.min(Slotted::OFFSET_MAX));
     }
 
@@ -73,13 +84,32 @@ impl Home {
         let (hash, name, _) = fact.topic();
         let row = self.find(hash, name);
         let at = self.place_of_topic(row, fact);
+        if self.shared.is_some() {
+            around.now = self.partitions[at].moment(around.now);
+        }
+        let outcome = self.apply_once(fact, at, row, offset, around);
+        // The offset is used up, whether the fact has changed something or not.
+        self.partitions[at].heard(offset);
+        outcome
+    }
+
+    /// Applies a fact of the partition at this place, unless its key was used before.
+    #[inline]
+    fn apply_once(
+        &mut self,
+        fact: &Fact<'_>,
+        at: usize,
+        row: Option<u32>,
+        offset: u64,
+        around: &mut Around<'_>,
+    ) -> Outcome {
         let key = match fact {
             Fact::Publish(message) => {
                 self.recognise(message, around.settings, around.now, BEHIND_S)
             }
             Fact::Topic { .. } => Ok(None),
         };
-        let outcome = match key {
+        match key {
             Ok(key) => {
                 // Room was reserved for it by the process that admitted it.
                 let key = key.map(|key| Key {
@@ -92,10 +122,7 @@ impl Home {
                 self.apply_at(at, fact, offset, Found { row, key: None }, around)
             }
             Err(known) => known,
-        };
-        // The offset is used up, whether the fact has changed something or not.
-        self.partitions[at].sequence = offset;
-        outcome
+        }
     }
 
     /// Changes the partition at this place. What gets a position there gets this offset.
@@ -232,7 +259,7 @@ impl Home {
     pub(crate) fn digest(&self, rules: &Rules) -> u64 {
         let rows = (0..self.rows.end()).filter_map(|id| self.rows.try_get(id));
         let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
-        rows.fold(0, |digest, row| {
+        rows.fold(self.digest_of_rosters(), |digest, row| {
             let name = xxh3_64_with_seed(self.names.get(row.name), self.seed);
             digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
         })

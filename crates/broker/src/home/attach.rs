@@ -3,10 +3,11 @@
 //! Invariant: the page and the place are given in one step, and the page travels in the lane of the live messages; so
 //! whatever is published later comes behind it, and no message falls between.
 
+use crore_wire::topic;
+
 use super::Home;
 use super::carriers::Carrier;
-use super::partition::Partition;
-use super::readings::Place;
+use super::readings::{Place, Reading};
 use super::row::{CREATED, DELETED, REQUESTED, RETAINS, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::base::position::{Position, Since};
@@ -45,6 +46,17 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         self.steps.add(1);
+        let at = usize::from(self.places[usize::from(topic::slot(name))]);
+        if let Some(offset) = self.ahead(ask.since, at) {
+            let reading = Reading::Topic {
+                from,
+                ask: *ask,
+                name: name.into(),
+                place: Place::Unknown,
+                counted: false,
+            };
+            return self.read_when_there(reading, at, offset);
+        }
         let must_queue = found.is_none() && self.must_queue();
         // A poll is counted once it is known that it waits; an ask that goes on was counted before and needs only its
         // page.
@@ -371,7 +383,8 @@ impl Home {
     ) -> Result<(u64, bool, bool), Place> {
         let row = self.rows.get(id);
         let (chain, last) = (row.log, row.last());
-        let Partition { log, sequence, .. } = &self.partitions[self.place_of(row)];
+        let partition = &self.partitions[self.place_of(row)];
+        let log = &partition.log;
         let oldest = log.reaches_back_to(chain).unwrap_or(last);
         let back = match (place, since) {
             (
@@ -401,7 +414,8 @@ impl Home {
             Since::Unknown => (oldest, true, true),
             Since::Unreadable => (last, true, false),
             Since::At(Position { epoch, offset }) => {
-                let known = epoch == self.epoch && offset <= *sequence;
+                let known =
+                    epoch == self.epoch && offset <= partition.sequence.max(partition.known_to);
                 match known {
                     true => (offset, false, true),
                     false => (oldest, true, true),

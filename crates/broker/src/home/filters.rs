@@ -17,7 +17,7 @@ use crore_wire::topic;
 
 use super::Home;
 use super::partition::Partition;
-use super::readings::{Names, Reader};
+use super::readings::{Names, Reader, Reading};
 use super::registered::split;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::pace::Pace;
@@ -123,6 +123,22 @@ impl Home {
         let at = self.placement.place_at_home(partition);
         self.partitions[at].log.losses.watch();
         let reader = self.reader(ask, partition);
+        if let Some(offset) = self.ahead(ask.since, at) {
+            let reading = Reading::Filters {
+                from,
+                ask: *ask,
+                names: names.share(),
+                reader: Reader {
+                    start: offset,
+                    from: 0,
+                    base: 0,
+                    gap: false,
+                    retained: false,
+                    ..reader
+                },
+            };
+            return self.read_when_there(reading, at, offset);
+        }
         // A subscriber that begins live reads nothing, and need not wait for those that do.
         if reader.start < self.partitions[at].sequence && self.must_queue() {
             return self.owe_filters(from, ask, names.share(), reader);
@@ -147,9 +163,15 @@ impl Home {
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
 
-    fn reader(&mut self, ask: &AttachFilters, partition: PartitionId) -> Reader {
+    pub(super) fn reader(&mut self, ask: &AttachFilters, partition: PartitionId) -> Reader {
         let at = self.placement.place_at_home(partition);
-        let Partition { log, sequence, .. } = &mut self.partitions[at];
+        let Partition {
+            log,
+            sequence,
+            known_to,
+            ..
+        } = &mut self.partitions[at];
+        let known_to = (*known_to).max(*sequence);
         let (sequence, losses) = (*sequence, log.losses.count());
         let reader = |start, from, base, gap, retained| Reader {
             partition,
@@ -165,7 +187,7 @@ impl Home {
             Since::Live | Since::Newest(_) => reader(sequence, sequence, losses, false, false),
             Since::Default | Since::Oldest => reader(0, 0, losses, false, true),
             Since::After(time_s) => reader(log.arrived_by(time_s), 0, losses, false, false),
-            Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= sequence => {
+            Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= known_to => {
                 if ask.again {
                     // A subscriber that is past the snapshot it began with gets no retained messages again.
                     let retained = ask.base > 0 && (ask.from == 0 || offset < ask.from);

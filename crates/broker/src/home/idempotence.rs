@@ -64,7 +64,7 @@ impl Home {
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
         let (epoch, window_s) = (self.epoch, settings.publish.idempotency_window_s);
         let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
-        let oldest_s = match self.coming.is_empty() {
+        let oldest_s = match self.coming.is_empty() && self.shared.is_none() {
             true => now.unix_s - behind_s.min(now.unix_s),
             false => self.oldest_s,
         };
@@ -188,6 +188,8 @@ impl Home {
             requested_s: from.number32()?,
             subscribers: from.number32()?,
             time_s: match origin.local {
+                // It is of the log's clock.
+                _ if self.shared.is_some() => time_s,
                 true => now.unix_s,
                 false => time_s.min(now.unix_s),
             },

@@ -36,7 +36,7 @@ impl Home {
 
     /// Bytes that their queue occupies.
     pub fn readings_bytes(&self) -> usize {
-        self.readings.bytes()
+        self.readings.bytes() + self.shared.as_ref().map_or(0, |it| it.bytes())
     }
 
     /// The turn is over: the next one may read as much again.

@@ -5,6 +5,8 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
+use crate::commit::OFFSETS_PER_BATCH;
+use crate::commit::roster::Roster;
 use crate::log::Log;
 
 /// Forgotten topics that a home remembers by name; its partitions share this number.
@@ -17,6 +19,12 @@ pub(super) struct Partition {
     pub sequence: u64,
     /// Offsets up to this one may have been given to facts that stand in no log.
     pub mark: u64,
+    /// The highest offset that a fact which stands in no log may get: where the log gives offsets, those up to the next batch are free.
+    pub passes_to: u64,
+    /// There is nothing up to this offset that is not applied, where the log gives offsets.
+    pub known_to: u64,
+    /// Those who write to its log, where it has several writers.
+    pub roster: Roster,
     /// The second of its newest record: no message is older than one before it.
     pub time_s: u32,
     pub forgotten: Forgotten,
@@ -37,10 +45,28 @@ impl Partition {
             log: Log::new(rules, seed, admission, steps),
             sequence: 0,
             mark: 0,
+            passes_to: u64::MAX,
+            known_to: 0,
+            roster: Roster::default(),
             time_s: 0,
             forgotten: Forgotten::new(rules.count(), NAMED_MAX / beside),
             counted: 0,
         }
+    }
+
+    /// A record of its log has this offset, whether it has changed something or not.
+    #[inline]
+    pub fn heard(&mut self, offset: u64) {
+        self.sequence = offset;
+        if self.passes_to < u64::MAX {
+            self.passes_to = offset | (OFFSETS_PER_BATCH - 1);
+            self.roster.last = offset;
+        }
+    }
+
+    /// Its log gives offsets.
+    pub fn share(&mut self) {
+        self.passes_to = self.sequence | (OFFSETS_PER_BATCH - 1);
     }
 
     /// The moment at which what was admitted at `now` takes effect.

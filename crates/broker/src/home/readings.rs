@@ -104,7 +104,7 @@ pub(super) enum Reading {
 
 impl Reading {
     /// Bytes of its names.
-    fn names_bytes(&self) -> usize {
+    pub(super) fn names_bytes(&self) -> usize {
         match self {
             Reading::Topic { name, .. } => name.len(),
             Reading::Filters { names, .. } => names.text.len().div_ceil(names.shares),

@@ -108,8 +108,8 @@ impl Home {
     /// The clock has ticked, once a second or more often: from this turn on [`forget`](Home::forget) has work again.
     /// Records under way are of the second `oldest_s` or a later one.
     pub fn tick(&mut self, oldest_s: u32) {
-        self.oldest_s = oldest_s;
-        self.expire_answers(oldest_s);
+        self.oldest_s = self.oldest_of_log_s().unwrap_or(oldest_s);
+        self.expire_answers(self.oldest_s);
         self.forgetting.due = true;
     }
 

@@ -128,6 +128,8 @@ pub enum Ask {
         /// Its topics.
         filter: Box<[u8]>,
     },
+    /// Tell in the logs of this home's partitions that a writer is dead.
+    Bury(u64),
     /// Answer once all earlier asks are done.
     Fence(ReplyTo),
     /// From now on, tell this connection which topics have subscribers.

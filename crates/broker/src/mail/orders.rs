@@ -71,6 +71,8 @@ pub enum Control {
     Floors(PartitionId, u64, Vec<Box<[u8]>>),
     /// Change to the settings and rules of this world, which has the same shards and topics.
     Settings(Arc<World>),
+    /// Report what the home knows of the cluster.
+    Cluster,
     /// Move clients off.
     Drain,
     /// Stop the clock, and report whether anything is under way: the last orders before an end.
@@ -107,6 +109,8 @@ pub enum Report {
     /// For each topic the offset up to which it has no messages in its log; `None` for one that is not known. None at all where the home
     /// has not come so far.
     Floors(Option<Vec<Option<u64>>>),
+    /// What the home knows of the cluster, if this is a node of one and the shard a home.
+    Cluster(Option<Box<ClusterState>>),
     /// It is done.
     Done,
     /// Whether anything is under way.
@@ -261,6 +265,55 @@ pub struct Ended {
     pub count: u32,
     /// The row to go on with, unless these were the last.
     pub next: Option<u32>,
+}
+
+/// What a home of a node knows of its cluster.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterState {
+    /// The partitions of the home.
+    pub partitions: Vec<PartitionState>,
+    /// Nodes that live, by what the log says: at the home of partition 0.
+    pub nodes: Vec<NodeState>,
+    /// The second of the report, by the shard's clock.
+    pub now_s: u32,
+    /// No sign of life of this node has come back for some seconds: it may have no way to the log.
+    pub is_cut_off: bool,
+}
+
+/// A partition at a node.
+#[derive(Clone, Debug)]
+pub struct PartitionState {
+    /// Its number.
+    pub partition: PartitionId,
+    /// The offset of the last record that is applied.
+    pub offset: u64,
+    /// As which writer this node writes to it.
+    pub writer: u64,
+    /// The writer that does what one node does for all, such as checkpoints.
+    pub steward: Option<u64>,
+    /// There is a record that a later version has written, and that this one does not understand: nothing more is applied.
+    pub is_halted: bool,
+}
+
+/// A node, as its last sign of life has told.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    /// Its number among the writers of partition 0.
+    pub writer: u64,
+    /// It is the one that reports.
+    pub is_self: bool,
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// The address of its admin API.
+    pub link: Box<[u8]>,
+    /// Its connections.
+    pub connections: u64,
+    /// The offset of the sign of life.
+    pub offset: u64,
+    /// When it was read, by the clock of the shard that reports.
+    pub beat_s: u32,
+    /// Seconds by which its clock was ahead of the log's, by the time on the way less.
+    pub ahead_s: i64,
 }
 
 /// What is under way at a shard. Once two rounds over all shards have found the same, no shard busy and as much mail

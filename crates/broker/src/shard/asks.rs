@@ -155,6 +155,7 @@ impl Shard {
                 self.trim(&mut farewell);
                 self.session_close(*farewell);
             }
+            Ask::Bury(writer) => self.is_to_tell_death(writer),
             ask => self.home_asked(from, &ask, bytes),
         }
     }
@@ -201,7 +202,7 @@ impl Shard {
             }
             Ask::LeaveGroup(leave) => home.group_leave(from, leave),
             Ask::ReleaseGroup { name, filter } => home.group_release(filter, name),
-            Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) => {
+            Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::Bury(_) => {
                 unreachable!("it was carried out before")
             }
             Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),

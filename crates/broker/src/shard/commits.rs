@@ -1,13 +1,15 @@
 //! What the engine has committed: records are applied, and requests that waited behind them are carried out. See
 //! [`commit`](crate::commit).
 
+use crate::base::planted::{self, Fault};
 use crate::base::snapshot::{Damaged, In};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::stats::Reason;
 use crate::commit::Committed;
 use crate::commit::batch::{HEADER_BYTES, Header, Kept};
-use crate::commit::record::decode_mark;
+use crate::commit::queue::Next;
+use crate::commit::record::{Note, unknown};
 use crate::conn::io::Io;
 use crate::home::Home;
 use crate::mail::{Fact, Outcome, Tell};
@@ -41,12 +43,20 @@ impl Shard {
     pub(crate) fn go_on_with_commits(&mut self) -> bool {
         let mut any = false;
         while !self.front.is_spent() || !any {
-            let Some((waiting, record)) = self.commits.next() else {
+            let home = &mut self.home;
+            let counts = |at, writer, number| match home {
+                Some(home) => home.counts(at, writer, number),
+                None => false,
+            };
+            let Some(next) = self.commits.next(self.front.now, counts) else {
                 break;
             };
             any = true;
             self.front.work.steps.add(1);
-            self.take_effect(waiting, record);
+            match next {
+                Next::Request(waiting, record) => self.take_effect(waiting, record),
+                Next::Foreign(at, record) => self.take_foreign(at, &record),
+            }
         }
         any
     }
@@ -83,7 +93,7 @@ impl Shard {
             Request::Passing(fact, answer, client, reserved) => {
                 (answer, client, reserved, Some(fact))
             }
-            Request::Mark => return self.take_mark(record),
+            Request::Note => return self.take_own_note(record),
             Request::Ask(ask) => {
                 let (ask, bytes) = *ask;
                 return self.carry_out(from, ask, &bytes);
@@ -101,7 +111,17 @@ impl Shard {
         let outcome = record.and_then(|record| {
             let (bytes, first, unix_s) = record.parts();
             let read = Fact::decode(bytes, seed, client, |behind, fact| {
-                self.apply(fact, first + u64::from(behind), unix_s)
+                let own = self.front.world.is_shared() && planted::is(Fault::OwnOffset);
+                let offset = first + u64::from(behind) + u64::from(own) * 7;
+                let outcome = self.apply(fact, offset, unix_s);
+                if self.front.world.is_shared() {
+                    let partition = self.front.partition_of(fact.topic().1);
+                    let at = self.front.world.placement().place_at_home(partition);
+                    let home = self.home.as_mut().expect(HERE);
+                    home.has_applied(at, offset, record.is_last());
+                    self.was_heard(at);
+                }
+                outcome
             });
             read.ok()
         });
@@ -112,67 +132,121 @@ impl Shard {
         }
     }
 
-    /// A mark stands in the log.
-    fn take_mark(&mut self, record: Option<Kept>) {
-        let read = record.and_then(|record| {
-            let (bytes, first, _) = record.parts();
-            let (behind, until) = decode_mark(bytes).ok().flatten()?;
-            let partition = record.partition();
-            let at = self.front.world.placement().place_at_home(partition);
-            let home = self.home.as_mut().expect(HERE);
-            home.mark(at, first + u64::from(behind), until);
-            Some(())
-        });
-        if read.is_none() {
-            self.front.stats.closed[Reason::Broken as usize] += 1;
+    /// A record that nobody waits for stands in the log.
+    fn take_own_note(&mut self, record: Option<Kept>) {
+        let Some(record) = record else { return };
+        let header = record.header();
+        let at = self.front.world.placement().place_at_home(header.partition);
+        let (bytes, first, unix_s) = record.parts();
+        match Note::decode(bytes) {
+            Ok(Some((behind, note))) => {
+                let offset = first + u64::from(behind);
+                self.take_note(at, &header, &note, (offset, unix_s));
+                let home = self.home.as_mut().expect(HERE);
+                home.has_applied(at, offset, record.is_last());
+                self.was_heard(at);
+                self.was_noted(at, &note);
+            }
+            // The record was encoded here.
+            Ok(None) | Err(_) => self.front.stats.closed[Reason::Broken as usize] += 1,
         }
     }
 
+    /// Applies a record of another process, of the partition at this place. One that makes no sense is void; behind one that a later version
+    /// has written, and that must not be left out, nothing more of the partition is applied.
+    fn take_foreign(&mut self, at: usize, record: &Kept) {
+        let (bytes, first, unix_s) = record.parts();
+        if unknown(bytes) == Some(false) {
+            return self.commits.halt(at);
+        }
+        let header = record.header();
+        let offset = self
+            .take_record(at, &header, bytes, (first, unix_s))
+            .unwrap_or(first);
+        let home = self.home.as_mut().expect(HERE);
+        home.make_room_for_others();
+        home.has_applied(at, offset, record.is_last());
+        self.was_heard(at);
+    }
+
+    /// Applies a record of a batch with this header, whose first record has this offset and second; returns its own offset.
+    fn take_record(
+        &mut self,
+        at: usize,
+        header: &Header,
+        record: &[u8],
+        (first, unix_s): (u64, u32),
+    ) -> Result<u64, Damaged> {
+        let seed = self.front.world.seed;
+        if unknown(record) == Some(true) {
+            return Ok(first);
+        }
+        if let Some((behind, note)) = Note::decode(record)? {
+            let offset = first + u64::from(behind);
+            self.take_note(at, header, &note, (offset, unix_s));
+            return Ok(offset);
+        }
+        let placement = self.front.world.placement();
+        let is_here = Fact::decode(record, seed, Client::NOBODY, |behind, fact| {
+            let partition = placement.partition_of(fact.topic().1);
+            let is_here = first > 0 && partition == header.partition;
+            let offset = first + u64::from(behind);
+            if is_here && self.front.world.rules.is_durable(fact.topic().1) {
+                self.apply(fact, offset, unix_s);
+            } else if is_here {
+                // The operator has changed the rules since: such a topic keeps nothing across a crash.
+                let home = self.home.as_mut().expect(HERE);
+                home.mark(at, offset, 0);
+            }
+            is_here.then_some(offset)
+        });
+        is_here?.ok_or(Damaged(
+            "a record is of another partition, or has no offset",
+        ))
+    }
+
     /// Applies a batch of the log that no request of this process waits for. A batch of a partition of another home changes
-    /// nothing, nor does one that was applied before, here or by the writer of the documents that were read first.
+    /// nothing, nor does one that was applied before, here or by the writer of the documents that were read first. Where the log gives records
+    /// their second, it is that of `now`.
     ///
     /// # Errors
     /// When the batch is none. What it has applied by then stays.
     pub fn fold(&mut self, batch: &[u8], first: u64, now: Now) -> Result<(), Damaged> {
         self.front.now = now;
         let header = Header::read(batch)?;
-        let placement = self.front.world.placement();
+        let (placement, is_shared) = (self.front.world.placement(), self.front.world.is_shared());
         if header.partition >= placement.partitions() {
             return Err(Damaged("there is no such partition"));
         }
         if placement.home_of(header.partition) != self.front.lanes.me {
             return Ok(());
         }
-        let home = self.home.as_ref().expect(HERE);
         let at = placement.place_at_home(header.partition);
-        if first != 0 && first <= home.sequence(at) {
+        let home = self.home.as_mut().expect(HERE);
+        let known = if is_shared {
+            home.roster(at).last
+        } else {
+            home.sequence(at)
+        };
+        if first != 0 && first <= known {
             return Ok(());
         }
+        if is_shared && !home.counts(at, header.writer, header.number) {
+            return Ok(());
+        }
+        let unix_s = if is_shared { now.unix_s } else { header.unix_s };
         let mut records = In(&batch[HEADER_BYTES..]);
-        for _ in 0..header.records {
-            let (record, seed) = (records.field()?, self.front.world.seed);
-            if let Some((behind, until)) = decode_mark(record)? {
-                let home = self.home.as_mut().expect(HERE);
-                home.mark(at, first + u64::from(behind), until);
-                continue;
+        for left in (0..header.records).rev() {
+            let record = records.field()?;
+            if unknown(record) == Some(false) {
+                return Err(Damaged("a record is of no known kind"));
             }
-            let is_here = Fact::decode(record, seed, Client::NOBODY, |behind, fact| {
-                let partition = placement.partition_of(fact.topic().1);
-                let is_here = first > 0 && partition == header.partition;
-                let offset = first + u64::from(behind);
-                if is_here && self.front.world.rules.is_durable(fact.topic().1) {
-                    self.apply(fact, offset, header.unix_s);
-                } else if is_here {
-                    // The operator has changed the rules since: such a topic keeps nothing across a crash.
-                    let home = self.home.as_mut().expect(HERE);
-                    home.mark(at, offset, 0);
-                }
-                is_here
-            });
-            if !is_here? {
-                return Err(Damaged(
-                    "a record is of another partition, or has no offset",
-                ));
+            let taken = self.take_record(at, &header, record, (first, unix_s));
+            if is_shared {
+                let home = self.home.as_mut().expect(HERE);
+                home.has_applied(at, *taken.as_ref().unwrap_or(&first), left == 0);
+            } else {
+                taken?;
             }
         }
         self.front.lanes.drop_untold();

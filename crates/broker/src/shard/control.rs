@@ -49,6 +49,7 @@ impl Shard {
                 let home = self.home.as_ref();
                 Report::Floors(home.and_then(|home| home.floors(partition, offset, &names)))
             }
+            Control::Cluster => Report::Cluster(self.cluster_state()),
             Control::Drain => {
                 self.drain(self.front.now);
                 Report::Done

@@ -9,7 +9,7 @@ use crore_wire::topic;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::commit::queue::Place;
-use crate::commit::record::encode_mark;
+use crate::commit::record::Note;
 use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Fact, Span};
 use crate::shard::Shard;
@@ -149,9 +149,9 @@ impl Shard {
                 from: self.front.lanes.me,
                 weight: 0,
                 once: true,
-                request: Request::Mark,
+                request: Request::Note,
             };
-            let encode = |out: &mut Vec<u8>, behind| encode_mark(out, behind, until);
+            let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
             self.commits.write(at, waiting, moment, encode);
         }
     }

@@ -156,6 +156,7 @@ impl Restored {
             kind::LOSS => home.restore_loss(from, topics),
             kind::FORGOTTEN => home.restore_forgotten(from, origin, &world.rules),
             kind::BLAMED => home.restore_blamed(from, &world.rules),
+            kind::ROSTER => home.restore_roster(from),
             kind::MESSAGE => {
                 home.restore_message(from, (origin, topics), &world.settings, &world.rules, now)
             }

@@ -102,6 +102,7 @@ impl Stage {
             },
             Stage::Forgotten => {
                 home.save_forgotten(rules, block);
+                home.save_rosters(block);
                 Stage::Messages(None)
             }
             Stage::Messages(at) => match home.save_messages(at, rules, block) {

@@ -6,6 +6,7 @@
 //! begins in the second in which the last one began. A deadline is never early, and late by two seconds at most: seconds
 //! are counted from the one in which it was set.
 
+use crate::conn::State;
 use crate::conn::io::Io;
 use crate::protocol::why::Why;
 use crate::shard::Shard;
@@ -53,11 +54,15 @@ impl Shard {
             }
             self.review.begin();
             self.tell_sys(io.moved());
+            self.tick_cluster();
         }
         let end = self.front.conns.end();
         let rows = self.sweep.rows(self.rows_per_tick(), end);
         self.front.work.steps.add(rows.len());
         let watches_passes = self.front.conns.has_passes();
+        let unix_s = self.front.now.unix_s;
+        let is_cut_off =
+            self.front.world.is_shared() && self.front.world.admission.is_cut_off(unix_s);
         for slot in rows.clone() {
             let row = self.front.conns.get(slot);
             if !row.is_open() {
@@ -72,6 +77,10 @@ impl Shard {
                 continue;
             }
             let row = self.front.conns.get(slot);
+            if is_cut_off && row.state == State::Mqtt {
+                self.front.mqtt_cut_off(slot, io);
+                continue;
+            }
             if row.deadline_s != 0 && row.deadline_s < self.front.now.s {
                 self.front.deadline(slot, io);
                 continue;

@@ -27,8 +27,8 @@ pub(crate) enum Request {
     Fact(Answer, Client, Reserved),
     /// A fact that stands in no log, in the form of a record, likewise.
     Passing(Box<[u8]>, Answer, Client, Reserved),
-    /// A mark of the offsets of such facts.
-    Mark,
+    /// A record about the partition, or about this process: nobody waits for it.
+    Note,
 }
 
 /// The answer to a late request.
@@ -59,7 +59,7 @@ impl Waiting {
             Request::Passing(_, answer, ..) => {
                 Due::Outcome(core::mem::replace(answer, Answer::None))
             }
-            Request::Answered | Request::Mark => return None,
+            Request::Answered | Request::Note => return None,
         };
         Some((self.from, due))
     }

@@ -17,7 +17,7 @@ fn at(s: u32) -> Now {
 }
 
 fn commits() -> Commits<u32> {
-    Commits::new(PLACEMENT, 0, WRITER)
+    Commits::new(PLACEMENT, 0, (WRITER, false))
 }
 
 fn write(commits: &mut Commits<u32>, place: usize, request: u32) {
@@ -55,8 +55,16 @@ fn committed(partition: PartitionId, number: u64) -> Committed {
     }
 }
 
+/// The next request, where the log has one writer.
+fn next(commits: &mut Commits<u32>) -> Option<(u32, Option<Kept>)> {
+    match commits.next(at(0), |_, _, _| false)? {
+        Next::Request(request, record) => Some((request, record)),
+        Next::Foreign(..) => panic!("there is no other writer"),
+    }
+}
+
 fn due(commits: &mut Commits<u32>) -> Vec<u32> {
-    let all = core::iter::from_fn(|| commits.next());
+    let all = core::iter::from_fn(|| next(commits));
     all.map(|(request, _)| request).collect()
 }
 
@@ -76,7 +84,7 @@ fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
     assert_eq!(first(&mut commits, 100), Some(101));
     commits.committed(1, committed(1, 1), at(0));
     // The turn ends here.
-    assert_eq!(commits.next().map(|(request, _)| request), Some(1));
+    assert_eq!(next(&mut commits).map(|(request, _)| request), Some(1));
     write(&mut commits, 1, 4);
     assert_eq!(first(&mut commits, 101), Some(104));
     assert_eq!(due(&mut commits), [2, 3]);
@@ -94,7 +102,7 @@ fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
     assert_eq!(due(&mut commits), []);
     commits.committed(1, committed(1, 1), at(0));
     commits.committed(1, committed(1, 2), at(0));
-    let (request, record) = commits.next().expect("the first");
+    let (request, record) = next(&mut commits).expect("the first");
     let record = record.expect("it writes");
     assert_eq!(request, 1);
     assert_eq!(record.parts(), (&1u32.to_le_bytes()[..], 1000, 1000));
@@ -201,9 +209,13 @@ fn a_batch_has_records_of_one_second() {
         assert_eq!(commits.oldest_s(at(s)), 1000);
     }
     for number in 1..=40 {
-        commits.committed(0, committed(0, number), at(40));
+        let of = Committed {
+            unix_s: 999 + number as u32,
+            ..committed(0, number)
+        };
+        commits.committed(0, of, at(40));
         commits.send(at(40), |_| 100, |_| {});
-        while let Some((_, record)) = commits.next() {
+        while let Some((_, record)) = next(&mut commits) {
             seconds.push(record.expect("it writes").parts().2);
         }
     }
@@ -327,7 +339,7 @@ proptest! {
                     }
                 }
                 Step::Take(most) => {
-                    let taken = core::iter::from_fn(|| commits.next()).take(most);
+                    let taken = core::iter::from_fn(|| next(&mut commits)).take(most);
                     done.extend(taken.map(|(request, _)| request));
                 }
             }

@@ -95,7 +95,13 @@ impl Front {
             settings, rules, ..
         } = &*self.world;
         if !settings.access.closed || self.grants_of(slot).is_some() {
-            return Some(settings.mqtt.session_expiry_max_s);
+            // The nodes of a cluster do not hand sessions on to each other.
+            let lasts = !self.world.is_shared();
+            return Some(if lasts {
+                settings.mqtt.session_expiry_max_s
+            } else {
+                0
+            });
         }
         let everybody = &settings.access.anonymous;
         let opens = |right| everybody.iter().any(|(of, _)| of.has(right)) || rules.open(right);

@@ -41,6 +41,7 @@ impl Connecting {
         16 + assigned
             + 3 * usize::from(self.server_keep_alive)
             + 5 * usize::from(self.server_expiry)
+            + 2 * usize::from(self.no_groups)
     }
 }
 
@@ -117,6 +118,9 @@ impl Front {
         if self.conns.get(slot).is(TURNED_AWAY) {
             return Err(ReasonCode::SERVER_BUSY);
         }
+        if self.world.is_shared() && self.world.admission.is_cut_off(self.now.unix_s) {
+            return Err(ReasonCode::SERVER_UNAVAILABLE);
+        }
         if connect.properties.authentication_method().is_some() {
             return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
         }
@@ -156,6 +160,7 @@ impl Front {
             assigned,
             server_keep_alive: v5 && !keeps,
             server_expiry: v5 && expiry_s != asked_s,
+            no_groups: v5 && self.world.is_shared(),
             given: None,
         };
         if connecting.connack_bytes() > packet_max.unwrap_or(u32::MAX) as usize {
@@ -297,6 +302,9 @@ impl Front {
             if connecting.server_keep_alive {
                 set.server_keep_alive_s(keep_alive_s);
             }
+            if connecting.no_groups {
+                set.shared_subscription_available(false);
+            }
             if let Some(id) = &connecting.assigned {
                 // The id is the server's own, and short.
                 let _ = set.assigned_client_identifier(id);
@@ -336,7 +344,9 @@ impl Front {
         disconnect: &Disconnect<'_>,
         io: &mut I,
     ) -> Result<(), ReasonCode> {
-        if let Some(asked_s) = disconnect.properties.session_expiry_interval_s() {
+        // In a cluster the server has set it to zero, and the client may not know that.
+        let asked_s = disconnect.properties.session_expiry_interval_s();
+        if let Some(asked_s) = asked_s.filter(|_| !self.world.is_shared()) {
             let most_s = self.world.settings.mqtt.session_expiry_max_s;
             let mqtt = self.mqtt_state(slot);
             if mqtt.expiry_s == 0 && asked_s != 0 {

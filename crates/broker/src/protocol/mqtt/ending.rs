@@ -147,6 +147,12 @@ impl Front {
         self.mqtt_late(slot, reason, reason.name(), io);
     }
 
+    /// This node of a cluster has no way to the log: the client may find another node that has. Clients of other protocols stay, and catch up.
+    pub(crate) fn mqtt_cut_off<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let reason = ReasonCode::SERVER_BUSY;
+        self.mqtt_late(slot, reason, "this node has no way to its cluster", io);
+    }
+
     fn mqtt_late<I: Io>(&mut self, slot: u32, reason: ReasonCode, words: &str, io: &mut I) {
         let row = self.conns.get(slot);
         if row.is(CLOSING) || row.own == NONE {
@@ -172,7 +178,9 @@ pub(super) fn ended(reason: ReasonCode) -> Reason {
         // As a rule the client has opened another connection.
         ReasonCode::SESSION_TAKEN_OVER => Reason::Peer,
         ReasonCode::KEEP_ALIVE_TIMEOUT => Reason::Timeout,
-        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Reason::Full,
+        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE => {
+            Reason::Full
+        }
         ReasonCode::ADMINISTRATIVE_ACTION => Reason::Operator,
         // Not in any rule of MQTT: it is used where our rows contradict each other.
         ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR => Reason::Broken,

@@ -128,6 +128,8 @@ pub struct Connecting {
     pub server_keep_alive: bool,
     /// The server has set the session expiry.
     pub server_expiry: bool,
+    /// There are no shared subscriptions here.
+    pub no_groups: bool,
     /// The home's answer: the stored session, if there was one.
     pub given: Option<Option<Written>>,
 }

@@ -111,6 +111,10 @@ impl Front {
             self.refused_subscription(error.reason(), text);
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
+        if filter.share.is_some() && self.world.is_shared() {
+            self.refused_subscription("a cluster has no shared subscriptions", text);
+            return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
+        }
         self.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
         if self.is_bridge(slot) {
             // 3.1.1 has no options to ask for it with. Shared subscriptions have no No Local [MQTT-3.8.3-4].

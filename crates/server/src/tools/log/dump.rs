@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use crore_broker::Note;
 use crore_broker::batch::{self, Entry, Header};
 use crore_broker::mail::{Change, Fact};
 use crore_disk::{Found, Place};
@@ -85,7 +86,7 @@ fn is_wanted(entry: &Entry<'_>, filter: Option<&str>) -> bool {
     match (filter, entry) {
         (None, _) => true,
         (Some(filter), Entry::Fact(fact)) => topic::matches(filter.as_bytes(), fact.topic().1),
-        (Some(_), Entry::Mark(_)) => false,
+        (Some(_), Entry::Note(_)) => false,
     }
 }
 
@@ -100,9 +101,15 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
     put("unix_s", json!(header.unix_s));
     put("writer", json!(hex(header.writer)));
     let fact = match entry {
-        Entry::Mark(until) => {
-            put("kind", json!("mark"));
-            put("until", json!(until));
+        Entry::Note(note) => {
+            let (kind, says) = match note {
+                Note::Mark(until) => ("mark", Some(("until", json!(until)))),
+                Note::Beat(_) => ("beat", None),
+                Note::Dead(of) => ("dead", Some(("of", json!(hex(*of))))),
+                Note::Steward(of) => ("steward", Some(("of", json!(hex(*of))))),
+            };
+            put("kind", json!(kind));
+            says.into_iter().for_each(|(name, value)| put(name, value));
             return row;
         }
         Entry::Fact(fact) => fact,

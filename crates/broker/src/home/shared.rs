@@ -1,0 +1,219 @@
+//! A home of a node of a cluster: its log has other writers, and its subscribers may come from other nodes.
+//!
+//! Invariants: whatever changes what the log says is the same at all nodes that have applied the same records; what this process has no
+//! room for is forgotten here alone. A position that another node has given is never believed too early: its subscription begins when this
+//! node has come as far.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::Home;
+use super::readings::Reading;
+use crate::base::position::{Position, Since};
+use crate::base::snapshot::{Block, Damaged, In, kind};
+use crate::budget::admission::Client;
+use crate::commit::OFFSETS_PER_BATCH;
+use crate::commit::roster::Roster;
+
+/// Subscriptions that are given up at once, at most.
+const GIVEN_UP_MAX: usize = 4096;
+
+/// The partition, by its place, the position, and a number of its own.
+type Due = (usize, u64, u64);
+
+/// What a home of a node has beside others.
+#[derive(Default)]
+pub(super) struct Shared {
+    /// Records that were applied.
+    pub records: u64,
+    /// Pages that wait for the log, by where they begin.
+    waiting: BTreeMap<Due, Reading>,
+    /// The number of the last of them.
+    count: u64,
+    names_bytes: usize,
+}
+
+impl Shared {
+    /// Bytes of what waits.
+    pub fn bytes(&self) -> usize {
+        let each = size_of::<(Due, Reading)>();
+        self.waiting.len() * each + self.names_bytes
+    }
+}
+
+impl Shared {
+    /// The first page that waits for the log of the partition at this place, and begins at this offset or before it.
+    fn first_until(&self, at: usize, offset: u64) -> Option<Due> {
+        let mut due = self.waiting.range((at, 0, 0)..=(at, offset, u64::MAX));
+        due.next().map(|(due, _)| *due)
+    }
+
+    fn take(&mut self, due: &Due) -> Option<Reading> {
+        let reading = self.waiting.remove(due)?;
+        self.names_bytes -= reading.names_bytes();
+        Some(reading)
+    }
+}
+
+impl Home {
+    /// Its log has other writers, too.
+    pub(crate) fn share(&mut self) {
+        self.shared = Some(Box::default());
+        self.partitions.iter_mut().for_each(|it| it.share());
+    }
+
+    /// Whether a batch counts that comes next in the log of the partition at this place.
+    pub(crate) fn counts(&mut self, at: usize, writer: u64, number: u64) -> bool {
+        self.partitions[at].roster.counts(writer, number)
+    }
+
+    /// The writers of the partition at this place.
+    pub(crate) fn roster(&mut self, at: usize) -> &mut Roster {
+        &mut self.partitions[at].roster
+    }
+
+    /// A record about the partition at this place has this offset and second.
+    pub(crate) fn noted(&mut self, at: usize, offset: u64, unix_s: u32) {
+        if self.shared.is_none() {
+            return;
+        }
+        let partition = &mut self.partitions[at];
+        partition.time_s = partition.time_s.max(unix_s);
+        partition.heard(offset);
+    }
+
+    /// A record of the partition at this place is applied that another process wrote. `ends`: it is the last one of its batch.
+    pub(crate) fn has_applied(&mut self, at: usize, offset: u64, ends: bool) {
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        shared.records += 1;
+        if !ends {
+            return;
+        }
+        let known_to = offset | (OFFSETS_PER_BATCH - 1);
+        self.partitions[at].known_to = known_to;
+        while let Some(due) = shared.first_until(at, known_to) {
+            if let Some(reading) = shared.take(&due) {
+                self.readings.push(reading);
+            }
+        }
+    }
+
+    /// Another process has made a topic for which this one may have no room: another one is forgotten, if one is idle.
+    pub(crate) fn make_room_for_others(&mut self) {
+        if self.rows.len() as usize > self.topics_max {
+            self.forget_one(Client::NOBODY, u32::MAX);
+        }
+    }
+
+    /// The position of a subscription that the log of the partition at this place has not come to, if it has not.
+    pub(super) fn ahead(&self, since: Since, at: usize) -> Option<u64> {
+        self.shared.as_ref()?;
+        let partition = &self.partitions[at];
+        match since {
+            Since::At(Position { epoch, offset }) if epoch == self.epoch => {
+                (offset > partition.sequence.max(partition.known_to)).then_some(offset)
+            }
+            _ => None,
+        }
+    }
+
+    /// Has a page read once the log of the partition at this place has come to this offset.
+    pub(super) fn read_when_there(&mut self, reading: Reading, at: usize, offset: u64) {
+        self.stats.pages_waited += 1;
+        if let Some(shared) = &mut self.shared {
+            shared.count += 1;
+            let due = (at, offset, shared.count);
+            shared.names_bytes += reading.names_bytes();
+            shared.waiting.insert(due, reading);
+        }
+    }
+
+    /// The number of the last page that waits for the log of the partition at this place, if one does.
+    pub(crate) fn waits_for_log(&self, at: usize) -> Option<u64> {
+        let shared = self.shared.as_ref()?;
+        let mut of_partition = shared.waiting.range((at, 0, 0)..(at + 1, 0, 0));
+        of_partition.next().map(|_| shared.count)
+    }
+
+    /// The log of the partition at this place is read up to what this process has written to it behind the page with this number. A position
+    /// that it has not come to is none of this log: its subscriber is told a gap.
+    pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        let of_partition = shared.waiting.range((at, 0, 0)..(at + 1, 0, 0));
+        let due = of_partition.map(|(due, _)| *due);
+        let due: Vec<Due> = due
+            .filter(|(_, _, count)| *count <= number)
+            .take(GIVEN_UP_MAX)
+            .collect();
+        self.steps.add(due.len());
+        for due in due {
+            let shared = self.shared.as_mut();
+            let Some(mut reading) = shared.and_then(|it| it.take(&due)) else {
+                return;
+            };
+            match &mut reading {
+                Reading::Topic { ask, .. } => ask.since = Since::Unknown,
+                Reading::Filters { ask, reader, .. } => {
+                    ask.since = Since::Unknown;
+                    *reader = self.reader(ask, reader.partition);
+                }
+                Reading::Group(_) | Reading::LateGroups | Reading::Interest(..) => {}
+            }
+            self.readings.push(reading);
+        }
+    }
+
+    /// Records to come are of this second or a later one, by the log's clock; none where the log has no clock.
+    pub(super) fn oldest_of_log_s(&self) -> Option<u32> {
+        self.shared.as_ref()?;
+        self.partitions.iter().map(|it| it.time_s).min()
+    }
+
+    /// Writes who writes to the partitions.
+    pub(crate) fn save_rosters(&self, block: &mut Block<'_>) {
+        if self.shared.is_none() {
+            return;
+        }
+        let all = self.placement.of_home(self.me);
+        for (partition, it) in all.zip(&self.partitions) {
+            let mut out = block.record(kind::ROSTER);
+            out.number(partition.into());
+            out.number(it.time_s.into());
+            out.number(it.known_to);
+            it.roster.write(&mut out);
+        }
+    }
+
+    /// Reads who writes to a partition.
+    pub(crate) fn restore_roster(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+        let (partition, time_s) = (from.number16()?, from.number32()?);
+        let (known_to, roster) = (from.number()?, Roster::read(from)?);
+        if partition < self.placement.partitions()
+            && let Some(at) = self.place_here(partition)
+            && self.shared.is_some()
+        {
+            let partition = &mut self.partitions[at];
+            (partition.time_s, partition.known_to) = (time_s, known_to);
+            partition.passes_to = roster.last | (OFFSETS_PER_BATCH - 1);
+            partition.roster = roster;
+        }
+        Ok(())
+    }
+
+    /// The digest of what the log says of the writers of its partitions.
+    pub(super) fn digest_of_rosters(&self) -> u64 {
+        if self.shared.is_none() {
+            return 0;
+        }
+        let all = self.placement.of_home(self.me);
+        all.zip(&self.partitions)
+            .fold(0, |digest, (partition, it)| {
+                digest ^ it.roster.digest(partition, self.seed)
+            })
+    }
+}

@@ -1,0 +1,346 @@
+//! A node among others that write to the same log: its signs of life, the deaths of others, and the stewards of partitions.
+//!
+//! Each second the home of partition 0 writes a BEAT there. A node whose own come back, and that has read none of another for some seconds,
+//! writes DEAD of it: in partition 0, and when that stands in the log, in all others. What these records say holds at all nodes from their place in the
+//! log on; only who writes them, and when, is decided by this node's clock.
+//!
+//! Invariants: at most one note of a kind is under way in a partition, so that a node that is cut off piles up nothing. A node that reads
+//! its own death goes on as another writer, with all that is in flight: none of it counted, and all of it counts once.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::budget::admission::Counts;
+use crate::commit::batch::Header;
+use crate::commit::record::{Beat, Note};
+use crate::mail::Ask;
+use crate::mail::orders::{ClusterState, NodeState, PartitionState};
+use crate::shard::Shard;
+use crate::shard::asks::HERE;
+use crate::shard::waiting::{Request, Waiting};
+
+/// The partition of the signs of life.
+const OF_BEATS: u16 = 0;
+/// A node is dead when it has been silent for so long.
+const SILENT_S: u32 = 5;
+/// Signs of life that are further apart do not show that a node has heard all there was between.
+const BREAK_S: u32 = 2;
+/// A partition without records for so long gets a mark, so that idempotency keys there run out by the log's clock.
+const IDLE_S: u32 = 60;
+/// Nodes that are remembered at most.
+const NODES_MAX: usize = 256;
+
+/// What a home knows of the cluster.
+#[derive(Default)]
+pub(super) struct Cluster {
+    /// Nodes that have given a sign of life, and are not dead; at the home of partition 0.
+    nodes: Vec<NodeState>,
+    /// An unbroken run of signs of life of this node that came back: when it began, and the last of it. 0 before the first.
+    since_s: u32,
+    last_s: u32,
+    /// Writers whose death is to be told in all partitions of this home.
+    dead: Vec<u64>,
+    /// The partitions, by their places.
+    partitions: Vec<Partition>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Partition {
+    /// The kinds of notes that are under way, a bit each.
+    noted: u8,
+    /// When a record was applied last.
+    heard_s: u32,
+    /// The number of the last page that waited for the log when the mark under way was written.
+    waits: u64,
+}
+
+fn bit(note: &Note<'_>) -> u8 {
+    match note {
+        Note::Mark(_) => 1,
+        Note::Beat(_) => 2,
+        Note::Dead(_) => 4,
+        Note::Steward(_) => 8,
+    }
+}
+
+impl Cluster {
+    /// Of a home with so many partitions.
+    pub fn new(partitions: usize) -> Box<Cluster> {
+        Box::new(Cluster {
+            partitions: alloc::vec![Partition::default(); partitions],
+            ..Cluster::default()
+        })
+    }
+}
+
+impl Shard {
+    /// Whether this shard is a home of a node among others.
+    pub(super) fn is_node(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// A second has begun.
+    pub(super) fn tick_cluster(&mut self) {
+        if self.cluster.is_none() {
+            return;
+        }
+        let placement = self.front.world.placement();
+        let me = self.front.lanes.me;
+        for (at, _) in placement.of_home(me).enumerate() {
+            self.tell_deaths(at);
+            self.offer_steward(at);
+            self.ask_the_log(at);
+        }
+        self.forget_told_deaths();
+        if placement.home_of(OF_BEATS) == me {
+            self.beat(placement.place_at_home(OF_BEATS));
+        }
+    }
+
+    fn beat(&mut self, at: usize) {
+        let world = self.front.world.clone();
+        let node = &world.settings.node;
+        let beat = Beat {
+            name: node.name.as_bytes(),
+            link: node.link.as_bytes(),
+            connections: world.admission.connections().into(),
+        };
+        self.write_note(at, &Note::Beat(beat));
+        let (own, now_s) = (self.commits.writer(at), self.front.now.s);
+        let Some(cluster) = &self.cluster else { return };
+        let hears = cluster.last_s > 0 && now_s - cluster.last_s <= BREAK_S;
+        let is_silent = |node: &&NodeState| {
+            node.writer != own && now_s - node.beat_s.max(cluster.since_s) >= SILENT_S
+        };
+        let silent = cluster.nodes.iter().find(is_silent).filter(|_| hears);
+        if let Some(writer) = silent.map(|node| node.writer) {
+            self.write_note(at, &Note::Dead(writer));
+        }
+    }
+
+    /// Tells the next death that the log of a partition does not have.
+    fn tell_deaths(&mut self, at: usize) {
+        let Some(cluster) = &self.cluster else { return };
+        let Some(home) = &mut self.home else {
+            return;
+        };
+        let roster = home.roster(at);
+        let missing = cluster.dead.iter().find(|it| !roster.is_dead(**it));
+        if let Some(writer) = missing.copied() {
+            self.write_note(at, &Note::Dead(writer));
+        }
+    }
+
+    fn forget_told_deaths(&mut self) {
+        let (Some(cluster), Some(home)) = (&mut self.cluster, &mut self.home) else {
+            return;
+        };
+        let places = cluster.partitions.len();
+        let told = |writer: u64, home: &mut crate::home::Home| {
+            (0..places).all(|at| home.roster(at).is_dead(writer))
+        };
+        cluster.dead.retain(|writer| !told(*writer, home));
+    }
+
+    /// Offers this node as the steward of a partition that has none, and as that keeps its clock going.
+    fn offer_steward(&mut self, at: usize) {
+        let own = self.commits.writer(at);
+        let home = self.home.as_mut().expect(HERE);
+        let (steward, now_s) = (home.roster(at).steward, self.front.now.s);
+        let heard_s = match &self.cluster {
+            Some(cluster) => cluster.partitions[at].heard_s,
+            None => return,
+        };
+        match steward {
+            None => self.write_note(at, &Note::Steward(own)),
+            Some(steward) if steward == own && now_s - heard_s >= IDLE_S => {
+                self.write_note(at, &Note::Mark(0));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Where subscriptions wait for positions that this node has not come to, a mark shows what the log has: all that other nodes have read of it
+    /// stands before the mark.
+    fn ask_the_log(&mut self, at: usize) {
+        let home = self.home.as_mut().expect(HERE);
+        let Some(waits) = home.waits_for_log(at) else {
+            return;
+        };
+        if let Some(cluster) = &mut self.cluster
+            && cluster.partitions[at].noted & bit(&Note::Mark(0)) == 0
+        {
+            cluster.partitions[at].waits = waits;
+            self.write_note(at, &Note::Mark(0));
+        }
+    }
+
+    /// Writes a note, unless one of its kind is under way.
+    fn write_note(&mut self, at: usize, note: &Note<'_>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let partition = &mut cluster.partitions[at];
+        if partition.noted & bit(note) != 0 {
+            return;
+        }
+        partition.noted |= bit(note);
+        let home = self.home.as_mut().expect(HERE);
+        let moment = (self.front.now, home.sequence(at));
+        let waiting = Waiting {
+            from: self.front.lanes.me,
+            weight: 0,
+            once: true,
+            request: Request::Note,
+        };
+        let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
+        self.commits.write_aside(at, waiting, moment, encode);
+    }
+
+    /// A note of this process has come back.
+    pub(super) fn was_noted(&mut self, at: usize, note: &Note<'_>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let partition = &mut cluster.partitions[at];
+        let was_noted = partition.noted & bit(note) != 0;
+        partition.noted &= !bit(note);
+        if was_noted && matches!(note, Note::Mark(_)) && partition.waits > 0 {
+            let waits = core::mem::take(&mut partition.waits);
+            let home = self.home.as_mut().expect(HERE);
+            home.give_up_positions(at, waits);
+        }
+    }
+
+    /// A record of a partition was applied.
+    pub(super) fn was_heard(&mut self, at: usize) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.partitions[at].heard_s = self.front.now.s;
+        }
+    }
+
+    /// Applies a note of the partition at this place, of a batch with this header; it has this offset and second.
+    pub(super) fn take_note(
+        &mut self,
+        at: usize,
+        header: &Header,
+        note: &Note<'_>,
+        (offset, unix_s): (u64, u32),
+    ) {
+        let home = self.home.as_mut().expect(HERE);
+        if let Note::Mark(until) = note {
+            home.mark(at, offset, *until);
+        }
+        home.noted(at, offset, unix_s);
+        match note {
+            Note::Mark(_) => {}
+            Note::Steward(writer) => home.roster(at).want_steward(*writer),
+            Note::Beat(beat) => self.take_beat(at, header, beat, (offset, unix_s)),
+            Note::Dead(writer) => {
+                let is_new = home.roster(at).bury(*writer);
+                self.take_death(at, *writer, is_new);
+            }
+        }
+    }
+
+    fn take_beat(
+        &mut self,
+        at: usize,
+        header: &Header,
+        beat: &Beat<'_>,
+        (offset, unix_s): (u64, u32),
+    ) {
+        let (now, own) = (self.front.now, self.commits.writer(at));
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let node = NodeState {
+            writer: header.writer,
+            is_self: header.writer == own,
+            name: beat.name.into(),
+            link: beat.link.into(),
+            connections: beat.connections,
+            offset,
+            beat_s: now.s,
+            ahead_s: i64::from(header.unix_s) - i64::from(unix_s),
+        };
+        cluster.nodes.retain(|it| it.writer != header.writer);
+        if cluster.nodes.len() == NODES_MAX {
+            cluster.nodes.remove(0);
+        }
+        cluster.nodes.push(node);
+        if header.writer == own {
+            if cluster.last_s == 0 || now.s - cluster.last_s > BREAK_S {
+                cluster.since_s = now.s;
+            }
+            cluster.last_s = now.s;
+            self.front.world.admission.beats(now.unix_s);
+        }
+    }
+
+    /// A writer is dead in the partition at this place.
+    fn take_death(&mut self, at: usize, writer: u64, is_new: bool) {
+        if self.commits.writer(at) == writer {
+            self.commits.go_on_as_another(at);
+        }
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let of_beats = self.front.world.placement();
+        let is_first = of_beats.home_of(OF_BEATS) == self.front.lanes.me
+            && of_beats.place_at_home(OF_BEATS) == at;
+        if !is_first || !is_new {
+            return;
+        }
+        let dead = cluster.nodes.iter().position(|it| it.writer == writer);
+        let was_self = dead.is_some_and(|at| cluster.nodes.remove(at).is_self);
+        if was_self {
+            (cluster.since_s, cluster.last_s) = (0, 0);
+            self.front.world.admission.died();
+        } else if cluster.last_s == 0 {
+            // It reads what was before it began: others have told the others.
+            return;
+        }
+        for home in 0..self.front.world.homes {
+            self.tell_home_of_death(home, writer);
+        }
+    }
+
+    fn tell_home_of_death(&mut self, home: ShardId, writer: u64) {
+        match home == self.front.lanes.me {
+            true => self.is_to_tell_death(writer),
+            false => self.front.ask(home, |_| Ask::Bury(writer)),
+        }
+    }
+
+    /// The death of a writer is to be told in the partitions of this home.
+    pub(super) fn is_to_tell_death(&mut self, writer: u64) {
+        if let Some(cluster) = &mut self.cluster
+            && !cluster.dead.contains(&writer)
+        {
+            cluster.dead.push(writer);
+        }
+    }
+
+    /// What this home knows of the cluster.
+    pub(super) fn cluster_state(&mut self) -> Option<Box<ClusterState>> {
+        let cluster = self.cluster.as_ref()?;
+        let home = self.home.as_mut()?;
+        let all = self.front.world.placement().of_home(self.front.lanes.me);
+        let partitions = all.enumerate().map(|(at, partition)| PartitionState {
+            partition,
+            offset: home.roster(at).last,
+            writer: self.commits.writer(at),
+            steward: home.roster(at).steward,
+            is_halted: self.commits.is_halted(at),
+        });
+        let counts: &Counts = &self.front.world.admission;
+        Some(Box::new(ClusterState {
+            partitions: partitions.collect(),
+            nodes: cluster.nodes.clone(),
+            now_s: self.front.now.s,
+            is_cut_off: counts.is_cut_off(self.front.now.unix_s),
+        }))
+    }
+}

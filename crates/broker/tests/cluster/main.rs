@@ -1,0 +1,467 @@
+//! Nodes over one log: whatever is published at one reaches subscribers of all once and at one position, whoever dies.
+
+mod mqtt;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+
+use crore_broker::batch::Header;
+use crore_broker::orders::ClusterState;
+use crore_broker::settings::{Rule, Settings};
+use crore_broker::{
+    Backlog, Committed, Control, Foreign, Input, OFFSET_BITS, Offsets, Pace, PartitionId, Report,
+    Ticket, World,
+};
+use support::{NOW, Town};
+
+const PARTITIONS: PartitionId = 4;
+const JSON: &str = "Accept: application/json\r\n";
+
+/// A node: its shards, and how many batches of the log they were told.
+struct Node {
+    town: Town,
+    told: usize,
+    backlog: Backlog,
+}
+
+/// Nodes, and the log of all partitions in its order: the batch, its sequence and the second in which it was stored.
+struct Nodes {
+    all: Vec<Node>,
+    log: Vec<(Arc<[u8]>, u64, u32)>,
+    ends: [u64; PARTITIONS as usize],
+    unix_s: u32,
+}
+
+impl Nodes {
+    fn new(count: usize) -> Nodes {
+        let node = |n: usize| {
+            let settings = Settings {
+                rules: vec![Rule {
+                    log_messages: 100,
+                    ..Rule::default()
+                }],
+                ..Settings::default()
+            };
+            let world = support::partitioned(settings, 2, 2, PARTITIONS);
+            let world = Arc::into_inner(world).expect("nobody else has it");
+            let world = Arc::new(World {
+                writer: Some(1000 * (n as u64 + 1)),
+                offsets: Offsets::ByLog,
+                ..world
+            });
+            let mut town = Town::new(&world, Pace::default(), NOW);
+            // The clocks of nodes differ.
+            town.now.unix_s += 300 * n as u32;
+            Node {
+                town,
+                told: 0,
+                backlog: Backlog::default(),
+            }
+        };
+        let mut nodes = Nodes {
+            all: (0..count).map(node).collect(),
+            log: Vec::new(),
+            ends: [0; PARTITIONS as usize],
+            unix_s: NOW.unix_s,
+        };
+        nodes.second();
+        nodes
+    }
+
+    /// Stores what these nodes have appended.
+    fn store(&mut self, of: &[usize]) {
+        for n in of {
+            self.all[*n].town.settle();
+            for io in &mut self.all[*n].town.io {
+                for batch in io.batches.drain(..) {
+                    let end = &mut self.ends[usize::from(batch.partition)];
+                    *end += 1;
+                    self.log.push((batch.bytes, *end, self.unix_s));
+                }
+            }
+        }
+    }
+
+    /// Tells nodes what is stored.
+    fn tell(&mut self, to: &[usize]) {
+        for n in to {
+            let node = &mut self.all[*n];
+            for (bytes, sequence, unix_s) in &self.log[node.told..] {
+                let header = Header::read(bytes).expect("a batch");
+                let committed = Committed {
+                    partition: header.partition,
+                    writer: header.writer,
+                    number: header.number,
+                    first: sequence << OFFSET_BITS,
+                    unix_s: *unix_s,
+                    batch: Some(Foreign::new(bytes.clone(), &node.backlog)),
+                };
+                let home = usize::from(header.partition % 2);
+                node.town.handle(home, Input::Committed(committed));
+            }
+            node.told = self.log.len();
+            node.town.settle();
+            assert_eq!(node.backlog.bytes(), 0);
+        }
+    }
+
+    /// Whatever these nodes write is stored and told to them.
+    fn run(&mut self, nodes: &[usize]) {
+        loop {
+            let before = self.log.len();
+            self.store(nodes);
+            self.tell(nodes);
+            if self.log.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// A second passes for these nodes, and what they write is stored and told.
+    fn second_of(&mut self, nodes: &[usize]) {
+        self.unix_s += 1;
+        for n in nodes {
+            self.all[*n].town.tick_s(1);
+        }
+        self.run(nodes);
+    }
+
+    fn second(&mut self) {
+        self.second_of(&(0..self.all.len()).collect::<Vec<_>>());
+    }
+
+    fn ask(&mut self, node: usize, line: &str, fields: &str, body: &str) -> usize {
+        let town = &mut self.all[node].town;
+        let conn = town.open(0);
+        let len = body.len();
+        town.say(
+            conn,
+            format!(
+                "{line} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {len}\r\n\r\n{body}"
+            ),
+        );
+        town.settle();
+        conn
+    }
+
+    fn post(&mut self, node: usize, topic: &str, data: &str) -> usize {
+        self.ask(node, &format!("POST /pub/{topic}"), JSON, data)
+    }
+
+    fn events(&mut self, node: usize, target: &str, since: &str) -> usize {
+        let fields = format!("Accept: text/event-stream\r\n{since}");
+        self.ask(node, &format!("GET /{target}"), &fields, "")
+    }
+
+    fn text(&self, node: usize, conn: usize) -> String {
+        String::from_utf8_lossy(self.all[node].town.received(conn)).into_owned()
+    }
+
+    fn status(&self, node: usize, conn: usize) -> Option<u16> {
+        let text = self.text(node, conn);
+        text.get(9..12)?.parse().ok()
+    }
+
+    /// The positions and data of the events that a client got.
+    fn got(&self, node: usize, conn: usize) -> Vec<(String, String)> {
+        let text = self.text(node, conn);
+        let of = |event: &str, field: &str| {
+            let line = event.lines().find_map(|line| line.strip_prefix(field));
+            line.map(String::from)
+        };
+        let events = text.split("\n\n");
+        events
+            .filter_map(|event| Some((of(event, "id: ")?, of(event, "data: ")?)))
+            .collect()
+    }
+
+    /// What each home of a node knows.
+    fn states(&mut self, node: usize) -> Vec<ClusterState> {
+        let town = &mut self.all[node].town;
+        (0..2)
+            .map(|at| {
+                town.handle(at, Input::Control(Ticket(1), Control::Cluster));
+                match town.io[at].reports.pop() {
+                    Some((_, Report::Cluster(Some(state)))) => *state,
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect()
+    }
+
+    fn digest(&self, node: usize) -> u64 {
+        let shards = self.all[node].town.shards.iter();
+        shards.fold(0, |digest, shard| digest ^ shard.digest())
+    }
+
+    fn stewards(&mut self, node: usize) -> Vec<Option<u64>> {
+        let states = self.states(node);
+        let partitions = states.iter().flat_map(|it| &it.partitions);
+        partitions.map(|it| it.steward).collect()
+    }
+}
+
+#[test]
+fn a_message_reaches_subscribers_of_all_nodes_once_at_one_position() {
+    let mut nodes = Nodes::new(3);
+    let readers: Vec<usize> = (0..3).map(|n| nodes.events(n, "sub/a", "")).collect();
+    let publishers: Vec<usize> = (0..3)
+        .map(|n| nodes.post(n, "a", &format!("of {n}")))
+        .collect();
+    // Nothing is seen or answered before it stands in the log.
+    for n in 0..3 {
+        assert_eq!(
+            (nodes.got(n, readers[n]), nodes.status(n, publishers[n])),
+            (vec![], None)
+        );
+    }
+    nodes.run(&[2, 0, 1]);
+    let first = nodes.got(0, readers[0]);
+    let data: Vec<&str> = first.iter().map(|(_, data)| &data[..]).collect();
+    assert_eq!(data, ["of 2", "of 0", "of 1"]);
+    for n in 0..3 {
+        assert_eq!(nodes.got(n, readers[n]), first);
+        assert_eq!(nodes.status(n, publishers[n]), Some(201));
+        assert_eq!(nodes.digest(n), nodes.digest(0));
+    }
+}
+
+#[test]
+fn a_position_of_one_node_is_gone_on_from_at_another_also_at_one_that_is_behind() {
+    for target in ["sub/a", "sub?filter=%2B"] {
+        let mut nodes = Nodes::new(2);
+        let reader = nodes.events(0, target, "");
+        for n in 0..4 {
+            nodes.post(n % 2, "a", &format!("{n}"));
+            nodes.run(&[0, 1]);
+        }
+        // The other node does not hear the next two.
+        for n in 4..6 {
+            nodes.post(0, "a", &format!("{n}"));
+            nodes.store(&[0]);
+            nodes.tell(&[0]);
+        }
+        let got = nodes.got(0, reader);
+        let data =
+            |got: &[(String, String)]| got.iter().map(|(_, data)| data.clone()).collect::<Vec<_>>();
+        assert_eq!(data(&got), ["0", "1", "2", "3", "4", "5"]);
+        let since = |n: usize| format!("Last-Event-ID: {}\r\n", got[n].0);
+        let [known, ahead] = [1, 4].map(|n| nodes.events(1, target, &since(n)));
+        assert_eq!(data(&nodes.got(1, known)), ["2", "3"]);
+        assert_eq!(data(&nodes.got(1, ahead)), [""; 0]);
+        nodes.tell(&[1]);
+        nodes.post(0, "a", "6");
+        nodes.run(&[0, 1]);
+        assert_eq!(data(&nodes.got(1, known)), ["2", "3", "4", "5", "6"]);
+        assert_eq!(data(&nodes.got(1, ahead)), ["5", "6"], "{target}");
+        assert!(!nodes.text(1, ahead).contains("gap"));
+    }
+}
+
+#[test]
+fn a_position_to_which_the_log_does_not_come_is_a_gap() {
+    let mut nodes = Nodes::new(1);
+    nodes.post(0, "a", "kept");
+    nodes.run(&[0]);
+    let reader = nodes.events(0, "sub/a", "Last-Event-ID: 17-99999999\r\n");
+    assert_eq!(nodes.got(0, reader), []);
+    nodes.second();
+    let text = nodes.text(0, reader);
+    assert!(
+        text.contains("crore.gap") && text.contains("kept"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
+    let mut nodes = Nodes::new(2);
+    let key = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
+    let reader = nodes.events(0, "sub/a", "");
+    let publishers = [0, 1].map(|n| nodes.ask(n, "POST /pub/a", key, "once"));
+    nodes.run(&[1, 0]);
+    assert_eq!(nodes.got(0, reader).len(), 1);
+    let body = |nodes: &Nodes, n: usize| {
+        let text = nodes.text(n, publishers[n]);
+        text.split("\r\n\r\n").nth(1).map(String::from)
+    };
+    for (n, conn) in publishers.into_iter().enumerate() {
+        assert!(matches!(nodes.status(n, conn), Some(201 | 202)));
+    }
+    let position = |body: Option<String>| {
+        let body = body.expect("a body");
+        let at = body.find("last_message_id").expect("a position");
+        body[at..].lines().next().map(String::from)
+    };
+    assert_eq!(position(body(&nodes, 0)), position(body(&nodes, 1)));
+    // Within the window by the log's clock, and not behind it.
+    let window_s = Settings::default().publish.idempotency_window_s;
+    for _ in 0..window_s - 2 {
+        nodes.second();
+    }
+    let again = nodes.ask(1, "POST /pub/a", key, "once");
+    nodes.run(&[0, 1]);
+    assert!(
+        nodes
+            .text(1, again)
+            .to_lowercase()
+            .contains("idempotency-replayed")
+    );
+    for _ in 0..4 {
+        nodes.second();
+    }
+    let late = nodes.ask(0, "POST /pub/a", key, "once");
+    nodes.run(&[0, 1]);
+    assert!(
+        !nodes
+            .text(0, late)
+            .to_lowercase()
+            .contains("idempotency-replayed")
+    );
+    assert_eq!(nodes.got(0, reader).len(), 2);
+    assert_eq!(nodes.digest(0), nodes.digest(1));
+}
+
+#[test]
+fn topics_that_two_nodes_make_or_delete_at_once_are_the_same_at_both() {
+    let mut nodes = Nodes::new(2);
+    for line in ["PUT /pub/a", "DELETE /pub/a", "PUT /pub/a"] {
+        let both = [0, 1].map(|n| nodes.ask(n, line, "", ""));
+        nodes.run(&[0, 1]);
+        for (n, conn) in both.into_iter().enumerate() {
+            let status = nodes.status(n, conn).expect("an answer");
+            assert!(status < 300 || status == 404, "{line}: {status}");
+        }
+        assert_eq!(nodes.digest(0), nodes.digest(1), "{line}");
+    }
+}
+
+#[test]
+fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothing() {
+    let mut nodes = Nodes::new(3);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    assert_eq!(nodes.stewards(2), vec![Some(1000); 4]);
+    assert_eq!(nodes.states(1)[0].nodes.len(), 3);
+    let reader = nodes.events(1, "sub/a", "");
+    // The first node is paused, with batches under way in its partitions.
+    let topics = ["a", "b", "c", "d", "e", "f"];
+    let held: Vec<usize> = topics.map(|topic| nodes.post(0, topic, "held")).to_vec();
+    for _ in 0..4 {
+        nodes.second_of(&[1, 2]);
+    }
+    assert_eq!(nodes.stewards(2), vec![Some(1000); 4]);
+    for _ in 0..4 {
+        nodes.second_of(&[1, 2]);
+        let publisher = nodes.post(1, "b", "goes on");
+        nodes.run(&[1, 2]);
+        assert_eq!(nodes.status(1, publisher), Some(202));
+    }
+    let stewards = nodes.stewards(2);
+    assert!(
+        stewards.iter().all(|it| matches!(it, Some(2000 | 3000))),
+        "{stewards:?}"
+    );
+    assert_eq!(nodes.states(1)[0].nodes.len(), 2);
+    // It comes back: what it had under way does not count, and is written again.
+    nodes.store(&[0]);
+    nodes.tell(&[1, 2]);
+    assert_eq!(nodes.got(1, reader), []);
+    nodes.tell(&[0]);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    for conn in &held {
+        assert!(matches!(nodes.status(0, *conn), Some(201 | 202)));
+    }
+    let data: Vec<String> = nodes
+        .got(1, reader)
+        .into_iter()
+        .map(|(_, data)| data)
+        .collect();
+    assert_eq!(data, ["held"]);
+    assert_eq!(nodes.states(1)[0].nodes.len(), 3);
+    let writers: Vec<u64> = nodes
+        .states(0)
+        .iter()
+        .flat_map(|it| &it.partitions)
+        .map(|it| it.writer)
+        .collect();
+    assert_eq!(writers, [1001; 4]);
+    assert!([0, 1].iter().all(|n| nodes.digest(*n) == nodes.digest(2)));
+}
+
+#[test]
+fn a_node_that_is_cut_off_says_so_shows_nothing_uncommitted_and_declares_nobody_dead() {
+    let mut nodes = Nodes::new(2);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    assert!(!nodes.states(0)[0].is_cut_off);
+    let reader = nodes.events(0, "sub/a", "");
+    let publisher = nodes.post(0, "a", "unseen");
+    for _ in 0..12 {
+        nodes.all[0].town.tick_s(1);
+        nodes.all[0].town.settle();
+    }
+    assert!(nodes.states(0)[0].is_cut_off);
+    assert_eq!(nodes.got(0, reader), []);
+    assert_eq!(nodes.status(0, publisher), Some(503));
+    nodes.run(&[0, 1]);
+    nodes.second();
+    assert!(!nodes.states(0)[0].is_cut_off);
+    assert_eq!(nodes.got(0, reader).len(), 1);
+    assert_eq!(nodes.states(0)[0].nodes.len(), 2);
+    assert_eq!(nodes.states(1)[0].nodes.len(), 2);
+}
+
+#[test]
+fn a_record_of_a_later_version_stops_its_partition_unless_it_may_be_left_out() {
+    for (kind, halts) in [(200, false), (100, true)] {
+        let mut nodes = Nodes::new(1);
+        let reader = nodes.events(0, "sub/a", "");
+        nodes.post(0, "a", "x");
+        nodes.all[0].town.settle();
+        let io = &mut nodes.all[0].town.io;
+        let batch = io
+            .iter_mut()
+            .find_map(|io| io.batches.pop_front())
+            .expect("a batch");
+        // A batch of another writer with one record of this kind, before it.
+        let mut bytes = batch.bytes[..36].to_vec();
+        bytes[4..12].copy_from_slice(&77u64.to_le_bytes());
+        bytes[12..20].copy_from_slice(&1u64.to_le_bytes());
+        bytes[32..36].copy_from_slice(&1u32.to_le_bytes());
+        bytes.extend_from_slice(&[3, kind, 0, 9]);
+        for bytes in [bytes.into(), batch.bytes] {
+            let end = &mut nodes.ends[usize::from(batch.partition)];
+            *end += 1;
+            nodes.log.push((bytes, *end, nodes.unix_s));
+        }
+        let node = &mut nodes.all[0];
+        let told = std::mem::replace(&mut node.told, nodes.log.len());
+        for (bytes, sequence, unix_s) in &nodes.log[told..] {
+            let header = Header::read(bytes).expect("a batch");
+            let committed = Committed {
+                partition: header.partition,
+                writer: header.writer,
+                number: header.number,
+                first: sequence << OFFSET_BITS,
+                unix_s: *unix_s,
+                batch: Some(Foreign::new(bytes.clone(), &node.backlog)),
+            };
+            let home = usize::from(header.partition % 2);
+            node.town.handle(home, Input::Committed(committed));
+        }
+        node.town.settle();
+        assert_eq!(nodes.got(0, reader).is_empty(), halts);
+        let states = nodes.states(0);
+        let halted = states
+            .iter()
+            .flat_map(|it| &it.partitions)
+            .filter(|it| it.is_halted);
+        assert_eq!(halted.count(), usize::from(halts));
+    }
+}

@@ -1,0 +1,126 @@
+//! MQTT at a node: sessions end with their connection, and there are no shared subscriptions.
+
+use crore_wire::mqtt::{
+    self, Connect, Packet, PacketId, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version,
+    encode,
+};
+
+use super::Nodes;
+
+fn connect(nodes: &mut Nodes, version: Version) -> usize {
+    let mut set = PropertyBuf::new();
+    set.session_expiry_interval_s(60);
+    let mut out = Vec::new();
+    let properties = match version {
+        Version::V5 => set.properties(),
+        _ => mqtt::Properties::NONE,
+    };
+    let connect = Connect {
+        version,
+        bridge: false,
+        clean_start: false,
+        keep_alive_s: 0,
+        properties,
+        client_id: "client",
+        will: None,
+        user_name: None,
+        password: None,
+    };
+    encode::connect(&mut out, &connect);
+    let town = &mut nodes.all[0].town;
+    let conn = town.open(0);
+    town.say(conn, out);
+    town.settle();
+    conn
+}
+
+/// The packets that a client was sent.
+fn each(nodes: &mut Nodes, conn: usize, version: Version, mut see: impl FnMut(Packet<'_>)) {
+    let received = std::mem::take(&mut nodes.all[0].town.socket(conn).received);
+    let mut bytes = &received[..];
+    while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
+        let end = len + header.body_bytes();
+        see(mqtt::decode(version, header, &bytes[len..end]).expect("a packet"));
+        bytes = &bytes[end..];
+    }
+}
+
+#[test]
+fn a_session_ends_with_its_connection_and_shared_subscriptions_are_refused() {
+    for version in [Version::V5, Version::V311] {
+        let mut nodes = Nodes::new(1);
+        for _ in 0..2 {
+            let conn = connect(&mut nodes, version);
+            let mut acks = 0;
+            each(&mut nodes, conn, version, |packet| {
+                let Packet::ConnAck(ack) = packet else {
+                    panic!("no CONNACK");
+                };
+                acks += 1;
+                assert!(!ack.session_present);
+                assert_eq!(ack.reason, ReasonCode::SUCCESS);
+                if version == Version::V5 {
+                    assert_eq!(ack.properties.session_expiry_interval_s(), Some(0));
+                    assert!(!ack.properties.shared_subscription_available());
+                }
+            });
+            assert_eq!(acks, 1);
+            let mut out = Vec::new();
+            let filters = ["$share/g/a", "a"];
+            let filters = filters.map(|filter| (filter, SubscribeOptions::of(Qos::AtLeastOnce)));
+            let id = PacketId::new(7).expect("not 0");
+            encode::subscribe(
+                &mut out,
+                version,
+                id,
+                &mqtt::Properties::NONE,
+                filters.into_iter(),
+            );
+            nodes.all[0].town.say(conn, out);
+            nodes.all[0].town.settle();
+            let mut given = Vec::new();
+            each(&mut nodes, conn, version, |packet| {
+                if let Packet::SubAck(ack) = packet {
+                    given.extend(ack.reasons.iter().map(|it| it.value()));
+                }
+            });
+            let refused = if version == Version::V5 { 0x9E } else { 0x80 };
+            assert_eq!(given, [refused, 1]);
+            nodes.all[0].town.cut(conn);
+            nodes.all[0].town.settle();
+        }
+    }
+}
+
+#[test]
+fn clients_of_a_node_that_is_cut_off_are_sent_away_until_it_is_not() {
+    let mut nodes = Nodes::new(1);
+    let conn = connect(&mut nodes, Version::V5);
+    each(&mut nodes, conn, Version::V5, |_| ());
+    for _ in 0..7 {
+        nodes.all[0].town.tick_s(1);
+        nodes.all[0].town.settle();
+    }
+    let mut reasons = Vec::new();
+    each(&mut nodes, conn, Version::V5, |packet| match packet {
+        Packet::Disconnect(it) => reasons.push(it.reason),
+        _ => panic!("no DISCONNECT"),
+    });
+    // A DISCONNECT has no code for a server that is not available.
+    assert_eq!(reasons, [ReasonCode::SERVER_BUSY]);
+    for refused in [true, false] {
+        let conn = connect(&mut nodes, Version::V5);
+        let mut reasons = Vec::new();
+        each(&mut nodes, conn, Version::V5, |packet| match packet {
+            Packet::ConnAck(it) => reasons.push(it.reason),
+            _ => panic!("no CONNACK"),
+        });
+        let expected = match refused {
+            true => ReasonCode::SERVER_UNAVAILABLE,
+            false => ReasonCode::SUCCESS,
+        };
+        assert_eq!(reasons, [expected]);
+        nodes.run(&[0]);
+        nodes.second();
+    }
+}
