@@ -38,6 +38,7 @@ impl Effective {
             access: for_shards(file.access.as_ref()),
             mqtt: file.mqtt,
             drain: file.drain,
+            node: crore_broker::node::Node::default(),
             rules: file.rules.into_iter().map(Rule::from).collect(),
         }
     }

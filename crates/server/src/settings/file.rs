@@ -76,6 +76,7 @@ impl Default for File {
             access: _,
             mqtt,
             drain,
+            node: _,
             rules,
         } = Settings::default();
         limits.log_bytes = 0;
