@@ -85,6 +85,8 @@ pub const FOLLOWS: u32 = 1 << 16;
 pub const REPLAYED: u32 = 1 << 17;
 /// MQTT 5.0, not 3.1.1.
 pub const V5: u32 = 1 << 18;
+/// The same bit where HTTP is spoken: the answer is a topic's history.
+pub const HISTORY: u32 = V5;
 /// MQTT within a WebSocket.
 pub const FRAMED: u32 = 1 << 19;
 /// Where the QoS of the only subscription begins: two bits.

@@ -41,6 +41,7 @@ mod row;
 mod shadow;
 mod shared;
 mod sharing;
+mod short;
 mod snapshot;
 mod subscribers;
 mod upkeep;
@@ -55,6 +56,7 @@ use crore_wire::deflate::Compressor;
 use crore_wire::topic;
 
 use crate::base::ids::ShardId;
+use crate::base::notices::Notices;
 use crate::base::pace::Pace;
 use crate::base::pace::WARMED;
 use crate::base::placement::{Placement, SLOTS};
@@ -138,6 +140,7 @@ pub struct Home {
     /// How long a page is.
     pub pace: Pace,
     stats: Stats,
+    notices: Notices,
 }
 
 impl Home {
@@ -209,6 +212,7 @@ impl Home {
             compressed: Vec::new(),
             pace: Pace::default(),
             stats: Stats::default(),
+            notices: Notices::default(),
         }
     }
 
@@ -285,16 +289,7 @@ impl Home {
         row.rule = rules.number_for(name);
         self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);
         row.touched_s = now.unix_s;
-        let floor = self.floors[usize::from(row.slot())];
-        row.set_last(match rules.get(row.rule).durable {
-            true => floor,
-            // What it had before a crash is lost.
-            false => floor.max(
-                self.partitions[self.place_of(&row)]
-                    .forgotten
-                    .lost_by(row.rule),
-            ),
-        });
+        row.set_last(self.floor_of(name, row.rule, rules));
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
         self.coming.made(hash);
@@ -304,6 +299,17 @@ impl Home {
             foresight.created(id, name);
         }
         id
+    }
+
+    /// The last offset that a topic of this name and rule may have had, which has no row.
+    fn floor_of(&self, name: &[u8], rule: u8, rules: &Rules) -> u64 {
+        let slot = usize::from(topic::slot(name));
+        let place = usize::from(self.places[slot]);
+        match rules.get(rule).durable {
+            true => self.floors[slot],
+            // What it had before a crash is lost.
+            false => self.floors[slot].max(self.partitions[place].forgotten.lost_by(rule)),
+        }
     }
 
     /// The place of a topic's partition.

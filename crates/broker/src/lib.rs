@@ -21,9 +21,9 @@ pub mod shard;
 mod store;
 
 pub use base::ids::{ConnId, Link, PartitionId, ShardId};
+pub use base::notices::Notice;
 pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
-pub use base::strangers::Stranger;
 pub use base::time::Now;
 pub use base::{
     access, node, pace, planted, position, rules, settings, snapshot, time, turns, work,

@@ -41,7 +41,7 @@ use crate::log::keys::{Key, Keys};
 use crate::log::lists::Lists;
 use crate::log::losses::Losses;
 use crate::mail::message::New;
-use crate::store::blobs::{Blobs, occupied};
+use crate::store::blobs::Blobs;
 use crate::store::shared::{Shared, Slice};
 use crate::store::slab::{NONE, Slab};
 
@@ -130,7 +130,7 @@ impl Log {
         }
     }
 
-    /// Bytes of a chain's messages; `NONE` is an empty chain.
+    /// Bytes of a chain's messages, their rows included; `NONE` is an empty chain.
     pub fn chain_bytes(&self, chain: u32) -> u32 {
         match chain {
             NONE => 0,
@@ -175,7 +175,7 @@ impl Log {
         if latest {
             self.keys.insert(chain, new.headers.key, id, before);
         }
-        let bytes = occupied(self.entries.get(id).bytes()) as u32;
+        let bytes = taken_by(self.entries.get(id).bytes()) as u32;
         let row = self.chains.get_mut(chain);
         row.count += 1;
         row.bytes += bytes;
@@ -244,7 +244,8 @@ impl Log {
     fn over(&self, chain: u32, rule: &Rule, most: u32, more_bytes: usize) -> bool {
         chain != NONE && {
             let row = self.chains.get(chain);
-            row.count > 0 && (row.count >= most || row.bytes as usize + more_bytes > rule.log_bytes)
+            let bytes = row.bytes as usize + size_of::<Entry>() + more_bytes;
+            row.count > 0 && (row.count >= most || bytes > rule.log_bytes)
         }
     }
 }

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::ServeArgs;
 use crate::doctor;
-use crate::tools::{AdminArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, log};
+use crate::tools::{AdminArgs, HistoryArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, log};
 
 /// The exit code for wrong usage, which is `clap`'s.
 pub const WRONG_USAGE: u8 = 2;
@@ -60,6 +60,8 @@ pub enum Command {
     Pub(PubArgs),
     /// Subscribe to topics and print what is published
     Sub(SubArgs),
+    /// Print what a topic keeps
+    History(HistoryArgs),
     /// Ask a server's admin port: topics, connections, settings, drain
     #[command(after_help = admin::EXAMPLES)]
     Admin(AdminArgs),
@@ -89,6 +91,7 @@ impl Command {
             | Command::Token(_)
             | Command::Pub(_)
             | Command::Sub(_)
+            | Command::History(_)
             | Command::Admin(_)
             | Command::Log(_)
             | Command::Completions { .. }

@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         Command::Token(args) => tools::token::run(&args).map(success),
         Command::Pub(args) => tools::publish(&args).map(success),
         Command::Sub(args) => tools::subscribe(&args).map(success),
+        Command::History(args) => tools::history(&args).map(success),
         Command::Admin(args) => tools::admin(&args).map(success),
         Command::Log(args) => tools::log::run(&args),
         Command::Completions { shell } => manual::completions(shell).map(success),

@@ -248,7 +248,8 @@ impl Truth {
     /// The most bytes that a log counts for a message: a frame's header, key, content type and MQTT properties, and an
     /// eighth for the size class.
     pub fn bytes_of(&self, number: u32) -> usize {
-        (self.messages[number as usize].len + 104) * 9 / 8 + 8
+        // Its row, and its bytes with those that fill their place up.
+        48 + (self.messages[number as usize].len + 104) * 9 / 8 + 8
     }
 
     /// The number of the message with this data; an error when the data is damaged.

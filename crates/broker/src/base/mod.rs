@@ -3,6 +3,7 @@
 pub mod access;
 pub mod ids;
 pub mod node;
+pub(crate) mod notices;
 pub mod pace;
 pub mod placement;
 pub mod planted;
@@ -10,7 +11,6 @@ pub mod position;
 pub mod rules;
 pub mod settings;
 pub mod snapshot;
-pub(crate) mod strangers;
 pub mod time;
 pub mod turns;
 pub mod work;

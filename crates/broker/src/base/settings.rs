@@ -51,6 +51,8 @@ pub struct Http {
     pub pubsub_paths: Vec<String>,
     /// Paths that tell which topics have subscribers.
     pub interest_paths: Vec<String>,
+    /// Paths that tell what a topic keeps.
+    pub history_paths: Vec<String>,
     /// Origins, besides the request's own host, that may upgrade or use unsafe methods
     /// (`https://app.example.com`), `null` for pages from files and sandboxed frames, or `*` for all.
     pub allowed_origins: Vec<String>,
@@ -320,7 +322,7 @@ pub struct Rule {
     pub log_messages: u32,
     /// Keys kept per topic where the latest is kept, at least one.
     pub keys_max: u32,
-    /// Bytes kept per topic.
+    /// Bytes kept per topic, the messages' rows included.
     pub log_bytes: usize,
     /// Seconds that a message is kept.
     pub log_age_s: u32,
@@ -372,9 +374,10 @@ impl Default for Rule {
             filter: "#".to_string(),
             keep: Keep::Log,
             durable: true,
-            log_messages: 10,
+            // Bytes and age decide.
+            log_messages: 1_000_000,
             keys_max: 1000,
-            log_bytes: 1 << 20,
+            log_bytes: 256 << 10,
             log_age_s: 3600,
             ttl_s: 0,
             position_age_s: 3600,
@@ -400,6 +403,7 @@ impl Default for Settings {
                 subscribe_paths: vec!["/sub".to_string()],
                 pubsub_paths: vec!["/pubsub".to_string()],
                 interest_paths: vec!["/interest".to_string()],
+                history_paths: vec!["/history".to_string()],
                 allowed_origins: Vec::new(),
                 loopback_hosts_only: true,
                 trusted_proxies: Vec::new(),

@@ -110,6 +110,8 @@ pub struct Stats {
     pub resumes: u64,
     /// Subscriptions that were told that messages are lost.
     pub gaps: u64,
+    /// Those of them whose topic's log no longer had the messages.
+    pub short_logs: u64,
     /// Counted subscriptions.
     pub attaches: u64,
     /// Counted subscriptions that were given back.
@@ -158,6 +160,8 @@ pub struct Stats {
     pub foreign_hosts: u64,
     /// Requests of pages whose origin may not do what they asked for.
     pub foreign_origins: u64,
+    /// Requests of web pages that were answered and whose browsers hide the answer from them.
+    pub hidden_answers: u64,
     /// What MQTT clients asked for and were refused, but for want of a grant.
     pub mqtt_refused: u64,
     /// Actions that were refused for want of a grant.
@@ -183,6 +187,7 @@ impl AddAssign for Stats {
     fn add_assign(&mut self, other: Stats) {
         self.resumes += other.resumes;
         self.gaps += other.gaps;
+        self.short_logs += other.short_logs;
         self.attaches += other.attaches;
         self.detaches += other.detaches;
         self.published += other.published;
@@ -209,6 +214,7 @@ impl AddAssign for Stats {
         self.oversized += other.oversized;
         self.foreign_hosts += other.foreign_hosts;
         self.foreign_origins += other.foreign_origins;
+        self.hidden_answers += other.hidden_answers;
         self.mqtt_refused += other.mqtt_refused;
         self.denied += other.denied;
         self.lapsed += other.lapsed;

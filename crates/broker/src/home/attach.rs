@@ -64,6 +64,10 @@ impl Home {
         if must_queue && !counts {
             return self.owe_topic(from, ask, name, Place::Unknown, false);
         }
+        if ask.once && self.find(ask.hash, name).is_none() {
+            let page = self.nothing_kept(ask, name, rules);
+            return self.tell_page(from, ask, page, lanes);
+        }
         let id = match self.place(ask, name, rules, now, lanes) {
             Ok(id) => id,
             Err(attached) => return self.tell_not_attached(from, ask, name, attached, lanes),
@@ -226,6 +230,9 @@ impl Home {
             }
         };
         let row = self.rows.get_mut(id);
+        if ask.once && row.has(DELETED) {
+            return Err(Attached::Gone);
+        }
         row.touched_s = now.unix_s;
         row.flags |= REQUESTED;
         if row.has(DELETED) {
@@ -263,6 +270,30 @@ impl Home {
         Ok(id)
     }
 
+    /// The page of a topic that this home does not know, or not any more.
+    fn nothing_kept(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
+        let floor = self.floor_of(name, rules.number_for(name), rules);
+        let lost = match ask.since {
+            Since::At(seen) => seen.epoch != self.epoch || seen.offset < floor,
+            Since::Unknown | Since::Unreadable => true,
+            _ => false,
+        };
+        Page {
+            attached: Attached::Yes,
+            first: 0,
+            count: 0,
+            head: floor,
+            epoch: self.epoch,
+            newest_s: None,
+            at_head: true,
+            gap: lost,
+            again: true,
+            counted: false,
+            retained: 0,
+            only_retained: false,
+        }
+    }
+
     /// The page of a topic; if it is not found within the limit, how far the search has come.
     fn page(
         &mut self,
@@ -288,7 +319,8 @@ impl Home {
         let last = self.rows.get(id).last();
         let log = &mut self.partitions[at].log;
         let oldest = log.reaches_back_to(chain).unwrap_or(last);
-        gap |= promised && start < oldest;
+        let is_short = promised && start < oldest;
+        gap |= is_short;
         let start = start.max(oldest);
         let first_entry = match log.seek(chain, start, limit) {
             Sought::Found(entry) => entry,
@@ -300,6 +332,9 @@ impl Home {
                 });
             }
         };
+        if is_short {
+            self.log_was_short(id, rules);
+        }
         if gap {
             self.stats.gaps += 1;
         } else if matches!(since, Since::At(_)) && !ask.again {

@@ -177,6 +177,7 @@ impl Home {
             partition,
             start,
             from,
+            newest: ask.newest,
             base,
             gap,
             retained,
@@ -184,13 +185,15 @@ impl Home {
         };
         match ask.since {
             Since::Default if !ask.poll => reader(0, sequence, losses, false, true),
-            Since::Live | Since::Newest(_) => reader(sequence, sequence, losses, false, false),
+            Since::Live => reader(sequence, sequence, losses, false, false),
+            Since::Newest(_) => reader(0, sequence, losses, false, false),
             Since::Default | Since::Oldest => reader(0, 0, losses, false, true),
             Since::After(time_s) => reader(log.arrived_by(time_s), 0, losses, false, false),
             Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= known_to => {
                 if ask.again {
                     // A subscriber that is past the snapshot it began with gets no retained messages again.
-                    let retained = ask.base > 0 && (ask.from == 0 || offset < ask.from);
+                    let begins = ask.base > 0 && (ask.from == 0 || offset < ask.from);
+                    let retained = begins && ask.newest == 0;
                     reader(offset, ask.from, ask.base, false, retained)
                 } else {
                     reader(offset, 0, 0, false, false)
@@ -238,12 +241,19 @@ impl Home {
             reader,
             forgotten,
             gap: reader.gap,
+            lost: None,
             count: 0,
             bytes: 0,
         };
         let (mut head, mut visits) = (reader.start, 0);
+        let begun = self.steps();
         let at_head = loop {
-            if visits >= self.pace.page_visits {
+            // To find out which messages are among the newest costs as much as to read them.
+            let steps = match reader.newest {
+                0 => 0,
+                _ => (self.steps() - begun) as usize,
+            };
+            if visits + steps >= self.pace.page_visits {
                 // The next page goes on behind what was looked at last.
                 head += u64::from(planted::is(Fault::LostSeam));
                 break false;
@@ -265,9 +275,14 @@ impl Home {
             }
             head = offset;
         };
-        let Draft { gap, count, .. } = draft;
+        let Draft {
+            gap, count, lost, ..
+        } = draft;
         if at_head {
             head = *sequence;
+        }
+        if let Some(topic) = lost.filter(|_| gap) {
+            self.log_was_short(topic, rules);
         }
         self.count_page(ask, reader, gap);
         MatchPage {
@@ -314,9 +329,10 @@ impl Home {
                 number,
             } => {
                 let row = self.rows.get(topic);
-                let wanted = offset > reader.from || keeps_latest(rules, row.rule);
+                let latest = reader.newest == 0 && keeps_latest(rules, row.rule);
+                let wanted = offset > reader.from || latest;
                 let told = number > reader.base && wanted;
-                Fate::lost_if(told && draft.matches(self.names.get(row.name)))
+                draft.lost_if(told && draft.matches(self.names.get(row.name)), topic)
             }
             Arrival::Kept {
                 id,
@@ -335,12 +351,16 @@ impl Home {
                 if !shown || gone || !draft.matches(name) {
                     return Fate::Passed;
                 }
+                let in_snapshot = reader.newest > 0 && offset <= reader.from;
+                if in_snapshot && !log.is_among_newest(id, reader.newest) {
+                    return Fate::Passed;
+                }
                 if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
                     // It counts as lost, though it is not dropped yet. A reader that begins without a position
                     // is promised only what comes after `begun`.
-                    return Fate::lost_if(
-                        reader.base == 0 || draft.ask.again || offset > reader.begun,
-                    );
+                    let told = reader.base == 0 || draft.ask.again || offset > reader.begun;
+                    let told = told && !in_snapshot;
+                    return draft.lost_if(told, topic);
                 }
                 if !draft.takes(log.bytes_of(id), &self.pace) {
                     return Fate::Full;
@@ -363,6 +383,8 @@ struct Draft<'a> {
     /// The losses of forgotten topics that are to be told, in order.
     forgotten: VecDeque<u64>,
     gap: bool,
+    /// A topic whose log has lost a message of the page.
+    lost: Option<u32>,
     /// Messages, and their bytes.
     count: usize,
     bytes: usize,
@@ -378,16 +400,15 @@ enum Fate {
     Full,
 }
 
-impl Fate {
-    fn lost_if(lost: bool) -> Fate {
-        match lost {
-            true => Fate::Lost,
-            false => Fate::Passed,
-        }
-    }
-}
-
 impl Draft<'_> {
+    fn lost_if(&mut self, lost: bool, topic: u32) -> Fate {
+        if !lost {
+            return Fate::Passed;
+        }
+        self.lost = Some(topic);
+        Fate::Lost
+    }
+
     fn matches(&self, name: &[u8]) -> bool {
         self.filters
             .iter()
@@ -425,7 +446,7 @@ impl Draft<'_> {
 /// Begins to read the lists of these rules, and of retained messages, for a reader; says also behind which offset it is told
 /// losses.
 fn begin_filters(log: &Log, concerned: &[u8], reader: Reader, rules: &Rules) -> (Arrivals, u64) {
-    let start = |latest| match latest {
+    let start = |latest| match latest || reader.newest > 0 {
         true => reader.start,
         false => reader.start.max(reader.from),
     };

@@ -29,6 +29,8 @@ pub(super) struct Reader {
     pub partition: PartitionId,
     pub start: u64,
     pub from: u64,
+    /// Of each topic only so many of the newest messages are wanted, up to `from`; 0: only its latest values and retained ones.
+    pub newest: u32,
     /// Losses up to this number happened before it began without a position and are not told to it; 0 if it gave one.
     pub base: u64,
     pub gap: bool,

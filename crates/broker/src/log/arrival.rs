@@ -125,6 +125,23 @@ impl Log {
             .arrived(&self.entries, number, time_s, &self.steps)
     }
 
+    /// Whether fewer than `most` messages of its topic came after this one.
+    pub fn is_among_newest(&self, id: u32, most: u32) -> bool {
+        let entry = self.entries.get(id);
+        if self.count(entry.chain) <= most {
+            return true;
+        }
+        let mut next = entry.next;
+        for _ in 0..most {
+            if next == NONE {
+                return true;
+            }
+            self.steps.add(1);
+            next = self.entries.get(next).next;
+        }
+        false
+    }
+
     /// Bytes of a message.
     pub fn bytes_of(&self, id: u32) -> usize {
         self.entries.get(id).bytes()

@@ -194,7 +194,7 @@ impl Log {
         }
         let row = self.chains.get_mut(chain);
         row.count -= 1;
-        row.bytes -= occupied(entry.bytes()) as u32;
+        row.bytes -= taken_by(entry.bytes()) as u32;
         let owner = entry.owner(self.blobs.get(entry.blob));
         self.admission.drop_kept(owner, taken_by(entry.bytes()));
         self.blobs.remove(entry.blob);

@@ -181,6 +181,8 @@ pub struct Attach {
     pub deflate: bool,
     /// The next page of a subscription that is counted already; for a long-poll that is over, only where it stands.
     pub again: bool,
+    /// All that is wanted is what the topic keeps: nobody subscribes, and no topic is made.
+    pub once: bool,
     /// It wants the retained message, unless the first message of the subscription is newer.
     pub retained: bool,
     /// The client for which the topic is made, if it does not exist.
@@ -203,6 +205,8 @@ pub struct AttachFilters {
     /// For a further page: up to here only messages kept by `latest` or retained are wanted, see
     /// [`MatchPage::from`](crate::mail::MatchPage::from).
     pub from: u64,
+    /// Of each topic only so many of the newest messages are wanted, up to `from`; 0: what the last line says.
+    pub newest: u32,
     /// For a further page: losses up to this number do not count, see [`MatchPage::base`](crate::mail::MatchPage::base).
     pub base: u64,
     /// A long-poll: one message is enough.

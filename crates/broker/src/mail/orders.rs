@@ -15,8 +15,8 @@ use core::net::IpAddr;
 
 pub use crate::base::ids::Ticket;
 use crate::base::ids::{ConnId, PartitionId, ShardId};
+use crate::base::notices::Notice;
 use crate::base::snapshot::Head;
-use crate::base::strangers::Stranger;
 use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
 use crate::mail::message::Headers;
@@ -28,8 +28,8 @@ use crate::mail::{Info, Outcome};
 pub enum Control {
     /// Report counts and holdings; the answer also shows that the shard turns at all.
     Accounts,
-    /// Report the first name of this kind that was refused since the last such order, and forget it.
-    Stranger(Stranger),
+    /// Report the first name of this kind that was met since the last such order, and forget it.
+    Notice(Notice),
     /// A page of the topics of this home.
     Topics(TopicsPage),
     /// The state of this topic of the home.
@@ -87,7 +87,7 @@ pub enum Report {
     /// The shard's counts and holdings.
     Accounts(Box<(Stats, Accounts)>),
     /// The name of a refused request, if there was one: printable ASCII, at most 100 bytes.
-    Stranger(Option<String>),
+    Notice(Option<String>),
     /// A page of topics.
     Topics(Topics),
     /// The state of a topic, if there is one.

@@ -301,7 +301,7 @@ impl Front {
 pub(super) fn rights(door: Door, verb: Option<Verb>, method: Method) -> &'static [Right] {
     match (door, verb) {
         (Door::Interest, _) => &[Right::Interest],
-        (Door::Subscribe, _) => &[Right::Subscribe],
+        (Door::Subscribe | Door::History, _) => &[Right::Subscribe],
         (Door::PubSub, _) => &[Right::Subscribe, Right::Publish],
         (Door::Publish, None) => &[Right::Publish],
         (Door::Publish, Some(_)) if method == Method::Post => &[Right::Publish],

@@ -21,7 +21,7 @@ const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
 /// The response headers that scripts of other origins may read.
 const EXPOSED: &[u8] =
-    b"ETag, Last-Modified, Crore-Topic, Crore-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Properties-Left-Out, Crore-Gap, Retry-After, Idempotency-Replayed";
+    b"ETag, Last-Modified, Crore-Topic, Crore-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Properties-Left-Out, Crore-Gap, Crore-More, Retry-After, Idempotency-Replayed";
 /// The request headers that a conditional response depends on.
 pub(super) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
 /// The number in `options` that stands for any origin.

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{json, sse};
 
+use crate::base::position::write_decimal;
 use crate::conn::{DEFLATE, ENVELOPE, HTTP10, META, Row, State};
 use crate::mail::properties::of_user;
 use crate::mail::{Frames, Record};
@@ -121,6 +122,9 @@ impl Message<'_> {
                 // Nchan's own client takes no line here that it does not know.
                 if !self.topic.is_empty() {
                     meta_line(&mut out.own, b"topic", self.topic);
+                    out.own.extend_from_slice(b"time: ");
+                    write_decimal(&mut out.own, record.time_s.into());
+                    out.own.push(b'\n');
                 }
                 if !frames.content_type(record).is_empty() {
                     meta_line(&mut out.own, b"content-type", frames.content_type(record));
@@ -213,6 +217,8 @@ impl Message<'_> {
         json::write_string(own, self.topic);
         own.extend_from_slice(b",\"id\":");
         json::write_string(own, self.id);
+        own.extend_from_slice(b",\"time\":");
+        write_decimal(own, record.time_s.into());
         for (name, value) in [
             (&b",\"content_type\":"[..], frames.content_type(record)),
             (b",\"event\":", frames.event(record)),

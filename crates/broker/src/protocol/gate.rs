@@ -1,7 +1,7 @@
-//! The gate of a shard: its room for connections, the count of those that wait to be turned away, the requests of strangers, and the
-//! verdicts on credentials that the shard remembers.
+//! The gate of a shard: its room for connections, the count of those that wait to be turned away, what the operator is
+//! told of requests, and the verdicts on credentials that the shard remembers.
 
-use crate::base::strangers::Strangers;
+use crate::base::notices::Notices;
 use crate::budget::verdicts::Verdicts;
 
 /// Connections of one shard that wait to be turned away: each holds a descriptor and some 4 kB of the kernel until its
@@ -14,7 +14,7 @@ pub(crate) struct Gate {
     room: u32,
     /// Connections that wait to be turned away.
     turned_away: u32,
-    strangers: Strangers,
+    notices: Notices,
     verdicts: Verdicts,
 }
 
@@ -24,7 +24,7 @@ impl Gate {
         Gate {
             room: u32::try_from(room).unwrap_or(u32::MAX),
             turned_away: 0,
-            strangers: Strangers::default(),
+            notices: Notices::default(),
             verdicts: Verdicts::default(),
         }
     }
@@ -54,9 +54,9 @@ impl Gate {
         self.turned_away -= 1;
     }
 
-    /// The hosts and origins that were refused.
-    pub(crate) fn strangers(&mut self) -> &mut Strangers {
-        &mut self.strangers
+    /// What the operator is told of requests.
+    pub(crate) fn notices(&mut self) -> &mut Notices {
+        &mut self.notices
     }
 
     /// The verdicts that are remembered.

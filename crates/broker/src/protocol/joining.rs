@@ -49,7 +49,10 @@ impl Front {
             .extra(slot)
             .filters
             .get_or_insert_with(Box::default);
-        let serial = filtered.add_group();
+        let serial = filtered.add_group(match since.first() {
+            Some(Since::Newest(newest)) => *newest,
+            _ => 0,
+        });
         for (filter, id) in filters {
             if let Err(reason) = self.join_filter(slot, serial, filter, *id) {
                 self.leave_group(slot, serial);
@@ -165,6 +168,7 @@ impl Front {
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
         };
+        let newest = filtered.group(serial).map_or(0, |group| group.newest);
         let (mut from, mut base, mut asked) = (0, 0, 0);
         let all = placement.of_home(home);
         for partition in all.filter(|it| partition.is_none_or(|one| one == *it)) {
@@ -185,6 +189,7 @@ impl Front {
             partition,
             since,
             from,
+            newest,
             base,
             poll,
             again,

@@ -127,12 +127,19 @@ impl Front {
         let get = matches!(head.method, Method::Get | Method::Head);
         let fits = match door {
             Door::Publish => true,
-            Door::Subscribe | Door::Interest => get,
+            Door::Subscribe | Door::Interest | Door::History => get,
             Door::PubSub => head.method == Method::Get,
         };
         if !fits {
             self.method_not_allowed(slot, allowed(door));
             return Err(Answered);
+        }
+        if door == Door::History && upgrade {
+            return self.answered(
+                slot,
+                400,
+                "history is read by GET; a WebSocket subscribes at /sub",
+            );
         }
         if door == Door::PubSub && !upgrade {
             return self.answered(slot, 426, "this path takes WebSocket clients only");
@@ -173,7 +180,7 @@ impl Front {
                 }
             };
         }
-        if door == Door::PubSub && names_filter(head) {
+        if matches!(door, Door::PubSub | Door::History) && names_filter(head) {
             return self.answered(slot, 400, "filters are read at a subscribe path");
         }
         let filtered = door == Door::Subscribe && names_filter(head);
@@ -207,6 +214,7 @@ impl Front {
         };
         match verb {
             None => Ok(Task::PublishFrames(name)),
+            Some(_) if door == Door::History => Ok(Task::History(name)),
             Some(_) if posts && topic::is_reserved(&name) => self.answered(slot, 403, RESERVED),
             Some(_) if posts => Ok(Task::Publish(name)),
             Some(verb) => Ok(Task::Verb(verb, name)),
@@ -238,6 +246,7 @@ impl Front {
                 flow
             }
             Task::PublishFrames(name) => self.upgrade_to_publish(slot, head, &name, io),
+            Task::History(name) => self.history(slot, head, &name, io),
             Task::Verb(verb, name) => self.verb(slot, head, verb, &name),
             Task::Subscribe {
                 names,
@@ -260,6 +269,7 @@ impl Front {
             (Door::Subscribe, &http.subscribe_paths),
             (Door::PubSub, &http.pubsub_paths),
             (Door::Interest, &http.interest_paths),
+            (Door::History, &http.history_paths),
         ] {
             for prefix in prefixes {
                 match path.strip_prefix(prefix.as_bytes()) {
@@ -296,7 +306,7 @@ impl Front {
 fn allowed(door: Door) -> &'static str {
     match door {
         Door::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-        Door::Subscribe | Door::Interest => "GET, HEAD, OPTIONS",
+        Door::Subscribe | Door::Interest | Door::History => "GET, HEAD, OPTIONS",
         Door::PubSub => "GET, OPTIONS",
     }
 }

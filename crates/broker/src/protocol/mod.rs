@@ -1,7 +1,7 @@
 //! The protocols of connections. Each file is a part of the shard's turn: `http` reads
 //! requests, `judge` decides by their heads, `sites` by where they come from, `publish` and `subscribe` carry them out, `answer` writes the
 //! responses, `access` checks credentials and rights, `filtered` serves subscribers by filter, `admission` turns clients away,
-//! `interest` serves followers of interest, `websocket` reads frames, `deadlines` watches the clock, `hold` ends inputs that
+//! `interest` serves followers of interest, `history` tells what a log keeps, `websocket` reads frames, `deadlines` watches the clock, `hold` ends inputs that
 //! are too slow or have no room, `review` ends connections that new settings grant less to. `push` and `send` write to the sockets.
 //!
 //! `contract` is what a shard asks of a connection's protocol; other files do not ask which one it is. `why` has the reasons to end a
@@ -34,6 +34,7 @@ pub(crate) mod deadlines;
 pub(crate) mod filtered;
 pub(crate) mod gate;
 mod goodbye;
+mod history;
 pub(crate) mod hold;
 pub(crate) mod http;
 pub(crate) mod interest;

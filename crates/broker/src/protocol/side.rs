@@ -142,6 +142,8 @@ pub enum Pending {
     Publish,
     /// `PUT`, `GET` or `DELETE` on a topic.
     Verb(crate::mail::Verb),
+    /// What a topic keeps; the tags of what the client has.
+    History(Box<[u8]>),
     /// A batch: the homes that have not answered, lines, and what failed.
     Batch(Batch),
 }
@@ -248,6 +250,10 @@ impl Extra {
             + self.list.capacity() * size_of::<Sub>()
             + self.shared_bytes
             + self.behind.capacity() * size_of::<Behind>()
+            + match &self.pending {
+                Some(Pending::History(tags)) => tags.len(),
+                _ => 0,
+            }
             + self.publish_to.as_ref().map_or(0, |to| to.1.capacity())
             + self.follow.as_ref().map_or(0, |it| it.filter.capacity())
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())

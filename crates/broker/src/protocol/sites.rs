@@ -12,7 +12,7 @@ use crore_wire::http::head::{Head, Method};
 use crore_wire::http::origin;
 
 use super::answer::ANY_ORIGIN;
-use crate::base::strangers::Stranger;
+use crate::base::notices::Notice;
 use crate::conn::ORIGIN_SHIFT;
 use crate::protocol::front::Front;
 
@@ -36,7 +36,7 @@ impl Front {
                 .is_some_and(|host| !origin::is_loopback_host(host))
         {
             self.stats.foreign_hosts += 1;
-            self.gate.strangers().refused(Stranger::Host, host);
+            self.gate.notices().met(Notice::Host, host);
             let reason = format!(
                 "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
                 shown(host)
@@ -57,11 +57,20 @@ impl Front {
                 self.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;
                 Ok(())
             }
-            None if safe || origin::same_origin(from, host) => Ok(()),
+            None if origin::same_origin(from, host) => Ok(()),
             None => {
-                self.stats.foreign_origins += 1;
-                self.gate.strangers().refused(Stranger::Origin, from);
-                Err((403, foreign_origin(from, normal)))
+                let alias = self.loopback_alias(from, host);
+                let (count, kind) = match safe {
+                    true => (&mut self.stats.hidden_answers, Notice::Reader),
+                    false => (&mut self.stats.foreign_origins, Notice::Origin),
+                };
+                *count += 1;
+                let reason = alias.as_ref().map_or("", |_| ALIASES);
+                self.gate.notices().met_since(kind, reason, from);
+                match safe {
+                    true => Ok(()),
+                    false => Err((403, foreign_origin(from, normal, alias))),
+                }
             }
         }
     }
@@ -77,11 +86,24 @@ impl Front {
         let site = format!("Sec-Fetch-Site: {}", shown(site));
         self.stats.foreign_origins += 1;
         self.gate
-            .strangers()
-            .refused(Stranger::Origin, format!("none ({site})").as_bytes());
+            .notices()
+            .met(Notice::Origin, format!("none ({site})").as_bytes());
         Err(format!(
             "a page of another origin asks without Origin ({site}): ask by fetch, EventSource or WebSocket, and list the page's origin in http.allowed_origins"
         ))
+    }
+
+    /// Another name of the loopback by which the page would have been let in: the server's, or that of an origin that is listed.
+    fn loopback_alias(&self, from: &[u8], host: &[u8]) -> Option<String> {
+        let listed = &self.world.settings.http.allowed_origins;
+        let alias = listed
+            .iter()
+            .find(|listed| origin::is_alias(from, listed.as_bytes()));
+        let scheme = from.split(|b| *b == b':').next().unwrap_or_default();
+        let own = [scheme, b"://", host].concat();
+        alias.cloned().or_else(|| {
+            origin::is_alias(from, &own).then(|| String::from_utf8_lossy(&own).into_owned())
+        })
     }
 
     /// The number in `options` of an origin in its normal form, if the settings list it.
@@ -112,8 +134,13 @@ fn elsewhere<'h>(head: &Head<'h>) -> Option<&'h [u8]> {
 }
 
 /// The answer to a page of an origin that is not listed: with a value that the settings take.
-fn foreign_origin(from: &[u8], normal: Option<String>) -> String {
+fn foreign_origin(from: &[u8], normal: Option<String>, alias: Option<String>) -> String {
     let shown = shown(from);
+    if let (Some(normal), Some(alias)) = (&normal, &alias) {
+        return format!(
+            "the origin {shown} is not allowed: {ALIASES}{alias} is; open the page by that name, or write allowed_origins = [\"{normal}\"] under [http] in crore.toml (http.allowed_origins)"
+        );
+    }
     match normal.filter(|normal| normal.len() <= SHOWN_BYTES_MAX) {
         Some(normal) => format!(
             "the origin {shown} is not allowed: write allowed_origins = [\"{normal}\"] under [http] in crore.toml (http.allowed_origins)"
@@ -129,6 +156,9 @@ fn shown(text: &[u8]) -> Cow<'_, str> {
     let most = text.len().min(SHOWN_BYTES_MAX);
     String::from_utf8_lossy(&text[..most])
 }
+
+/// Why a page of this machine is of another origin, though it seems to be of the same.
+const ALIASES: &str = "localhost and 127.0.0.1 are two origins: ";
 
 /// A host name has at most 253 bytes; a longer one is no typing error.
 const SHOWN_BYTES_MAX: usize = 300;

@@ -118,10 +118,12 @@ impl Front {
         };
         let since = self.since(slot, head, set, count);
         let since = since.map_err(|reason| (400, reason))?;
-        if filtered && since.iter().any(|since| matches!(since, Since::Newest(_))) {
-            let reason =
-                "with filters, since= takes oldest, live or a position that the server gave";
-            return Err((400, reason));
+        let streams = head.is_websocket_upgrade() || head.accept() == Accept::EventStream;
+        // A long-poll comes back with a position, which knows nothing of the newest messages of each topic.
+        let most = if streams { NEWEST_MAX } else { 0 };
+        let many = |since: &Since| matches!(since, Since::Newest(n) if *n > most);
+        if filtered && since.iter().any(many) {
+            return Err((400, NEWEST));
         }
         if publishes && names.len() != 1 {
             return Err((400, "frames can be published to one topic only"));
@@ -211,6 +213,7 @@ impl Front {
                 most: u32::MAX,
                 deflate,
                 again: false,
+                once: false,
                 retained: since[part] == Since::Default,
                 client: self.conns.get(slot).client,
                 party: self.party(slot),
@@ -266,29 +269,41 @@ impl Front {
             let counted_s = self.wall.counted(time, self.now);
             return Ok(alloc::vec![Since::After(counted_s); count]);
         }
-        let pairs = || form::pairs(head.query).filter(|(_, value)| !value.is_empty());
-        let event_id = pairs().filter(|(key, _)| is_event_id(key)).last();
-        let Some((_, value)) = event_id.or_else(|| pairs().find(|(key, _)| *key == b"since"))
-        else {
+        let Some((is_event_id, value)) = query_position(head.query) else {
             return Ok(alloc::vec![Since::Default; count]);
         };
         let mut text = Vec::new();
         let decoded = form::decode(value, &mut text);
-        let since = decoded.map_err(|_| "a bad percent escape in the position");
+        let since = decoded.map_err(|_| BAD_ESCAPE);
         let since = since.and_then(|()| read(&text).map_err(|_| NO_POSITION));
         // The id in an event source's URL comes from a program too.
-        match event_id.is_some() && events {
+        match is_event_id && events {
             true => Ok(since.unwrap_or_else(|_| unreadable())),
             false => since,
         }
     }
 }
 
+/// The most messages of each topic with which a subscription by filter begins: each message that is read is followed by so many others
+/// at most, to see whether it is among them.
+const NEWEST_MAX: u32 = 100;
+
+const NEWEST: &str = "with filters, since=-N is for event streams and WebSockets, and N is at most 100; a long-poll takes oldest, live or a position that the server gave";
+
 /// Tags of one request that are read: caches send those of all that they keep.
 const TAGS_MAX: usize = 16;
 
-const NO_POSITION: &str =
+pub(super) const BAD_ESCAPE: &str = "a bad percent escape in the position";
+pub(super) const NO_POSITION: &str =
     "since= and last_event_id= take oldest, live, -N or a position that the server gave";
+
+/// The position that a query names, as it is written there, and whether as a last event id.
+pub(super) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {
+    let pairs = || form::pairs(query).filter(|(_, value)| !value.is_empty());
+    let event_id = pairs().filter(|(key, _)| is_event_id(key)).last();
+    let (_, value) = event_id.or_else(|| pairs().find(|(key, _)| *key == b"since"))?;
+    Some((event_id.is_some(), value))
+}
 
 /// Whether a key of the query names the last event id: `last_event_id`, and what polyfills of `EventSource` and other servers call
 /// it (`lastEventId`, `lastEventID`, `Last-Event-ID`, `evs_last_event_id`).

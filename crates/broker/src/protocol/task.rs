@@ -12,6 +12,7 @@ pub(super) enum Door {
     Subscribe,
     PubSub,
     Interest,
+    History,
 }
 
 /// The request was answered from its head alone.
@@ -31,6 +32,8 @@ pub(super) enum Task {
     PublishFrames(Vec<u8>),
     /// Something done to a topic as a whole.
     Verb(Verb, Vec<u8>),
+    /// What a topic keeps.
+    History(Vec<u8>),
     /// Messages of these topics or filters.
     Subscribe {
         names: Vec<Vec<u8>>,

@@ -1,5 +1,6 @@
 //! Carries out an operator's orders ([`orders`](crate::orders)), and answers.
 
+use crate::base::notices::Notice;
 use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use alloc::boxed::Box;
@@ -14,7 +15,11 @@ impl Shard {
     pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
-            Control::Stranger(kind) => Report::Stranger(self.front.gate.strangers().take(kind)),
+            Control::Notice(Notice::ShortLog) => {
+                let home = self.front.home.as_mut();
+                Report::Notice(home.and_then(|home| home.take_short_log()))
+            }
+            Control::Notice(kind) => Report::Notice(self.front.gate.notices().take(kind)),
             Control::Topics(page) => Report::Topics(self.topics_page(&page)),
             Control::Topic(name) => Report::Topic(self.topic(&name).map(Box::new)),
             Control::Log(page) => Report::Messages(self.log_page(&page)),

@@ -192,6 +192,13 @@ impl Server {
         format!("{}/pub{slash}{}", self.prefix, escape(topic))
     }
 
+    /// The request target that tells what `topic` keeps from `since` on, so many messages at most.
+    pub fn history_target(&self, topic: &str, since: &str, limit: u64) -> String {
+        let (prefix, topic, since) = (&self.prefix, escape(topic), escape(since));
+        let limit = limit.min(u32::MAX.into());
+        format!("{prefix}/history?topic={topic}&since={since}&limit={limit}")
+    }
+
     /// The request target that subscribes to `names` with messages in envelopes, from `since` if given. Where one of them is a
     /// filter all are asked for as filters, of which a topic is one: only those have a position in common.
     pub fn subscribe_target(&self, names: &[String], since: Option<&str>) -> String {

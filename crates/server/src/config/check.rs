@@ -185,6 +185,7 @@ fn http(check: &mut Check, http: &Http) {
         ("http.subscribe_paths", &http.subscribe_paths),
         ("http.pubsub_paths", &http.pubsub_paths),
         ("http.interest_paths", &http.interest_paths),
+        ("http.history_paths", &http.history_paths),
     ];
     let mut seen: Vec<(String, &str)> = Vec::new();
     for (key, paths) in groups {

@@ -1,13 +1,13 @@
-//! Tells the operator that clients are refused: once in a while, with what to do, however many there are.
+//! Tells the operator that clients are refused, or miss what they asked for: once in a while, with what to do, however many there are.
 //!
 //! It reads the shards' counters, so that it tells once for all of them, and costs them nothing. Only when it tells does it ask
-//! them for the name of a client that they refused.
+//! them for the name of a client or topic.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crore_broker::access::Refusal;
-use crore_broker::{Control, Report, Stranger};
+use crore_broker::{Control, Notice, Report};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::field::display;
 
@@ -25,7 +25,8 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut refusals, mut lengths) = (Told::default(), Told::default());
-    let (mut hosts, mut origins, mut packets) = (Told::default(), Told::default(), Told::default());
+    let (mut hosts, mut origins, mut readers) = (Told::default(), Told::default(), Told::default());
+    let (mut packets, mut logs) = (Told::default(), Told::default());
     loop {
         let now = every.tick().await;
         let read = board.read_all();
@@ -47,7 +48,7 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
         }
         let foreign = read.iter().map(|shard| shard.stats.foreign_hosts).sum();
         if let Some([refused]) = hosts.news([foreign], now) {
-            let host = name(&shards, Stranger::Host).await.map(display);
+            let host = name(&shards, Notice::Host).await.map(display);
             tracing::warn!(
                 refused,
                 host,
@@ -57,30 +58,50 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
         }
         let foreign = read.iter().map(|shard| shard.stats.foreign_origins).sum();
         if let Some([refused]) = origins.news([foreign], now) {
-            let origin = name(&shards, Stranger::Origin).await.map(display);
+            let origin = name(&shards, Notice::Origin).await.map(display);
             tracing::warn!(
                 refused,
                 origin,
                 "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins"
             );
         }
+        let hidden = read.iter().map(|shard| shard.stats.hidden_answers).sum();
+        if let Some([hidden]) = readers.news([hidden], now) {
+            let origin = name(&shards, Notice::Reader).await.map(display);
+            tracing::warn!(
+                hidden,
+                origin,
+                "web pages of other origins, such as this one, asked to read; they were answered, but browsers hide the answers from them; \
+                 if it is yours, list it in http.allowed_origins"
+            );
+        }
         let mqtt = read.iter().map(|shard| shard.stats.mqtt_refused).sum();
         if let Some([refused]) = packets.news([mqtt], now) {
-            let one = name(&shards, Stranger::Mqtt).await.map(display);
+            let one = name(&shards, Notice::Mqtt).await.map(display);
             tracing::warn!(
                 refused,
                 one,
                 "packets of MQTT clients, such as this one, were refused (docs/MQTT.md)"
             );
         }
+        let short = read.iter().map(|shard| shard.stats.short_logs).sum();
+        if let Some([told]) = logs.news([short], now) {
+            let log = name(&shards, Notice::ShortLog).await.map(display);
+            tracing::warn!(
+                told,
+                log,
+                "subscribers that came back, or read slowly, were told that messages are lost: their topic's log had them no more, as that \
+                 of this one; raise the setting if they should have got them"
+            );
+        }
     }
 }
 
-/// One that was refused, of those since the last time.
-async fn name(shards: &Shards, kind: Stranger) -> Option<String> {
-    let reports = shards.ask_all(|_| Control::Stranger(kind)).await.ok()?;
+/// The first of those since the last time.
+async fn name(shards: &Shards, kind: Notice) -> Option<String> {
+    let reports = shards.ask_all(|_| Control::Notice(kind)).await.ok()?;
     reports.into_iter().find_map(|report| match report {
-        Report::Stranger(name) => name,
+        Report::Notice(name) => name,
         _ => None,
     })
 }

@@ -155,6 +155,7 @@ struct HttpMirror {
     subscribe_paths: Vec<String>,
     pubsub_paths: Vec<String>,
     interest_paths: Vec<String>,
+    history_paths: Vec<String>,
     allowed_origins: Vec<String>,
     #[serde(skip)] // computed from `listen`
     loopback_hosts_only: bool,

@@ -1,10 +1,11 @@
-//! `crore pub`, `crore sub`, `crore admin`, `crore token` and `crore log`: the toolbox.
+//! `crore pub`, `crore sub`, `crore history`, `crore admin`, `crore token` and `crore log`: the toolbox.
 //!
 //! The clients use public protocols only (HTTP/1.1, Server-Sent Events, WebSocket), and nothing that is only ours. Data goes to
 //! stdout; everything else goes to stderr. A reader of stdout that went away ends them quietly.
 
 pub mod admin;
 mod flags;
+mod history;
 pub mod log;
 mod publish;
 mod subscribe;
@@ -13,6 +14,7 @@ mod values;
 mod words;
 
 pub use admin::{AdminArgs, admin};
+pub use history::{HistoryArgs, history};
 pub use log::LogArgs;
 pub use publish::{PubArgs, publish};
 pub use subscribe::{SubArgs, subscribe};

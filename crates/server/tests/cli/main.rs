@@ -44,6 +44,7 @@ fn help_and_version() {
         &["bench", "--help"],
         &["pub", "--help"],
         &["sub", "--help"],
+        &["history", "--help"],
         &["admin", "--help"],
         &["log", "--help"],
     ] {

@@ -321,6 +321,67 @@ fn a_page_of_the_site_works(front: &Front, server: &Server) {
     assert_eq!(act(json!({ "do": "complaints" })), json!([]));
 }
 
+/// A page with an `EventSource` and nothing that would open another one.
+const STREAM: &str = r#"<!doctype html><title>stream</title><p id="errors">0</p><p id="state"></p><ul id="heard"></ul><script>
+const at = (id) => document.getElementById(id);
+const source = new EventSource("/sub/news");
+source.onmessage = (event) => (at("heard").innerHTML += `<li>${event.data}</li>`);
+source.onerror = () => {
+  at("errors").textContent = Number(at("errors").textContent) + 1;
+  at("state").textContent = source.readyState === EventSource.CLOSED ? "closed" : "";
+};
+</script>"#;
+
+/// The page's `EventSource` asks the proxy while there is no server, and goes on when there is one again.
+fn a_stream_outlives_the_server(front: &Front, server: Server) {
+    std::fs::write(front.directory.join("site/stream.html"), STREAM).expect("a page");
+    let map = format!("MAP {NAME}:443 127.0.0.1:{}", front.port);
+    let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
+    browser.next("ready");
+    let mut act = |what: Value| {
+        browser.tell(&what);
+        browser.at_once("done")["value"].clone()
+    };
+    act(json!({ "do": "open", "url": url("/stream.html") }));
+    server.await_subscribers("news", 1);
+    publish(&server, "news", "before");
+    act(json!({ "do": "expect", "at": "#heard", "like": "^before$" }));
+    // What Crore refuses stays refused.
+    let events = "Accept: text/event-stream";
+    let status = |kind: &str, path: &str| {
+        let args = [
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code} %{content_type}",
+            "-H",
+            kind,
+        ];
+        front.curl(&[&args[..], &[&url(path)]].concat())
+    };
+    assert_eq!(status(events, "/sub/a?since=never")[..3], *"400");
+    let address = server.address();
+    server.kill();
+    assert_eq!(status(events, "/sub/news"), "200 text/event-stream");
+    let body = front.curl(&[
+        "-H",
+        "Accept: text/html, text/event-stream",
+        &url("/sub/news"),
+    ]);
+    assert_eq!(body, "retry: 3000\n\n");
+    for path in ["/sub/news", "/pub/news"] {
+        assert_eq!(status("Accept: */*", path)[..3], *"502", "{path}");
+    }
+    // The connection that broke, and a request in vain at least.
+    act(json!({ "do": "expect", "at": "#errors", "like": "^([2-9]|[0-9]{2,})$" }));
+    act(json!({ "do": "expect", "at": "#state", "like": "^$" }));
+    let listen = format!("listen = \"{address}\"\n{}", sample("crore.toml"));
+    let server = Server::listening(&listen, "127.0.0.1:0");
+    server.await_subscribers("news", 1);
+    publish(&server, "news", "after");
+    act(json!({ "do": "expect", "at": "#heard", "like": "^beforeafter$" }));
+}
+
 /// Without the table `[access]` the server refuses the proxy's name.
 fn a_name_is_refused_by_default(front: impl Fn(&Server) -> Front) {
     let server = Server::start();
@@ -334,6 +395,7 @@ fn goes_through(front: impl Fn(&Server) -> Front) {
     let proxy = front(&server);
     clients_get_through(&proxy, &server);
     a_page_of_the_site_works(&proxy, &server);
+    a_stream_outlives_the_server(&proxy, server);
     drop(proxy);
     a_name_is_refused_by_default(front);
 }

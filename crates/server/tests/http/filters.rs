@@ -232,7 +232,7 @@ fn what_is_no_filter_is_refused_with_the_reason() {
         ("filter=", "empty"),
         ("filter=%zz", "percent"),
         ("filter=a%00", "control"),
-        ("filter=%2B&since=-3", "since="),
+        ("filter=%2B&since=-3", "event streams"),
     ] {
         let answer = once(&server, "GET", &format!("/sub?{query}"), &[], "");
         assert_eq!(answer.status, 400, "{query}");
@@ -262,4 +262,34 @@ fn the_limit_of_filters_is_of_different_ones_and_comes_free() {
     });
     publish(&server, "b/1", "still");
     assert_eq!(both.data(1), ["still"]);
+}
+
+/// Of each topic so many, whichever shard keeps it, however many messages of others came since; then all that comes.
+#[test]
+fn a_stream_begins_with_the_newest_of_each_topic() {
+    let server = Server::with_shards(3, "");
+    publish_all(&server, 0..5);
+    for _ in 0..200 {
+        publish(&server, &topic(0), "0:4");
+    }
+    for _ in 0..2 {
+        publish(&server, &topic(0), "0:3");
+    }
+    publish(&server, &topic(0), "0:4");
+    let target = "/sub?filter=a/%2B/c&since=-2";
+    let mut stream = Stream::open(&server, target, &[]);
+    check(stream.data(TOPICS * 2), 3..5);
+    publish_all(&server, 5..6);
+    check(stream.data(TOPICS), 5..6);
+    let mut ws = Ws::open(&server, target, &[]);
+    // The newest two are those of now.
+    check(ws.texts(TOPICS * 2), 4..6);
+    let refused = once(
+        &server,
+        "GET",
+        "/sub?filter=%23&since=-101",
+        &[("Accept", "text/event-stream")],
+        "",
+    );
+    assert_eq!(refused.status, 400);
 }

@@ -24,6 +24,7 @@ mod failing_disk;
 mod fairness;
 mod filters;
 mod framing;
+mod history;
 mod hostile;
 mod idempotency;
 mod interest;

@@ -242,3 +242,25 @@ fn silence_is_broken_by_comments() {
         assert!(chunk.starts_with(begins), "{chunk:?}");
     }
 }
+
+/// A page whose connection dropped while an answer streamed to it gets all of it: many small messages in a short time.
+#[test]
+fn a_streamed_answer_survives_a_drop_by_default() {
+    let server = Server::start();
+    let mut stream = Stream::open(&server, "/sub/answer", &[]);
+    let mut conn = Conn::open(&server);
+    let mut say = |range: std::ops::Range<u32>| {
+        for n in range {
+            conn.request("POST", "/pub/answer", &[], &format!("token {n}"));
+        }
+    };
+    say(0..5);
+    let before = stream.data(4);
+    let last = stream.event().expect("an event");
+    drop(stream);
+    say(5..1_500);
+    let mut again = Stream::open(&server, "/sub/answer", &[("Last-Event-ID", &last.id)]);
+    let after = again.data(1_495);
+    let all: Vec<String> = (0..1_500).map(|n| format!("token {n}")).collect();
+    assert_eq!([before, vec![last.data], after].concat(), all);
+}

@@ -116,3 +116,40 @@ fn a_gap_with_nothing_behind_it_is_told_by_poll() {
         "{told}"
     );
 }
+
+#[test]
+fn history_prints_what_is_kept_and_ends() {
+    let server = Server::start();
+    for n in 0..300 {
+        publish(&server, "long/a b", format!("{n}"));
+    }
+    let history = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+        command
+            .arg("history")
+            .args(args)
+            .args(["--server", &server.url("")]);
+        command.env_remove("RUST_LOG").stdin(Stdio::null());
+        command.output().expect("it runs")
+    };
+    let lines = |range: std::ops::Range<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
+    // More than one page.
+    let all = history(&["long/a b"]);
+    assert_eq!(said(&all), (&lines(0..300)[..], ""));
+    let some = history(&["long/a b", "--since", "-200", "--limit", "150"]);
+    assert_eq!(said(&some), (&lines(100..250)[..], ""));
+    let one = history(&["long/a b", "--limit", "1", "--json"]);
+    let message: serde_json::Value = serde_json::from_slice(&one.stdout).expect("JSON");
+    assert_eq!(
+        (&message["data"], &message["topic"]),
+        (&"0".into(), &"long/a b".into())
+    );
+    assert!(
+        message["id"].is_string() && message["time"].is_number(),
+        "{message}"
+    );
+    assert_eq!(said(&history(&["other"])), ("", ""));
+    let bad = history(&["a", "--since", "never"]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(said(&bad).1.contains("since="), "{:?}", said(&bad));
+}

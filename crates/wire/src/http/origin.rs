@@ -94,6 +94,20 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
         && their_port.unwrap_or(default_port) == our_port.unwrap_or(default_port)
 }
 
+/// Whether two origins differ in nothing but the name of the loopback: `http://localhost:3000` and `http://127.0.0.1:3000`.
+pub fn is_alias(one: &[u8], other: &[u8]) -> bool {
+    let parts = |origin| {
+        let normal = normal(origin)?;
+        let (scheme, authority) = normal.split_once("://")?;
+        let (name, port) = split(authority.as_bytes())?;
+        is_loopback_host(name).then(|| (String::from(scheme), name.to_vec(), port))
+    };
+    let (Some(one), Some(other)) = (parts(one), parts(other)) else {
+        return false;
+    };
+    (one.0, one.2) == (other.0, other.2) && one.1 != other.1
+}
+
 /// Whether a value of `Sec-Fetch-Site` says that a page of another origin sent the request: `same-site` is one of another port or
 /// another name of the same domain. Other values, later ones too, say nothing (W3C Fetch Metadata, section 2.3).
 pub fn is_elsewhere(site: &[u8]) -> bool {

@@ -51,6 +51,8 @@ pub struct Group {
     pub serial: u32,
     /// The part that joined last.
     first: u32,
+    /// Of each topic it began with so many of the newest messages; 0: it began otherwise.
+    pub newest: u32,
     /// By partition; empty when all are live.
     positions: Vec<At>,
 }
@@ -112,13 +114,15 @@ impl Filtered {
         self.parts.len()
     }
 
-    /// Begins a group without filters, live in all partitions; returns its serial.
-    pub fn add_group(&mut self) -> u32 {
+    /// Begins a group without filters, live in all partitions; returns its serial. `newest`: with how many messages of each topic it
+    /// begins, or 0.
+    pub fn add_group(&mut self, newest: u32) -> u32 {
         let serial = self.serials;
         self.serials += 1;
         self.groups.push(Group {
             serial,
             first: NONE,
+            newest,
             positions: Vec::new(),
         });
         serial

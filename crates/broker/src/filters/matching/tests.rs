@@ -75,7 +75,7 @@ proptest! {
             let group = |index: prop::sample::Index| plain.keys().copied().nth(index.index(plain.len().max(1)));
             match act {
                 Act::Begin(parts) => {
-                    let serial = filtered.add_group();
+                    let serial = filtered.add_group(0);
                     prop_assert!(plain.keys().all(|former| *former < serial));
                     let mut list = Vec::new();
                     for _ in 0..parts {
@@ -165,7 +165,7 @@ proptest! {
 #[test]
 fn partitions_in_which_a_group_is_behind_have_turns() {
     let mut filtered = Filtered::default();
-    let serial = filtered.add_group();
+    let serial = filtered.add_group(0);
     let at = |live, offset| At {
         live,
         offset,

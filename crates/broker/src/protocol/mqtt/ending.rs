@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
 
-use crate::base::strangers::Stranger;
+use crate::base::notices::Notice;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, FRAMED};
@@ -65,8 +65,8 @@ impl Front {
     /// no word for most reasons, and no user sees the codes of 5.0.
     pub(in crate::protocol) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
         self.stats.mqtt_refused += 1;
-        let strangers = self.gate.strangers();
-        strangers.refused_since(Stranger::Mqtt, reason, name);
+        let notices = self.gate.notices();
+        notices.met_since(Notice::Mqtt, reason, name);
     }
 
     /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.

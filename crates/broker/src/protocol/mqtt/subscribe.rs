@@ -284,6 +284,7 @@ impl Front {
             most: u32::MAX,
             deflate: false,
             again,
+            once: false,
             retained,
             client,
             party: self.party(to.slot),

@@ -55,6 +55,7 @@ impl Front {
                 most,
                 deflate,
                 again: true,
+                once: false,
                 retained: false,
                 client: Client::NOBODY,
                 party: self.party(slot),

@@ -1,7 +1,7 @@
 //! A home's answer to an attach: a page for the request or the stream that waits for it, or a refusal.
 
 use crate::conn::io::Io;
-use crate::conn::{COUNTED, EVENTS, State, UPGRADE};
+use crate::conn::{COUNTED, EVENTS, HISTORY, State, UPGRADE};
 use crate::mail::{Attached, Frames, Page, ReplyTo};
 use crate::protocol::front::Front;
 use crate::protocol::why::Why;
@@ -57,7 +57,9 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
+        if self.conns.get(slot).wants(HISTORY) {
+            self.history_page(slot, topic, page, frames, io);
+        } else if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
             self.poll_page(slot, topic, part, page, frames, io);
         } else {
             self.stream_page(slot, topic, part, page, frames, io);
@@ -77,6 +79,10 @@ impl Front {
             return;
         }
         let stream = row.wants(UPGRADE) || row.wants(EVENTS);
+        if row.wants(HISTORY) {
+            self.conns.drop_extra(slot);
+        }
+        let row = self.conns.get(slot);
         match attached {
             Attached::Gone if row.wants(UPGRADE) => {
                 self.begin_stream(slot, io);

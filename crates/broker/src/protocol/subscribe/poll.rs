@@ -266,6 +266,7 @@ impl Front {
             most: 1,
             deflate: false,
             again: true,
+            once: false,
             retained: false,
             client: Client::NOBODY,
             party: self.party(slot),

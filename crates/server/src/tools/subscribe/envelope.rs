@@ -15,6 +15,9 @@ pub struct Envelope<'a> {
     pub id: Option<String>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     topic: Option<Cow<'a, str>>,
+    /// When it was published, in Unix seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<u64>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     content_type: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,10 +61,10 @@ mod tests {
 
     #[test]
     fn lines() {
-        let text = br#"{"topic":"a","id":"1:2","content_type":"text/plain","data":"x\ny","new":1}"#;
+        let text = br#"{"topic":"a","id":"1:2","time":7,"content_type":"text/plain","data":"x\ny","new":1}"#;
         let envelope = Envelope::parse(text).unwrap();
         assert_eq!(envelope.line(false).unwrap(), b"x\ny\n");
-        let json = r#"{"id":"1:2","topic":"a","content_type":"text/plain","data":"x\ny"}"#;
+        let json = r#"{"id":"1:2","topic":"a","time":7,"content_type":"text/plain","data":"x\ny"}"#;
         assert_eq!(
             String::from_utf8(envelope.line(true).unwrap()).unwrap(),
             format!("{json}\n")

@@ -5,7 +5,7 @@
 //! cannot change (4xx, a deleted topic) ends the program with the server's reason. A server that
 //! cannot be reached at the start ends it too; later it is tried until it answers.
 
-mod envelope;
+pub(super) mod envelope;
 mod poll;
 mod session;
 mod sse;
@@ -57,7 +57,7 @@ pub struct SubArgs {
     #[arg(required = true, value_name = "TOPIC", value_parser = values::line)]
     pub topics: Vec<String>,
 
-    /// Print each message as a JSON object: id, topic, content_type, and data or data_base64
+    /// Print each message as a JSON object: id, topic, time, content_type, and data or data_base64
     #[arg(long)]
     pub json: bool,
 

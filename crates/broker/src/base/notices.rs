@@ -1,0 +1,83 @@
+//! Names for the operator's log: of each kind, the first site, packet or topic that was met since the operator last asked.
+//!
+//! Invariant: however often it happens, one name of each kind is made, and kept until it is taken.
+
+use alloc::string::String;
+
+/// Longest name, in bytes: the client chooses the name.
+const NAME_BYTES_MAX: usize = 100;
+
+/// What an operator is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A `Host` that is not the loopback, where only the loopback is answered.
+    Host,
+    /// An `Origin` that may not do what it asked for.
+    Origin,
+    /// An `Origin` whose pages may not read the answer that was sent.
+    Reader,
+    /// What a client of MQTT asked for and was refused, for another reason than its rights.
+    Mqtt,
+    /// A topic whose log no longer had what its subscriber was to get.
+    ShortLog,
+}
+
+/// The names that are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Notices([Option<String>; 5]);
+
+impl Notices {
+    /// This one was met.
+    pub fn met(&mut self, kind: Notice, name: &[u8]) {
+        self.met_since(kind, "", name);
+    }
+
+    /// Whether one of this kind waits to be taken.
+    pub fn has(&self, kind: Notice) -> bool {
+        self.0[kind as usize].is_some()
+    }
+
+    /// The same; the kept name begins with the reason.
+    pub fn met_since(&mut self, kind: Notice, reason: &str, name: &[u8]) {
+        self.0[kind as usize].get_or_insert_with(|| {
+            let plain = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
+            reason.chars().chain(plain).collect()
+        });
+    }
+
+    /// Takes the kept name; the next one that is met sets another.
+    pub fn take(&mut self, kind: Notice) -> Option<String> {
+        self.0[kind as usize].take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_name_is_kept_until_it_is_taken() {
+        let mut notices = Notices::default();
+        notices.met(Notice::Host, b"a.example");
+        notices.met(Notice::Host, b"b.example");
+        notices.met(Notice::Origin, b"null");
+        assert_eq!(notices.take(Notice::Host).as_deref(), Some("a.example"));
+        assert_eq!(notices.take(Notice::Host), None);
+        notices.met(Notice::Host, b"c.example");
+        assert_eq!(notices.take(Notice::Host).as_deref(), Some("c.example"));
+        assert_eq!(notices.take(Notice::Origin).as_deref(), Some("null"));
+        notices.met_since(Notice::Mqtt, "too long: ", b"a\x85");
+        let kept = notices.take(Notice::Mqtt);
+        assert_eq!(kept.as_deref(), Some(r"too long: a\x85"));
+    }
+
+    #[test]
+    fn a_name_is_short_and_steers_nobody_s_terminal() {
+        let mut notices = Notices::default();
+        notices.met(Notice::Origin, b"\x1b[2J\xe2\x80\xae\r\n");
+        let name = notices.take(Notice::Origin);
+        assert_eq!(name.as_deref(), Some(r"\x1b[2J\xe2\x80\xae\r\n"));
+        notices.met(Notice::Origin, &[0xff; 8_000]);
+        assert_eq!(notices.take(Notice::Origin).unwrap().len(), 100);
+    }
+}

@@ -1,0 +1,57 @@
+//! Logs that no longer had what a subscriber was to get: they are counted, and the operator is told of one, with the setting that
+//! made it so short.
+
+use alloc::format;
+use alloc::string::String;
+
+use super::Home;
+use super::row::KEEPS;
+use crate::base::notices::Notice;
+use crate::base::rules::Rules;
+use crate::base::settings::Keep;
+
+impl Home {
+    /// A subscriber of this topic is told that messages are lost, since the topic's log no longer has them.
+    pub(super) fn log_was_short(&mut self, id: u32, rules: &Rules) {
+        self.stats.short_logs += 1;
+        if self.notices.has(Notice::ShortLog) {
+            return;
+        }
+        let setting = self.shortened_by(id, rules);
+        let name = self.names.get(self.rows.get(id).name);
+        self.notices.met_since(Notice::ShortLog, &setting, name);
+    }
+
+    /// The setting that the log of a topic has reached, and its value. A log that has reached none was shortened by age; or it was emptied,
+    /// which nobody notes.
+    fn shortened_by(&self, id: u32, rules: &Rules) -> String {
+        let row = self.rows.get(id);
+        let rule = rules.get(row.rule);
+        let log = &self.partitions[self.place_of(row)].log;
+        let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
+        // The next message would have been one too many.
+        let next = bytes / count.max(1) as usize;
+        let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
+        let budget = self.log_bytes_max;
+        match rule.keep {
+            Keep::Latest if count >= rule.keys_max => {
+                format!("rule.keys_max = {} {of_rule}", rule.keys_max)
+            }
+            Keep::Log if count >= rule.log_messages && !row.has(KEEPS) => {
+                format!("rule.log_messages = {} {of_rule}", rule.log_messages)
+            }
+            _ if bytes + next > rule.log_bytes => {
+                format!("rule.log_bytes = {} {of_rule}", rule.log_bytes)
+            }
+            _ if self.log_bytes() + next + budget / 64 > budget => {
+                String::from("limits.log_bytes, topic ")
+            }
+            _ => format!("rule.log_age_s = {} {of_rule}", rule.log_age_s),
+        }
+    }
+
+    /// Takes the name of a topic whose log was too short, if one was since the last time.
+    pub(crate) fn take_short_log(&mut self) -> Option<String> {
+        self.notices.take(Notice::ShortLog)
+    }
+}

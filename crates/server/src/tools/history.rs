@@ -1,0 +1,111 @@
+//! `crore history`: prints what a topic keeps, one line for each message, and ends.
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::flags::TlsFlags;
+use super::subscribe::envelope::Envelope;
+use super::values;
+use crate::client::http::Connection;
+use crate::client::server::{DEFAULT_SERVER, Server, TOKEN_VARIABLE};
+use crate::stdout;
+
+/// Longest answer, in bytes: a page of messages, or one of the largest that a server may be set to take, in base64 or escaped.
+const MAX_BYTES: usize = 64 << 20;
+
+/// Arguments of `crore history`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+It needs the right to subscribe. How much a topic keeps is a setting (rule.log_bytes, rule.log_age_s, rule.log_messages).
+
+Examples:
+  crore history chat/lobby                           all that is kept
+  crore history chat/lobby --since -20               the newest twenty
+  crore history chat/lobby --json                    with id, time and content type")]
+pub struct HistoryArgs {
+    /// The topic, such as chat/lobby
+    #[arg(value_name = "TOPIC", value_parser = values::line)]
+    pub topic: String,
+
+    /// Print each message as a JSON object: id, topic, time, content_type, and data or data_base64
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print at most N messages
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+
+    /// Where to begin: oldest, -N for the newest N, or the id of a message to begin after
+    #[arg(
+        long,
+        value_name = "POSITION",
+        default_value = "oldest",
+        allow_hyphen_values = true,
+        value_parser = values::line
+    )]
+    pub since: String,
+
+    /// The server, on port 8800 unless the URL says another; https:// speaks TLS
+    #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
+    pub server: Server,
+
+    #[command(flatten)]
+    pub tls: TlsFlags,
+
+    /// The token that says who you are [default: $CRORE_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+/// Runs `crore history`.
+///
+/// # Errors
+/// The server cannot be reached, or refuses (with its reason), or stdout cannot be written to.
+pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
+    let token = values::token(args.token.as_deref(), TOKEN_VARIABLE)?;
+    let server = args.server.with_token(token);
+    let server = args.tls.apply(server).map_err(anyhow::Error::msg)?;
+    let failed = || format!("{server}: cannot read the history of {}", args.topic);
+    let (mut since, mut left) = (args.since.clone(), args.limit.unwrap_or(u64::MAX));
+    loop {
+        let target = server.history_target(&args.topic, &since, left);
+        let page = page(&server, &target).with_context(failed)?;
+        if page.lost {
+            tracing::warn!("messages before the next one are lost");
+        }
+        let messages: Vec<Envelope> = serde_json::from_slice(&page.body)
+            .context("the answer is not a JSON array of messages")
+            .with_context(failed)?;
+        for message in &messages {
+            stdout::print(&message.line(args.json)?)?;
+        }
+        left = left.saturating_sub(messages.len() as u64);
+        match messages.last().and_then(|last| last.id.clone()) {
+            Some(last) if page.more && left > 0 => since = last,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// An answer.
+struct Page {
+    body: Vec<u8>,
+    more: bool,
+    lost: bool,
+}
+
+fn page(server: &Server, target: &str) -> anyhow::Result<Page> {
+    let mut connection = Connection::open(server)?;
+    let head = connection.request(server, "GET", target, &[], None)?;
+    let body = connection.whole_body(MAX_BYTES)?;
+    if head.status != 200 {
+        let reason = String::from_utf8_lossy(&body);
+        let reason = reason.lines().next().unwrap_or_default();
+        bail!("{}: {reason}", head.status_line());
+    }
+    Ok(Page {
+        body,
+        more: head.header("crore-more").is_some(),
+        lost: head.header("crore-gap").is_some(),
+    })
+}

@@ -1,0 +1,227 @@
+//! `GET /history`: what a topic keeps, at once.
+
+use serde_json::Value;
+
+use crate::support::http::{Conn, Response, once};
+use crate::support::{Server, until};
+
+fn publish(server: &Server, topic: &str, data: &str) {
+    assert_eq!(
+        once(server, "POST", &format!("/pub/{topic}"), &[], data).status,
+        202
+    );
+}
+
+fn messages(response: &Response) -> Vec<Value> {
+    assert_eq!(response.status, 200, "{response:?}");
+    let all: Value = serde_json::from_slice(&response.body).expect("JSON");
+    all.as_array().expect("an array").clone()
+}
+
+fn data(messages: &[Value]) -> Vec<&str> {
+    let data = messages.iter().map(|message| message["data"].as_str());
+    data.map(|data| data.expect("text")).collect()
+}
+
+fn get(server: &Server, target: &str) -> Response {
+    once(server, "GET", target, &[], "")
+}
+
+#[test]
+fn a_topics_history_is_an_array_with_positions_and_times() {
+    let server = Server::start();
+    let none = get(&server, "/history/chat");
+    assert_eq!(messages(&none).len(), 0);
+    for data in ["one", "two", "three"] {
+        publish(&server, "chat", data);
+    }
+    let all = get(&server, "/history/chat");
+    let all = messages(&all);
+    assert_eq!(data(&all), ["one", "two", "three"]);
+    for message in &all {
+        assert_eq!(message["topic"], "chat");
+        assert!(
+            message["time"]
+                .as_u64()
+                .is_some_and(|time| time > 1_600_000_000),
+            "{message}"
+        );
+    }
+    // A position is one for any transport.
+    let second = all[1]["id"].as_str().expect("a position");
+    let rest = get(&server, &format!("/history/chat?since={second}"));
+    assert_eq!(data(&messages(&rest)), ["three"]);
+    let poll = get(&server, &format!("/sub/chat?since={second}"));
+    assert_eq!(poll.text().trim(), "three");
+    let newest = get(&server, "/history?topic=chat&since=-2");
+    assert_eq!(data(&messages(&newest)), ["two", "three"]);
+    // Nobody subscribed.
+    let info = once(
+        &server,
+        "GET",
+        "/pub/chat",
+        &[("Accept", "application/json")],
+        "",
+    );
+    assert!(
+        info.text().contains("\"subscribers\": 0"),
+        "{}",
+        info.text()
+    );
+    // A topic that nobody made is not made by a look at it.
+    assert_eq!(messages(&get(&server, "/history/other")).len(), 0);
+    assert_eq!(get(&server, "/pub/other").status, 404);
+}
+
+#[test]
+fn a_history_that_is_known_already_is_304() {
+    let server = Server::start();
+    publish(&server, "chat", "one");
+    publish(&server, "chat", "two");
+    let target = "/history/chat?since=-5";
+    let first = get(&server, target);
+    let tag = first.header("etag").expect("a tag");
+    for tag in [
+        &tag,
+        &format!("W/{tag}"),
+        &format!("\"x\", {tag}"),
+        &tag.replace("\"", ""),
+    ] {
+        let again = once(&server, "GET", target, &[("If-None-Match", tag)], "");
+        assert_eq!((again.status, again.body.len()), (304, 0), "{tag}");
+        assert_eq!(again.header("etag"), first.header("etag"));
+    }
+    // Whatever changes the answer changes the tag.
+    for other in ["/history/chat?since=-1", "/history/chat?since=-5&limit=1"] {
+        let other = once(&server, "GET", other, &[("If-None-Match", &tag)], "");
+        assert_eq!(messages(&other).len(), 1);
+    }
+    publish(&server, "chat", "three");
+    let changed = once(&server, "GET", target, &[("If-None-Match", &tag)], "");
+    assert_eq!(data(&messages(&changed)), ["one", "two", "three"]);
+    let head = once(&server, "HEAD", target, &[], "");
+    assert_eq!((head.status, head.body.len()), (200, 0), "{head:?}");
+    assert_eq!(head.header("etag"), changed.header("etag"));
+}
+
+#[test]
+fn a_long_history_comes_page_by_page() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    let text = "x".repeat(1_000);
+    for n in 0..300 {
+        let status = conn
+            .request("POST", "/pub/long", &[], &format!("{n} {text}"))
+            .status;
+        assert_eq!(status, 202);
+    }
+    // 300 kB are more than a log keeps by default.
+    let (mut since, mut all, mut pages) = ("oldest".to_string(), Vec::new(), 0);
+    loop {
+        let page = conn.request("GET", &format!("/history/long?since={since}"), &[], "");
+        let read = messages(&page);
+        assert!(page.body.len() < 80 << 10, "{}", page.body.len());
+        pages += 1;
+        since = read.last().expect("some")["id"]
+            .as_str()
+            .expect("a position")
+            .into();
+        all.extend(read);
+        if page.header("crore-more").is_none() {
+            break;
+        }
+    }
+    assert!(pages > 3, "{pages}");
+    let numbers = all.iter().map(|message| {
+        let data = message["data"].as_str().expect("text");
+        data.split(' ')
+            .next()
+            .expect("a number")
+            .parse::<u32>()
+            .expect("a number")
+    });
+    let numbers: Vec<u32> = numbers.collect();
+    assert_eq!(
+        numbers,
+        (300 - numbers.len() as u32..300).collect::<Vec<_>>()
+    );
+    assert!((200..260).contains(&numbers.len()), "{}", numbers.len());
+    let two = conn.request("GET", "/history/long?limit=2", &[], "");
+    assert_eq!(messages(&two).len(), 2);
+    assert_eq!(two.header("crore-more").as_deref(), Some("true"));
+}
+
+#[test]
+fn what_a_history_no_longer_has_is_told() {
+    let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");
+    publish(&server, "chat", "0");
+    let first = messages(&get(&server, "/history/chat"));
+    let position = first[0]["id"].as_str().expect("a position").to_string();
+    for n in 1..=3 {
+        publish(&server, "chat", &n.to_string());
+    }
+    let target = format!("/history/chat?since={position}");
+    let gap = get(&server, &target);
+    assert!(gap.header("crore-gap").is_some(), "{gap:?}");
+    assert_eq!(data(&messages(&gap)), ["2", "3"]);
+    assert!(get(&server, "/history/chat").header("crore-gap").is_none());
+    // The operator reads which setting it was, once.
+    get(&server, &target);
+    until("it is in the log", || {
+        server.log().matches("rule.log_messages = 2").count() == 1
+    });
+    assert_eq!(once(&server, "DELETE", "/pub/chat", &[], "").status, 200);
+    assert_eq!(get(&server, "/history/chat").status, 410);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let server = Server::start();
+    for (target, status, said) in [
+        ("/history/a?since=never", 400, "since="),
+        ("/history/a?limit=0", 400, "limit="),
+        ("/history/a?limit=x", 400, "limit="),
+        ("/history?filter=%23", 400, "filters"),
+        ("/history?topic=a&topic=b", 400, "exactly one topic"),
+        ("/history", 400, ""),
+    ] {
+        let refused = get(&server, target);
+        assert_eq!(refused.status, status, "{target}: {refused:?}");
+        assert!(
+            refused.text().contains(said),
+            "{target}: {}",
+            refused.text()
+        );
+    }
+    let refused = once(&server, "POST", "/history/a", &[], "x");
+    assert_eq!(refused.status, 405);
+    assert!(refused.lists("allow", "GET"), "{refused:?}");
+}
+
+#[test]
+fn a_history_needs_the_right_to_subscribe() {
+    let server =
+        Server::with("[access]\n[access.anonymous]\npublish = [\"#\"]\nsubscribe = [\"open/#\"]\n");
+    for topic in ["open/a", "shut/a"] {
+        publish(&server, topic, "x");
+    }
+    assert_eq!(messages(&get(&server, "/history/open/a")).len(), 1);
+    let refused = get(&server, "/history/shut/a");
+    assert!([401, 403].contains(&refused.status), "{refused:?}");
+}
+
+/// Requests behind it on the same connection are answered in order, whichever shards keep their topics.
+#[test]
+fn histories_are_answered_in_their_order() {
+    let server = Server::start();
+    for n in 0..20 {
+        publish(&server, &format!("t/{n}"), &n.to_string());
+    }
+    let mut conn = Conn::open(&server);
+    for n in 0..20 {
+        conn.ask("GET", &format!("/history/t/{n}"), &[], "");
+    }
+    for n in 0..20 {
+        assert_eq!(data(&messages(&conn.response())), [n.to_string()]);
+    }
+}
