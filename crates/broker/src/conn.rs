@@ -192,6 +192,10 @@ impl Row {
             State::Draining => Transport::Closing,
         }
     }
+    /// Whether a home is to tell it what a topic keeps.
+    pub fn waits_for_history(&self) -> bool {
+        self.state == State::Waiting && self.wants(HISTORY)
+    }
     /// Whether all bits of `flag` are set.
     #[inline]
     pub fn is(&self, flag: u8) -> bool {

@@ -246,12 +246,12 @@ impl Home {
             bytes: 0,
         };
         let (mut head, mut visits) = (reader.start, 0);
-        let begun = self.steps();
+        let begun = self.steps.count();
         let at_head = loop {
             // To find out which messages are among the newest costs as much as to read them.
             let steps = match reader.newest {
                 0 => 0,
-                _ => (self.steps() - begun) as usize,
+                _ => (self.steps.count() - begun) as usize,
             };
             if visits + steps >= self.pace.page_visits {
                 // The next page goes on behind what was looked at last.

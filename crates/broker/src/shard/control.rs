@@ -16,7 +16,7 @@ impl Shard {
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
             Control::Notice(Notice::ShortLog) => {
-                let home = self.front.home.as_mut();
+                let home = self.home.as_mut();
                 Report::Notice(home.and_then(|home| home.take_short_log()))
             }
             Control::Notice(kind) => Report::Notice(self.front.gate.notices().take(kind)),

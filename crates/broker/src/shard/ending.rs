@@ -39,6 +39,10 @@ impl Shard {
             let Some(slot) = self.front.topics.member(topic, place) else {
                 continue;
             };
+            if self.front.conns.get(slot).waits_for_history() {
+                // Its page is on the way, and says what became of the topic.
+                continue;
+            }
             if !gone {
                 self.front.end_for(slot, Why::Displaced, io);
             } else if !self.gone_early(slot, topic) {

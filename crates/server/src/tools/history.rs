@@ -73,7 +73,7 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
         if page.lost {
             tracing::warn!("messages before the next one are lost");
         }
-        let messages: Vec<Envelope> = serde_json::from_slice(&page.body)
+        let messages: Vec<Envelope<'_>> = serde_json::from_slice(&page.body)
             .context("the answer is not a JSON array of messages")
             .with_context(failed)?;
         for message in &messages {

@@ -1,7 +1,7 @@
 //! A home's answer to an attach: a page for the request or the stream that waits for it, or a refusal.
 
 use crate::conn::io::Io;
-use crate::conn::{COUNTED, EVENTS, HISTORY, State, UPGRADE};
+use crate::conn::{COUNTED, EVENTS, State, UPGRADE};
 use crate::mail::{Attached, Frames, Page, ReplyTo};
 use crate::protocol::front::Front;
 use crate::protocol::why::Why;
@@ -57,7 +57,7 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        if self.conns.get(slot).wants(HISTORY) {
+        if self.conns.get(slot).waits_for_history() {
             self.history_page(slot, topic, page, frames, io);
         } else if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
             self.poll_page(slot, topic, part, page, frames, io);
@@ -79,7 +79,7 @@ impl Front {
             return;
         }
         let stream = row.wants(UPGRADE) || row.wants(EVENTS);
-        if row.wants(HISTORY) {
+        if row.waits_for_history() {
             self.conns.drop_extra(slot);
         }
         let row = self.conns.get(slot);
