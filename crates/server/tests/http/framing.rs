@@ -252,5 +252,5 @@ fn requests_in_one_segment_are_answered_in_order() {
         assert_eq!(conn.response().text(), number.to_string());
         assert_eq!(conn.response().status, 404);
     }
-    assert_eq!(info(&server, "news")["messages"], 10);
+    assert_eq!(info(&server, "news")["messages"], 50);
 }

@@ -149,7 +149,7 @@ fn the_log_keeps_what_its_rule_says() {
             publish(&server, topic, number.to_string());
         }
     }
-    assert_eq!(info(&server, "many")["messages"], 10, "the default");
+    assert_eq!(info(&server, "many")["messages"], 12, "the default");
     assert_eq!(info(&server, "few/x")["messages"], 3);
     assert_eq!(info(&server, "none")["messages"], 0);
     assert_eq!(

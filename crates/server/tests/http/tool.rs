@@ -121,7 +121,7 @@ fn a_gap_with_nothing_behind_it_is_told_by_poll() {
 fn history_prints_what_is_kept_and_ends() {
     let server = Server::start();
     for n in 0..300 {
-        publish(&server, "long/a b", format!("{n}"));
+        publish(&server, "long/a%20b", format!("{n}"));
     }
     let history = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));

@@ -193,7 +193,7 @@ fn a_message_comes_with_what_its_publisher_said() {
     let link = asks(&mut town, "/sub/x", GET);
     assert!(take(&mut town, link).contains("Content-Type: application/octet-stream\n"));
     let envelope = ask(all, "/sub/x?envelope=json");
-    let json = r#"{"topic":"x","id":"17-7","time":9,"content_type":"text/csv","event":"ev","key":"k","data":"abc"}"#;
+    let json = r#"{"topic":"x","id":"17-7","time":1800000000,"content_type":"text/csv","event":"ev","key":"k","data":"abc"}"#;
     assert_eq!(
         envelope,
         message(

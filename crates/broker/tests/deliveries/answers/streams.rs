@@ -107,7 +107,7 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
     );
     let lost = "\"gap\":\"messages before this position are lost\"";
     let notice = meta(&format!("{{{lost},\"topic\":\"short/1\",\"id\":\"17-3\"}}"));
-    let two = meta("{\"topic\":\"short/1\",\"id\":\"17-4\",\"data\":\"two\"}");
+    let two = meta("{\"topic\":\"short/1\",\"id\":\"17-4\",\"time\":1800000000,\"data\":\"two\"}");
     assert_eq!(
         answer(&format!("{target}&envelope=json"), UPGRADE),
         format!("{SWITCHING}\n{notice}{two}")
