@@ -394,7 +394,7 @@ fn walk_tails(walk: &mut Walk, server: &Server) {
 
 #[test]
 fn a_purge_takes_all_of_a_log_that_one_turn_does_not() {
-    let server = Server::with_admin("[[rule]]\nmatch = '#'\nlog_messages = 10000\n");
+    let server = Server::with_admin("[[rule]]\nmatch = '#'\nlog_bytes = '1 MiB'\n");
     let lines = "{\"topic\":\"a\",\"data\":\"x\"}\n".repeat(9_000);
     let (data, admin) = (server.address(), server.admin());
     let headers = format!("Host: {data}\r\nContent-Type: application/x-ndjson\r\n");

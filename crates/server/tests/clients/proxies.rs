@@ -137,10 +137,16 @@ impl Front {
             port,
             root,
         };
+        // A certificate of its own is there a moment after its root.
         until(&format!("{command:?}"), || {
             let ended = front.child.try_wait().expect("its state");
             assert!(ended.is_none(), "{command:?}: {ended:?}\n{}", front.log());
-            TcpStream::connect(("127.0.0.1", port)).is_ok() && front.root.exists()
+            let is_open = TcpStream::connect(("127.0.0.1", port)).is_ok() && front.root.exists();
+            is_open
+                && front
+                    .try_curl(&["-o", "/dev/null", &url("/")])
+                    .status
+                    .success()
         });
         front
     }
