@@ -120,8 +120,8 @@ impl Shard {
 
     /// Changes how much a turn does.
     pub fn set_pace(&mut self, pace: Pace) {
-        self.front.pace = pace;
-        self.front.begin_work();
+        self.front.work.pace = pace;
+        self.front.work.begin();
         self.front.lanes.under_way_max = pace.turns_under_way;
         self.front.lanes.ask_bytes = pace.ask_bytes;
         if let Some(home) = &mut self.home {
@@ -248,7 +248,7 @@ impl Shard {
             Input::Tick => {
                 self.tick(io);
                 // However many rows the tick looks at, each turn serves some input.
-                self.front.begin_work();
+                self.front.work.begin();
             }
         }
         self.front.end_missed(about, io);
@@ -261,7 +261,7 @@ impl Shard {
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.front.set_now(now);
         let now = self.front.now;
-        self.front.begin_work();
+        self.front.work.begin();
         // Once a turn: a snapshot of a million topics is many turns.
         self.front.ask_pages();
         let forgets = match &mut self.home {
@@ -273,7 +273,7 @@ impl Shard {
         }
         // First, and not the whole budget: no delivery of this turn's frames is under way yet.
         self.go_on(io);
-        let mut visits = self.front.visits();
+        let mut visits = self.front.work.visits();
         let mut more_news;
         loop {
             let lanes = &mut self.front.lanes;
@@ -287,7 +287,7 @@ impl Shard {
             }
             self.front.end_broken(io);
             self.take_own_asks();
-            let waits = !self.has_more() || self.front.is_half_spent();
+            let waits = !self.has_more() || self.front.work.is_half_spent();
             if waits
                 && !self.front.lanes.has_own()
                 && !self.home.as_ref().is_some_and(Home::has_news)
@@ -313,7 +313,7 @@ impl Shard {
         self.front
             .charge_turn(self.home.as_mut(), self.commits.bytes(), io);
         let relieves = self.front.relieve(&mut self.sessions, io);
-        self.front.begin_work();
+        self.front.work.begin();
         relieves
             || more_news
             || forgets

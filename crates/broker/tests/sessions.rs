@@ -253,3 +253,19 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
         assert_eq!(shard.accounts().keepers, 0);
     }
 }
+
+/// What a client sends with one write is done in its order, whether the topic has its home beside the client or elsewhere.
+#[test]
+fn a_client_gets_what_it_publishes_behind_its_subscription() {
+    let mut pair = Pair::new(Settings::default());
+    let (_, link) = client(&mut pair);
+    for home in [0, 1] {
+        let topic = topic_at(home, "t");
+        pair.say(link, [subscribe(&topic), publish(&topic, false)].concat());
+        pair.settle();
+        pair.say(link, release());
+        let mut told = pair.told(link);
+        told.retain(|packet| packet == "Publish");
+        assert_eq!(told.len(), usize::from(home) + 1, "home {home}");
+    }
+}

@@ -97,17 +97,14 @@ impl Front {
         let Some(conn) = self.queues.next_resumed() else {
             return false;
         };
-        let before = self.steps();
+        let before = self.work.count();
         self.work.steps.add(1);
         if self.conns.is_current(conn) {
-            let share = u64::from(self.pace.steps_per_turn) / SHARES;
-            // At least one step, even where the budget is spent.
-            let steps = self.steps();
-            self.work.quantum = self.work.until.min(steps + share).max(steps + 1);
+            self.work.begin_share(SHARES);
             self.resume(conn, home, io);
-            self.work.quantum = self.work.until;
+            self.work.end_share();
         }
-        let did = self.steps() - before;
+        let did = self.work.count() - before;
         self.queues.did(did);
         true
     }

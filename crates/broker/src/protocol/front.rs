@@ -7,7 +7,6 @@ use alloc::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::{PartitionId, ShardId};
-use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
 use crate::base::time::{Now, Wall};
 use crate::budget::purse::Purse;
@@ -26,6 +25,7 @@ use crate::protocol::mqtt::farewells::Farewells;
 use crate::protocol::queues::Queues;
 use crate::protocol::run::Run;
 use crate::protocol::scratch::Scratch;
+use crate::protocol::work::Work;
 use crate::store::shared::Forms;
 use crate::store::slab::NONE;
 
@@ -55,34 +55,17 @@ pub struct Front {
     pub(super) ending: Ending,
     pub(crate) scratch: Scratch,
     pub(crate) run: Run,
-    pub(crate) pace: Pace,
     pub(crate) stats: Stats,
     /// Clients are being moved off this server.
     pub(crate) drains: bool,
-}
-
-/// The work that a shard may still do.
-#[derive(Debug, Default)]
-pub(crate) struct Work {
-    /// The steps that the shard itself has done.
-    pub steps: Steps,
-    /// Those of its home.
-    pub home: Steps,
-    /// The count of steps at which the budget is spent.
-    pub until: u64,
-    /// The same limit for the connection at hand, among others that wait.
-    pub quantum: u64,
 }
 
 impl Front {
     /// A front of this world, which began at `now`. The home of its shard counts its work in `home`.
     pub(crate) fn new(me: ShardId, world: Arc<World>, home: Steps, now: Now) -> Front {
         let lanes = Lanes::new(me, world.shards as usize);
-        let work = Work {
-            home,
-            ..Work::default()
-        };
-        let mut front = Front {
+        let work = Work::new(home);
+        Front {
             now,
             wall: Wall::default(),
             conns: Connections::new(Purse::new(world.admission.clone(), world.shards as usize)),
@@ -100,13 +83,10 @@ impl Front {
             ending: Ending::default(),
             scratch: Scratch::new(),
             run: Run::default(),
-            pace: Pace::default(),
             stats: Stats::default(),
             drains: false,
             world,
-        };
-        front.begin_work();
-        front
+        }
     }
 
     /// An input comes, or a turn ends, at this moment.
@@ -162,36 +142,6 @@ impl Front {
         }
         self.conns.update_interest(slot, io);
         self.sent_all(slot);
-    }
-
-    /// Steps done since the shard began.
-    #[inline]
-    pub fn steps(&self) -> u64 {
-        self.work.steps.count() + self.work.home.count()
-    }
-
-    /// Resets the budget: the inputs of a turn have one, and its end another.
-    pub(crate) fn begin_work(&mut self) {
-        self.work.until = self.steps() + u64::from(self.pace.steps_per_turn);
-        self.work.quantum = self.work.until;
-    }
-
-    /// Whether the turn has used its budget: further input may wait for the next turn.
-    #[inline]
-    pub fn is_spent(&self) -> bool {
-        self.steps() >= self.work.quantum
-    }
-
-    /// Whether half of what the end of a turn may do is done: the rest is for deliveries.
-    pub(crate) fn is_half_spent(&self) -> bool {
-        self.steps() + u64::from(self.pace.steps_per_turn) / 2 >= self.work.until
-    }
-
-    /// Connections that may be visited at the end of this turn: as the budget allows, and one at least.
-    pub(crate) fn visits(&self) -> u32 {
-        let left = self.work.until.saturating_sub(self.steps());
-        let left = u32::try_from(left).unwrap_or(u32::MAX);
-        self.pace.visits_per_turn.min(left).max(1)
     }
 
     /// Whether clients are being moved off this server.

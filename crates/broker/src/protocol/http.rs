@@ -215,7 +215,7 @@ impl Front {
         if row.state != State::Http || row.outbox != NONE {
             return false;
         }
-        if self.is_spent() {
+        if self.work.is_spent() {
             kept.held = true;
             self.pause(slot, io);
             return false;

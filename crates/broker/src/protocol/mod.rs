@@ -8,7 +8,8 @@
 //! connection, `goodbye` how requests and streams end for them, `live` gives streams their live messages.
 //!
 //! Owners of what the shard has, with fields of their own: `connections` the rows and side rows, `queues` who waits for a turn, `gate`
-//! who may come in, `ending` why connections end, `scratch` buffers, `opening` a response that waits for homes, `census` who holds most.
+//! who may come in, `ending` why connections end, `work` the budget of a turn, `scratch` buffers, `opening` a response that waits for homes,
+//! `census` who holds most.
 
 pub(crate) mod asking;
 pub(crate) mod deliveries;
@@ -57,6 +58,7 @@ pub(crate) mod subscribe;
 mod task;
 pub(crate) mod websocket;
 pub(crate) mod why;
+pub(crate) mod work;
 
 pub use admission::shed;
 

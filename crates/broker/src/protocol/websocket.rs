@@ -103,7 +103,7 @@ impl Front {
                 None => &mut input[at..],
             };
             let publishes = self.conns.get(slot).wants(PUBLISHES);
-            let spent = self.is_spent();
+            let spent = self.work.is_spent();
             let goes_on = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
             if goes_on && (spent || publishes && self.must_stall()) {
                 self.send_reply(slot, io);

@@ -29,7 +29,7 @@ impl Shard {
     /// next turns.
     pub(crate) fn take_asks(&mut self, from: ShardId, asked: Asked) {
         // Mail without asks has nothing to wait for.
-        let spent = !asked.asks.is_empty() && self.front.is_spent();
+        let spent = !asked.asks.is_empty() && self.front.work.is_spent();
         let lane = &mut self.front.lanes.to[from as usize];
         if !lane.waiting.is_empty() || spent {
             return lane.waiting.push_back(asked);
@@ -50,7 +50,7 @@ impl Shard {
     fn all_asked(&mut self, from: ShardId, mut asked: Asked, most: usize) {
         self.front.lanes.read_at = asked.stamp;
         let mut done = 0;
-        while !asked.asks.is_empty() && done < most && (done == 0 || !self.front.is_spent()) {
+        while !asked.asks.is_empty() && done < most && (done == 0 || !self.front.work.is_spent()) {
             self.warm_asks(asked.asks.as_slices().0, &asked.bytes);
             for _ in 0..WARMED {
                 let Some(ask) = asked.asks.pop_front() else {
@@ -59,7 +59,7 @@ impl Shard {
                 self.front.work.steps.add(1);
                 asked.weight -= self.asked(from, ask, &asked.bytes);
                 done += 1;
-                if self.front.is_spent() {
+                if self.front.work.is_spent() {
                     break;
                 }
             }
@@ -124,13 +124,7 @@ impl Shard {
                 return 0;
             }
         };
-        if self.front.world.appends() {
-            return self.append(from, &fact, answer);
-        }
-        let home = self.home.as_mut().expect(HERE);
-        let outcome = home.apply_now(&fact, &mut self.front.around());
-        self.reply(from, answer, outcome);
-        0
+        self.admit(from, &fact, answer)
     }
 
     /// Carries out an ask of a shard that changes nothing that is logged.

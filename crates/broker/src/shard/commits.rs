@@ -42,7 +42,7 @@ impl Shard {
     /// Carries out what has waited for the engine, as far as the turn goes; says whether there was any.
     pub(crate) fn go_on_with_commits(&mut self) -> bool {
         let mut any = false;
-        while !self.front.is_spent() || !any {
+        while !self.front.work.is_spent() || !any {
             let home = &mut self.home;
             let counts = |at, writer, number| match home {
                 Some(home) => home.counts(at, writer, number),
@@ -65,7 +65,7 @@ impl Shard {
     /// records stay in flight.
     pub(crate) fn go_on_with_late(&mut self) -> bool {
         let mut any = false;
-        while self.commits.may_have_late() && (!self.front.is_spent() || !any) {
+        while self.commits.may_have_late() && (!self.front.work.is_spent() || !any) {
             any = true;
             self.front.work.steps.add(1);
             if let Some(waiting) = self.commits.next_late()

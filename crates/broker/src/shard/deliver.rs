@@ -453,7 +453,7 @@ impl Shard {
         budget: &mut u32,
         io: &mut I,
     ) {
-        let before = self.front.steps();
+        let before = self.front.work.count();
         self.front.live(conn, topic, frames, io);
         self.charge_matching(before, budget);
     }
@@ -461,7 +461,7 @@ impl Shard {
     /// What was matched since the shard had done so many steps takes its time, whatever was found.
     #[inline]
     pub(crate) fn charge_matching(&self, before: u64, budget: &mut u32) {
-        let steps = self.front.steps() - before;
+        let steps = self.front.work.count() - before;
         if steps >= STEPS_PER_VISIT {
             let visits = u32::try_from(steps / STEPS_PER_VISIT).unwrap_or(u32::MAX);
             *budget = budget.saturating_sub(visits);

@@ -82,16 +82,23 @@ impl Shard {
         self.commits.push(place, waiting, held, self.front.now);
     }
 
-    /// Admits a fact and appends it to the log. Returns the part of the sender's credit that is given back when it is applied.
-    pub(super) fn append(&mut self, from: ShardId, fact: &Fact<'_>, answer: Answer) -> usize {
+    /// Admits a fact, and applies it at once or has the engine keep it first. Returns the part of the sender's credit that is given back
+    /// when it is applied later.
+    pub(super) fn admit(&mut self, from: ShardId, fact: &Fact<'_>, answer: Answer) -> usize {
         let name = fact.topic().1;
-        let passes = !self.front.world.rules.is_durable(name);
-        let placement = self.front.world.placement();
+        let (world, placement) = (&self.front.world, self.front.world.placement());
+        let appends = world.appends();
+        let passes = appends && !world.rules.is_durable(name);
         let at = placement.place_at_home(placement.partition_of(name));
         if passes && !planted::is(Fault::NoMark) {
             self.mark(at);
         }
         let (home, mut around) = (self.home.as_mut().expect(HERE), self.front.around());
+        if !appends || passes && self.commits.is_free(Place::One(at)) {
+            let outcome = home.apply_now(fact, &mut around);
+            self.reply(from, answer, outcome);
+            return 0;
+        }
         let reserved = match home.reserve(fact, &around) {
             Ok(reserved) => reserved,
             Err(outcome) => {
@@ -99,12 +106,6 @@ impl Shard {
                 return 0;
             }
         };
-        if passes && self.commits.is_free(Place::One(at)) {
-            home.release(reserved, around.now);
-            let outcome = home.pass(fact, &mut around);
-            self.reply(from, answer, outcome);
-            return 0;
-        }
         let client = fact.topic().2;
         let moment = (around.now, home.sequence(at));
         let (weight, once) = match fact {

@@ -41,7 +41,7 @@ impl Shard {
         io: &mut I,
     ) -> bool {
         if d.run.len == 0 {
-            let before = self.front.steps();
+            let before = self.front.work.count();
             self.begin_run(d, frames);
             self.charge_matching(before, budget);
             *budget = budget.saturating_sub((d.run.due.len() / DUE_PER_VISIT) as u32);
@@ -100,7 +100,7 @@ impl Shard {
             *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
             d.run.at += len;
             let all = &d.run.due[d.run.at - len..d.run.at];
-            let before = self.front.steps();
+            let before = self.front.work.count();
             self.front.live_matched(slot, all, &messages, frames, io);
             self.charge_matching(before, budget);
         }
@@ -150,7 +150,7 @@ impl Shard {
             due.clear();
             due.extend(next.iter().map(|member| Due::of(member, 0)));
             self.warm_due(&due);
-            let before = self.front.steps();
+            let before = self.front.work.count();
             for Due { slot, .. } in &due {
                 if !broad.visit(*slot) {
                     continue;
@@ -180,7 +180,7 @@ impl Shard {
         let mut run = core::mem::take(&mut d.run);
         run.due.clear();
         (run.exact, run.at) = (0, 0);
-        let enough = self.front.pace.visits_per_turn as usize;
+        let enough = self.front.work.pace.visits_per_turn as usize;
         while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
             let most = WARMED.min(RUN_MAX - run.len);
             if self.extend_run(&mut run, most, d, frames) == 0 {
@@ -221,7 +221,7 @@ impl Shard {
                 .sets(name, |set| sets.push((message, set)));
             run.len += 1;
         }
-        let enough = self.front.pace.visits_per_turn as usize;
+        let enough = self.front.work.pace.visits_per_turn as usize;
         for all in sets.chunk_by(|a, b| a.0 == b.0) {
             let message = all[0].0;
             let members = all.iter().map(|(_, set)| self.front.matching.members(*set));

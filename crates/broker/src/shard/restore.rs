@@ -213,7 +213,7 @@ impl Shard {
             home, sessions, me, ..
         } = restored;
         assert!(me == self.front.lanes.me, "each has its own");
-        let pace = self.front.pace;
+        let pace = self.front.work.pace;
         sessions.adopt(&self.front.world.admission);
         self.front.work.home = home.steps().clone();
         self.home = Some(*home);

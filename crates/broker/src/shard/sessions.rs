@@ -107,7 +107,7 @@ impl Shard {
         while let Some(at) = self.sessions.due_at(self.front.now) {
             self.front.work.steps.add(1);
             self.end_session(at);
-            if self.front.is_half_spent() {
+            if self.front.work.is_half_spent() {
                 return;
             }
         }

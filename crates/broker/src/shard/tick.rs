@@ -37,7 +37,7 @@ impl Shard {
     }
 
     fn rows_per_tick(&self) -> u32 {
-        let least = self.front.pace.rows_per_tick;
+        let least = self.front.work.pace.rows_per_tick;
         least.max(self.front.conns.end().div_ceil(TICKS_MAX))
     }
 

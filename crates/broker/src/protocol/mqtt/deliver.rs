@@ -155,7 +155,7 @@ impl Front {
             if mqtt.waiting.is_empty() || full || self.conns.get(slot).outbox != NONE {
                 return;
             }
-            if given > 0 && self.is_spent() {
+            if given > 0 && self.work.is_spent() {
                 return self.resume_later(self.conns.id_of(slot));
             }
             given += 1;

@@ -210,7 +210,7 @@ impl Front {
                 self.stop_reading(slot, io);
                 break;
             }
-            if self.is_spent() {
+            if self.work.is_spent() {
                 self.pause(slot, io);
                 break;
             }

@@ -69,7 +69,7 @@ impl Front {
             });
         }
         for (n, (filter, options)) in subscribe.filters.iter().enumerate().skip(done) {
-            if n >= done + FILTERS_AT_ONCE && (self.is_spent() || self.mqtt_must_wait(slot)) {
+            if n >= done + FILTERS_AT_ONCE && (self.work.is_spent() || self.mqtt_must_wait(slot)) {
                 self.mqtt_state(slot).filters_done = n as u16;
                 return Ok(());
             }

@@ -150,7 +150,7 @@ impl Front {
         let (mut rest, first) = (body, batch.number);
         while !rest.is_empty() {
             let done = batch.number - first;
-            if done > 0 && self.is_spent() {
+            if done > 0 && self.work.is_spent() {
                 break;
             }
             if (done as usize).is_multiple_of(WARMED) {
