@@ -5,6 +5,7 @@ set -eu
 program=$1
 out=$2
 here=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p "$out"
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"

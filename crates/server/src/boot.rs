@@ -1,5 +1,5 @@
-//! Starts the shards, prints the addresses that they listen on and the room that this host has, and hands the thread over to the
-//! control plane until a signal asks for the stop.
+//! Starts the shards, logs the addresses and what is kept, and hands the thread over to the control plane until a signal asks for
+//! the stop.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use anyhow::Context as _;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
-use crore_broker::settings::Limits;
+use crore_broker::settings::{Keep, Limits, Rule};
 use crore_broker::{Offsets, Placement, ShardId, World};
 use crore_disk::{Directory, Log};
 use crore_net::kernel::listener::{Listener, SocketOptions};
@@ -19,11 +19,14 @@ use crore_net::{Fd, Inbox, Sender, affinity, mailbox, memory};
 
 use crate::access::{self, Answer};
 use crate::board::{Board, Meter};
-use crate::config::{Effective, ServeArgs};
+use crate::config::{ALL_TOPICS, Effective, ServeArgs};
 use crate::control;
-use crate::doctor::formula;
+use crate::doctor::words::{bytes, count};
+use crate::doctor::{USUAL_CONNECTIONS, formula};
 use crate::life::{self, state};
+use crate::settings::file::{DEFAULT_LISTEN, File, RuleEntry};
 use crate::settings::tls::Tls;
+use crate::settings::units::format_seconds;
 use crate::shard_loop::{Appender, Durable, Letter, Reported, ShardLoop, Start};
 use crate::tls;
 
@@ -80,8 +83,8 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     started.iter().collect::<anyhow::Result<()>>()?;
     drop(held);
     let_go(resumed.ticket, &entry.go)?;
-    say_where(&listen, &file.tls);
     say_room(shards as u64, &world.settings.limits);
+    say_first(&listen, admin_listener.as_ref(), &effective)?;
     control::run(control::Start {
         listener: admin_listener,
         admin: file.admin.clone(),
@@ -252,6 +255,23 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<Lis
     Ok((addresses, held))
 }
 
+/// Tells where the server is, what it keeps, and the first steps.
+fn say_first(
+    listen: &[SocketAddr],
+    admin: Option<&TcpListener>,
+    effective: &Effective,
+) -> anyhow::Result<()> {
+    say_where(listen, &effective.file.tls);
+    if let Some(admin) = admin {
+        tracing::info!("admin port at http://{}", admin.local_addr()?);
+    }
+    say_kept(&effective.file);
+    if effective.source.is_none() {
+        say_how(listen);
+    }
+    Ok(())
+}
+
 /// Tells by which URLs the data ports are reached.
 fn say_where(listen: &[SocketAddr], tls: &Tls) {
     for addr in listen {
@@ -264,24 +284,63 @@ fn say_where(listen: &[SocketAddr], tls: &Tls) {
     }
 }
 
-/// How many connections the limits of this host allow, and what to raise for more.
+/// Tells what of the messages is kept, and where.
+fn say_kept(file: &File) {
+    let for_all = |entry: &&RuleEntry| entry.0.filter == ALL_TOPICS;
+    let rule = file.rules.iter().find(for_all).map(|entry| entry.0.clone());
+    let rule = rule.unwrap_or_default();
+    let most = match rule.keep {
+        Keep::Latest => format!("the latest message of up to {} keys", rule.keys_max),
+        Keep::Log if rule.log_messages == 0 => return,
+        Keep::Log => {
+            let mut most = vec![
+                bytes(rule.log_bytes as u64),
+                format_seconds(rule.log_age_s.into()),
+            ];
+            // By default bytes and age decide.
+            if rule.log_messages < Rule::default().log_messages {
+                let messages = count(rule.log_messages.into());
+                most.insert(0, format!("{messages} messages"));
+            }
+            format!("up to {}", most.join(" and "))
+        }
+    };
+    match file.state.directory() {
+        None => tracing::info!(
+            "keeping {most} of each topic, in memory until a restart (state.directory keeps them on disk)"
+        ),
+        Some(directory) if file.state.is_durable() && rule.durable => {
+            tracing::info!(
+                "keeping {most} of each topic, on disk in {}",
+                directory.display()
+            );
+        }
+        Some(directory) => tracing::info!(
+            "keeping {most} of each topic, in memory, and in {} over a planned restart",
+            directory.display()
+        ),
+    }
+}
+
+/// The first steps, for who runs the program as it comes.
+fn say_how(listen: &[SocketAddr]) {
+    let named = match listen.first() {
+        Some(address) if address.to_string() != DEFAULT_LISTEN => {
+            format!(" --server http://{address}")
+        }
+        _ => String::new(),
+    };
+    tracing::info!("try it: `crore sub news{named}`, and elsewhere `crore pub news Hello{named}`");
+}
+
+/// Warns where few connections have room, and says what to raise.
 fn say_room(shards: u64, limits: &Limits) {
     let by_descriptors = formula::room_by_descriptors(fd_table::limit(), shards);
     let by_shards = limits.connections_per_shard as u64 * shards;
-    let connections_max = limits.connections_max as u64;
-    let (room, raise) = if by_shards < by_descriptors.min(connections_max) {
-        (by_shards, "limits.connections_per_shard binds first")
-    } else if by_descriptors < connections_max {
-        (
-            by_descriptors,
-            "raise RLIMIT_NOFILE (ulimit -n) or --shards for more (`crore doctor` says how far): each shard has a descriptor table of its own",
-        )
-    } else {
-        (connections_max, "limits.connections_max binds first")
-    };
-    tracing::info!(
-        descriptors = by_descriptors,
-        connections_max,
-        "room for {room} connections; {raise}"
-    );
+    let by_settings = by_shards.min(limits.connections_max as u64);
+    if by_descriptors < USUAL_CONNECTIONS.min(by_settings) {
+        tracing::warn!(
+            "room for {by_descriptors} connections only; `crore doctor` says what to raise"
+        );
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::ServeArgs;
@@ -38,10 +38,69 @@ pub struct Cli {
     pub log: Option<String>,
 }
 
+impl Cli {
+    /// The program with all its commands: the flags of each heading in the order of the alphabet, and examples for each.
+    pub fn program() -> clap::Command {
+        fn sorted(command: clap::Command) -> clap::Command {
+            let names: Vec<_> = (command
+                .get_subcommands()
+                .map(|it| it.get_name().to_string()))
+            .collect();
+            let parent = command.get_name().to_string();
+            let below = command.get_after_help().map(ToString::to_string);
+            let examples = below.unwrap_or_default();
+            let command = command.mut_args(|arg| match arg.is_positional() {
+                true => arg,
+                false => arg.display_order(0),
+            });
+            names.into_iter().fold(command, |command, name| {
+                let of_it = format!("{parent} {name} ");
+                let is_of_it = |line: &&str| format!("{line} ").contains(&of_it);
+                let own: Vec<&str> = examples.lines().filter(is_of_it).collect();
+                command.mut_subcommand(name, |it| {
+                    // Those of its parent that are about it.
+                    let it = match it.get_after_help() {
+                        None if !own.is_empty() => {
+                            it.after_help(format!("Examples:\n{}", own.join("\n")))
+                        }
+                        _ => it,
+                    };
+                    sorted(it)
+                })
+            })
+        }
+        sorted(Cli::command())
+    }
+
+    /// The command line of this process; ends the process where that is wrong, or asks for help.
+    pub fn read() -> Cli {
+        let matches = Cli::program().get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
 const BENCH_EXAMPLES: &str = "\
 Examples:
-  crore bench subscribe --help       hold connections and check every message
-  crore bench publish --help         publish to them";
+  crore bench subscribe --connections 1000          hold connections and check every message
+  crore bench publish --duration 10                 publish to them
+  crore bench run million --connections 10000       both with a server of their own
+  crore bench swarm --connections 1000000           clients without kernel sockets
+  crore bench probe http://127.0.0.1:8800/news      how long messages take on a server that runs
+  crore bench report                                a page with plots of recorded results
+  crore bench floor --listen 127.0.0.1:8900         a bare server to compare with";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Install them where the shell looks for them, and begin a new shell. Packages do this.
+
+Examples:
+  crore completions bash > ~/.local/share/bash-completion/completions/crore
+  crore completions zsh > ~/.zfunc/_crore      with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
+  crore completions fish > ~/.config/fish/completions/crore.fish
+  source <(crore completions bash)             in this shell only";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  crore man ~/.local/share/man/man1            then: man crore-sub";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -69,12 +128,14 @@ pub enum Command {
     #[command(after_help = log::EXAMPLES)]
     Log(LogArgs),
     /// Print completions for a shell: bash, zsh, fish and others
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
         /// Which shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Write the man pages into a directory
+    #[command(after_help = MAN_EXAMPLES)]
     Man {
         /// Where to
         directory: PathBuf,
@@ -110,10 +171,20 @@ fn log_filter(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        Cli::program().debug_assert();
+    }
+
+    #[test]
+    fn each_command_shows_an_example() {
+        fn check(command: &clap::Command) {
+            let below = command.get_after_help().map(ToString::to_string);
+            let below = below.unwrap_or_default();
+            assert!(below.contains("Examples:\n"), "{}", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::program());
     }
 }

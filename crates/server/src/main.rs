@@ -25,7 +25,6 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser;
 use cli::{Cli, Command};
 use config::ServeArgs;
 use crore_net::signal::Signals;
@@ -35,7 +34,7 @@ use tracing_subscriber::EnvFilter;
 static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read();
     let from_environment = std::env::var(EnvFilter::DEFAULT_ENV).ok();
     let filter = cli
         .log
@@ -86,7 +85,7 @@ fn serve(args: &ServeArgs, filter: &str) -> anyhow::Result<()> {
     let effective = config::load(args)?;
     match &effective.source {
         Some(path) => tracing::info!(file = %path.display(), "settings read"),
-        None => tracing::info!("no ./{}: built-in defaults", config::DEFAULT_FILE),
+        None => tracing::info!("no ./{}: the built-in settings hold", config::DEFAULT_FILE),
     }
     boot::serve(args, effective, signals)
 }

@@ -1,10 +1,12 @@
 //! Man pages and shell completions, made from the flags themselves, for packages (packaging/).
 
+use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
+use clap_mangen::Man;
 
 use crate::cli::Cli;
 use crate::stdout::print;
@@ -15,7 +17,7 @@ use crate::stdout::print;
 /// When they cannot be printed.
 pub fn completions(shell: Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "crore", &mut text);
+    clap_complete::generate(shell, &mut Cli::program(), "crore", &mut text);
     print(&text)
 }
 
@@ -26,5 +28,65 @@ pub fn completions(shell: Shell) -> anyhow::Result<()> {
 pub fn pages(directory: &Path) -> anyhow::Result<()> {
     let what = || format!("cannot write man pages into {}", directory.display());
     std::fs::create_dir_all(directory).with_context(what)?;
-    clap_mangen::generate_to(Cli::command(), directory).with_context(what)
+    let mut program = Cli::program().disable_help_subcommand(true);
+    program.build();
+    page(&program, directory).with_context(what)
+}
+
+fn page(command: &Command, directory: &Path) -> io::Result<()> {
+    for command in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        page(command, directory)?;
+    }
+    let below = command.get_after_help().map(ToString::to_string);
+    let mut text = Vec::new();
+    let man = Man::new(command.clone().after_help(None::<&str>));
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut text)?;
+    }
+    text.extend_from_slice(sections(&below.unwrap_or_default()).as_bytes());
+    std::fs::write(directory.join(man.get_filename()), text)
+}
+
+/// The text below a command's flags as sections: its examples, of which each keeps its line, and what else it says.
+fn sections(below: &str) -> String {
+    let (mut notes, mut examples, mut is_example) = (String::new(), String::new(), false);
+    for line in below.lines() {
+        match line {
+            "Examples:" => is_example = true,
+            "" if is_example && !examples.is_empty() => is_example = false,
+            line if is_example => examples.push_str(&format!("{}\n", literal(line))),
+            line => notes.push_str(&format!("{}\n", literal(line))),
+        }
+    }
+    let section = |heading: &str, text: &str| match text.trim().is_empty() {
+        true => String::new(),
+        false => format!(".SH {heading}\n.nf\n{}\n.fi\n", text.trim_end()),
+    };
+    section("NOTES", notes.trim_start()) + &section("EXAMPLES", &examples)
+}
+
+/// A line that roff shows as it is.
+fn literal(line: &str) -> String {
+    // Signs that roff makes typographic ones of, which no shell takes.
+    let signs = [
+        ("\\", "\\e"),
+        ("-", "\\-"),
+        ("'", "\\(aq"),
+        ("`", "\\(ga"),
+        ("~", "\\(ti"),
+        ("^", "\\(ha"),
+    ];
+    let line = signs.iter().fold(line.to_string(), |line, (sign, name)| {
+        line.replace(sign, name)
+    });
+    // At the beginning of a line it orders something.
+    match line.starts_with('.') {
+        true => format!("\\&{line}"),
+        false => line,
+    }
 }

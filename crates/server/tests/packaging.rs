@@ -105,6 +105,17 @@ fn there_is_a_man_page_for_the_program_and_each_command() {
             "crore(1) does not name {reference}"
         );
     }
+    for name in &names {
+        let page = std::fs::read_to_string(scratch.path(name)).expect("a page");
+        assert!(!page.contains(".SH EXTRA"), "{name}");
+    }
+    // Each example keeps its line.
+    let page = std::fs::read_to_string(scratch.path("crore-pub.1")).expect("crore-pub(1)");
+    let (_, examples) = page.split_once(".SH EXAMPLES\n.nf\n").expect("examples");
+    assert!(
+        examples.contains("\n  date | crore pub clock"),
+        "{examples}"
+    );
     if !has("groff") {
         return;
     }
@@ -205,17 +216,19 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
     let script = project("packaging/debian/build.sh");
     let built = Command::new("sh")
         .arg(script)
-        .args([Path::new(program()), &scratch.0])
+        // The script makes the directory.
+        .args([Path::new(program()), &scratch.0.join("out")])
         // To pack tightly is what takes most of the time.
         .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
         .output()
         .expect("sh starts");
     let complaints = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{complaints}");
-    let [package] = &scratch.names()[..] else {
-        panic!("one package is due: {:?}", scratch.names());
+    let out = Scratch(scratch.0.join("out"));
+    let [package] = &out.names()[..] else {
+        panic!("one package is due: {:?}", out.names());
     };
-    let package = scratch.path(package);
+    let package = out.path(package);
 
     let field = |name: &str| run("dpkg-deb", &["--field", &package, name]);
     let version = run(program(), &["--version"]);

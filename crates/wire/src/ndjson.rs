@@ -72,6 +72,20 @@ pub struct Line<'a> {
     pub ttl_s: Option<u32>,
 }
 
+/// A field of a line, by its name there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Field {
+    Topic,
+    Data,
+    DataBase64,
+    ContentType,
+    Event,
+    Key,
+    IdempotencyKey,
+    TtlS,
+}
+
 /// Why a line was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineError {
@@ -103,14 +117,12 @@ pub enum LineError {
     TooDeep,
     /// A field of another name than those of a message.
     UnknownField,
-    /// A field that came before.
-    DuplicateField,
+    /// This field came before.
+    DuplicateField(Field),
     /// `topic` is missing.
     NoTopic,
-    /// `topic` is not a string.
-    TopicNotString,
-    /// `data_base64`, `content_type`, `event`, `key` or `idempotency_key` is not a string.
-    FieldNotString,
+    /// This field, which is not `data` nor `ttl_s`, is not a string.
+    NotString(Field),
     /// `ttl_s` is not a whole number from 0 on, in digits.
     BadTtl,
     /// Neither `data` nor `data_base64` is there.
@@ -119,6 +131,22 @@ pub enum LineError {
     TwoData,
     /// `data_base64` is not of RFC 4648 section 4, or is not padded.
     BadBase64,
+}
+
+/// Words about each field, its name before them.
+macro_rules! words {
+    ($field:expr, $words:literal) => {
+        match $field {
+            Field::Topic => concat!("topic", $words),
+            Field::Data => concat!("data", $words),
+            Field::DataBase64 => concat!("data_base64", $words),
+            Field::ContentType => concat!("content_type", $words),
+            Field::Event => concat!("event", $words),
+            Field::Key => concat!("key", $words),
+            Field::IdempotencyKey => concat!("idempotency_key", $words),
+            Field::TtlS => concat!("ttl_s", $words),
+        }
+    };
 }
 
 impl LineError {
@@ -138,16 +166,15 @@ impl LineError {
             LineError::LoneSurrogate => "a string escapes half of a surrogate pair",
             LineError::NotUtf8 => "a string is not UTF-8",
             LineError::TooDeep => "data nests deeper than 64 levels",
-            LineError::UnknownField => "an unknown field",
-            LineError::DuplicateField => "a field comes twice",
-            LineError::NoTopic => "no topic",
-            LineError::TopicNotString => "topic is not a string",
-            LineError::FieldNotString => {
-                "data_base64, content_type, event, key and idempotency_key must be strings"
+            LineError::UnknownField => {
+                "an unknown field; a line has topic, data, data_base64, content_type, event, key, idempotency_key and ttl_s"
             }
+            LineError::DuplicateField(field) => words!(field, " comes twice"),
+            LineError::NoTopic => "topic is missing",
+            LineError::NotString(field) => words!(field, " must be a string"),
             LineError::BadTtl => "ttl_s must be a whole number of seconds",
-            LineError::NoData => "neither data nor data_base64",
-            LineError::TwoData => "both data and data_base64",
+            LineError::NoData => "data is missing, and data_base64 too",
+            LineError::TwoData => "data and data_base64 are both there; leave one out",
             LineError::BadBase64 => "data_base64 is not padded standard base64",
         }
     }
@@ -223,18 +250,6 @@ struct Fields {
     ttl_s: Option<Span>,
 }
 
-#[derive(Clone, Copy)]
-enum Field {
-    Topic,
-    Data,
-    DataBase64,
-    ContentType,
-    Event,
-    Key,
-    IdempotencyKey,
-    TtlS,
-}
-
 /// The whole line: `{`, fields, `}` and nothing more.
 fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError> {
     let mut fields = Fields::default();
@@ -259,7 +274,7 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
             Field::TtlS => &mut fields.ttl_s,
         };
         if slot.replace(span).is_some() {
-            return Err(LineError::DuplicateField);
+            return Err(LineError::DuplicateField(field));
         }
         match scan.peek().ok_or(LineError::Incomplete)? {
             b',' => scan.step(),
@@ -345,8 +360,7 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
                     .then_some(Span::Line { start, end })
                     .ok_or(LineError::BadTtl)
             }
-            Field::Topic => Err(LineError::TopicNotString),
-            _ => Err(LineError::FieldNotString),
+            field => Err(LineError::NotString(field)),
         };
     }
     if matches!(field, Field::TtlS) {
@@ -387,4 +401,28 @@ fn seconds(digits: &[u8]) -> u32 {
             .saturating_mul(10)
             .saturating_add(u32::from(digit - b'0'))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_names_the_field_that_it_is_about() {
+        for (line, words) in [
+            (
+                r#"{"topic":"a","data":1,"event":null}"#,
+                "event must be a string",
+            ),
+            (r#"{"topic":"a","key":"b","key":"c"}"#, "key comes twice"),
+            (r#"{"data":1}"#, "topic is missing"),
+            (
+                r#"{"topic":"a","evnet":1}"#,
+                "a line has topic, data, data_base64",
+            ),
+        ] {
+            let why = parse(line.as_bytes(), &mut Scratch::default()).unwrap_err();
+            assert!(why.reason().contains(words), "{why}");
+        }
+    }
 }

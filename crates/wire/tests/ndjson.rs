@@ -152,6 +152,7 @@ fn what_is_not_json_is_refused_with_its_reason() {
 #[test]
 fn what_is_no_message_is_refused_with_its_reason() {
     use LineError::*;
+    use crore_wire::ndjson::Field::*;
     for (line, why) in [
         ("", NotObject),
         (" \r\n", NotObject),
@@ -163,17 +164,17 @@ fn what_is_no_message_is_refused_with_its_reason() {
         (r#"{"data":1}"#, NoTopic),
         (r#"{"topic":"a"}"#, NoData),
         (r#"{"topic":"a","data":1,"data_base64":""}"#, TwoData),
-        (r#"{"topic":1,"data":1}"#, TopicNotString),
-        (r#"{"topic":"a","data_base64":1}"#, FieldNotString),
-        (r#"{"topic":"a","data":1,"event":null}"#, FieldNotString),
+        (r#"{"topic":1,"data":1}"#, NotString(Topic)),
+        (r#"{"topic":"a","data_base64":1}"#, NotString(DataBase64)),
+        (r#"{"topic":"a","data":1,"event":null}"#, NotString(Event)),
         (
             r#"{"topic":"a","data":1,"content_type":{}}"#,
-            FieldNotString,
+            NotString(ContentType),
         ),
-        (r#"{"topic":"a","data":1,"key":7}"#, FieldNotString),
+        (r#"{"topic":"a","data":1,"key":7}"#, NotString(Key)),
         (
             r#"{"topic":"a","data":1,"idempotency_key":7}"#,
-            FieldNotString,
+            NotString(IdempotencyKey),
         ),
         (
             r#"{"topic":"a","data":1,"idempotency_keys":"7"}"#,
@@ -185,12 +186,12 @@ fn what_is_no_message_is_refused_with_its_reason() {
         (r#"{"topic":"a","data":1,"ttl_s":1e3}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":null}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":01}"#, BadNumber),
+        (r#"{"ttl_s":1,"ttl_s":1}"#, DuplicateField(TtlS)),
+        (r#"{"topic":"a","topic":"a"}"#, DuplicateField(Topic)),
         (
-            r#"{"topic":"a","data":1,"ttl_s":1,"ttl_s":1}"#,
-            DuplicateField,
+            r#"{"topic":"a","data":1,"d\u0061ta":1}"#,
+            DuplicateField(Data),
         ),
-        (r#"{"topic":"a","topic":"a","data":1}"#, DuplicateField),
-        (r#"{"topic":"a","data":1,"d\u0061ta":1}"#, DuplicateField),
         (r#"{"topic":"a","data":1,"evnet":"x"}"#, UnknownField),
         (r#"{"topic":"a","data":1,"":"x"}"#, UnknownField),
         (r#"{"topic":"a","data":1,"event\"":"x"}"#, UnknownField),
@@ -338,14 +339,13 @@ const fn is_no_message(why: LineError) -> bool {
         why,
         NotObject
             | NoTopic
-            | TopicNotString
-            | FieldNotString
+            | NotString(_)
             | BadTtl
             | NoData
             | TwoData
             | BadBase64
             | UnknownField
-            | DuplicateField
+            | DuplicateField(_)
             | TooDeep
     )
 }

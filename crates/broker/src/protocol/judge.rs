@@ -87,9 +87,7 @@ impl Front {
                 self.refused_packet("a WebSocket without the subprotocol mqtt: ", head.path);
                 return self.answered(slot, 404, NO_SOCKET);
             }
-            let reason =
-                "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
-            return self.answered(slot, 404, reason);
+            return self.answered(slot, 404, nowhere(head.path));
         };
         self.judge_method(slot, head, body, door, upgrade)?;
         self.judge_names(slot, head, door, rest, upgrade)
@@ -296,9 +294,16 @@ impl Front {
     }
 
     fn method_not_allowed(&mut self, slot: u32, allowed: &str) {
-        self.head(slot, 405)
+        let reason = alloc::format!("this path does not take this method; it takes {allowed}\n");
+        let no_body = self.conns.get(slot).wants(HEAD);
+        let head = self
+            .head(slot, 405)
             .header("Allow", allowed.as_bytes())
-            .content(b"");
+            .header("Content-Type", b"text/plain; charset=utf-8");
+        match no_body {
+            true => head.number("Content-Length", reason.len() as u64).end(),
+            false => head.content(reason.as_bytes()),
+        }
     }
 }
 
@@ -314,6 +319,17 @@ fn allowed(door: Door) -> &'static str {
 /// Whether there is a body.
 fn has_body(body: Body) -> bool {
     matches!(body, Body::Chunked | Body::Length(1..))
+}
+
+/// Why there is nothing at a path. Who asks for what only the admin port has is told of that.
+fn nowhere(path: &[u8]) -> &'static str {
+    let of_admin = [&b"/api/"[..], b"/metrics", b"/healthz", b"/readyz"];
+    match of_admin.iter().any(|begin| path.starts_with(begin)) {
+        true => {
+            "no such path; this is a data port, and operators ask the admin port (admin.listen, by default 127.0.0.1:8801)"
+        }
+        false => "no such path; topics are published at /pub/{topic} and read at /sub/{topic}",
+    }
 }
 
 /// The answer to a PUT that would publish.

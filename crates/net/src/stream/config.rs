@@ -14,6 +14,7 @@ use rustls::server::{ProducesTickets, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 
 use super::handshake::{INCOMING_MAX, RECORD_MAX, Tap};
+use super::words::words;
 use crate::pem;
 
 /// The protocols that ALPN may negotiate; the first bytes still decide which one the client speaks.
@@ -85,7 +86,8 @@ impl Handle {
     /// When the texts do not parse or do not fit together.
     pub fn new(source: Source) -> Result<Arc<Handle>, Error> {
         let tickets = aws_lc_rs::Ticketer::new();
-        let tickets = tickets.map_err(|error| Error::Other(format!("no tickets: {error}")))?;
+        let tickets =
+            tickets.map_err(|error| Error::Other(format!("no tickets: {}", words(&error))))?;
         let config = config(&source, tickets)?;
         Ok(Arc::new(Handle {
             current: Mutex::new((source, Arc::new(config))),
@@ -104,7 +106,7 @@ impl Handle {
             current.1.ticketer.clone()
         } else {
             let tickets = aws_lc_rs::Ticketer::new();
-            tickets.map_err(|error| Error::Other(format!("no tickets: {error}")))?
+            tickets.map_err(|error| Error::Other(format!("no tickets: {}", words(&error))))?
         };
         let config = config(&source, tickets)?;
         *current = (source, Arc::new(config));
@@ -186,14 +188,14 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
     let provider = Arc::new(provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
-        .map_err(|error| Error::Other(error.to_string()))?;
+        .map_err(|error| Error::Other(words(&error)))?;
     let builder = match &source.clients {
         None => builder.with_no_client_auth(),
         Some((roots, clients)) => {
             let mut store = RootCertStore::empty();
             for root in pem::certificates(roots).map_err(Error::Clients)? {
                 let added = store.add(root);
-                added.map_err(|error| Error::Clients(error.to_string()))?;
+                added.map_err(|error| Error::Clients(words(&error)))?;
             }
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider.clone());
@@ -209,7 +211,7 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
     };
     let mut config = builder
         .with_single_cert(chain, key)
-        .map_err(|error| Error::Pair(error.to_string()))?;
+        .map_err(|error| Error::Pair(words(&error)))?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     config.ignore_client_order = true;
     config.ticketer = tickets;

@@ -10,6 +10,7 @@ use super::handshake::Handshake;
 use super::state::{Early, Streams, Taken, Then};
 use super::stats::Trouble;
 use super::table::Entry;
+use super::words::words;
 use crate::transport::{Link, Received, Sent, Transport};
 use crate::{clock, memory};
 
@@ -54,7 +55,7 @@ impl Streams {
             }
             // No client sends so much before it has an answer.
             Ok(_) => self.refuse_early(token, Trouble::TooLong, TOO_LONG),
-            Err(error) => self.refuse_early(token, Trouble::Internal, &error.to_string()),
+            Err(error) => self.refuse_early(token, Trouble::Internal, &words(&error)),
         }
         self.table.set(link.0, Entry::Early);
         if early.handshake.is_some() {
@@ -250,7 +251,7 @@ impl Streams {
             }
             Err(error) => {
                 self.under_way -= 1;
-                self.met(Trouble::of(&error), &error.to_string());
+                self.met(Trouble::of(&error), &words(&error));
                 Taken::CLOSED
             }
         }
@@ -273,7 +274,7 @@ impl Streams {
         let (keys, rest) = match handshake.establish() {
             Ok(established) => established,
             Err(error) => {
-                self.met(Trouble::Internal, &error.to_string());
+                self.met(Trouble::Internal, &words(&error));
                 return Taken::CLOSED;
             }
         };

@@ -29,8 +29,10 @@ mod record;
 mod state;
 mod stats;
 mod table;
+mod words;
 
 pub use config::{Clients, Error as ConfigError, Handle, Source};
 pub use receive::BUFFER_MIN;
 pub use state::{Limits, Streams, Taken, Then};
 pub use stats::{Stats, Trouble, Usage};
+pub use words::{of_alert, words};

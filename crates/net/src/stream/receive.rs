@@ -8,6 +8,7 @@ use super::record::{self, After, Alert};
 use super::state::{Streams, Taken, Then};
 use super::stats::Trouble;
 use super::table::Entry;
+use super::words::spelled;
 use crate::transport::{Link, Received, Transport};
 
 /// The first byte of a TLS client: a record of a handshake.
@@ -195,7 +196,10 @@ impl Streams {
                     Alert::NoRenegotiation => Trouble::Renegotiation,
                     _ => Trouble::Record,
                 };
-                self.met(trouble, &format!("the peer is told {alert:?}"));
+                self.met(
+                    trouble,
+                    &format!("the peer is told of a fault: {}", spelled(&alert)),
+                );
                 self.alert(transport, link, place, alert);
                 Then::Closed
             }

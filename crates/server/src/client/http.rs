@@ -106,6 +106,19 @@ impl Connection {
         })
     }
 
+    /// The same, for a connection that ends at this moment: what is waited for then fails.
+    ///
+    /// # Errors
+    /// As [`Stream::open`].
+    pub fn open_until(server: &Server, end: Instant) -> io::Result<Self> {
+        let left = end.saturating_duration_since(Instant::now());
+        // No time at all is no time limit for the system.
+        let timeout = left.clamp(Duration::from_millis(1), CONNECT_TIMEOUT);
+        let mut connection = Self::open_within(server, timeout)?;
+        connection.set_end(end);
+        Ok(connection)
+    }
+
     /// Bounds each later wait for bytes; `None` waits without end.
     ///
     /// # Errors

@@ -14,7 +14,10 @@ const DEFAULT_PORT: u16 = 8800;
 /// Where a token may stand besides `--token`, which every user of the machine can read.
 pub const TOKEN_VARIABLE: &str = "CRORE_TOKEN";
 
-/// The server as `--server` names it by default.
+/// Where the server's URL may stand instead of `--server`.
+pub const SERVER_VARIABLE: &str = "CRORE_SERVER";
+
+/// The server when neither names one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
 
 /// A server's URL: `http://HOST[:PORT][/PREFIX]`, or the same with `https`.
@@ -202,9 +205,7 @@ impl Server {
     /// The request target that subscribes to `names` with messages in envelopes, from `since` if given. Where one of them is a
     /// filter all are asked for as filters, of which a topic is one: only those have a position in common.
     pub fn subscribe_target(&self, names: &[String], since: Option<&str>) -> String {
-        // No topic has such levels.
-        let wild = |name: &String| name.split('/').any(|level| matches!(level, "+" | "#"));
-        let filters = names.iter().any(wild);
+        let filters = names.iter().any(|name| is_filter(name));
         let kind = if filters { "filter" } else { "topic" };
         let mut target = format!("{}/sub?envelope=json", self.prefix);
         for name in names {
@@ -216,6 +217,11 @@ impl Server {
         }
         target
     }
+}
+
+/// Whether a name is a filter: no topic has such levels.
+pub fn is_filter(name: &str) -> bool {
+    name.split('/').any(|level| matches!(level, "+" | "#"))
 }
 
 /// Percent-encodes all but unreserved characters and `/` (RFC 3986 section 2.3; a `/` is data in both

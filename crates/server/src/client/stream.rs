@@ -31,6 +31,8 @@ pub struct Sealed {
 #[derive(Debug)]
 pub struct Socket {
     tcp: TcpStream,
+    /// The bounds of each wait to read and to write.
+    patience: [Option<Duration>; 2],
     end: Option<Instant>,
 }
 
@@ -44,8 +46,11 @@ impl Socket {
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        self.tcp.set_read_timeout(Some(left))?;
-        self.tcp.set_write_timeout(Some(left))
+        let [read, write] = self
+            .patience
+            .map(|wait| wait.map_or(left, |wait| wait.min(left)));
+        self.tcp.set_read_timeout(Some(read))?;
+        self.tcp.set_write_timeout(Some(write))
     }
 }
 
@@ -80,7 +85,11 @@ impl Stream {
     /// As [`Server::connect`]; what is wrong with the server's TLS, with the remedy.
     pub fn open(server: &Server, timeout: Duration) -> io::Result<Stream> {
         let tcp = server.connect(timeout)?;
-        let mut socket = Socket { tcp, end: None };
+        let mut socket = Socket {
+            tcp,
+            patience: [None; 2],
+            end: None,
+        };
         let Some(trust) = server.trust()? else {
             return Ok(Stream::Plain(socket));
         };
@@ -112,7 +121,7 @@ impl Stream {
     /// The socket refuses.
     pub fn set_patience(&mut self, read: Option<Duration>, write: Duration) -> io::Result<()> {
         let socket = self.socket();
-        socket.end = None;
+        socket.patience = [read, Some(write)];
         socket.tcp.set_read_timeout(read)?;
         socket.tcp.set_write_timeout(Some(write))
     }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crore_net::pem;
+use crore_net::stream::{of_alert, words};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -97,7 +98,8 @@ impl Trust {
         })?;
         let provider = aws_lc_rs::default_provider();
         let certified = CertifiedKey::from_der(chain, key, &provider).map_err(|error| {
-            format!("{certificate}: {error}; name a certificate with {CERT_FLAG} and its own key with {CERT_KEY_FLAG}")
+            let what = words(&error);
+            format!("{certificate}: {what}; name a certificate with {CERT_FLAG} and its own key with {CERT_KEY_FLAG}")
         })?;
         let config = Arc::make_mut(&mut self.config);
         config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
@@ -159,31 +161,38 @@ impl Trust {
                 | AlertDescription::CertificateExpired
                 | AlertDescription::CertificateUnknown),
             ) if self.shows => format!(
-                "the server refuses the certificate of {CERT_FLAG} ({alert:?}); it must be one for clients, in its time, and lead to a root in the server's tls.client_ca"
+                "the server refuses the certificate of {CERT_FLAG}: {}; it must be one for clients, in its time, and lead to a root in the server's tls.client_ca",
+                of_alert(*alert)
             ),
             Error::AlertReceived(alert) => {
-                format!("the server breaks off ({alert:?}); its log says why")
+                format!(
+                    "the server breaks off: {}; its log says more",
+                    of_alert(*alert)
+                )
             }
-            other => format!("{other}; the server must speak TLS 1.2 (ECDHE) or 1.3"),
+            other => format!(
+                "{}; the server must speak TLS 1.2 (ECDHE) or 1.3",
+                words(other)
+            ),
         }
     }
 
     fn distrust(&self, error: &CertificateError) -> String {
         use CertificateError as Wrong;
+        let what = words(&error.clone().into());
         match error {
             // The latter where a root has the name of the right one and another key.
-            Wrong::UnknownIssuer | Wrong::BadSignature => format!(
-                "its certificate leads to no root that is trusted here; name the file with its root by {}",
-                self.key
-            ),
+            Wrong::UnknownIssuer | Wrong::BadSignature => {
+                format!("{what}; name the file with its root by {}", self.key)
+            }
             Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => {
-                format!("{error}; ask it by one of its names")
+                format!("{what}; ask it by one of its names")
             }
             Wrong::Expired
             | Wrong::ExpiredContext { .. }
             | Wrong::NotValidYet
             | Wrong::NotValidYetContext { .. } => {
-                format!("{error}; renew it, or compare the clocks")
+                format!("{what}; renew it, or compare the clocks")
             }
             // The verifier's own error, of which `rustls` gives only the words.
             Wrong::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
@@ -191,7 +200,7 @@ impl Trust {
                  CA:FALSE (docs/TLS.md has the command)"
                     .to_string()
             }
-            other => format!("its certificate is refused ({other}); the server needs another one"),
+            _ => format!("{what}; the server needs another one"),
         }
     }
 }
@@ -200,7 +209,7 @@ fn of_file(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in pem::certificates(&read(file)?)? {
         let added = roots.add(certificate);
-        added.map_err(|error| format!("a certificate in it does not parse ({error})"))?;
+        added.map_err(|error| format!("a certificate in it does not parse ({})", words(&error)))?;
     }
     Ok(roots)
 }

@@ -7,6 +7,7 @@ use crore_broker::settings::{Http, Rule, Settings};
 
 use super::check::is_exposed;
 use super::locate::ConfigError;
+use super::names::flatten;
 use crate::settings::access::{Key, User, for_shards};
 use crate::settings::file::File;
 
@@ -104,19 +105,5 @@ impl Effective {
             "# crore {}: effective settings, from {from}\n{body}",
             env!("CARGO_PKG_VERSION")
         )
-    }
-}
-
-/// Values by key, as `limits.topic_bytes`; rules are one value.
-fn flatten(path: &str, table: toml::Table, keys: &mut BTreeMap<String, toml::Value>) {
-    for (key, value) in table {
-        let path = match path {
-            "" => key,
-            path => format!("{path}.{key}"),
-        };
-        match value {
-            toml::Value::Table(table) => flatten(&path, table, keys),
-            value => drop(keys.insert(path, value)),
-        }
     }
 }

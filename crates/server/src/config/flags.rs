@@ -8,16 +8,21 @@ use crore_broker::settings::Rule;
 
 use crate::settings::file::{File, RuleEntry};
 use crate::settings::listen::Listen;
-use crate::settings::units::parse_size;
+use crate::settings::units::{parse_seconds, parse_size};
 
 /// The filter that matches every topic.
-const ALL_TOPICS: &str = "#";
+pub const ALL_TOPICS: &str = "#";
+
+/// The headings of flags.
+const ADDRESSES: &str = "Addresses";
+const MESSAGES: &str = "Messages";
 
 /// Flags of `crore serve`; each wins over the file.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "\
 Settings come from the built-in defaults, then from the file, then from flags.
 docs/SETTINGS.md lists every key. SIZE is bytes, or has a unit: 64KiB, 1MiB.
+TIME is seconds, or has a unit: 90s, 15m, 8h.
 
 Examples:
   crore serve
@@ -28,7 +33,7 @@ Examples:
   crore serve --listen 0.0.0.0:8800 --insecure  whoever reaches it may publish")]
 pub struct ServeArgs {
     /// Listen here instead of on 127.0.0.1:8800 (repeatable)
-    #[arg(long, value_name = "ADDR:PORT", action = ArgAction::Append)]
+    #[arg(short, long, value_name = "ADDR:PORT", action = ArgAction::Append, help_heading = ADDRESSES)]
     pub listen: Vec<Listen>,
 
     /// Shard threads; 0 = one for each core
@@ -36,7 +41,7 @@ pub struct ServeArgs {
     pub shards: Option<usize>,
 
     /// Read settings from this file instead of ./crore.toml
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
     /// Print the effective settings as TOML and exit
@@ -44,7 +49,7 @@ pub struct ServeArgs {
     pub check: bool,
 
     /// Permit addresses that are not loopback: everyone who reaches them may publish and subscribe
-    #[arg(long)]
+    #[arg(long, help_heading = ADDRESSES)]
     pub insecure: bool,
 
     /// Pin each shard to a core (for a machine of its own)
@@ -52,39 +57,39 @@ pub struct ServeArgs {
     pub pin: bool,
 
     /// Length of each listening socket's queue
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = ADDRESSES)]
     pub backlog: Option<u32>,
 
     /// Messages kept per topic where no rule of the file says otherwise; 0 turns logs off
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = MESSAGES)]
     pub keep: Option<u32>,
 
     /// Memory for all logs together; 0 = an eighth of the memory
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MESSAGES)]
     pub log_bytes: Option<usize>,
 
     /// Largest message
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MESSAGES)]
     pub message_bytes: Option<usize>,
 
     /// Silence before a heartbeat is sent; 0 = never
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds::<u32>, help_heading = MESSAGES)]
     pub heartbeat: Option<u32>,
 
     /// Offer permessage-deflate to WebSocket clients
-    #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, help_heading = MESSAGES)]
     pub deflate: Option<bool>,
 
     /// Listen here for operators (metrics, API, console) instead of on 127.0.0.1:8801
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "no_admin")]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "no_admin", help_heading = ADDRESSES)]
     pub admin_listen: Option<Listen>,
 
     /// Do without the admin port
-    #[arg(long)]
+    #[arg(long, help_heading = ADDRESSES)]
     pub no_admin: bool,
 
     /// Origin of web pages that may publish, upgrade and read; null for pages from files, * for all (repeatable)
-    #[arg(long, value_name = "ORIGIN", action = ArgAction::Append)]
+    #[arg(long, value_name = "ORIGIN", action = ArgAction::Append, help_heading = ADDRESSES)]
     pub allowed_origin: Vec<String>,
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::names;
 use crate::settings::problems::Problem;
 
 /// serde's error for a table where a list of tables belongs.
@@ -37,46 +38,53 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Where a fault is told among the others: by its offset in the file, behind these what flags and defaults have.
+pub type Place = usize;
+
 /// The line for a value that parsed but is out of its range.
-pub fn problem(file: &str, text: &str, flags: &Flags, problem: &Problem) -> String {
+pub fn problem(file: &str, text: &str, flags: &Flags, problem: &Problem) -> (Place, String) {
     let Problem { path, what } = problem;
-    let place = match flags.iter().rfind(|(key, _)| path_is_under(path, key)) {
-        Some((_, flag)) => (*flag).to_string(),
+    let (order, place) = match flags.iter().rfind(|(key, _)| path_is_under(path, key)) {
+        Some((_, flag)) => (Place::MAX, (*flag).to_string()),
         None => match DeTable::parse(text)
             .ok()
             .and_then(|document| value_span(document.get_ref(), path))
         {
-            Some(span) => at(file, text, span.start),
+            Some(span) => (span.start, at(file, text, span.start)),
             // Neither in the file nor a flag: a default that another setting rules out.
-            None => format!("{file} (default)"),
+            None => (Place::MAX, format!("{file} (default)")),
         },
     };
-    format!("{place}: {path}: {what}")
+    (order, format!("{place}: {path}: {what}"))
 }
 
-/// The line for text that is not TOML, has an unknown key or a value of the wrong type.
-pub fn parse_error(file: &str, text: &str, error: &toml::de::Error) -> String {
+/// The line for text that is not TOML, has an unknown key or a value of the wrong type; and the path of the key.
+pub fn parse_error(
+    file: &str,
+    text: &str,
+    document: &DeTable<'_>,
+    error: &toml::de::Error,
+) -> (Place, Option<String>, String) {
     let message = plain(error.message());
     let Some(span) = error.span() else {
-        return format!("{file}: {message}");
+        return (Place::MAX, None, format!("{file}: {message}"));
     };
     let place = at(file, text, span.start);
-    match DeTable::parse(text)
-        .ok()
-        .and_then(|document| path_at(document.get_ref(), &span))
-    {
-        Some(path) if message.starts_with("unknown field") => {
-            format!(
-                "{place}: {path}: {message}; remove the key or correct its name (docs/SETTINGS.md lists them)"
-            )
-        }
-        // The keys that are lists of tables: `[rule]` is one table.
-        Some(path) if message == TABLE_FOR_LIST => {
-            format!("{place}: {path}: is a list of tables; write [[{path}]] instead of [{path}]")
-        }
-        Some(path) => format!("{place}: {path}: {message}"),
+    let path = path_at(document, &span);
+    let line = match &path {
+        Some(path) => match message.strip_prefix("unknown field ") {
+            Some(rest) => format!("{place}: {path}: {}", names::unknown(path, rest)),
+            // The keys that are lists of tables: `[rule]` is one table.
+            None if message == TABLE_FOR_LIST => {
+                format!(
+                    "{place}: {path}: is a list of tables; write [[{path}]] instead of [{path}]"
+                )
+            }
+            None => format!("{place}: {path}: {message}"),
+        },
         None => format!("{place}: {message}"),
-    }
+    };
+    (span.start, path, line)
 }
 
 /// Says Rust's integer types in an operator's words.
@@ -112,7 +120,7 @@ fn at(file: &str, text: &str, offset: usize) -> String {
     format!("{file}:{line}:{column}")
 }
 
-fn path_is_under(path: &str, key: &str) -> bool {
+pub fn path_is_under(path: &str, key: &str) -> bool {
     path.strip_prefix(key)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
@@ -162,29 +170,29 @@ fn path_within(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> Option<Stri
     below.or_else(|| covers(&value.span(), span).then(String::new))
 }
 
-fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+pub fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::check;
+    use super::super::parse::{Parsed, parse};
     use super::*;
-    use crate::settings::file::File;
 
     const EXAMPLE: &str = include_str!("../../../../docs/crore.example.toml");
 
     /// Reads `text` as far as it can be read; whatever is wrong must have a place and fit a line.
     fn explain(text: &str) {
-        let lines: Vec<String> = match File::parse(text) {
-            Err(error) => vec![parse_error("f", text, &error)],
-            Ok(file) => {
-                let problems = check::problems(&file, false);
-                let line = |found| problem("f", text, &Flags::new(), found);
-                problems.iter().map(line).collect()
-            }
-        };
-        for line in lines {
+        let Parsed {
+            file, mut faults, ..
+        } = parse("f", text);
+        if faults.is_empty() {
+            let problems = check::problems(&file, false);
+            let line = |found| problem("f", text, &Flags::new(), found);
+            faults = problems.iter().map(line).collect();
+        }
+        for (_, line) in faults {
             let mut parts = line.split(':').skip(1);
             let mut number = || {
                 parts
@@ -212,7 +220,8 @@ mod tests {
         };
         let text = EXAMPLE.lines().map(counts).collect::<Vec<_>>().join("\n");
         let text = &text[text.find("listen").unwrap()..];
-        assert_eq!(File::parse(text).map(|file| file.rules.len()), Ok(1));
+        let whole = parse("f", text);
+        assert_eq!((whole.faults, whole.file.rules.len()), (Vec::new(), 1));
         for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
             explain(&text[..at]);
             // Each costs a reading of the whole text.

@@ -14,6 +14,8 @@ mod flags;
 mod forms;
 mod host;
 mod locate;
+mod names;
+mod parse;
 
 use std::mem::take;
 use std::path::{Path, PathBuf};
@@ -24,9 +26,10 @@ use crate::settings::access::Access;
 use crate::settings::file::File;
 pub use check::MAX_SHARDS;
 pub use effective::Effective;
-pub use flags::ServeArgs;
+pub use flags::{ALL_TOPICS, ServeArgs};
 pub use host::Resources;
-use locate::ConfigError;
+use locate::{ConfigError, path_is_under};
+use parse::{Parsed, parse};
 
 /// The file that is read when no `--config` is given and it exists in the current directory.
 pub const DEFAULT_FILE: &str = "crore.toml";
@@ -87,19 +90,28 @@ fn build(
         .unwrap_or(Path::new(DEFAULT_FILE))
         .display()
         .to_string();
-    let mut file = File::parse(text)
-        .map_err(|error| ConfigError::one(locate::parse_error(&name, text, &error)))?;
+    let Parsed {
+        mut file,
+        faults: mut lines,
+        without,
+    } = parse(&name, text);
     let flags = args.lay_over(&mut file);
-
-    let problems = check::problems(&file, args.insecure);
-    if !problems.is_empty() {
-        let lines = problems
-            .iter()
-            .map(|problem| locate::problem(&name, text, &flags, problem))
-            .collect();
-        return Err(ConfigError { lines });
+    if let Some(without) = without {
+        // A value that was left out has been told, and is not missing.
+        let is_told = |path: &str| {
+            let mut told = without.iter();
+            told.any(|left| path_is_under(path, left) || path_is_under(left, path))
+        };
+        let problems = check::problems(&file, args.insecure);
+        let new = problems.iter().filter(|problem| !is_told(&problem.path));
+        lines.extend(new.map(|problem| locate::problem(&name, text, &flags, problem)));
     }
-    Ok(resolve(file, source, resources))
+    if lines.is_empty() {
+        return Ok(resolve(file, source, resources));
+    }
+    lines.sort_by_key(|(place, _)| *place);
+    let lines = lines.into_iter().map(|(_, line)| line).collect();
+    Err(ConfigError { lines })
 }
 
 /// The section on access of a settings file, if it has one.
@@ -108,9 +120,12 @@ fn build(
 /// A file that cannot be read or parsed.
 pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
     let (name, text) = (path.display().to_string(), read(path)?);
-    let file = File::parse(&text);
-    let file = file.map_err(|error| ConfigError::one(locate::parse_error(&name, &text, &error)))?;
-    Ok(file.access)
+    let Parsed { file, faults, .. } = parse(&name, &text);
+    let lines: Vec<String> = faults.into_iter().map(|(_, line)| line).collect();
+    match lines.is_empty() {
+        true => Ok(file.access),
+        false => Err(ConfigError { lines }),
+    }
 }
 
 /// Brings origins into the form in which requests are compared with them, and replaces what the file leaves to the host (0 = by cores, 0 = by memory).

@@ -9,7 +9,7 @@
 //!   elsewhere. Several `Origin` fields are 400.
 //! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403: no header would guard
 //!   its answer. A link that leads to the console is followed.
-//! * With `admin.token` set, `Authorization: Bearer` has it, else 401, except for the files of the console, the API's
+//! * With `admin.token` set, `Authorization: Bearer` has it, else 401 (which tells a wrong token from none), except for the files of the console, the API's
 //!   description and the two questions of a load balancer. The time of the comparison tells nothing about the token.
 //!
 //! Cookies are never looked at, and no answer permits another origin. Refused requests are counted, and logged once in a while
@@ -42,7 +42,7 @@ pub struct Gate {
     on_all: bool,
     token: Option<String>,
     /// Refused requests, by [`Refusal`].
-    refused: [Met; 5],
+    refused: [Met; 6],
 }
 
 /// Why a request is refused.
@@ -52,6 +52,7 @@ enum Refusal {
     Origin,
     Origins,
     Site,
+    NoToken,
     Token,
 }
 
@@ -60,7 +61,7 @@ impl Refusal {
         match self {
             Refusal::Host | Refusal::Origin | Refusal::Site => StatusCode::FORBIDDEN,
             Refusal::Origins => StatusCode::BAD_REQUEST,
-            Refusal::Token => StatusCode::UNAUTHORIZED,
+            Refusal::NoToken | Refusal::Token => StatusCode::UNAUTHORIZED,
         }
     }
 
@@ -77,7 +78,10 @@ impl Refusal {
             Refusal::Site => {
                 "a page of another origin asks (Sec-Fetch-Site); open the address in a tab of its own, or ask with a program"
             }
-            Refusal::Token => "send Authorization: Bearer with the token of admin.token",
+            Refusal::NoToken => {
+                "this port wants a token; send Authorization: Bearer with that of admin.token"
+            }
+            Refusal::Token => "the token is not that of admin.token",
         }
     }
 }
@@ -156,7 +160,11 @@ impl Gate {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map_or("", |(_, given)| given.trim());
         let is_right = bool::from(given.as_bytes().ct_eq(token.as_bytes()));
-        (!is_right).then_some(Refusal::Token)
+        match (is_right, given.is_empty()) {
+            (true, _) => None,
+            (false, true) => Some(Refusal::NoToken),
+            (false, false) => Some(Refusal::Token),
+        }
     }
 }
 
@@ -178,8 +186,13 @@ pub async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) 
             gate.tell(refusal);
             let body = axum::Json(serde_json::json!({ "error": refusal.why() }));
             let mut response = (refusal.status(), body).into_response();
-            if refusal == Refusal::Token {
-                let scheme = axum::http::HeaderValue::from_static("Bearer");
+            let challenge = match refusal {
+                Refusal::NoToken => Some("Bearer"),
+                // RFC 6750 section 3.1.
+                Refusal::Token => Some("Bearer error=\"invalid_token\""),
+                _ => None,
+            };
+            if let Some(scheme) = challenge.map(axum::http::HeaderValue::from_static) {
                 response
                     .headers_mut()
                     .insert(header::WWW_AUTHENTICATE, scheme);

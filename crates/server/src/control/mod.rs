@@ -116,7 +116,6 @@ async fn serve(start: Start) -> anyhow::Result<()> {
             listen: start.listen,
             began: Instant::now(),
         });
-        tracing::info!("admin port at http://{address}");
         let spare = spare_routes(plane.clone(), &start.admin);
         let counts = plane.port().clone();
         let port = port::Port::new(&start.admin, counts, routes(plane), spare);
@@ -136,6 +135,7 @@ fn routes(plane: Plane) -> Router {
         .route("/api/v1/stats", get(stats::stats))
         .merge(api::routes(&plane))
         .merge(console::routes())
+        .fallback(api::elsewhere)
         .layer(guarded)
         .with_state(plane)
 }

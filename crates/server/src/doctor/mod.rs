@@ -19,7 +19,7 @@ mod need;
 mod remedy;
 mod report;
 mod tree;
-mod words;
+pub mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,10 +40,15 @@ pub const EXAMPLES: &str = "\
 Exit codes: 0 the connections fit, 1 they do not, 2 wrong usage. docs/DOCTOR.md has every formula.
 
 Examples:
+  crore doctor                                 whether it holds 10,000
   crore doctor --connections 1000000
   crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host
   crore doctor --connections 1000000 --script > tune.sh
   sudo crore doctor --connections 1000000 --apply";
+
+/// Connections that a host is judged by where neither the flags nor the settings name a number: what a server of one team has, and
+/// what a host holds as it is installed.
+pub const USUAL_CONNECTIONS: u64 = 10_000;
 
 /// A row's number has 32 bits.
 const CONNECTIONS_MAX: u64 = u32::MAX as u64 - 1;
@@ -51,12 +56,18 @@ const CONNECTIONS_MAX: u64 = u32::MAX as u64 - 1;
 /// `crore doctor`
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
-    /// Connections to hold at once [default: limits.connections_max]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CONNECTIONS_MAX))]
+    /// Connections to hold at once [default: limits.connections_max where the settings have it, else 10,000]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CONNECTIONS_MAX))]
     pub connections: Option<u64>,
 
-    /// What clients speak
-    #[arg(long, value_enum, default_value = "ws")]
+    /// What clients speak: ws (WebSocket), sse (Server-Sent Events), poll (long-poll) or mqtt
+    #[arg(
+        short,
+        long,
+        value_enum,
+        default_value = "ws",
+        hide_possible_values = true
+    )]
     pub protocol: Protocol,
 
     /// Plan for so many cores instead of those that are here
@@ -72,7 +83,7 @@ pub struct DoctorArgs {
     pub shards: Option<usize>,
 
     /// The server's settings, instead of ./crore.toml
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
     /// Print the commands that change the host, as a shell script
@@ -84,7 +95,7 @@ pub struct DoctorArgs {
     pub apply: bool,
 
     /// Print everything as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     pub json: bool,
 
     /// Look at the host whose files are below this directory
@@ -141,8 +152,15 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
         ..ServeArgs::default()
     };
     let effective = config::load_for(&serve, &resources)?;
+    let set = effective.file.limits.connections_max;
+    let is_set = set != resources.connections_default();
+    let wanted = if is_set {
+        set as u64
+    } else {
+        USUAL_CONNECTIONS
+    };
     let need = Need::new(
-        args.connections,
+        args.connections.unwrap_or(wanted),
         args.protocol,
         resources.cores,
         &effective.file,

@@ -87,8 +87,8 @@ pub struct Need {
 }
 
 impl Need {
-    /// The need of `connections` with these settings; without a number, of as many as the settings allow.
-    pub fn new(connections: Option<u64>, protocol: Protocol, cores: usize, file: &File) -> Need {
+    /// The need of `connections` with these settings.
+    pub fn new(connections: u64, protocol: Protocol, cores: usize, file: &File) -> Need {
         let limits = &file.limits;
         let placement = Placement::of_server(file.partitions, file.shards, cores);
         let homes = usize::from(placement.homes());
@@ -99,7 +99,7 @@ impl Need {
         };
         let threads = file.shards + verifiers(cores, file);
         Need {
-            connections: connections.unwrap_or(limits.connections_max as u64),
+            connections,
             protocol,
             shards: file.shards as u64,
             threads: threads as u64 + formula::OTHER_THREADS,

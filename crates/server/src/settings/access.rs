@@ -10,7 +10,7 @@ use crore_broker::access::{Credential, Digest, GrantError, Grants, Right, Rights
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::problems::{Check, ranges};
-use super::units::size;
+use super::units::{seconds, size};
 
 /// A token of more bytes than a request head may have comes nowhere.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
@@ -59,7 +59,9 @@ pub struct Access {
     pub token_bytes: usize,
     pub audience: String,
     pub issuer: String,
+    #[serde(with = "seconds")]
     pub leeway_s: u32,
+    #[serde(with = "seconds")]
     pub cache_s: u32,
     pub cache_entries: usize,
     pub questions_max: usize,
@@ -193,7 +195,9 @@ pub struct Callback {
     pub url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
+    #[serde(with = "seconds")]
     pub timeout_s: u32,
+    #[serde(with = "seconds")]
     pub cache_s: u32,
     pub concurrency: usize,
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::problems::{Check, ranges};
-use super::units::optional_address;
+use super::units::{optional_address, seconds};
 
 /// The default address of the admin port: the loopback, since any client that reaches it may do everything.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8801";
@@ -37,8 +37,10 @@ pub struct Admin {
     /// Connections at once; those past it get 503.
     pub connections_max: u32,
     /// Seconds for the head of a request, from the beginning of the connection or the end of the answer before.
+    #[serde(with = "seconds")]
     pub head_s: u32,
     /// Seconds for the body of a request, from the end of its head.
+    #[serde(with = "seconds")]
     pub body_s: u32,
 }
 

@@ -18,10 +18,10 @@ use super::access::{Access, open};
 use super::admin::Admin;
 use super::state::State;
 use super::tls::Tls;
-use super::units::{address, cidr, first, size};
+use super::units::{address, cidr, first, milliseconds, seconds, size};
 
 /// Where the server listens unless told otherwise: the loopback, since access rules come later.
-const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
 
 /// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
 const DEFAULT_BACKLOG: u32 = 4096;
@@ -105,13 +105,6 @@ impl Default for File {
             tls: Tls::default(),
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
-    }
-}
-
-impl File {
-    /// Parses TOML; keys that are missing keep their defaults.
-    pub fn parse(text: &str) -> Result<File, toml::de::Error> {
-        toml::from_str(text)
     }
 }
 
@@ -207,16 +200,21 @@ struct LimitsMirror {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Timeouts", default = "timeouts", deny_unknown_fields)]
 struct TimeoutsMirror {
+    #[serde(with = "seconds")]
     head_s: u32,
+    #[serde(with = "seconds")]
     body_s: u32,
     progress_bytes_per_s: u32,
+    #[serde(with = "seconds")]
     keep_alive_s: u32,
+    #[serde(with = "seconds")]
     drain_s: u32,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Heartbeat", default = "heartbeat", deny_unknown_fields)]
 struct HeartbeatMirror {
+    #[serde(with = "seconds")]
     interval_s: u32,
     jitter_percent: u32,
 }
@@ -233,6 +231,7 @@ struct DeflateMirror {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Publishing", default = "publish", deny_unknown_fields)]
 struct PublishingMirror {
+    #[serde(with = "seconds")]
     idempotency_window_s: u32,
     idempotency_keys: usize,
 }
@@ -240,6 +239,7 @@ struct PublishingMirror {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Interest", default = "interest", deny_unknown_fields)]
 struct InterestMirror {
+    #[serde(with = "seconds")]
     debounce_s: u32,
     followers_max: u32,
 }
@@ -247,14 +247,17 @@ struct InterestMirror {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Mqtt", default = "mqtt", deny_unknown_fields)]
 struct MqttMirror {
+    #[serde(with = "seconds")]
     keep_alive_max_s: u16,
     receive_max: u16,
     inflight_max: u16,
     topic_aliases_max: u16,
     session_messages: u32,
+    #[serde(with = "seconds")]
     session_expiry_max_s: u32,
     sessions_max: u32,
     sessions_per_address_max: u32,
+    #[serde(with = "seconds")]
     sys_interval_s: u32,
 }
 
@@ -262,6 +265,7 @@ struct MqttMirror {
 #[serde(remote = "Drain", default = "drain", deny_unknown_fields)]
 struct DrainMirror {
     rate_per_s: u32,
+    #[serde(with = "seconds")]
     deadline_s: u32,
     server_reference: String,
 }
@@ -278,16 +282,21 @@ struct RuleMirror {
     keys_max: u32,
     #[serde(with = "size")]
     log_bytes: usize,
+    #[serde(with = "seconds")]
     log_age_s: u32,
+    #[serde(with = "seconds")]
     ttl_s: u32,
+    #[serde(with = "seconds")]
     position_age_s: u32,
     #[serde(with = "first")]
     first: First,
     #[serde(with = "ConcurrencyMirror")]
     concurrency: Concurrency,
     publisher_creates: bool,
+    #[serde(with = "seconds")]
     poll_timeout_s: u32,
     poll_timeout_status: u16,
+    #[serde(with = "milliseconds")]
     sse_retry_ms: u32,
     #[serde(with = "size")]
     outbox_bytes: usize,

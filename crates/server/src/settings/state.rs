@@ -6,7 +6,7 @@ use crore_disk::Options;
 use serde::{Deserialize, Serialize};
 
 use super::problems::{Check, ranges};
-use super::units::size;
+use super::units::{seconds, size};
 
 /// Less than this would not hold the names of a few topics.
 const MIN_BYTES: usize = 1 << 20;
@@ -25,6 +25,7 @@ pub struct State {
     #[serde(with = "size")]
     pub bytes_max: usize,
     /// Seconds that the writing may take.
+    #[serde(with = "seconds")]
     pub deadline_s: u32,
 }
 

@@ -1,8 +1,9 @@
-//! Values that TOML has no type for: sizes, networks, listen addresses, where a subscriber begins.
+//! Values that TOML has no type for: sizes, times, networks, listen addresses, where a subscriber begins.
 //!
 //! Each reads through a visitor, so that an error carries the place of the value in the file.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 
 use crore_broker::settings::First;
@@ -56,6 +57,58 @@ pub fn format_size(bytes: usize) -> Option<String> {
         .iter()
         .find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor))?;
     Some(format!("{} {name}", bytes / factor))
+}
+
+/// Milliseconds of each unit of a time.
+const TIME_UNITS: [(&str, u64); 5] = [
+    ("ms", 1),
+    ("s", 1_000),
+    ("m", 60_000),
+    ("h", 3_600_000),
+    ("d", 86_400_000),
+];
+
+const TIME_FORM: &str = "a time; write one such as 90s, 15m, 8h or 30d";
+
+/// Reads `90s`, `15m`, `8h`, `30d`, `1500ms`, or a number of units of `unit_ms` milliseconds, as a number of such units.
+fn parse_time(text: &str, unit_ms: u64) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim();
+    let factor = match TIME_UNITS.iter().find(|(name, _)| *name == unit) {
+        Some((_, factor)) => Some(*factor),
+        None => unit.is_empty().then_some(unit_ms),
+    };
+    let number = number.parse::<u64>().ok();
+    let ms = number
+        .zip(factor)
+        .and_then(|(n, factor)| n.checked_mul(factor));
+    let ms = ms.ok_or_else(|| format!("`{text}` is not {TIME_FORM}"))?;
+    match ms.is_multiple_of(unit_ms) {
+        true => Ok(ms / unit_ms),
+        false => Err(format!(
+            "`{text}` is no whole number of seconds; write one such as 90s"
+        )),
+    }
+}
+
+/// Reads `90s`, `15m`, `8h`, `30d` or a number of seconds as seconds.
+///
+/// # Errors
+/// The fault, with the accepted forms.
+pub fn parse_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let seconds = parse_time(text, 1_000)?;
+    T::try_from(seconds).map_err(|_| format!("`{text}` is too long a time"))
+}
+
+/// The shortest exact form: `1h`, `90s`.
+pub fn format_seconds(seconds: u64) -> String {
+    let ms = seconds.saturating_mul(1_000);
+    let mut units = TIME_UNITS.iter().rev();
+    let found = units.find(|(_, factor)| ms > 0 && ms.is_multiple_of(*factor));
+    found.map_or("0s".to_string(), |(unit, factor)| {
+        format!("{}{unit}", ms / factor)
+    })
 }
 
 /// Reads a string by `parse`; anything else is a type error that says `form`.
@@ -140,6 +193,77 @@ pub mod size {
             Some(text) => serializer.serialize_str(&text),
             None => serializer.serialize_u64(*bytes as u64),
         }
+    }
+}
+
+/// A time, as so many units of `unit_ms` milliseconds.
+struct Time<T> {
+    unit_ms: u64,
+    of: PhantomData<T>,
+}
+
+impl<T: TryFrom<u64>> Visitor<'_> for Time<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = if self.unit_ms == 1 {
+            "milliseconds"
+        } else {
+            "seconds"
+        };
+        write!(
+            f,
+            "a time: {units} as a whole number, or a string such as \"90s\", \"15m\" or \"8h\""
+        )
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
+        let time = u64::try_from(value)
+            .ok()
+            .and_then(|time| T::try_from(time).ok());
+        time.ok_or_else(|| E::invalid_value(de::Unexpected::Signed(value), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        let time = parse_time(text, self.unit_ms).map_err(E::custom)?;
+        T::try_from(time).map_err(|_| E::custom(format!("`{text}` is too long a time")))
+    }
+}
+
+/// `serde(with)` for times whose key says seconds (`_s`): written as a number of them.
+pub mod seconds {
+    use super::*;
+
+    pub fn deserialize<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: TryFrom<u64>,
+    {
+        let (unit_ms, of) = (1_000, PhantomData);
+        deserializer.deserialize_any(Time { unit_ms, of })
+    }
+
+    pub fn serialize<S, T>(time: &T, serializer: S) -> Result<S::Ok, S::Error>
+    where
+        S: Serializer,
+        T: Copy + Into<u64>,
+    {
+        serializer.serialize_u64((*time).into())
+    }
+}
+
+/// `serde(with)` for times whose key says milliseconds (`_ms`).
+pub mod milliseconds {
+    pub use super::seconds::serialize;
+    use super::*;
+
+    pub fn deserialize<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: TryFrom<u64>,
+    {
+        let (unit_ms, of) = (1, PhantomData);
+        deserializer.deserialize_any(Time { unit_ms, of })
     }
 }
 
@@ -316,5 +440,40 @@ pub mod first {
             First::Live => serializer.serialize_str("live"),
             First::Newest(newest) => serializer.serialize_i64(-i64::from(*newest)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, expected) in [
+            ("0", 0),
+            ("90", 90),
+            ("90s", 90),
+            ("15m", 900),
+            ("8 h", 28_800),
+            ("30d", 2_592_000),
+            ("2000ms", 2),
+        ] {
+            assert_eq!(parse_seconds(text), Ok(expected), "{text}");
+        }
+        for wrong in [
+            "",
+            "h",
+            "1w",
+            "1.5h",
+            "-1s",
+            "99999999999999999999d",
+            "1500ms",
+        ] {
+            assert!(parse_seconds::<u64>(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_seconds::<u16>("1d").is_err());
+        assert_eq!(parse_time("2s", 1), Ok(2_000));
+        let written = [0, 1, 90, 3_600, 172_800].map(format_seconds);
+        assert_eq!(written, ["0s", "1s", "90s", "1h", "2d"]);
     }
 }

@@ -1,7 +1,7 @@
 //! `crore admin`: the admin API from a shell.
 //!
-//! A table for people where there are rows, else the API's own JSON; with `--json` always that. The exit code is 0 when
-//! the server did what was asked. Tokens are better in the environment than on the command line, where others see them.
+//! Tables for people; with `--json` the API's own JSON. The exit code is 0 when the server did what was asked.
+//! Tokens are better in the environment than on the command line, where others see them.
 
 use std::fmt::Write as _;
 
@@ -10,9 +10,12 @@ use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::flags::TlsFlags;
+use super::tables::{plain, sheet, table};
 use super::values;
+use super::words::reason;
 use crate::client::http::Connection;
 use crate::client::server::{Server, escape};
+use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
 /// Where the admin port is unless told otherwise.
@@ -52,30 +55,44 @@ const MEMORY_COLUMNS: &[&str] = &["name", "bytes", "limit"];
 /// Examples of `crore admin --help`.
 pub const EXAMPLES: &str = "\
 Examples:
+  crore admin stats                                 what the server is doing
+  crore admin stats --json | jq .connections        the same, for programs
   crore admin topics 'chat/#'                       topics, with their messages and subscribers
+  crore admin topic chat/room1                      one of them
   crore admin messages chat/room1 --limit 5         the oldest messages that are kept
-  crore admin connections --slow                    who does not read fast enough
-  crore admin disconnect --user ann                 end all connections of a user
   crore admin publish chat/room1 'Hello.'
-  crore admin --url http://10.0.0.5:8801 stats      CRORE_ADMIN_TOKEN has the token";
+  crore admin purge chat/room1                      take its messages away
+  crore admin delete chat/room1
+  crore admin connections --slow                    who does not read fast enough
+  crore admin connection 0-17-3                     one of them, by its id
+  crore admin disconnect --user ann                 end all connections of a user
+  crore admin memory                                what memory is for
+  crore admin rules                                 the rules that hold
+  crore admin config                                the settings that hold
+  crore admin reload                                after a change of the settings file
+  crore admin drain                                 before a restart: clients move off
+  crore admin stats --url http://10.0.0.5:8801      CRORE_ADMIN_TOKEN has the token";
+
+/// The heading of the flags that say which port is asked.
+const CONNECTION: &str = "Connection";
 
 /// Flags of `crore admin`.
 #[derive(Debug, Args)]
 pub struct AdminArgs {
+    /// Print what the server answers, as JSON, for programs
+    #[arg(short, long, global = true)]
+    json: bool,
+
     /// The admin port; https:// where a proxy before it speaks TLS
-    #[arg(long, value_name = "URL", default_value = DEFAULT_URL, global = true)]
+    #[arg(short, long, value_name = "URL", default_value = DEFAULT_URL, global = true, help_heading = CONNECTION)]
     url: Server,
+
+    /// The token of admin.token [default: $CRORE_ADMIN_TOKEN]
+    #[arg(long, value_name = "TOKEN", global = true, help_heading = CONNECTION)]
+    token: Option<String>,
 
     #[command(flatten)]
     tls: TlsFlags,
-
-    /// The token of admin.token [default: $CRORE_ADMIN_TOKEN]
-    #[arg(long, value_name = "TOKEN", global = true)]
-    token: Option<String>,
-
-    /// Print what the server answers, as JSON
-    #[arg(long, global = true)]
-    json: bool,
 
     #[command(subcommand)]
     order: Order,
@@ -94,11 +111,13 @@ enum Order {
     },
     /// Tell of a topic
     Topic {
+        /// Its name, such as chat/lobby
         #[arg(value_parser = values::line)]
         name: String,
     },
     /// Read the log of a topic, oldest first
     Messages {
+        /// Its name, such as chat/lobby
         #[arg(value_parser = values::line)]
         name: String,
         /// Only messages behind this offset
@@ -109,11 +128,13 @@ enum Order {
     },
     /// Take all messages of a topic away; subscribers stay
     Purge {
+        /// Its name, such as chat/lobby
         #[arg(value_parser = values::line)]
         name: String,
     },
     /// Delete a topic; its subscribers are told
     Delete {
+        /// Its name, such as chat/lobby
         #[arg(value_parser = values::line)]
         name: String,
     },
@@ -131,18 +152,20 @@ enum Order {
         id: String,
     },
     /// End a connection, or all of a user, of a transport, or that subscribe to a filter
-    #[command(group = ArgGroup::new("whom").args(["id", "user", "filter", "transport", "slow"]).required(true).multiple(true))]
+    #[command(group = ArgGroup::new("whom").args(["id", "user", "address", "filter", "transport", "slow"]).required(true).multiple(true))]
     Disconnect {
         /// As the list gives it, such as 0-17-3
-        #[arg(conflicts_with_all = ["user", "filter", "transport", "slow"], value_parser = values::line)]
+        #[arg(conflicts_with_all = ["user", "address", "filter", "transport", "slow"], value_parser = values::line)]
         id: Option<String>,
         #[command(flatten)]
         which: Which,
     },
     /// Publish a message
     Publish {
+        /// Its topic, such as chat/lobby
         #[arg(value_parser = values::line)]
         topic: String,
+        /// The message
         data: String,
         /// Its content type
         #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
@@ -153,11 +176,11 @@ enum Order {
         /// Its key
         #[arg(long, value_parser = values::field)]
         key: Option<String>,
-        /// Seconds that it lives
-        #[arg(long, value_name = "SECONDS")]
+        /// How long it lives, such as 90s or 8h
+        #[arg(long, value_name = "TIME", value_parser = parse_seconds::<u32>)]
         ttl: Option<u32>,
         /// Keep it as the topic's retained message
-        #[arg(long)]
+        #[arg(short, long)]
         retain: bool,
     },
     /// Tell what the server is doing
@@ -242,7 +265,10 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     if !columns.is_empty() && !args.json {
         return print(table(&answer, columns).as_bytes());
     }
-    let text = serde_json::to_string_pretty(&answer)? + "\n";
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&answer)? + "\n",
+        false => sheet(&answer),
+    };
     print(text.as_bytes())
 }
 
@@ -393,16 +419,24 @@ impl Port<'_> {
         };
         let head = connection.request(server, method, &target, &headers, body)?;
         let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
-        let value: Value = serde_json::from_slice(&answer).unwrap_or_default();
-        if (200..300).contains(&head.status) {
-            return Ok(value);
+        let value = serde_json::from_slice::<Value>(&answer).ok();
+        let said = value.as_ref().and_then(|value| value.get("error"));
+        match (value.as_ref(), said, head.status) {
+            (Some(_), _, 200..300) => Ok(value.unwrap_or_default()),
+            (_, Some(why), 401) => {
+                bail!(
+                    "{}; give it with --token or in {TOKEN_VARIABLE}",
+                    plain(why)
+                )
+            }
+            (_, Some(why), _) => bail!("{} ({})", plain(why), head.status_line()),
+            // A data port, or a server of another kind.
+            _ => bail!(
+                "{server} is no admin port: it answers {}{}; name the address of admin.listen with --url, by default {DEFAULT_URL}",
+                head.status_line(),
+                reason(&answer)
+            ),
         }
-        let why = value.get("error").map(plain);
-        let why = why.unwrap_or_else(|| String::from_utf8_lossy(&answer).trim().to_string());
-        if head.status == 401 {
-            bail!("{why}: give it with --token or in {TOKEN_VARIABLE}");
-        }
-        bail!("{why} ({})", head.status_line());
     }
 
     /// Pages of a list, until there are as many entries as wanted or no more.
@@ -424,69 +458,5 @@ impl Port<'_> {
             }
         }
         Ok(json!({ list.rows: all, "next": next }))
-    }
-}
-
-/// A value as a person reads it.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_string(),
-        Value::String(text) if text.is_empty() => "-".to_string(),
-        // Text from clients must not steer the terminal.
-        Value::String(text) => text.replace(char::is_control, " "),
-        Value::Array(list) if list.is_empty() => "-".to_string(),
-        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(","),
-        value => value.to_string(),
-    }
-}
-
-/// The rows of a list, in columns; the last column is not padded.
-pub(super) fn table(answer: &Value, columns: &[&str]) -> String {
-    let lists = answer.as_object().into_iter().flat_map(|map| map.values());
-    let rows = lists.filter_map(Value::as_array).flatten();
-    let head = columns.iter().map(ToString::to_string).collect();
-    let mut lines: Vec<Vec<String>> = vec![head];
-    lines.extend(rows.map(|row| {
-        let cell = |name: &&str| match (&row[*name], &row["data_base64"]) {
-            (Value::Null, Value::String(data)) if *name == "data" => format!("base64:{data}"),
-            (value, _) => plain(value),
-        };
-        columns.iter().map(cell).collect()
-    }));
-    let width = |n: usize| lines.iter().map(|line| line[n].chars().count()).max();
-    let widths: Vec<usize> = (0..columns.len()).map(|n| width(n).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for line in &lines {
-        let mut text = String::new();
-        for (cell, width) in line.iter().zip(&widths) {
-            let _ = write!(text, "{cell:width$}  ");
-        }
-        out.push_str(text.trim_end());
-        out.push('\n');
-    }
-    if !answer["next"].is_null() {
-        out.push_str("... and more: raise --limit\n");
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_stand_in_columns_and_nothing_steers_the_terminal() {
-        let answer = json!({
-            "messages": [
-                {"offset": 7, "key": "", "data": "a\u{1b}[2Jb"},
-                {"offset": 12345, "key": "k", "data": null, "data_base64": "/w=="},
-            ],
-            "next": 12345,
-        });
-        let text = table(&answer, &["offset", "key", "data"]);
-        assert_eq!(
-            text,
-            "offset  key  data\n7       -    a [2Jb\n12345   k    base64:/w==\n... and more: raise --limit\n"
-        );
     }
 }

@@ -1,16 +1,65 @@
-//! The flags by which the tools are told whom to trust by TLS, and what to show a server that asks for a certificate.
+//! The flags by which the tools are told which server to ask, with which token, whom to trust by TLS, and what to show a server that
+//! asks for a certificate; and the variables that stand for them.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::client::server::Server;
+use super::values::{self, Usage};
+use crate::client::server::{DEFAULT_SERVER, SERVER_VARIABLE, Server, TOKEN_VARIABLE};
 use crate::client::tls::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG, Shown, Trust};
+
+/// The variable for the file of roots; it counts for servers with TLS only.
+const CA_VARIABLE: &str = "CRORE_CA";
+
+/// Flags of the clients of a data port.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Connection")]
+pub struct Connect {
+    /// The server, on port 8800 unless the URL says another; https:// speaks TLS
+    /// [default: $CRORE_SERVER, or http://127.0.0.1:8800]
+    #[arg(short, long, value_name = "URL")]
+    server: Option<Server>,
+
+    /// The token that says who you are [default: $CRORE_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+
+    #[command(flatten)]
+    tls: TlsFlags,
+}
+
+impl Connect {
+    /// The server that the flags and the variables name.
+    ///
+    /// # Errors
+    /// A value that cannot serve, with its flag or variable and the remedy.
+    pub fn server(&self) -> anyhow::Result<Server> {
+        let token = values::token(self.token.as_deref(), TOKEN_VARIABLE)?;
+        let server = match &self.server {
+            Some(server) => server.clone(),
+            None => match std::env::var(SERVER_VARIABLE) {
+                Ok(url) => url.parse().map_err(of_variable)?,
+                Err(std::env::VarError::NotPresent) => {
+                    DEFAULT_SERVER.parse().expect("a literal URL")
+                }
+                Err(error) => return Err(of_variable(error.to_string()).into()),
+            },
+        };
+        let server = self.tls.apply(server.with_token(token));
+        server.map_err(anyhow::Error::msg)
+    }
+}
+
+fn of_variable(what: String) -> Usage {
+    Usage::new(format!("{SERVER_VARIABLE}: {what}"))
+}
 
 /// Flags for servers with TLS.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "TLS")]
 pub struct TlsFlags {
-    /// PEM file with the roots to trust by TLS, instead of this host's
+    /// PEM file with the roots to trust by TLS, instead of this host's [default: $CRORE_CA]
     #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
 
@@ -50,7 +99,12 @@ impl TlsFlags {
                 return Err(lacks(CERT_KEY_FLAG, CERT_FLAG, "the certificate's file"));
             }
         };
-        let trust = Trust::new(self.ca.as_deref(), CA_FLAG)?;
+        let of_variable = std::env::var_os(CA_VARIABLE).map(PathBuf::from);
+        let (roots, key) = match (&self.ca, &of_variable) {
+            (None, Some(file)) => (Some(file), CA_VARIABLE),
+            (roots, _) => (roots.as_ref(), CA_FLAG),
+        };
+        let trust = Trust::new(roots.map(PathBuf::as_path), key)?;
         Ok(server.with_trust(match shown {
             Some(shown) => trust.showing(&shown)?,
             None => trust,

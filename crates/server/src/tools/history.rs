@@ -3,11 +3,13 @@
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::flags::TlsFlags;
+use super::flags::Connect;
 use super::subscribe::envelope::Envelope;
+use super::subscribe::format::Format;
 use super::values;
+use super::words::reason;
 use crate::client::http::Connection;
-use crate::client::server::{DEFAULT_SERVER, Server, TOKEN_VARIABLE};
+use crate::client::server::Server;
 use crate::stdout;
 
 /// Longest answer, in bytes: a page of messages, or one of the largest that a server may be set to take, in base64 or escaped.
@@ -28,7 +30,7 @@ pub struct HistoryArgs {
     pub topic: String,
 
     /// Print each message as a JSON object: id, topic, time, content_type, and data or data_base64
-    #[arg(long)]
+    #[arg(short, long)]
     pub json: bool,
 
     /// Print at most N messages
@@ -37,6 +39,7 @@ pub struct HistoryArgs {
 
     /// Where to begin: oldest, -N for the newest N, or the id of a message to begin after
     #[arg(
+        short = 'S',
         long,
         value_name = "POSITION",
         default_value = "oldest",
@@ -45,16 +48,8 @@ pub struct HistoryArgs {
     )]
     pub since: String,
 
-    /// The server, on port 8800 unless the URL says another; https:// speaks TLS
-    #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
-    pub server: Server,
-
     #[command(flatten)]
-    pub tls: TlsFlags,
-
-    /// The token that says who you are [default: $CRORE_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
+    pub connect: Connect,
 }
 
 /// Runs `crore history`.
@@ -62,9 +57,8 @@ pub struct HistoryArgs {
 /// # Errors
 /// The server cannot be reached, or refuses (with its reason), or stdout cannot be written to.
 pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
-    let token = values::token(args.token.as_deref(), TOKEN_VARIABLE)?;
-    let server = args.server.with_token(token);
-    let server = args.tls.apply(server).map_err(anyhow::Error::msg)?;
+    let server = args.connect.server()?;
+    let format = (!args.json).then(Format::data);
     let failed = || format!("{server}: cannot read the history of {}", args.topic);
     let (mut since, mut left) = (args.since.clone(), args.limit.unwrap_or(u64::MAX));
     loop {
@@ -77,7 +71,7 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
             .context("the answer is not a JSON array of messages")
             .with_context(failed)?;
         for message in &messages {
-            stdout::print(&message.line(args.json)?)?;
+            stdout::print(&message.line(format.as_ref())?)?;
         }
         left = left.saturating_sub(messages.len() as u64);
         match messages.last().and_then(|last| last.id.clone()) {
@@ -99,9 +93,7 @@ fn page(server: &Server, target: &str) -> anyhow::Result<Page> {
     let head = connection.request(server, "GET", target, &[], None)?;
     let body = connection.whole_body(MAX_BYTES)?;
     if head.status != 200 {
-        let reason = String::from_utf8_lossy(&body);
-        let reason = reason.lines().next().unwrap_or_default();
-        bail!("{}: {reason}", head.status_line());
+        bail!("{}{}", head.status_line(), reason(&body));
     }
     Ok(Page {
         body,

@@ -9,6 +9,7 @@ mod history;
 pub mod log;
 mod publish;
 mod subscribe;
+mod tables;
 pub mod token;
 mod values;
 mod words;

@@ -1,124 +1,177 @@
-//! `crore pub`: one message from the command line or stdin, or one for each line of stdin.
+//! `crore pub`: messages from the command line, files or stdin, each whole or by its lines.
 
-use std::io::{self, BufRead, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::flags::TlsFlags;
+use super::flags::Connect;
 use super::{values, words::reason};
 use crate::client::http::Connection;
-use crate::client::server::{DEFAULT_SERVER, Server, TOKEN_VARIABLE};
+use crate::client::server::Server;
+use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
 /// Longest answer to a publish, in bytes; the topic's info is a few lines.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
+/// The heading of the flags of a message.
+const MESSAGE: &str = "Message";
+
 /// Arguments of `crore pub`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
+TIME is seconds, or has a unit: 90s, 15m, 8h, 30d.
+CRORE_SERVER, CRORE_TOKEN and CRORE_CA stand for --server, --token and --ca.
+
 Examples:
   crore pub news 'Hello.'
+  crore pub config/limits --retain 'on'              new subscribers get it at once
   date | crore pub clock                             all of stdin is one message
+  crore pub photos --file cat.jpg --content-type image/jpeg
   tail -f access.log | crore pub logs/web --lines    each line is a message
   crore pub scores '{\"home\":1}' --content-type application/json --json
-  crore pub prices 41.90 --key ACME --ttl 60         the newest for its key, for a minute
+  crore pub prices 41.90 --key ACME --ttl 60s        the newest for its key, for a minute
   crore pub news hi --server https://a.example:443   by TLS; --ca names roots of your own")]
 pub struct PubArgs {
     /// Topic, such as chat/lobby
     #[arg(value_parser = values::line)]
     pub topic: String,
 
-    /// The message; without it, stdin
-    #[arg(conflicts_with = "lines")]
+    /// The message; without it, that of --file, or stdin
+    #[arg(conflicts_with_all = ["lines", "file"])]
     pub data: Option<String>,
 
-    /// Publish each line of stdin as a message of its own
-    #[arg(long)]
+    /// Publish what is in this file; - is stdin (repeatable: each is a message)
+    #[arg(short, long, value_name = "FILE", help_heading = MESSAGE)]
+    pub file: Vec<PathBuf>,
+
+    /// Publish each line as a message of its own
+    #[arg(short, long, help_heading = MESSAGE)]
     pub lines: bool,
 
     /// Print the topic's info, as the server answers it, one JSON object for each message
-    #[arg(long)]
+    #[arg(short, long)]
     pub json: bool,
 
     /// Content type of the message
-    #[arg(long, value_name = "TYPE", default_value = "text/plain; charset=utf-8", value_parser = values::content_type)]
+    #[arg(long, value_name = "TYPE", default_value = "text/plain; charset=utf-8", value_parser = values::content_type, help_heading = MESSAGE)]
     pub content_type: String,
 
     /// Event name for Server-Sent Events
-    #[arg(long, value_name = "NAME", value_parser = values::field)]
+    #[arg(short, long, value_name = "NAME", value_parser = values::field, help_heading = MESSAGE)]
     pub event: Option<String>,
 
     /// Key of the message: where a rule keeps the latest only, it takes the place of the one before with this key
-    #[arg(long, value_name = "KEY", value_parser = values::field)]
+    #[arg(short, long, value_name = "KEY", value_parser = values::field, help_heading = MESSAGE)]
     pub key: Option<String>,
 
-    /// Seconds that the message lives; then it is not sent any more
-    #[arg(long, value_name = "SECONDS")]
+    /// Keep it as the topic's retained message: who subscribes later gets it first
+    #[arg(short, long, help_heading = MESSAGE)]
+    pub retain: bool,
+
+    /// How long the message lives; then it is not sent any more
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds::<u32>, help_heading = MESSAGE)]
     pub ttl: Option<u32>,
 
-    /// The server, on port 8800 unless the URL says another; https:// speaks TLS
-    #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
-    pub server: Server,
-
     #[command(flatten)]
-    pub tls: TlsFlags,
-
-    /// The token that says who you are [default: $CRORE_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
+    pub connect: Connect,
 }
 
 /// Runs `crore pub`.
 ///
 /// # Errors
-/// Stdin cannot be read, the server cannot be reached, or it refuses a message (with its reason).
+/// The input cannot be read, the server cannot be reached, or it refuses a message (with its reason).
 pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
-    let token = values::token(args.token.as_deref(), TOKEN_VARIABLE)?;
-    let server = args.server.with_token(token);
-    let args = &PubArgs {
-        server: args.tls.apply(server).map_err(anyhow::Error::msg)?,
-        ..args.clone()
-    };
     let mut publisher = Publisher {
         args,
+        server: args.connect.server()?,
         connection: None,
+        published: 0,
     };
-    if args.lines {
-        return publish_lines(&mut publisher, io::stdin().lock());
+    if let Some(data) = &args.data {
+        return publisher.publish(data.as_bytes());
     }
-    match &args.data {
-        Some(data) => publisher.publish(data.as_bytes()),
-        None => {
-            let mut data = Vec::new();
-            io::stdin().lock().read_to_end(&mut data).context("stdin")?;
-            publisher.publish(&data)
+    let stdin = [PathBuf::from(STDIN)];
+    let sources = match &args.file[..] {
+        [] => &stdin[..],
+        files => files,
+    };
+    for source in sources {
+        let name = source.display();
+        match args.lines {
+            true => publisher.publish_lines(source)?,
+            false => {
+                let mut data = Vec::new();
+                let read = open(source).and_then(|mut input| input.read_to_end(&mut data));
+                read.with_context(|| name.to_string())?;
+                match sources.len() {
+                    1 => publisher.publish(&data)?,
+                    _ => publisher.publish(&data).with_context(|| name.to_string())?,
+                }
+            }
         }
-    }
-}
-
-fn publish_lines(publisher: &mut Publisher<'_>, mut input: impl BufRead) -> anyhow::Result<()> {
-    let mut line = Vec::new();
-    while input.read_until(b'\n', &mut line).context("stdin")? > 0 {
-        let data = line.strip_suffix(b"\n").unwrap_or(&line);
-        publisher.publish(data.strip_suffix(b"\r").unwrap_or(data))?;
-        line.clear();
     }
     Ok(())
 }
 
+/// The name of a file that stands for stdin.
+const STDIN: &str = "-";
+
+fn open(source: &Path) -> io::Result<Box<dyn BufRead>> {
+    if source != Path::new(STDIN) {
+        return Ok(Box::new(BufReader::new(File::open(source)?)));
+    }
+    if io::stdin().is_terminal() {
+        // Otherwise it seems to hang.
+        let _ = writeln!(
+            io::stderr(),
+            "the message comes from the terminal; Ctrl-D ends it"
+        );
+    }
+    Ok(Box::new(io::stdin().lock()))
+}
+
 struct Publisher<'a> {
     args: &'a PubArgs,
+    server: Server,
     connection: Option<Connection>,
+    published: u64,
 }
 
 impl Publisher<'_> {
+    fn publish_lines(&mut self, source: &Path) -> anyhow::Result<()> {
+        let name = match source == Path::new(STDIN) {
+            true => "stdin".to_string(),
+            false => source.display().to_string(),
+        };
+        let mut input = open(source).with_context(|| name.clone())?;
+        let (mut line, mut number) = (Vec::new(), 0u64);
+        while input
+            .read_until(b'\n', &mut line)
+            .with_context(|| name.clone())?
+            > 0
+        {
+            number += 1;
+            let data = line.strip_suffix(b"\n").unwrap_or(&line);
+            let published = self.published;
+            self.publish(data.strip_suffix(b"\r").unwrap_or(data))
+                .with_context(|| {
+                    format!("{name}, line {number}, after {published} that were published")
+                })?;
+            line.clear();
+        }
+        Ok(())
+    }
+
     fn publish(&mut self, data: &[u8]) -> anyhow::Result<()> {
-        let args = self.args;
-        let unreachable = || format!("{}: cannot publish", args.server);
+        let (args, server) = (self.args, &self.server);
+        let unreachable = || format!("{server}: cannot publish");
         let mut connection = match self.connection.take().and_then(Connection::reusable) {
             Some(connection) => connection,
-            None => Connection::open(&args.server).with_context(unreachable)?,
+            None => Connection::open(server).with_context(unreachable)?,
         };
         let mut headers = vec![
             ("Accept", "application/json"),
@@ -130,13 +183,16 @@ impl Publisher<'_> {
         if let Some(key) = &args.key {
             headers.push(("Crore-Key", key));
         }
+        if args.retain {
+            headers.push(("Crore-Retain", "true"));
+        }
         let ttl_s = args.ttl.map(|ttl_s| ttl_s.to_string());
         if let Some(ttl_s) = &ttl_s {
             headers.push(("Crore-TTL", ttl_s));
         }
-        let target = args.server.publish_target(&args.topic);
+        let target = server.publish_target(&args.topic);
         let head = connection
-            .request(&args.server, "POST", &target, &headers, Some(data))
+            .request(server, "POST", &target, &headers, Some(data))
             .with_context(unreachable)?;
         let body = connection
             .whole_body(MAX_ANSWER_BYTES)
@@ -149,6 +205,7 @@ impl Publisher<'_> {
             );
         }
         self.connection = Some(connection);
+        self.published += 1;
         if args.json {
             let mut info = body.trim_ascii_end().to_vec();
             info.push(b'\n');

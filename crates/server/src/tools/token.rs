@@ -23,6 +23,7 @@ use crate::access::algorithm::algorithm;
 use crate::access::{checks, keys, remedy, secret};
 use crate::config;
 use crate::settings::access::Lists;
+use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
 /// The longest input: far above any token or password.
@@ -61,7 +62,7 @@ enum What {
 #[derive(Clone, Debug, Args)]
 struct MintArgs {
     /// What signs it: a file with a secret of 32 bytes or more (HS256), or a private key in PEM (RS256, ES256, EdDSA)
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     key: PathBuf,
 
     /// HS256, RS256, ES256 or EdDSA [default: by the key]
@@ -73,7 +74,7 @@ struct MintArgs {
     kid: Option<String>,
 
     /// Whose it is (claim `sub`)
-    #[arg(long, value_name = "NAME", value_parser = values::line)]
+    #[arg(short, long, value_name = "NAME", value_parser = values::line)]
     user: Option<String>,
 
     /// Filter of topics that may be published to (repeatable)
@@ -97,7 +98,7 @@ struct MintArgs {
     interest: Vec<String>,
 
     /// How long it holds: 90s, 15m, 8h, 30d; 0 = without end
-    #[arg(long, value_name = "TIME", default_value = TTL_DEFAULT, value_parser = seconds)]
+    #[arg(long, value_name = "TIME", default_value = TTL_DEFAULT, value_parser = parse_seconds::<u64>)]
     ttl: u64,
 
     /// For whom it is (claim `aud`)
@@ -115,7 +116,7 @@ struct InspectArgs {
     token: Option<String>,
 
     /// Verify it by the keys of this settings file
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
@@ -315,42 +316,4 @@ fn input() -> anyhow::Result<String> {
 
 fn say(text: &str) -> anyhow::Result<()> {
     writeln!(std::io::stderr(), "{text}").context("stderr")
-}
-
-/// `90s`, `15m`, `8h`, `30d`, or a number of seconds.
-fn seconds(text: &str) -> Result<u64, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let factor = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => 0,
-    };
-    let number = number.parse::<u64>().ok().filter(|_| factor > 0);
-    let seconds = number.and_then(|number| number.checked_mul(factor));
-    seconds.ok_or_else(|| format!("`{text}` is no time; write one such as 90s, 15m, 8h or 30d"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::seconds;
-
-    #[test]
-    fn times_have_units() {
-        for (text, expected) in [
-            ("0", 0),
-            ("90", 90),
-            ("90s", 90),
-            ("15m", 900),
-            ("8h", 28_800),
-            ("30d", 2_592_000),
-        ] {
-            assert_eq!(seconds(text), Ok(expected), "{text}");
-        }
-        for wrong in ["", "h", "1w", "1.5h", "-1s", "99999999999999999999d"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -1,11 +1,21 @@
 //! A server's words about a failure, as they are shown.
 
+use serde_json::Value;
+
+use super::tables::plain;
+
 /// How much of a server's reason is shown, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
 /// A server's words about a failure, fit for a terminal: one line, no control characters.
 pub fn reason(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
+    let text = match serde_json::from_slice::<Value>(body) {
+        // An admin port says it like this.
+        Ok(Value::Object(said)) if said.get("error").is_some_and(Value::is_string) => {
+            plain(&said["error"])
+        }
+        _ => String::from_utf8_lossy(body).into_owned(),
+    };
     let line = text
         .trim()
         .chars()

@@ -111,7 +111,7 @@ fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
     let server = server();
     let before = config(&server);
     let table: &[(&str, &[&str])] = &[
-        ("oops = 1\n", &["crore.toml:1:1: oops: unknown field"]),
+        ("oops = 1\n", &["crore.toml:1:1: oops: unknown setting"]),
         (
             "[limits]\ntopic_bytes = 'x'\n",
             &["crore.toml:2:15: limits.topic_bytes: "],
@@ -383,7 +383,7 @@ fn the_command_prints_what_changed_or_fails_with_the_reason() {
     let admin = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
         command
-            .args(["admin", "reload", "--url"])
+            .args(["admin", "reload", "--json", "--url"])
             .arg(format!("http://{}", server.admin()))
             .env_remove("CRORE_ADMIN_TOKEN");
         output(&mut command)

@@ -31,7 +31,7 @@ fn said(server: &Server, args: &[&str]) -> String {
 fn a_topic_is_published_to_listed_read_purged_and_deleted() {
     let server = Server::with_admin("");
     for text in ["one", "two", "three"] {
-        assert!(said(&server, &["publish", "a/b", text]).contains("\"offset\""));
+        assert!(said(&server, &["publish", "a/b", text]).contains("offset"));
     }
     let listed = said(&server, &["topics", "a/#"]);
     assert!(
@@ -48,8 +48,21 @@ fn a_topic_is_published_to_listed_read_purged_and_deleted() {
     let first = json["messages"][0]["offset"].to_string();
     let rest = said(&server, &["messages", "a/b", "--after", &first]);
     assert!(!rest.contains("one") && rest.contains("three"), "{rest}");
-    assert!(said(&server, &["purge", "a/b"]).contains("\"purged\": 3"));
-    assert!(said(&server, &["topic", "a/b"]).contains("\"messages\": 0"));
+    assert_eq!(said(&server, &["purge", "a/b"]), "purged  3\n");
+    assert!(said(&server, &["topic", "a/b", "--json"]).contains("\"messages\": 0"));
+    let of_topic = said(&server, &["topic", "a/b"]);
+    let row = |name: &str| {
+        let mut rows = of_topic
+            .lines()
+            .map(|line| line.split_whitespace().collect());
+        rows.find(|row: &Vec<&str>| row[0] == name)
+            .unwrap_or_default()
+    };
+    assert_eq!(
+        (row("name"), row("messages")),
+        (vec!["name", "a/b"], vec!["messages", "0"]),
+        "{of_topic}"
+    );
     assert!(said(&server, &["delete", "a/b"]).contains("true"));
     let gone = admin(&server, &["topic", "a/b"]);
     assert_eq!(gone.status.code(), Some(1));
@@ -76,16 +89,39 @@ fn connections_are_listed_and_ended() {
         let listed = said(&server, &["connections", "--transport", "sse"]);
         (listed.lines().count() == 3).then_some(())
     });
-    assert!(said(&server, &["disconnect", "--filter", "x/+"]).contains("\"disconnected\": 1"));
+    assert!(
+        said(&server, &["disconnect", "--filter", "x/+", "--json"]).contains("\"disconnected\": 1")
+    );
     eventually("one is gone", || {
         let listed = said(&server, &["connections", "--transport", "sse"]);
         (listed.lines().count() == 2 && listed.contains("y")).then_some(())
     });
+    for (address, lines) in [("127.0.0.1", 2), ("192.0.2.1", 1)] {
+        let listed = said(
+            &server,
+            &["connections", "--transport", "sse", "--address", address],
+        );
+        assert_eq!(listed.lines().count(), lines, "{listed}");
+    }
+    let wrong = admin(&server, &["connections", "--address", "here"]);
+    assert_eq!(wrong.status.code(), Some(2));
     assert_eq!(admin(&server, &["disconnect"]).status.code(), Some(2));
-    assert!(said(&server, &["rules"]).contains("\"rules\""));
-    assert!(said(&server, &["config"]).contains("\"limits\""));
-    assert!(said(&server, &["stats"]).contains("\"by_transport\""));
-    assert!(said(&server, &["reload"]).contains("\"changed\""));
+    for (order, word) in [
+        ("rules", "rules"),
+        ("config", "limits"),
+        ("stats", "by_transport"),
+        ("reload", "changed"),
+    ] {
+        let json: Value = serde_json::from_str(&said(&server, &[order, "--json"])).expect("JSON");
+        assert!(json.to_string().contains(&format!("\"{word}\"")), "{json}");
+        let shown = said(&server, &[order]);
+        assert!(shown.contains(word) && !shown.contains('{'), "{shown}");
+    }
+    let stats = said(&server, &["stats"]);
+    assert!(
+        stats.contains("connections.by_transport.sse  ") && stats.contains("\nshards:\nid  "),
+        "{stats}"
+    );
 }
 
 #[test]
@@ -128,6 +164,43 @@ fn who_has_no_token_is_told_where_to_put_it() {
         error.contains("--token") && error.contains("CRORE_ADMIN_TOKEN"),
         "{error}"
     );
+    assert!(error.contains("wants a token"), "{error}");
+    let wrong = admin(&server, &["rules", "--token", "fedcba9876543210"]);
+    let error = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        error.contains("the token is not that of admin.token") && error.contains("--token"),
+        "{error}"
+    );
     assert!(said(&server, &["rules", "--token", "0123456789abcdef"]).contains("rules"));
     assert_eq!(ask(server.admin(), "GET /healthz", None).status, 200);
+}
+
+#[test]
+fn who_asks_the_data_port_is_told_of_the_admin_port_and_the_other_way_round() {
+    let server = Server::with_admin("");
+    let crore = |args: &[&str], flag: &str, address: std::net::SocketAddr| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+        command
+            .args(args)
+            .args([flag, &format!("http://{address}")]);
+        let output = output(&mut command);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let error = crore(&["admin", "stats"], "--url", server.address());
+    assert!(
+        error.contains("is no admin port") && error.contains("--url"),
+        "{error}"
+    );
+    for args in [
+        &["pub", "a", "x"][..],
+        &["sub", "a"],
+        &["sub", "a", "-p", "ws"],
+    ] {
+        let error = crore(args, "--server", server.admin());
+        assert!(
+            error.contains("this is the admin port") && error.contains("8800"),
+            "{error}"
+        );
+    }
 }

@@ -9,6 +9,7 @@ mod log;
 mod probe;
 mod publish;
 mod scripted;
+mod snapshots;
 mod subscribe;
 mod values;
 

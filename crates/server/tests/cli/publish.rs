@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Output, Stdio};
 
 use crate::scripted::Scripted;
-use crate::support::program::finished;
+use crate::support::program::{finished, output};
 use crate::{crore, text};
 
 #[test]
@@ -84,6 +84,106 @@ fn pub_takes_stdin_whole_or_by_lines() {
             .status
             .success()
     );
+}
+
+#[test]
+fn a_line_that_fails_is_named_with_how_many_were_published() {
+    let server = Scripted::start(&[|peer| {
+        for _ in 0..2 {
+            peer.request();
+            peer.respond("202 Accepted", "");
+        }
+        peer.request();
+        peer.respond("413 Content Too Large", "too long");
+    }]);
+    let output = pipe(server, &["pub", "a", "--lines"], "one\ntwo\nthree\nfour\n");
+    assert_eq!(output.status.code(), Some(1));
+    let said = "crore: stdin, line 3, after 2 that were published: the server refused the message: 413 Content Too Large: too long\n";
+    assert_eq!(text(&output.stderr), said);
+}
+
+#[test]
+fn files_are_messages_of_their_own_and_a_message_may_be_retained() {
+    let path = |name: &str| {
+        let name = format!("publish-{name}-{}", std::process::id());
+        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        path.to_str().unwrap().to_string()
+    };
+    let (one, two) = (path("one"), path("two"));
+    std::fs::write(&one, "1\n2\n").unwrap();
+    std::fs::write(&two, "3").unwrap();
+    let server = Scripted::start(&[|peer| {
+        for body in ["1\n2\n", "3"] {
+            let request = peer.request();
+            assert_eq!(request.body, body);
+            assert_eq!(request.header("crore-retain"), Some("true"));
+            peer.respond("202 Accepted", "");
+        }
+    }]);
+    let output = server.run(&["pub", "a", "-r", "-f", &one, "--file", &two]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+
+    let server = Scripted::start(&[|peer| {
+        for body in ["1", "2"] {
+            let request = peer.request();
+            assert_eq!(request.body, body);
+            assert_eq!(request.header("crore-ttl"), Some("28800"));
+            peer.respond("202 Accepted", "");
+        }
+    }]);
+    let output = server.run(&["pub", "a", "-l", "-f", &one, "--ttl", "8h"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+
+    let missing = output_of(&["pub", "a", "--file", "nowhere.txt"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).starts_with("crore: nowhere.txt: "));
+    let _ = (std::fs::remove_file(one), std::fs::remove_file(two));
+}
+
+#[test]
+fn the_words_of_an_admin_port_are_told_as_words() {
+    let server = Scripted::start(&[|peer| {
+        peer.request();
+        peer.respond("404 Not Found", r#"{"error":"this is the admin port"}"#);
+    }]);
+    let output = server.run(&["pub", "a", "hello"]);
+    let said = "crore: the server refused the message: 404 Not Found: this is the admin port\n";
+    assert_eq!(text(&output.stderr), said);
+}
+
+#[test]
+fn a_variable_names_the_server_and_a_flag_wins() {
+    let server = Scripted::start(&[|peer| {
+        peer.request();
+        peer.respond("202 Accepted", "");
+    }]);
+    let mut command = crore(&["pub", "a", "hello"]);
+    let done = output(
+        command
+            .env("CRORE_SERVER", &server.url)
+            .env("CRORE_CA", "/nowhere"),
+    );
+    // Roots are for servers with TLS.
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    server.end();
+    let server = Scripted::start(&[|peer| {
+        peer.request();
+        peer.respond("202 Accepted", "");
+    }]);
+    let mut command = crore(&["pub", "a", "hello", "-s", &server.url]);
+    let done = output(command.env("CRORE_SERVER", "http://127.0.0.1:1"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    server.end();
+    let wrong = output(crore(&["pub", "a", "b"]).env("CRORE_SERVER", "ftp://x"));
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("CRORE_SERVER: `ftp://x`"));
+    let roots =
+        output(crore(&["pub", "a", "b", "-s", "https://127.0.0.1:1"]).env("CRORE_CA", "/nowhere"));
+    assert!(text(&roots.stderr).contains("/nowhere: it cannot be read"));
+}
+
+fn output_of(args: &[&str]) -> Output {
+    output(&mut crore(args))
 }
 
 fn pipe(server: Scripted, args: &[&str], input: &str) -> Output {

@@ -57,13 +57,82 @@ fn sse_goes_on_where_it_was_cut() {
     ]);
     let output = server.run(&["sub", "a", "b+", "--count", "3"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), "message 1\nmessage 2\nmessage 3\n");
+    assert_eq!(
+        text(&output.stdout),
+        "a message 1\na message 2\na message 3\n"
+    );
     let log = text(&output.stderr);
     assert!(
         log.contains("the server closed") || log.contains("the stream ended"),
         "{log}"
     );
     assert!(log.contains("503 Service Unavailable: full"), "{log}");
+}
+
+#[test]
+fn a_topic_is_printed_where_there_may_be_several_and_as_the_format_says() {
+    let run = |args: &[&str]| {
+        let server = Scripted::start(&[|peer| {
+            peer.request();
+            peer.say(format!("{STREAM}{}", event(1)));
+            assert!(peer.is_closed());
+        }]);
+        let output = server.run(&[&["sub", "--count", "1"], args].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).to_string()
+    };
+    assert_eq!(run(&["a"]), "message 1\n");
+    assert_eq!(run(&["a", "-v"]), "a message 1\n");
+    assert_eq!(run(&["a", "b"]), "a message 1\n");
+    assert_eq!(run(&["+"]), "a message 1\n");
+    assert_eq!(run(&["#", "--format", "%p"]), "message 1\n");
+    assert_eq!(
+        run(&["a", "-F", r"%i|%t|%c|%k|%p\t%%"]),
+        "e:1|a|text/plain||message 1\t%\n"
+    );
+    let wrong = crate::run(&["sub", "a", "--format", "%x"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("%t (topic)"));
+}
+
+#[test]
+fn a_timeout_ends_every_protocol_and_fails_where_messages_were_asked_for() {
+    let silent: [(&str, Step); 3] = [
+        ("sse", |peer| {
+            peer.request();
+            peer.say(format!("{STREAM}{}", event(1)));
+            assert!(peer.is_closed());
+        }),
+        ("ws", |peer| {
+            let request = peer.request();
+            peer.upgrade(&request);
+            peer.frame(Opcode::Text, &envelope(1));
+            assert!(peer.is_closed());
+        }),
+        ("poll", |peer| {
+            peer.request();
+            peer.respond("200 OK", &envelope(1));
+            peer.request();
+            assert!(peer.is_closed());
+        }),
+    ];
+    for (protocol, step) in silent {
+        for (count, code, said) in [
+            (&[][..], 0, ""),
+            (
+                &["--count", "2"],
+                1,
+                "crore: --timeout: 1 of 2 messages came in time\n",
+            ),
+        ] {
+            let steps: &'static [Step] = Box::leak(Box::new([step]));
+            let args = [&["sub", "a", "--timeout", "1s", "-p", protocol], count].concat();
+            let output = Scripted::start(steps).run(&args);
+            assert_eq!(text(&output.stdout), "message 1\n", "{protocol}");
+            assert_eq!(output.status.code(), Some(code), "{protocol}");
+            assert_eq!(text(&output.stderr), said, "{protocol}");
+        }
+    }
 }
 
 #[test]

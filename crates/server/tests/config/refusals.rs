@@ -10,29 +10,32 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
         (
             "shards = 2\nshard = 2",
             &[
-                "crore.toml:2:1: shard: unknown field",
-                "`shards`",
+                "crore.toml:2:1: shard: unknown setting",
+                "did you mean `shards`?",
                 "remove the key",
             ],
         ),
         (
             "[limits]\n\ntopic_byte = 3",
             &[
-                "crore.toml:3:1: limits.topic_byte: unknown field",
-                "`topic_bytes`",
+                "crore.toml:3:1: limits.topic_byte: unknown setting",
+                "did you mean `topic_bytes`?",
             ],
         ),
         (
             "[http]\nloopback_hosts_only = false",
-            &["crore.toml:2:1: http.loopback_hosts_only: unknown field"],
+            &["crore.toml:2:1: http.loopback_hosts_only: unknown setting"],
         ),
         (
             "[[rule]]\nmatch = 'a'\n[[rule]]\nmatch = 'b'\nkeeps = 1",
-            &["crore.toml:5:1: rule[2].keeps: unknown field"],
+            &["crore.toml:5:1: rule[2].keeps: unknown setting"],
         ),
         (
             "[limit]\nx = 1",
-            &["crore.toml:1:2: limit: unknown field", "`limits`"],
+            &[
+                "crore.toml:1:2: limit: unknown setting",
+                "did you mean `limits`?",
+            ],
         ),
         (
             "shards = -1",
@@ -55,12 +58,35 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             &["crore.toml:2:9: deflate.level: ", "`300`", "0 to 255"],
         ),
         (
-            "[timeouts]\nhead_s = '5s'",
+            "[timeouts]\nhead_s = '5 weeks'",
+            &[
+                "crore.toml:2:10: timeouts.head_s: `5 weeks` is not a time",
+                "8h",
+            ],
+        ),
+        (
+            "[timeouts]\nhead_s = '1500ms'",
+            &["timeouts.head_s: `1500ms` is no whole number of seconds"],
+        ),
+        (
+            "[timeouts]\nhead_s = '2d'",
+            &["crore.toml:2:10: timeouts.head_s: 172800 is out of range"],
+        ),
+        (
+            "[timeouts]\nhead_s = -1",
             &[
                 "crore.toml:2:10: timeouts.head_s: ",
-                "\"5s\"",
-                "a whole number",
+                "`-1`",
+                "a time: seconds",
             ],
+        ),
+        (
+            "[mqtt]\nkeep_alive_max_s = '1d'",
+            &["mqtt.keep_alive_max_s: `1d` is too long a time"],
+        ),
+        (
+            "[limits]\nttl_s = 5",
+            &["limits.ttl_s: unknown setting; did you mean `rule.ttl_s`?"],
         ),
         (
             "backlog = 99999999999",
@@ -303,20 +329,70 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
 
 #[test]
 fn all_problems_are_told_at_once() {
+    let text = "shards = 999\nshard = 1\n[deflate]\nlevel = 0\n[timeouts]\nhead_s = 'soon'\n[http]\nallowed_origins = [1, 'x']\n\
+                [[rule]]\nmatch = 'a'\nttl = 5\nslow = 'drop'\n[[rule]]\nmatch = 'a/#/b'\n[limits]\nhead_bytes = 'x'\nbatch_bytes = '1 GiB'";
+    let output = check(Some(text), &["--heartbeat", "1"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    let places: Vec<&str> = error
+        .lines()
+        .map(|line| {
+            let rest = line.strip_prefix("crore: ").expect(line);
+            &rest[..rest.find(": ").expect(line)]
+        })
+        .collect();
+    let wanted = [
+        "crore.toml:1:10",
+        "crore.toml:2:1",
+        "crore.toml:4:9",
+        "crore.toml:6:10",
+        "crore.toml:8:20",
+        "crore.toml:11:1",
+        "crore.toml:12:8",
+        "crore.toml:14:9",
+        "crore.toml:16:14",
+        "crore.toml:17:15",
+        "--heartbeat",
+    ];
+    assert_eq!(places, wanted, "{error}");
+}
+
+#[test]
+fn all_faults_of_the_syntax_are_told_at_once() {
     let output = check(
-        Some("shards = 999\n[deflate]\nlevel = 0"),
-        &["--heartbeat", "1"],
+        Some("shards = \nbacklog = 7\nlisten = ['a'\npin = true"),
+        &[],
     );
     let error = String::from_utf8(output.stderr).unwrap();
-    let lines: Vec<&str> = error.lines().collect();
-    assert_eq!(lines.len(), 3, "{error}");
-    for (line, place) in lines.iter().zip([
-        "crore.toml:1:10: ",
-        "--heartbeat: heartbeat.interval_s: ",
-        "crore.toml:3:9: ",
-    ]) {
-        assert!(line.starts_with(&format!("crore: {place}")), "{error}");
+    let places: Vec<&str> = error.lines().map(|line| &line[..20]).collect();
+    assert_eq!(
+        places,
+        ["crore: crore.toml:1:", "crore: crore.toml:4:"],
+        "{error}"
+    );
+}
+
+#[test]
+fn times_may_have_units() {
+    let text = "[timeouts]\nhead_s = '90s'\nbody_s = 7\n[mqtt]\nsession_expiry_max_s = '2h'\n\
+                [[rule]]\nmatch = '#'\nttl_s = '1d'\nsse_retry_ms = '3s'\n[admin]\nhead_s = '1m'\n[state]\ndeadline_s = '5m'";
+    let table = crate::effective(Some(text), &["--heartbeat", "2m"]);
+    for (section, key, seconds) in [
+        ("timeouts", "head_s", 90),
+        ("timeouts", "body_s", 7),
+        ("mqtt", "session_expiry_max_s", 7_200),
+        ("admin", "head_s", 60),
+        ("state", "deadline_s", 300),
+        ("heartbeat", "interval_s", 120),
+    ] {
+        assert_eq!(
+            table[section][key].as_integer(),
+            Some(seconds),
+            "{section}.{key}"
+        );
     }
+    let rule = &table["rule"][0];
+    assert_eq!(rule["ttl_s"].as_integer(), Some(86_400));
+    assert_eq!(rule["sse_retry_ms"].as_integer(), Some(3_000));
 }
 
 #[test]

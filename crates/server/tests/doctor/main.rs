@@ -23,6 +23,18 @@ fn a_host_that_was_made_for_ten_million_fits() {
 }
 
 #[test]
+fn without_a_number_a_host_is_judged_by_what_it_is_likely_to_want() {
+    let findings = Tree::large().findings(&[]);
+    assert_eq!(
+        (&findings.0["connections"], &findings.0["fits"]),
+        (&10_000.into(), &true.into())
+    );
+    let settings = "[limits]\nconnections_max = 77000\n";
+    let findings = Tree::large().with("crore.toml", settings).findings(&[]);
+    assert_eq!(findings.0["connections"], 77_000);
+}
+
+#[test]
 fn each_bound_binds_and_is_named() {
     /// A file, what it says, what binds then, how many that leaves, and the setting to change.
     type Row = (&'static str, &'static str, &'static str, u64, &'static str);
@@ -296,7 +308,7 @@ fn settings_that_the_server_refuses_are_refused_here_too() {
     assert!(
         String::from_utf8(output.stderr)
             .unwrap()
-            .contains("unknown field")
+            .contains("did you mean `shards`?")
     );
     for wrong in [
         &["--connections", "0"][..],

@@ -1,6 +1,7 @@
 //! HTTP itself: methods, versions, bodies, limits and timeouts.
 
 use crate::support::http::{Conn, info, once, publish};
+use crate::support::port::ask;
 use crate::support::{Server, until};
 
 #[test]
@@ -16,9 +17,10 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
     for (method, target, allowed) in table {
         let response = once(&server, method, target, &[], "");
         assert_eq!(response.status, 405, "{method} {target}");
+        let said = response.text();
         for other in allowed {
             assert!(
-                response.lists("allow", other),
+                response.lists("allow", other) && said.contains(other),
                 "{method} {target}: {other} in {response:?}"
             );
         }
@@ -49,6 +51,24 @@ fn methods_are_answered_alike_whoever_asks() {
                 assert_eq!(answer.status, 204, "OPTIONS {target} {credentials}");
             }
         }
+    }
+}
+
+#[test]
+fn each_port_names_the_other_to_whom_has_taken_it_for_that() {
+    let server = Server::with_admin("");
+    for path in ["/api/v1/stats", "/metrics", "/healthz"] {
+        let answer = once(&server, "GET", path, &[], "");
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.text().contains("admin.listen"), "{answer:?}");
+    }
+    let no_topic = once(&server, "GET", "/news", &[], "");
+    assert!(no_topic.text().contains("/sub/{topic}"), "{no_topic:?}");
+    for request in ["POST /pub/news", "GET /sub/news"] {
+        let answer = ask(server.admin(), request, None);
+        assert_eq!(answer.status, 404, "{request}");
+        let said = answer.body.to_string();
+        assert!(said.contains("data port (listen"), "{said}");
     }
 }
 

@@ -60,6 +60,12 @@ async fn bound_body(State(plane): State<Plane>, mut request: Request, next: Next
     next.run(request).await
 }
 
+/// The answer to paths outside of the API. Clients of a data port often come here by mistake.
+pub async fn elsewhere() -> ApiError {
+    let why = "there is no such path; this is the admin port, and clients publish and subscribe at the data port (listen, by default 127.0.0.1:8800)";
+    ApiError::new(StatusCode::NOT_FOUND, why)
+}
+
 async fn nowhere() -> ApiError {
     let why = "there is no such path; GET /api/v1/openapi.json lists them";
     ApiError::new(StatusCode::NOT_FOUND, why)

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use crore_wire::topic::check_filter;
 use serde_json::json;
 
-use super::admin::table;
+use super::tables::table;
 use super::values::Usage;
 use crate::stdout::print;
 use source::Source;
@@ -37,7 +37,7 @@ A server may run meanwhile: nothing is locked or changed, and the end of the log
 #[derive(Debug, Args)]
 pub struct LogArgs {
     /// Print JSON
-    #[arg(long, global = true)]
+    #[arg(short, long, global = true)]
     json: bool,
 
     #[command(subcommand)]

@@ -7,6 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::format::{Format, Part, Piece};
+
 /// One message. Fields that are missing stay out of the output; fields that are new are ignored.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Envelope<'a> {
@@ -22,6 +24,10 @@ pub struct Envelope<'a> {
     content_type: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    key: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    properties: Option<Vec<(String, String)>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     data: Option<Cow<'a, str>>,
     /// No message, but the notice that some before this position are lost.
@@ -40,18 +46,40 @@ impl<'a> Envelope<'a> {
         serde_json::from_slice(bytes)
     }
 
-    /// The line to print, with its end: the object again, or only the data.
+    /// The line to print, with its end: the object again, or what the format says.
     ///
     /// # Errors
     /// The data is not base64.
-    pub fn line(&self, json: bool) -> Result<Vec<u8>, base64::DecodeError> {
-        let mut line = match (&self.data_base64, &self.data) {
-            _ if json => serde_json::to_vec(self).expect("strings become JSON"),
-            (Some(data), _) => STANDARD.decode(data.as_bytes())?,
-            (None, data) => data.as_deref().unwrap_or_default().as_bytes().to_vec(),
-        };
+    pub fn line(&self, format: Option<&Format>) -> Result<Vec<u8>, base64::DecodeError> {
+        let mut line = Vec::new();
+        match format {
+            None => line = serde_json::to_vec(self).expect("strings become JSON"),
+            Some(format) => {
+                for piece in &format.0 {
+                    match piece {
+                        Piece::Text(text) => line.extend_from_slice(text.as_bytes()),
+                        Piece::Part(part) => line.extend_from_slice(&self.part(*part)?),
+                    }
+                }
+            }
+        }
         line.push(b'\n');
         Ok(line)
+    }
+
+    fn part(&self, part: Part) -> Result<Cow<'_, [u8]>, base64::DecodeError> {
+        let text = match part {
+            Part::Payload => match &self.data_base64 {
+                Some(data) => return Ok(STANDARD.decode(data.as_bytes())?.into()),
+                None => self.data.as_deref(),
+            },
+            Part::Topic => self.topic.as_deref(),
+            Part::Id => self.id.as_deref(),
+            Part::Key => self.key.as_deref(),
+            Part::Event => self.event.as_deref(),
+            Part::ContentType => self.content_type.as_deref(),
+        };
+        Ok(text.unwrap_or_default().as_bytes().into())
     }
 }
 
@@ -63,20 +91,23 @@ mod tests {
     fn lines() {
         let text = br#"{"topic":"a","id":"1:2","time":7,"content_type":"text/plain","data":"x\ny","new":1}"#;
         let envelope = Envelope::parse(text).unwrap();
-        assert_eq!(envelope.line(false).unwrap(), b"x\ny\n");
+        let data = Format::data();
+        assert_eq!(envelope.line(Some(&data)).unwrap(), b"x\ny\n");
+        let with_topic = envelope.line(Some(&Format::with_topic())).unwrap();
+        assert_eq!(with_topic, b"a x\ny\n");
         let json = r#"{"id":"1:2","topic":"a","time":7,"content_type":"text/plain","data":"x\ny"}"#;
         assert_eq!(
-            String::from_utf8(envelope.line(true).unwrap()).unwrap(),
+            String::from_utf8(envelope.line(None).unwrap()).unwrap(),
             format!("{json}\n")
         );
 
         let binary = Envelope::parse(br#"{"data_base64":"/wA="}"#).unwrap();
-        assert_eq!(binary.line(false).unwrap(), b"\xff\x00\n");
-        assert_eq!(binary.line(true).unwrap(), b"{\"data_base64\":\"/wA=\"}\n");
+        assert_eq!(binary.line(Some(&data)).unwrap(), b"\xff\x00\n");
+        assert_eq!(binary.line(None).unwrap(), b"{\"data_base64\":\"/wA=\"}\n");
         assert!(
             Envelope::parse(br#"{"data_base64":"?"}"#)
                 .unwrap()
-                .line(false)
+                .line(Some(&data))
                 .is_err()
         );
         assert!(Envelope::parse(b"hello").is_err());

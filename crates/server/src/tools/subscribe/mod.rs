@@ -3,9 +3,10 @@
 //! Whatever ends a connection, the next one begins at the position of the last message that was
 //! printed, so that stdout gets each message once and in order. A refusal that another attempt
 //! cannot change (4xx, a deleted topic) ends the program with the server's reason. A server that
-//! cannot be reached at the start ends it too; later it is tried until it answers.
+//! cannot be reached at the start ends it too; later it is tried until it answers, or until `--timeout` is over.
 
 pub(super) mod envelope;
+pub(super) mod format;
 mod poll;
 mod session;
 mod sse;
@@ -18,10 +19,12 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use crore_net::memory::random_u64;
 
-use super::flags::TlsFlags;
+use super::flags::Connect;
 use super::values;
-use crate::client::server::{DEFAULT_SERVER, Server, TOKEN_VARIABLE};
-use session::{Session, Stop};
+use crate::client::server::is_filter;
+use crate::settings::units::parse_seconds;
+use format::Format;
+use session::{Session, Stop, Wanted};
 
 /// First wait before a new attempt; it doubles up to [`MAX_BACKOFF`]. Each wait is drawn at random
 /// from its second half, so that clients of a server that returns do not return together.
@@ -45,28 +48,48 @@ pub enum Protocol {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 A message with line breaks takes several lines; --json keeps each message on one.
+TIME is seconds, or has a unit: 90s, 15m, 8h, 30d.
+CRORE_SERVER, CRORE_TOKEN and CRORE_CA stand for --server, --token and --ca.
 
 Examples:
   crore sub news
   crore sub 'scores/#'                               all topics below scores
   crore sub chat/lobby chat/help --json
+  crore sub 'sensors/+/temperature' --format '%t;%p' topic and data
   crore sub jobs --since oldest --count 1            take the oldest message that is kept
-  crore sub prices --since -5 --protocol ws          the newest five, then live")]
+  crore sub prices --since -5 --protocol ws          the newest five, then live
+  crore sub news --timeout 60s                       end after a minute
+
+Exit codes: 0 done (also when --timeout ends it), 1 failed, or fewer than --count came in time,
+2 wrong usage.")]
 pub struct SubArgs {
     /// Topics, such as chat/lobby, or filters, such as 'chat/+' (any one level) and 'chat/#' (all that follow)
     #[arg(required = true, value_name = "TOPIC", value_parser = values::line)]
     pub topics: Vec<String>,
 
     /// Print each message as a JSON object: id, topic, time, content_type, and data or data_base64
-    #[arg(long)]
+    #[arg(short, long, help_heading = OUTPUT)]
     pub json: bool,
 
+    /// Print the topic before each message, as for several topics or a filter
+    #[arg(short, long, conflicts_with_all = ["json", "format"], help_heading = OUTPUT)]
+    pub verbose: bool,
+
+    /// Print this for each message: %t topic, %p data, %i id, %k key, %e event, %c content type, %%, \n, \t
+    #[arg(short = 'F', long, value_name = "FORMAT", conflicts_with = "json", help_heading = OUTPUT)]
+    pub format: Option<Format>,
+
     /// Exit after N messages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+
+    /// Exit after so long
+    #[arg(short = 'W', long, value_name = "TIME", value_parser = parse_seconds::<u64>)]
+    pub timeout: Option<u64>,
 
     /// Where to begin: oldest, live, -N for the newest N, or the id of a message to go on after
     #[arg(
+        short = 'S',
         long,
         value_name = "POSITION",
         default_value = "live",
@@ -75,31 +98,45 @@ pub struct SubArgs {
     )]
     pub since: String,
 
-    /// Transport
-    #[arg(long, value_enum, default_value_t = Protocol::Sse)]
+    /// What to speak: sse (Server-Sent Events), ws (WebSocket) or poll (long-poll)
+    #[arg(short, long, value_enum, default_value_t = Protocol::Sse, hide_possible_values = true, help_heading = "Connection")]
     pub protocol: Protocol,
 
-    /// The server, on port 8800 unless the URL says another; https:// speaks TLS
-    #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
-    pub server: Server,
-
     #[command(flatten)]
-    pub tls: TlsFlags,
+    pub connect: Connect,
+}
 
-    /// The token that says who you are [default: $CRORE_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
+/// The heading of the flags that say how a message is printed.
+const OUTPUT: &str = "Output";
+
+impl SubArgs {
+    /// How a message is printed; none: as JSON.
+    fn printed(&self) -> Option<Format> {
+        let several = self.topics.len() > 1 || self.topics.iter().any(|name| is_filter(name));
+        match &self.format {
+            _ if self.json => None,
+            Some(format) => Some(format.clone()),
+            None if self.verbose || several => Some(Format::with_topic()),
+            None => Some(Format::data()),
+        }
+    }
 }
 
 /// Runs `crore sub`.
 ///
 /// # Errors
-/// The first connection fails, the server refuses (with its reason), or stdout cannot be written to.
+/// The first connection fails, the server refuses (with its reason), stdout cannot be written to, or fewer messages than asked for came in
+/// time.
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
-    let token = values::token(args.token.as_deref(), TOKEN_VARIABLE)?;
-    let server = args.server.with_token(token);
-    let server = args.tls.apply(server).map_err(anyhow::Error::msg)?;
-    let mut session = Session::new(&server, &args.topics, &args.since, args.json, args.count);
+    let server = args.connect.server()?;
+    let wanted = Wanted {
+        topics: &args.topics,
+        since: &args.since,
+        format: args.printed(),
+        count: args.count,
+        time: args.timeout.map(Duration::from_secs),
+    };
+    let mut session = Session::new(&server, wanted);
     let mut backoff = MIN_BACKOFF;
     loop {
         session.progressed = false;
@@ -115,12 +152,20 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
         match stop {
             Stop::Done => return Ok(()),
             Stop::Refused(why) => bail!("{why}"),
+            // A long-poll is answered with its first message only.
+            Stop::Lost(_)
+                if session.is_over()
+                    && (session.ever_answered || args.protocol == Protocol::Poll) =>
+            {
+                return in_time(&session, args);
+            }
             Stop::Lost(why) if !session.ever_answered => {
                 return Err(anyhow::anyhow!(why))
                     .with_context(|| format!("{}: cannot subscribe", server));
             }
             Stop::Lost(why) => {
-                let wait = backoff.mul_f64(0.5 + 0.5 * random_fraction());
+                let mut wait = backoff.mul_f64(0.5 + 0.5 * random_fraction());
+                wait = session.time_left().map_or(wait, |left| wait.min(left));
                 tracing::warn!(
                     wait_ms = wait.as_millis(),
                     "connection lost, trying again: {why}"
@@ -129,6 +174,19 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         }
+    }
+}
+
+/// The outcome when the time is over.
+fn in_time(session: &Session<'_>, args: &SubArgs) -> anyhow::Result<()> {
+    match (args.count, session.left) {
+        (Some(count), Some(left)) => {
+            bail!(
+                "--timeout: {} of {count} messages came in time",
+                count - left
+            )
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Subscribing by long-poll: one request for each message, over one connection while it lasts.
 
 use super::session::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, refusal};
-use crate::client::http::{Connection, Head};
+use crate::client::http::Head;
 
 /// Receives until something ends it.
 pub fn run(session: &mut Session<'_>) -> Stop {
@@ -10,7 +10,7 @@ pub fn run(session: &mut Session<'_>) -> Stop {
 
 fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
     let server = session.server;
-    let mut connection = Connection::open(server)?;
+    let mut connection = session.open()?;
     loop {
         connection.set_patience(session.patience())?;
         let head = connection.request(server, "GET", &session.target(), &[], None)?;
@@ -40,7 +40,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
         }
         connection = match connection.reusable() {
             Some(connection) => connection,
-            None => Connection::open(server)?,
+            None => session.open()?,
         };
     }
 }

@@ -1,9 +1,10 @@
 //! The state of a subscription across its connections: the position, the messages left to print, and the meaning of a refusal.
 
 use std::io::{self, ErrorKind, StdoutLock, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::envelope::Envelope;
+use super::format::Format;
 use crate::client::http::{Connection, Head};
 use crate::client::server::Server;
 use crate::tools::words::reason;
@@ -45,18 +46,33 @@ impl From<io::Error> for Stop {
     }
 }
 
+/// What is wanted of a subscription.
+pub struct Wanted<'a> {
+    pub topics: &'a [String],
+    /// Where to begin.
+    pub since: &'a str,
+    /// How a message is printed; none: as JSON.
+    pub format: Option<Format>,
+    /// How many messages.
+    pub count: Option<u64>,
+    /// For how long.
+    pub time: Option<Duration>,
+}
+
 /// The state that lives across connections.
 pub struct Session<'a> {
     pub server: &'a Server,
     topics: &'a [String],
     /// Where to begin.
     since: &'a str,
-    /// Whether each message is printed as JSON.
-    json: bool,
+    /// How a message is printed; none: as JSON.
+    format: Option<Format>,
     /// The id of the last message that was printed.
     position: Option<String>,
     /// Messages still to print.
-    left: Option<u64>,
+    pub left: Option<u64>,
+    /// When it ends in any case.
+    end: Option<Instant>,
     /// The server has accepted the subscription at least once.
     pub ever_answered: bool,
     /// The current connection brought a message; reset by the loop.
@@ -65,25 +81,42 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Nothing has come yet; `left` is how many messages to print.
-    pub fn new(
-        server: &'a Server,
-        topics: &'a [String],
-        since: &'a str,
-        json: bool,
-        left: Option<u64>,
-    ) -> Session<'a> {
+    /// Nothing has come yet.
+    pub fn new(server: &'a Server, wanted: Wanted<'a>) -> Session<'a> {
         Session {
             server,
-            topics,
-            since,
-            json,
+            topics: wanted.topics,
+            since: wanted.since,
+            format: wanted.format,
             position: None,
-            left,
+            left: wanted.count,
+            end: wanted.time.map(|time| Instant::now() + time),
             ever_answered: false,
             progressed: false,
             out: io::stdout().lock(),
         }
+    }
+
+    /// A connection to the server, which ends when the subscription does.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub fn open(&self) -> io::Result<Connection> {
+        match self.end {
+            None => Connection::open(self.server),
+            Some(end) => Connection::open_until(self.server, end),
+        }
+    }
+
+    /// Whether its time is over.
+    pub fn is_over(&self) -> bool {
+        self.time_left().is_some_and(|left| left.is_zero())
+    }
+
+    /// The time that is left, where it is bounded.
+    pub fn time_left(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.end.map(|end| end.saturating_duration_since(now))
     }
 
     /// The request target of the next connection.
@@ -134,7 +167,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let line = envelope
-            .line(self.json)
+            .line(self.format.as_ref())
             .map_err(|error| Stop::Refused(error.to_string()))?;
         if let Err(error) = self.out.write_all(&line).and_then(|()| self.out.flush()) {
             return Err(match error.kind() {

@@ -3,7 +3,7 @@
 use crore_wire::sse::Parser;
 
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
-use crate::client::http::{Connection, Head};
+use crate::client::http::Head;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -15,7 +15,7 @@ pub fn run(session: &mut Session<'_>) -> Stop {
 
 fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
     let server = session.server;
-    let mut connection = Connection::open(server)?;
+    let mut connection = session.open()?;
     let headers = [
         ("Accept", "text/event-stream"),
         ("Cache-Control", "no-store"),

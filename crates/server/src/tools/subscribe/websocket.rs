@@ -8,7 +8,7 @@ use crore_wire::websocket::handshake::{accept_key, client_key};
 use crore_wire::websocket::receive::{Config, Event, Role, next};
 
 use super::session::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, refusal};
-use crate::client::http::{ANSWER_TIMEOUT, Connection};
+use crate::client::http::ANSWER_TIMEOUT;
 use crate::client::stream::Stream;
 use crate::tools::words::reason;
 
@@ -87,7 +87,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
 /// The opening handshake (RFC 6455 section 4.1): the socket, and what came after the response's head.
 fn open(session: &Session<'_>) -> Result<(Stream, Vec<u8>), Stop> {
     let server = session.server;
-    let mut connection = Connection::open(server)?;
+    let mut connection = session.open()?;
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&random_u64().to_le_bytes());
     nonce[8..].copy_from_slice(&random_u64().to_le_bytes());

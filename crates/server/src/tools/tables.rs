@@ -1,0 +1,156 @@
+//! Answers as people read them: rows in columns, and values by name.
+//!
+//! Invariant: no text from a client steers the terminal.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+/// Rows with more columns than this are shown one below the other.
+const COLUMNS_MAX: usize = 12;
+/// What says which row it is comes first, if one of these does.
+const NAMES: [&str; 4] = ["reason", "name", "id", "shard"];
+
+/// A value as a person reads it.
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_string(),
+        Value::String(text) if text.is_empty() => "-".to_string(),
+        // Text from clients must not steer the terminal.
+        Value::String(text) => text.replace(char::is_control, " "),
+        Value::Array(list) if list.is_empty() => "-".to_string(),
+        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(","),
+        value => value.to_string(),
+    }
+}
+
+/// The rows of a list, in columns; the last column is not padded.
+pub fn table(answer: &Value, columns: &[&str]) -> String {
+    let lists = answer.as_object().into_iter().flat_map(|map| map.values());
+    let rows = lists.filter_map(Value::as_array).flatten();
+    let cell = |row: &Value, name: &str| match (&row[name], &row["data_base64"]) {
+        (Value::Null, Value::String(data)) if name == "data" => format!("base64:{data}"),
+        (value, _) => plain(value),
+    };
+    let mut lines = vec![columns.iter().map(ToString::to_string).collect()];
+    lines.extend(rows.map(|row| columns.iter().map(|name| cell(row, name)).collect()));
+    let mut out = aligned(&lines);
+    if !answer["next"].is_null() {
+        out.push_str("... and more: raise --limit\n");
+    }
+    out
+}
+
+/// An answer's values, a line each with their names, and its lists below as tables.
+pub fn sheet(answer: &Value) -> String {
+    let (mut values, mut lists) = (Vec::new(), Vec::new());
+    flatten(String::new(), answer, &mut values, &mut lists);
+    let mut out = aligned(&values);
+    for (name, rows) in lists {
+        let between = if out.is_empty() { "" } else { "\n" };
+        let _ = write!(out, "{between}{name}:\n{}", list(rows));
+    }
+    out
+}
+
+fn list(rows: &[Value]) -> String {
+    let keys = |row: &Value| row.as_object().map_or(0, Map::len);
+    let widest = rows.iter().max_by_key(|row| keys(row));
+    let mut columns: Vec<&str> = widest
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(|row| row.keys().map(String::as_str))
+        .collect();
+    let rank = |name: &str| NAMES.iter().position(|it| *it == name);
+    columns.sort_by_key(|name| rank(name).unwrap_or(NAMES.len()));
+    let nested = |row: &Value| {
+        row.as_object()
+            .is_some_and(|row| row.values().any(Value::is_object))
+    };
+    if columns.len() > COLUMNS_MAX || rows.iter().any(nested) {
+        let each = rows.iter().map(sheet);
+        return each.collect::<Vec<_>>().join("\n");
+    }
+    let mut lines = vec![columns.iter().map(ToString::to_string).collect()];
+    lines.extend(
+        rows.iter()
+            .map(|row| columns.iter().map(|name| plain(&row[*name])).collect()),
+    );
+    aligned(&lines)
+}
+
+/// The values of an object by their paths, and the lists of objects in it.
+fn flatten<'v>(
+    path: String,
+    value: &'v Value,
+    values: &mut Vec<Vec<String>>,
+    lists: &mut Vec<(String, &'v [Value])>,
+) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                let path = match path.is_empty() {
+                    true => name.clone(),
+                    false => format!("{path}.{name}"),
+                };
+                flatten(path, value, values, lists);
+            }
+        }
+        Value::Array(list) if list.iter().any(Value::is_object) => lists.push((path, list)),
+        value => values.push(vec![path, plain(value)]),
+    }
+}
+
+/// Lines of cells, each column as wide as its widest cell; spaces at the end of a line are left out.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |n: usize| lines.iter().map(|line| line[n].chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|n| width(n).unwrap_or(0)).collect();
+    let mut out = String::new();
+    for line in lines {
+        let mut text = String::new();
+        for (cell, width) in line.iter().zip(&widths) {
+            let _ = write!(text, "{cell:width$}  ");
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_stand_in_columns_and_nothing_steers_the_terminal() {
+        let answer = json!({
+            "messages": [
+                {"offset": 7, "key": "", "data": "a\u{1b}[2Jb"},
+                {"offset": 12345, "key": "k", "data": null, "data_base64": "/w=="},
+            ],
+            "next": 12345,
+        });
+        let text = table(&answer, &["offset", "key", "data"]);
+        assert_eq!(
+            text,
+            "offset  key  data\n7       -    a [2Jb\n12345   k    base64:/w==\n... and more: raise --limit\n"
+        );
+    }
+
+    #[test]
+    fn an_answer_is_values_by_name_with_its_lists_below() {
+        let answer = json!({
+            "name": "a\u{7}b",
+            "of": {"one": 1, "none": null},
+            "shards": [{"shard": 0, "turns": 17}, {"shard": 1, "turns": 4}],
+        });
+        let text = sheet(&answer);
+        let wanted =
+            "name     a b\nof.none  -\nof.one   1\n\nshards:\nshard  turns\n0      17\n1      4\n";
+        assert_eq!(text, wanted);
+        assert_eq!(sheet(&json!({"changed": []})), "changed  -\n");
+    }
+}

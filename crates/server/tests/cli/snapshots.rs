@@ -1,0 +1,104 @@
+//! The command line as a person sees it, kept as it is: `cargo insta review`, or `INSTA_UPDATE=always`, takes a change over.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::crore;
+use crate::support::Server;
+use crate::support::program::output;
+
+/// The command, its exit code, and what it says.
+fn shown(command: &mut Command, replaced: &[(&str, &str)]) -> String {
+    let args: Vec<_> = command
+        .get_args()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    let done = output(command);
+    let code = done.status.code().expect("an exit code");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let mut out = format!("$ crore {}\n[{code}]\n", args.join(" "));
+    for (name, said) in [("stdout", text(done.stdout)), ("stderr", text(done.stderr))] {
+        if !said.is_empty() {
+            out.push_str(&format!("---- {name}\n{said}"));
+        }
+    }
+    replaced
+        .iter()
+        .fold(out, |out, (from, to)| out.replace(from, to))
+}
+
+#[test]
+fn the_help_of_each_command_is_as_it_was() {
+    for args in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["pub", "--help"],
+        &["sub", "--help"],
+        &["admin", "--help"],
+        &["admin", "topics", "--help"],
+        &["token", "--help"],
+        &["token", "mint", "--help"],
+        &["doctor", "--help"],
+        &["completions", "--help"],
+    ] {
+        let name = args.join("_").replace("--", "");
+        insta::assert_snapshot!(name, shown(&mut crore(args), &[]));
+    }
+}
+
+#[test]
+fn complaints_about_a_settings_file_are_as_they_were() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/misspelled.toml");
+    let mut command = crore(&["serve", "--check", "--config", "misspelled.toml"]);
+    command.current_dir(file.parent().expect("a directory"));
+    insta::assert_snapshot!("settings", shown(&mut command, &[]));
+}
+
+#[test]
+fn a_session_with_a_server_is_as_it_was() {
+    let server = Server::with_admin("[admin]\ntoken = '0123456789abcdef'\n");
+    let (data, admin) = (server.address().to_string(), server.admin().to_string());
+    let hidden = [(&data[..], "DATA"), (&admin[..], "ADMIN")];
+    let session: Vec<String> = [
+        &["pub", "chat/a", "Hello."][..],
+        &["pub", "chat/b", "on", "--retain"],
+        &["sub", "chat/a", "--since", "oldest", "--count", "1"],
+        &[
+            "sub", "chat/a", "chat/b", "--since", "oldest", "--count", "2",
+        ],
+        &[
+            "sub", "chat/a", "--since", "oldest", "--count", "1", "--format", "%t;%c;%p",
+        ],
+        &["sub", "chat/none", "--count", "1", "--timeout", "1s"],
+        &["pub", "chat/+", "x"],
+        &["admin", "topics"],
+        &["admin", "purge", "chat/a"],
+        &["admin", "purge", "chat/a", "--json"],
+        &["admin", "topic", "chat/nowhere"],
+        &["admin", "rules", "--token", "fedcba9876543210"],
+        &["admin", "stats", "--url", "DATA"],
+        &["pub", "chat/a", "x", "--server", "ADMIN"],
+    ]
+    .map(|args| {
+        let args: Vec<_> = args
+            .iter()
+            .map(|arg| match *arg {
+                "DATA" => format!("http://{data}"),
+                "ADMIN" => format!("http://{admin}"),
+                arg => arg.to_string(),
+            })
+            .collect();
+        let is_set = args.contains(&"--url".to_string());
+        let mut command = crore(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        if args[0] == "admin" && !is_set {
+            command.args(["--url", &format!("http://{admin}")]);
+        }
+        if !args.contains(&"--token".to_string()) {
+            command.env("CRORE_ADMIN_TOKEN", "0123456789abcdef");
+        }
+        command.env("CRORE_SERVER", format!("http://{data}"));
+        shown(&mut command, &hidden)
+    })
+    .into();
+    insta::assert_snapshot!("session", session.join("\n"));
+}
