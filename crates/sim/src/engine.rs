@@ -7,6 +7,7 @@
 //! In worlds that crash a [`Drive`] has the log, as in a real server.
 
 mod drive;
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crore_broker::batch::{HEADER_BYTES, Header};
 use crore_broker::{Batch, Committed, PartitionId};
 
 pub use drive::Drive;
+pub use shared::Shared;
 
 use crate::rng::Rng;
 use crate::truth::Wrong;
@@ -54,6 +56,8 @@ pub struct Engine {
     logs: BTreeMap<PartitionId, Log>,
     /// The disk, in worlds that crash.
     pub drive: Option<Drive>,
+    /// The log of all nodes, in worlds that have several.
+    pub shared: Option<Shared>,
     /// Neither loses, doubles nor reorders.
     pub is_calm: bool,
     /// The numbers of the messages in batches that count.
@@ -71,11 +75,22 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Takes a batch.
+    /// Takes a batch of a node.
     ///
     /// # Errors
     /// What a home did wrong.
-    pub fn append(&mut self, batch: Batch, manner: Manner, rng: &mut Rng) -> Result<(), String> {
+    pub fn append(
+        &mut self,
+        node: usize,
+        batch: Batch,
+        manner: Manner,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        if let Some(shared) = &mut self.shared {
+            let again = shared.append((node, batch), manner, self.is_calm, rng)?;
+            self.again += u64::from(again);
+            return Ok(());
+        }
         if let Some(drive) = &mut self.drive {
             self.again += u64::from(!drive.append(batch)?);
             return Ok(());
@@ -169,6 +184,38 @@ impl Engine {
         Ok(told)
     }
 
+    /// The same for a node of several, in this second.
+    ///
+    /// # Errors
+    /// When a batch cannot be read.
+    pub fn turn_of_node(
+        &mut self,
+        (node, unix_s): (usize, u32),
+        partitions: impl Iterator<Item = PartitionId>,
+        whole: bool,
+        manner: Manner,
+        rng: &mut Rng,
+    ) -> Result<Vec<Committed>, Wrong> {
+        let Some(shared) = &mut self.shared else {
+            return Ok(Vec::new());
+        };
+        let mut told = Vec::new();
+        for partition in partitions {
+            if whole || rng.chance(manner.goes_on) {
+                let (messages, kept) = (&mut self.messages, &mut self.kept);
+                self.void += shared.store(partition, unix_s, |bytes| {
+                    messages.extend(numbers_in(&bytes[HEADER_BYTES..]));
+                    *kept += 1;
+                })?;
+            }
+            if whole || rng.chance(manner.goes_on) {
+                let most = if whole { usize::MAX } else { rng.range(1, 4) };
+                told.append(&mut shared.tell(node, partition, most));
+            }
+        }
+        Ok(told)
+    }
+
     fn turn_of_drive(
         &mut self,
         partitions: &[PartitionId],
@@ -233,7 +280,10 @@ impl Engine {
     }
 
     /// Whether it has something to do for one of these partitions.
-    pub fn has_work(&self, mut partitions: impl Iterator<Item = PartitionId>) -> bool {
+    pub fn has_work(&self, node: usize, mut partitions: impl Iterator<Item = PartitionId>) -> bool {
+        if let Some(shared) = &self.shared {
+            return partitions.any(|partition| shared.has_work(node, partition));
+        }
         if let Some(drive) = &self.drive {
             return drive.has_work(partitions);
         }

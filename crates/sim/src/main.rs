@@ -13,6 +13,7 @@ const TRACE_LINES: usize = 60;
 /// Seeds of a run without arguments: some minutes.
 const SEEDS: u64 = 20_000;
 
+#[derive(Clone, Copy)]
 struct Args {
     first: u64,
     seeds: u64,
@@ -182,7 +183,17 @@ fn planted(args: &Args) -> bool {
     let mut passed = true;
     for fault in Fault::ALL {
         plant(Some(fault));
-        passed &= is_caught(&format!("{fault:?}"), args);
+        let of_nodes = matches!(fault, Fault::DeadAccepted | Fault::OwnOffset);
+        let args = Args {
+            first: args.first
+                + if of_nodes {
+                    crore_sim::plan::CLUSTERS_FROM
+                } else {
+                    0
+                },
+            ..*args
+        };
+        passed &= is_caught(&format!("{fault:?}"), &args);
     }
     plant(None);
     for fault in Torn::ALL {

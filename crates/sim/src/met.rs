@@ -69,6 +69,14 @@ pub struct Met {
     pub shadows: u64,
     /// Checkpoints of the log.
     pub checkpoints: u64,
+    /// Nodes that were lost.
+    pub nodes_lost: u64,
+    /// Nodes that were cut off from the log.
+    pub nodes_cut: u64,
+    /// Deaths of nodes in the log of a partition.
+    pub deaths: u64,
+    /// Batches of nodes that were dead.
+    pub of_dead: u64,
 }
 
 impl AddAssign for Met {
@@ -105,6 +113,10 @@ impl AddAssign for Met {
             (&mut self.appended_again, other.appended_again),
             (&mut self.shadows, other.shadows),
             (&mut self.checkpoints, other.checkpoints),
+            (&mut self.nodes_lost, other.nodes_lost),
+            (&mut self.nodes_cut, other.nodes_cut),
+            (&mut self.deaths, other.deaths),
+            (&mut self.of_dead, other.of_dead),
         ] {
             *sum += more;
         }
@@ -113,7 +125,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 38] {
+    pub fn kinds(&self) -> [(&'static str, u64); 42] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -153,12 +165,18 @@ impl Met {
             ("appended again", self.appended_again),
             ("shadows", self.shadows),
             ("checkpoints", self.checkpoints),
+            ("nodes lost", self.nodes_lost),
+            ("nodes cut off", self.nodes_cut),
+            ("deaths", self.deaths),
+            ("of the dead", self.of_dead),
         ]
     }
 
-    /// The kinds that did not occur.
+    /// The kinds that did not occur, but for those of worlds with several nodes.
     pub fn missing(&self) -> Vec<&'static str> {
+        let of_nodes = ["nodes lost", "nodes cut off", "deaths", "of the dead"];
         let none = self.kinds().into_iter().filter(|(_, count)| *count == 0);
+        let none = none.filter(|(kind, _)| !of_nodes.contains(kind));
         none.map(|(kind, _)| kind).collect()
     }
 }

@@ -5,6 +5,7 @@
 //! again, so that any use of a closed one by a shard is noticed.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, Ticket};
 
@@ -65,7 +66,9 @@ pub struct Net {
     /// By link.
     pub sockets: Vec<Socket>,
     transit: Vec<VecDeque<Mail>>,
+    /// Those of a node, and of all.
     shards: usize,
+    all: usize,
     /// The shard whose turn it is.
     pub turn_of: ShardId,
     /// The random numbers of this step.
@@ -85,12 +88,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// A network of so many shards, with an engine of this manner if they have one.
-    pub fn new(shards: usize, tear_percent: u32, manner: Option<Manner>) -> Self {
+    /// A network of nodes of so many shards, with an engine of this manner if they have one.
+    pub fn new(nodes: usize, shards: usize, tear_percent: u32, manner: Option<Manner>) -> Self {
+        let all = nodes * shards;
         Net {
             sockets: Vec::new(),
-            transit: (0..shards * shards).map(|_| VecDeque::new()).collect(),
+            transit: (0..all * all).map(|_| VecDeque::new()).collect(),
             shards,
+            all,
             turn_of: 0,
             rng: Rng::new(0),
             tear_percent,
@@ -111,6 +116,21 @@ impl Net {
         }
         self.transit.iter_mut().for_each(VecDeque::clear);
         self.lives = usize::MAX;
+    }
+
+    /// The process of these shards has ended: none of their connections is left, and no mail.
+    pub fn lose(&mut self, shards: Range<usize>) {
+        for socket in &mut self.sockets {
+            if shards.contains(&usize::from(socket.shard)) {
+                (socket.server_fin, socket.server_closed, socket.reset) = (true, true, true);
+                socket.to_server.clear();
+                socket.to_client.clear();
+            }
+        }
+        for from in shards {
+            let mails = &mut self.transit[from * self.all..(from + 1) * self.all];
+            mails.iter_mut().for_each(VecDeque::clear);
+        }
     }
 
     /// Whether the process has ended.
@@ -140,12 +160,12 @@ impl Net {
 
     /// The mail from one shard to another.
     pub fn mails(&mut self, from: usize, to: usize) -> &mut VecDeque<Mail> {
-        &mut self.transit[from * self.shards + to]
+        &mut self.transit[from * self.all + to]
     }
 
     /// Whether mail is under way to this shard.
     pub fn has_mail(&self, to: usize) -> bool {
-        (0..self.shards).any(|from| !self.transit[from * self.shards + to].is_empty())
+        (0..self.all).any(|from| !self.transit[from * self.all + to].is_empty())
     }
 
     /// The most bytes of asks that are under way from one shard to another.
@@ -157,8 +177,8 @@ impl Net {
     /// The inputs that wait for this shard in its mail: asks, tells, and the mails themselves.
     pub fn mail_inputs(&self, to: usize) -> usize {
         let inputs = |mail: &Mail| 1 + mail.asks.len() + mail.tells.len();
-        (0..self.shards)
-            .flat_map(|from| &self.transit[from * self.shards + to])
+        (0..self.all)
+            .flat_map(|from| &self.transit[from * self.all + to])
             .map(inputs)
             .sum()
     }
@@ -259,8 +279,9 @@ impl Io for Net {
         if !self.live() {
             return;
         }
+        let node = usize::from(self.turn_of) / self.shards;
         let taken = match &mut self.engine {
-            Some((engine, manner)) => engine.append(batch, *manner, &mut self.rng),
+            Some((engine, manner)) => engine.append(node, batch, *manner, &mut self.rng),
             None => Err("records for no engine".into()),
         };
         if let Err(wrong) = taken {
@@ -269,10 +290,12 @@ impl Io for Net {
     }
 
     fn post(&mut self, to: ShardId, mail: Mail) {
-        let from = usize::from(mail.from);
-        assert_eq!(mail.from, self.turn_of, "mail says who sends it");
+        let from = usize::from(self.turn_of);
+        let local = from % self.shards;
+        assert_eq!(usize::from(mail.from), local, "mail says who sends it");
         if self.live() {
-            self.mails(from, usize::from(to)).push_back(mail);
+            self.mails(from, from - local + usize::from(to))
+                .push_back(mail);
         }
     }
 

@@ -4,6 +4,8 @@
 mod draw;
 mod steps;
 
+pub use draw::CLUSTERS_FROM;
+
 use crate::engine::Manner;
 use crore_broker::Pace;
 use crore_broker::settings::Settings;
@@ -100,6 +102,10 @@ pub struct Plan {
     pub homes_after: usize,
     /// How many partitions the topics have.
     pub partitions: usize,
+    /// How many nodes share a log; each has so many shards.
+    pub nodes: usize,
+    /// The steps before which something happens to a node, in thousandths of all steps.
+    pub node_events_at: Vec<usize>,
     /// The server's settings.
     pub settings: Settings,
     /// How much a turn does.

@@ -22,6 +22,8 @@ const ASKS_MAX: usize = 15;
 const BELLS: usize = 2;
 /// Seconds after which every deadline of a connection has passed.
 const DEADLINES_S: u32 = 100;
+/// Seconds within which each node that was lost is dead for all others, one after the other.
+const DEATHS_S: u32 = 30;
 /// Seconds after which nothing is remembered.
 const FORGET_S: u32 = 10_000;
 /// Ticks within which everything is forgotten.
@@ -53,6 +55,9 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Met, 
                 let met = &mut world.met;
                 (met.committed, met.void) = (engine.kept, engine.void);
                 (met.appended_again, met.came_back) = (engine.again, engine.came);
+                if let Some(shared) = &engine.shared {
+                    (met.deaths, met.of_dead) = (shared.deaths, shared.of_dead);
+                }
             }
             Ok(world.met)
         }
@@ -103,6 +108,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     let restarts_at = world.plan.restarts_at.map(|at| at * steps.len() / 1000);
     let place = |at: &usize| at * steps.len() / 1000;
     let crashes: Vec<usize> = world.plan.crashes_at.iter().map(place).collect();
+    let events: Vec<usize> = world.plan.node_events_at.iter().map(place).collect();
     let checkpoints: Vec<usize> = world.plan.checkpoints_at.iter().map(place).collect();
     world.write_first(&mut Rng::new(seed ^ 0xF125_7BA5));
     world.hoard(&mut Rng::new(seed ^ 0x40A2D))?;
@@ -117,6 +123,9 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
         if crashes.contains(&n) {
             world.crash(&mut of_step(0xC4A5_4ED0))?;
         }
+        if events.contains(&n) {
+            world.node_event(&mut of_step(0x0DE5_0001))?;
+        }
         world.step(*step)?;
         if n % (steps.len() / 3 + 1) == steps.len() / 4 {
             world.checkpoint()?;
@@ -126,6 +135,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     calm(world, &mut rng)?;
     world.truth.check_order()?;
     check_shadow(world)?;
+    world.check_nodes()?;
     world.check_checkpoints()?;
     let unplaced = world.truth.unplaced();
     for subscriber in &world.subscribers {
@@ -146,7 +156,8 @@ fn check_shadow(world: &mut World) -> Result<(), Wrong> {
         return Ok(());
     };
     let passes = !world.truth.passing.is_empty();
-    if forgets || passes || !world.plan.budgets_are_wide || world.met.restarts > 0 {
+    let shares = world.plan.nodes > 1;
+    if forgets || passes || shares || !world.plan.budgets_are_wide || world.met.restarts > 0 {
         return Ok(());
     }
     let shards = world.shards.iter();
@@ -163,7 +174,15 @@ fn check_shadow(world: &mut World) -> Result<(), Wrong> {
 fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     world.truth.note(|| "calm".into());
     world.net.tear_percent = 0;
+    world.heal();
     world.hear_all(rng)?;
+    if world.plan.nodes > 1 {
+        // Nodes that were lost are found dead, and others do what they did.
+        for _ in 0..DEATHS_S {
+            world.truth.now_s += 1;
+            quiet(world, rng)?;
+        }
+    }
     rest(world, rng)?;
     if world.plan.stalled_s > 0 {
         world.truth.now_s += world.plan.stalled_s;
@@ -390,16 +409,24 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
             }
         }
     }
-    if !world.shared.admission.keeps_nothing() {
-        return Err("at the end messages are still counted for their addresses".into());
+    // A restart or a crash has made another world of the only node.
+    let nodes = match world.plan.nodes {
+        1 => std::slice::from_ref(&world.shared),
+        _ => &world.nodes[..],
+    };
+    for node in nodes {
+        if !node.admission.keeps_nothing() {
+            return Err("at the end messages are still counted for their addresses".into());
+        }
+        if !node.admission.has_no_absent() {
+            return Err("at the end absent sessions are still counted for their parties".into());
+        }
+        let count = node.admission.connections();
+        if count > 0 {
+            return Err(format!("at the end {count} connections are still counted"));
+        }
     }
-    if !world.shared.admission.has_no_absent() {
-        return Err("at the end absent sessions are still counted for their parties".into());
-    }
-    match world.shared.admission.connections() {
-        0 => limits::check(world, 0),
-        count => Err(format!("at the end {count} connections are still counted")),
-    }
+    limits::check(world, 0)
 }
 
 /// Turns until no shard has anything to do.

@@ -5,6 +5,7 @@ mod clients;
 mod crash;
 pub mod limits;
 mod mqtt;
+mod nodes;
 mod restart;
 mod turns;
 
@@ -19,7 +20,7 @@ use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::{KINDS, Subscriber};
-use crate::engine::Drive;
+use crate::engine::{Drive, Shared};
 use crate::met::Met;
 use crate::net::Net;
 use crate::plan::{Deed, HOARD_LINES, Op, Plan, Step};
@@ -63,8 +64,14 @@ pub struct World {
     checkpoint: Checkpoint,
     /// Links of each shard that are not closed.
     live: Vec<Vec<u32>>,
-    /// The state that the shards share.
+    /// The state that the shards share: of the first node, if there are several.
     pub shared: Arc<crore_broker::World>,
+    /// That of each node.
+    pub nodes: Vec<Arc<crore_broker::World>>,
+    /// The highest number of a writer, but for nodes that went on as another one.
+    writers: u64,
+    /// Nodes that take no turns.
+    paused: Vec<bool>,
     ticked_s: Vec<u32>,
     busy: Vec<bool>,
     /// By how much the wall clock is ahead, in seconds.
@@ -103,9 +110,12 @@ impl World {
             said: Default::default(),
             trace: traced.then(Vec::new),
         };
-        let world = Self::shared(plan, rules, dice);
+        let nodes: Vec<_> = (0..plan.nodes)
+            .map(|node| Self::shared(plan, rules.clone(), dice, node))
+            .collect();
         let shard = |n: usize| {
-            let mut shard = Shard::new(n as ShardId, world.clone(), now(1));
+            let world = nodes[n / plan.shards].clone();
+            let mut shard = Shard::new((n % plan.shards) as ShardId, world, now(1));
             shard.set_pace(plan.pace);
             shard
         };
@@ -126,7 +136,7 @@ impl World {
             })
             .collect();
         World {
-            shards: (0..plan.shards).map(shard).collect(),
+            shards: (0..plan.nodes * plan.shards).map(shard).collect(),
             net: Self::net(plan, dice),
             truth,
             met: Met::default(),
@@ -135,19 +145,23 @@ impl World {
             followers: Self::followers(plan, dice),
             mqtt: Self::mqtt_clients(plan, dice),
             checkpoint: Checkpoint::default(),
-            live: vec![Vec::new(); plan.shards],
-            ticked_s: vec![0; plan.shards],
-            busy: vec![false; plan.shards],
+            live: vec![Vec::new(); plan.nodes * plan.shards],
+            ticked_s: vec![0; plan.nodes * plan.shards],
+            busy: vec![false; plan.nodes * plan.shards],
             ahead_s: 0,
             documents: Vec::new(),
             plan: plan.clone(),
-            shared: world,
+            shared: nodes[0].clone(),
+            writers: plan.nodes as u64 * nodes::WRITERS_APART,
+            paused: vec![false; plan.nodes],
+            nodes,
         }
     }
 
     fn net(plan: &Plan, dice: u64) -> Net {
-        let mut net = Net::new(plan.shards, plan.tear_percent, plan.engine);
+        let mut net = Net::new(plan.nodes, plan.shards, plan.tear_percent, plan.engine);
         if let Some((engine, _)) = &mut net.engine {
+            engine.shared = (plan.nodes > 1).then(|| Shared::new(plan.partitions, plan.nodes));
             engine.drive = plan
                 .segment_bytes
                 .map(|bytes| Drive::new(dice ^ 0xD15C, bytes));
@@ -155,8 +169,12 @@ impl World {
         net
     }
 
-    /// The state that the shards share.
-    fn shared(plan: &Plan, rules: Rules, seed: u64) -> Arc<crore_broker::World> {
+    /// The state that the shards of a node share.
+    fn shared(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
+        let writer = match plan.nodes {
+            1 => 1,
+            _ => (node as u64 + 1) * nodes::WRITERS_APART,
+        };
         Arc::new(crore_broker::World {
             settings: plan.settings.clone(),
             rules,
@@ -164,8 +182,11 @@ impl World {
             homes: plan.homes as ShardId,
             partitions: plan.partitions as PartitionId,
             epoch: LOG_EPOCH,
-            writer: plan.engine.is_some().then_some(1),
-            offsets: Offsets::ByWriter,
+            writer: plan.engine.is_some().then_some(writer),
+            offsets: match plan.nodes {
+                1 => Offsets::ByWriter,
+                _ => Offsets::ByLog,
+            },
             seed,
             admission: Admission::new(&plan.settings, seed),
         })
@@ -235,7 +256,7 @@ impl World {
             self.send_of_publisher(0);
             // One read takes a part of a batch, and one turn does a part of that.
             for _ in 0..HOARD_TURNS {
-                for shard in 0..self.plan.shards {
+                for shard in 0..self.shards.len() {
                     self.turn(shard, true, rng)?;
                 }
             }
@@ -250,6 +271,13 @@ impl World {
         let mut rng = Rng::new(step.dice);
         let rng = &mut rng;
         match step.op {
+            Op::Turn(shard) if self.plan.nodes > 1 => {
+                let node = rng.below(self.plan.nodes);
+                match self.paused[node] {
+                    true => Ok(()),
+                    false => self.turn(node * self.plan.shards + usize::from(shard), false, rng),
+                }
+            }
             Op::Turn(shard) => self.turn(usize::from(shard), false, rng),
             Op::Clock(seconds) => {
                 self.truth.now_s += u32::from(seconds);
@@ -278,6 +306,11 @@ impl World {
                 Ok(())
             }
             Op::Publish(n, deed) => {
+                // A node that is behind knows of a deletion later than the client that asked another one for it.
+                let deed = match deed {
+                    Deed::Delete if self.plan.nodes > 1 => Deed::Info,
+                    deed => deed,
+                };
                 let publisher = self.ready_publisher(usize::from(n), rng);
                 if self.publishers[publisher].waiting() < PENDING_MAX {
                     let publisher = &mut self.publishers[publisher];

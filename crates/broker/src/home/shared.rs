@@ -60,7 +60,11 @@ impl Home {
     /// Its log has other writers, too.
     pub(crate) fn share(&mut self) {
         self.shared = Some(Box::default());
-        self.partitions.iter_mut().for_each(|it| it.share());
+        for partition in &mut self.partitions {
+            partition.share();
+            // Readers by filter may have been at other nodes since before.
+            partition.log.losses.watch();
+        }
     }
 
     /// Whether a batch counts that comes next in the log of the partition at this place.

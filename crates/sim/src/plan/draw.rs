@@ -56,6 +56,16 @@ const ENGINES_PERCENT: u32 = 35;
 const CRASHES: u64 = 0xC4A5_4E55;
 /// How many of a hundred worlds with an engine have them.
 const CRASHES_PERCENT: u32 = 40;
+/// Salt of the random choices of clusters, likewise.
+const CLUSTERS: u64 = 0xC105_7E25;
+/// Seeds from this one on have them.
+pub const CLUSTERS_FROM: u64 = 1 << 61;
+/// How many of a hundred worlds with wide budgets are clusters.
+const CLUSTERS_PERCENT: u32 = 12;
+/// What happens to the nodes of a world, at most.
+const NODE_EVENTS_MAX: usize = 12;
+/// Longer than a run: a node forgets topics whose subscribers are at other nodes.
+const REMEMBERS_S: u32 = 50_000;
 /// Crashes of a world, and checkpoints.
 const CRASHES_MAX: usize = 3;
 /// Bytes of the header of a segment of the log.
@@ -102,6 +112,9 @@ impl Plan {
         plan.divide(&mut own(PARTITIONS));
         plan.commit(&mut own(ENGINES));
         plan.crash(&mut own(CRASHES));
+        if seed >= CLUSTERS_FROM {
+            plan.cluster(&mut own(CLUSTERS));
+        }
         plan.wall_steps = own(WALL).chance(WALL_PERCENT);
         plan
     }
@@ -116,6 +129,8 @@ impl Plan {
             homes,
             homes_after: homes,
             partitions: homes,
+            nodes: 1,
+            node_events_at: Vec::new(),
             settings: Self::settings(homes, budgets_are_wide, rng),
             topics: Self::topics(rng),
             weights: Self::weights(rng),
@@ -378,6 +393,34 @@ impl Plan {
         if rng.chance(50) {
             let at = rng.below(self.settings.rules.len());
             self.settings.rules[at].durable = false;
+        }
+    }
+
+    /// Some worlds have several nodes over one log. What a node keeps of its own (sessions, interest) is the business of other worlds, and so is what
+    /// runs out or is superseded: a node that is behind does not know of it.
+    fn cluster(&mut self, rng: &mut Rng) {
+        if !self.budgets_are_wide || !rng.chance(CLUSTERS_PERCENT) {
+            return;
+        }
+        self.nodes = rng.range(2, 3);
+        self.shards = self.shards.min(2);
+        self.homes = self.homes.min(self.shards);
+        self.lazy = self.lazy.filter(|lazy| *lazy < self.shards);
+        self.engine = Some(Manner {
+            goes_on: rng.pick(&[10, 30, 90]),
+            loses: rng.pick(&[0, 0, 5, 20]),
+            doubles: rng.pick(&[0, 0, 5, 40]),
+            reorders: rng.pick(&[0, 0, 5, 40]),
+        });
+        let count = rng.range(2, NODE_EVENTS_MAX);
+        self.node_events_at = (0..count).map(|_| rng.below(1000)).collect();
+        (self.restarts_at, self.segment_bytes) = (None, None);
+        (self.crashes_at, self.checkpoints_at) = (Vec::new(), Vec::new());
+        (self.followers, self.mqtt_clients, self.retains) = (0, 0, false);
+        (self.mortal_percent, self.stalled_s, self.hoard) = (0, 0, 0);
+        for rule in &mut self.settings.rules {
+            (rule.keep, rule.ttl_s, rule.durable) = (Keep::Log, 0, true);
+            rule.position_age_s = REMEMBERS_S;
         }
     }
 

@@ -9,7 +9,11 @@ use crate::truth::Wrong;
 
 impl World {
     pub(super) fn connect(&mut self, rng: &mut Rng) -> u32 {
-        let shard = rng.below(self.plan.shards);
+        let all = self.shards.len();
+        let shard = rng.below(all);
+        // Clients come to nodes that serve.
+        let mut others = (0..self.plan.nodes).map(|n| (shard + n * self.plan.shards) % all);
+        let shard = others.find(|it| self.serves(*it)).unwrap_or(shard);
         let window = rng.pick(&self.plan.windows);
         let link = self.net.connect(shard as ShardId, window);
         self.live[shard].push(link);

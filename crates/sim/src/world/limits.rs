@@ -115,7 +115,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     // come in a mail of its own, and another for the next ask of the same client.
     let asked = asks.min(world.clients() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
-    for to in 0..plan.shards {
+    for to in 0..world.shards.len() {
         let held = world.shards[to].accounts();
         let inputs = world.net.mail_inputs(to) + held.asks + held.owed;
         if inputs > inputs_max {

@@ -48,7 +48,7 @@ impl World {
     /// A client connects; a connection that it already has is abandoned.
     pub fn mqtt_connect(&mut self, n: usize, rng: &mut Rng) {
         // Requests of a closed connection may still be under way between shards.
-        let shards = 0..self.plan.shards;
+        let shards = 0..self.shards.len();
         let at_rest = shards
             .into_iter()
             .all(|n| !self.busy[n] && !self.net.has_mail(n));

@@ -64,7 +64,8 @@ impl World {
     /// Makes a checkpoint of what the engine has by now. Logs of before a restart are not in the engine's.
     pub fn checkpoint(&mut self) -> Result<(), Wrong> {
         let now = now(self.truth.now_s);
-        let Some((engine, _)) = self.net.engine.as_ref().filter(|_| self.met.restarts == 0) else {
+        let is_apart = self.met.restarts == 0 && self.plan.nodes == 1;
+        let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
         let (world, shards) = (&self.shared, &mut self.shards);
@@ -77,7 +78,8 @@ impl World {
     pub fn check_checkpoints(&mut self) -> Result<(), Wrong> {
         self.checkpoint()?;
         let now = now(self.truth.now_s);
-        let Some((engine, _)) = self.net.engine.as_ref().filter(|_| self.met.restarts == 0) else {
+        let is_apart = self.met.restarts == 0 && self.plan.nodes == 1;
+        let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
         let world = &self.shared;
@@ -126,7 +128,7 @@ impl World {
         engine.is_calm = true;
         for _ in 0..3 {
             self.truth.now_s += AGAIN_S;
-            for shard in 0..self.plan.shards {
+            for shard in 0..self.shards.len() {
                 self.turn(shard, true, rng)?;
             }
         }

@@ -14,8 +14,9 @@ impl World {
     pub fn has_work(&self, shard: usize) -> bool {
         self.busy[shard]
             || self.net.has_mail(shard)
-            || (self.net.engine.as_ref())
-                .is_some_and(|(engine, _)| engine.has_work(self.partitions(shard)))
+            || (self.net.engine.as_ref()).is_some_and(|(engine, _)| {
+                engine.has_work(self.node_of(shard), self.partitions(shard))
+            })
             || self.shards[shard].tick_in_ms().is_some()
             || self.ticked_s[shard] != self.truth.now_s
             || self.live[shard].iter().any(|link| {
@@ -46,7 +47,8 @@ impl World {
                 self.event(shard, link, whole, now, rng);
             }
         }
-        let mut from: Vec<usize> = (0..self.plan.shards).collect();
+        let first = self.node_of(shard) * self.plan.shards;
+        let mut from: Vec<usize> = (first..first + self.plan.shards).collect();
         rng.shuffle(&mut from);
         for from in from {
             while !self.net.mails(from, shard).is_empty()
@@ -77,18 +79,25 @@ impl World {
 
     /// The partitions of which this shard is the home.
     fn partitions(&self, shard: usize) -> impl Iterator<Item = PartitionId> + use<> {
-        let (placement, shard) = (self.shared.placement(), shard as ShardId);
+        let shard = (shard % self.plan.shards) as ShardId;
+        let placement = self.shared.placement();
         let all = (shard < placement.homes()).then(|| placement.of_home(shard));
         all.into_iter().flatten()
     }
 
     /// The engine stores batches of this shard, and tells of some.
     fn engine(&mut self, shard: usize, whole: bool, now: Now, rng: &mut Rng) -> Result<(), Wrong> {
-        let partitions = self.partitions(shard);
+        let (partitions, node) = (self.partitions(shard), self.node_of(shard));
         let Some((engine, manner)) = &mut self.net.engine else {
             return Ok(());
         };
-        let committed = engine.turn(partitions, whole, *manner, rng)?;
+        let committed = match engine.shared.is_some() {
+            true => {
+                let of = (node, now.unix_s);
+                engine.turn_of_node(of, partitions, whole, *manner, rng)?
+            }
+            false => engine.turn(partitions, whole, *manner, rng)?,
+        };
         let most = limits::input_steps(&self.plan);
         for of in committed {
             let state = &mut self.shards[shard];

@@ -1,0 +1,209 @@
+//! The log that the nodes of a cluster share: of each partition one order for all, batches of all writers, offsets and seconds of its own. Nodes read it
+//! each at its own pace, and may be cut off from it.
+//!
+//! It folds the log as any reader does, with what the records say of writers: a batch counts if its number is the next one of a writer that is
+//! not dead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crore_broker::batch::{self, Entry, Header};
+use crore_broker::{Backlog, Batch, Committed, Foreign, Note, OFFSET_BITS, PartitionId};
+
+use super::Manner;
+use crate::rng::Rng;
+use crate::truth::Wrong;
+
+type Bytes = Arc<[u8]>;
+
+/// The log of a partition.
+#[derive(Default)]
+struct Log {
+    arriving: Vec<Bytes>,
+    /// Each batch, and the second in which it was stored.
+    stored: Vec<(Bytes, u32)>,
+    /// The number of the last batch of each writer that counts.
+    last: BTreeMap<u64, u64>,
+    dead: BTreeSet<u64>,
+}
+
+/// A node's way to the log.
+#[derive(Default)]
+struct Node {
+    is_cut: bool,
+    /// Batches that it was told, by partition.
+    told: Vec<usize>,
+    /// It serves when it was told so many.
+    begins_at: Vec<usize>,
+    /// What it has appended, by partition and writer.
+    appended: BTreeMap<(PartitionId, u64), BTreeMap<u64, Bytes>>,
+}
+
+/// The log of all partitions.
+pub struct Shared {
+    logs: Vec<Log>,
+    nodes: Vec<Node>,
+    backlog: Backlog,
+    /// Batches of writers that are dead.
+    pub of_dead: u64,
+    /// Deaths.
+    pub deaths: u64,
+}
+
+impl Shared {
+    /// Of so many partitions, for so many nodes.
+    pub fn new(partitions: usize, nodes: usize) -> Shared {
+        let mut shared = Shared {
+            logs: (0..partitions).map(|_| Log::default()).collect(),
+            nodes: (0..nodes).map(|_| Node::default()).collect(),
+            backlog: Backlog::default(),
+            of_dead: 0,
+            deaths: 0,
+        };
+        (0..nodes).for_each(|node| shared.join(node));
+        shared
+    }
+
+    /// A new process takes the place of a node, and reads all there is before it serves.
+    pub fn join(&mut self, node: usize) {
+        self.nodes[node] = Node {
+            told: vec![0; self.logs.len()],
+            begins_at: self.logs.iter().map(|log| log.stored.len()).collect(),
+            ..Node::default()
+        };
+    }
+
+    /// Whether a node has read what there was when it began.
+    pub fn is_ready(&self, node: usize) -> bool {
+        let Node {
+            told, begins_at, ..
+        } = &self.nodes[node];
+        told.iter()
+            .zip(begins_at)
+            .all(|(told, begin)| told >= begin)
+    }
+
+    /// Cuts a node off, or no longer does.
+    pub fn cut(&mut self, node: usize, is_cut: bool) {
+        self.nodes[node].is_cut = is_cut;
+    }
+
+    /// Whether a node is cut off.
+    pub fn is_cut(&self, node: usize) -> bool {
+        self.nodes[node].is_cut
+    }
+
+    /// Takes a batch of a node; says whether it has it already.
+    ///
+    /// # Errors
+    /// What the node did wrong.
+    pub fn append(
+        &mut self,
+        (node, batch): (usize, Batch),
+        manner: Manner,
+        is_calm: bool,
+        rng: &mut Rng,
+    ) -> Result<bool, Wrong> {
+        let header = Header::read(&batch.bytes).map_err(|why| why.to_string())?;
+        let Node {
+            appended, is_cut, ..
+        } = &mut self.nodes[node];
+        let of = appended
+            .entry((batch.partition, header.writer))
+            .or_default();
+        let newest = of.keys().next_back().copied().unwrap_or(0);
+        let again = match of.get(&batch.number) {
+            Some(before) if *before == batch.bytes => true,
+            None if batch.number == newest + 1 => {
+                of.insert(batch.number, batch.bytes.clone());
+                false
+            }
+            _ => {
+                return Err(format!(
+                    "batch {} of partition {} comes behind {newest}, or is another one",
+                    batch.number, batch.partition
+                ));
+            }
+        };
+        let mut happens = |percent| !is_calm && rng.chance(percent);
+        if *is_cut || happens(manner.loses) {
+            return Ok(again);
+        }
+        let arriving = &mut self.logs[usize::from(batch.partition)].arriving;
+        if happens(manner.doubles) {
+            arriving.push(batch.bytes.clone());
+        }
+        let back = usize::from(happens(manner.reorders)).min(arriving.len());
+        arriving.insert(arriving.len() - back, batch.bytes);
+        Ok(again)
+    }
+
+    /// Stores what has arrived of a partition, in this second. `keep` is given each batch that counts; returns how many do not.
+    ///
+    /// # Errors
+    /// When a batch cannot be read.
+    pub fn store(
+        &mut self,
+        partition: PartitionId,
+        unix_s: u32,
+        mut keep: impl FnMut(&Bytes),
+    ) -> Result<u64, Wrong> {
+        let log = &mut self.logs[usize::from(partition)];
+        let mut void = 0;
+        for bytes in log.arriving.drain(..) {
+            let header = Header::read(&bytes).map_err(|why| why.to_string())?;
+            log.stored.push((bytes.clone(), unix_s));
+            let last = log.last.entry(header.writer).or_default();
+            let is_dead = log.dead.contains(&header.writer);
+            self.of_dead += u64::from(is_dead);
+            if is_dead || header.number != *last + 1 {
+                void += 1;
+                continue;
+            }
+            *last = header.number;
+            keep(&bytes);
+            let dead = &mut log.dead;
+            let mut deaths = 0;
+            let see = |_, entry: Entry<'_>| {
+                if let Entry::Note(Note::Dead(writer)) = entry {
+                    deaths += u64::from(dead.insert(writer));
+                }
+            };
+            batch::read(&bytes, see).map_err(|why| why.to_string())?;
+            self.deaths += deaths;
+        }
+        Ok(void)
+    }
+
+    /// Tells a node some of what it was not told of a partition.
+    pub fn tell(&mut self, node: usize, partition: PartitionId, most: usize) -> Vec<Committed> {
+        let Node { told, is_cut, .. } = &mut self.nodes[node];
+        if *is_cut {
+            return Vec::new();
+        }
+        let at = usize::from(partition);
+        let stored = &self.logs[at].stored[told[at]..];
+        let some = stored.iter().take(most).zip(told[at]..);
+        let committed = some.map(|((bytes, unix_s), before)| {
+            let header = Header::read(bytes).expect("it was read before");
+            Committed {
+                partition,
+                writer: header.writer,
+                number: header.number,
+                first: (before as u64 + 1) << OFFSET_BITS,
+                unix_s: *unix_s,
+                batch: Some(Foreign::new(bytes.clone(), &self.backlog)),
+            }
+        });
+        let committed: Vec<Committed> = committed.collect();
+        told[at] += committed.len();
+        committed
+    }
+
+    /// Whether there is something to store or to tell a node of a partition.
+    pub fn has_work(&self, node: usize, partition: PartitionId) -> bool {
+        let (log, node) = (&self.logs[usize::from(partition)], &self.nodes[node]);
+        let is_told = node.is_cut || node.told[usize::from(partition)] == log.stored.len();
+        !log.arriving.is_empty() || !is_told
+    }
+}
