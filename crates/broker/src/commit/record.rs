@@ -166,11 +166,15 @@ impl<'a> Note<'a> {
         let behind = from.number32()?;
         let note = match kind {
             MARK => Note::Mark(from.number()?),
-            BEAT => Note::Beat(Beat {
-                name: from.field()?,
-                link: from.field()?,
-                connections: from.number()?,
-            }),
+            BEAT => {
+                // A later version may say more: it is a sign of life all the same.
+                let beat = Beat {
+                    name: from.field()?,
+                    link: from.field()?,
+                    connections: from.number()?,
+                };
+                return Ok(Some((behind, Note::Beat(beat))));
+            }
             DEAD => Note::Dead(from.word()?),
             _ => Note::Steward(from.word()?),
         };

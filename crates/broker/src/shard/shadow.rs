@@ -77,12 +77,16 @@ impl Shadow {
     /// When it cannot be read.
     pub fn fold(&mut self, batch: &[u8]) -> Result<(), Damaged> {
         let header = Header::read(batch)?;
-        self.last_s = self.last_s.max(header.unix_s);
-        let now = Now {
-            s: 1,
-            unix_s: header.unix_s,
-        };
-        self.shard.fold(batch, header.first, now)
+        self.fold_at(batch, header.first, header.unix_s)
+    }
+
+    /// The same where the log gives offsets: that of the first record, and the second of all.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn fold_at(&mut self, batch: &[u8], first: u64, unix_s: u32) -> Result<(), Damaged> {
+        self.last_s = self.last_s.max(unix_s);
+        self.shard.fold(batch, first, Now { s: 1, unix_s })
     }
 
     fn home(&mut self) -> &mut Home {
