@@ -108,16 +108,27 @@ fn notes_are_read_again_and_a_sign_of_life_may_say_more() {
         link: b"",
         connections: 300,
     });
-    for note in [Note::Mark(1 << 40), beat, Note::Dead(7), Note::Steward(u64::MAX)] {
+    for note in [
+        Note::Mark(1 << 40),
+        beat,
+        Note::Dead(7),
+        Note::Steward(u64::MAX),
+    ] {
         let mut record = Vec::new();
         note.encode(&mut record, 4095);
         assert_eq!(Note::decode(&record), Ok(Some((4095, note))));
         for len in 1..record.len() {
-            assert!(Note::decode(&record[..len]).is_err(), "{note:?} cut to {len} bytes");
+            assert!(
+                Note::decode(&record[..len]).is_err(),
+                "{note:?} cut to {len} bytes"
+            );
         }
         record.push(0);
         assert_eq!(Note::decode(&record).is_ok(), note == beat);
         assert_eq!(unknown(&record), None);
     }
-    assert_eq!([unknown(&[100]), unknown(&[200])], [Some(false), Some(true)]);
+    assert_eq!(
+        [unknown(&[100]), unknown(&[200])],
+        [Some(false), Some(true)]
+    );
 }
