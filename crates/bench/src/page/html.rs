@@ -6,7 +6,7 @@ const STYLE: &str = "*{box-sizing:border-box}body{margin:0 auto;max-width:66rem;
 font:16px/1.5 system-ui,sans-serif}h1{font-size:1.6rem;line-height:1.2}h2{margin-top:2.5rem;border-top:1px solid var(--grid);padding-top:1rem}\
 a{color:var(--s0)}code{overflow-wrap:anywhere}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}\
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--grid);text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}\
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;align-items:start}\
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;align-items:start;margin-top:1rem}\
 svg{width:100%;height:auto;border:1px solid var(--grid);border-radius:6px}.of{font-size:.85rem;opacity:.85}.bad{color:var(--s3)}";
 
 /// Text in HTML.

@@ -19,8 +19,9 @@ const EVERY_S: f64 = 60.0;
 const P99_MS_MAX: f64 = 250.0;
 /// How much higher the next rate is.
 const STEP: f64 = 1.25;
-/// The share of the duration in which each rate is tried.
+/// The share of the duration in which each rate is tried, and as many seconds at least.
 const TRY: f64 = 1.0 / 60.0;
+const TRY_S: f64 = 3.0;
 /// The shares of the duration: nothing happens; clients close and return; a crowd is cut off and returns.
 const WINDOWS: [(&str, f64); 3] = [("calm", 0.6), ("churn", 0.2), ("tsunami", 0.2)];
 /// Clients a second that close and return, and clients that are cut off, of a million or more. Of fewer it is as large a share.
@@ -63,7 +64,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         None => highest(
             &mut session,
             f64::from(connections) / EVERY_S,
-            duration_s * TRY,
+            (duration_s * TRY).max(TRY_S),
         )?,
     };
     session.publish(rate)?;
@@ -104,26 +105,28 @@ fn moment(session: &mut Session) -> Result<Moment> {
     session.moment()?.context("the server was started here")
 }
 
-/// Finds the highest rate that is kept with most messages in time, from `first` up, each tried for so long.
+/// Finds the highest rate that is kept with most messages in time: from `first` up until one is not, then down until one is.
 fn highest(session: &mut Session, first: f64, try_s: f64) -> Result<(f64, Vec<Value>)> {
-    let (mut kept, mut rate, mut tried) = (first, first, Vec::new());
+    let (mut rate, mut tried, mut falls) = (first, Vec::new(), false);
     loop {
         session.publish(rate)?;
+        if falls {
+            // What the last rate has piled up must be gone.
+            session.window(try_s)?;
+        }
         let counts = session.window(try_s)?;
         let p99_ms = counts.tally.latency.summary().p99_ms;
         let late_ms = session.late_ms();
-        let is_kept = p99_ms.max(late_ms) <= P99_MS_MAX && counts.tally.messages > 0;
-        tried.push(json!({ "rate_per_s": rate, "p99_ms": p99_ms, "late_ms_max": late_ms, "kept": is_kept }));
-        if !is_kept {
-            break;
+        let is_kept = p99_ms <= P99_MS_MAX && (falls || late_ms <= P99_MS_MAX);
+        tried.push(json!({
+            "rate_per_s": rate, "p99_ms": p99_ms, "late_ms_max": late_ms, "kept": is_kept,
+        }));
+        if falls && (is_kept || rate < 1.0) {
+            return Ok((rate, tried));
         }
-        kept = rate;
-        rate *= STEP;
+        falls |= !is_kept;
+        rate = if falls { rate / STEP } else { rate * STEP };
     }
-    // What the last rate has piled up must be gone before the measurement.
-    session.publish(kept)?;
-    session.window(try_s)?;
-    Ok((kept, tried))
 }
 
 /// Serves for the duration, and returns what each window had.
