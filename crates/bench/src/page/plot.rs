@@ -130,7 +130,7 @@ pub fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> Result<String> {
         if lines.len() > 1 {
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
+                .position(SeriesLabelPosition::LowerRight)
                 .label_font(style(SMALL))
                 .draw()
                 .map_err(drawn)?;
