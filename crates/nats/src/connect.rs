@@ -74,6 +74,11 @@ impl Connected {
         Ok(())
     }
 
+    /// Bytes that a message of NATS may have.
+    pub fn max_payload(&self) -> usize {
+        self.0.client.max_payload()
+    }
+
     /// The numbers of the cluster: these, if this is its first node, else those of the first one.
     ///
     /// # Errors
@@ -161,10 +166,10 @@ async fn dial(settings: &Settings, shared: &Arc<Shared>) -> Result<Client, Error
                 ))
             }
             ConnectErrorKind::Tls => Error::lasting(format!(
-                "no TLS with NATS at {urls}: {why}; check cluster.tls.ca, cluster.tls.certificate and cluster.tls.key"
+                "no TLS with NATS at {urls}: {why}; check cluster.tls_ca, cluster.tls_certificate and cluster.tls_key"
             )),
             _ if why.contains("certificate") => Error::lasting(format!(
-                "no TLS with NATS at {urls}: {why}; check cluster.tls.ca"
+                "no TLS with NATS at {urls}: {why}; check cluster.tls_ca"
             )),
             _ => Error::passing(format!(
                 "no server of NATS answers at {urls} ({why}); check cluster.urls, and that nats-server runs there"

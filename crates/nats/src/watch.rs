@@ -22,6 +22,19 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TOGETHER: usize = 32;
 /// Looks at which a reader that is behind may stand still: a new consumer begins then.
 const STILL_MAX: u32 = 3;
+/// Looks at which a stream may seem to have less than was read: a leader that was just chosen does not know its end at once.
+const SHORT_MAX: u32 = 10;
+
+/// What was found of a partition so far.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    /// The place that was read last before this look, and at the one before.
+    next: u64,
+    before: u64,
+    /// Looks at which the reader stood still, and at which the stream was too short.
+    still: u32,
+    short: u32,
+}
 
 /// Looks for ever.
 pub async fn watch(
@@ -31,10 +44,15 @@ pub async fn watch(
     shared: Arc<Shared>,
     news: Listening,
 ) {
-    let mut stood: Vec<(u64, u32)> = vec![(0, 0); streams.len()];
+    let mut found = vec![Found::default(); streams.len()];
     loop {
         for first in (0..streams.len()).step_by(TOGETHER) {
             let end = streams.len().min(first + TOGETHER);
+            for (at, found) in found[first..end].iter_mut().enumerate() {
+                // What is read while the answer is on its way does not count.
+                let next = shared.partitions()[first + at].next.load(Relaxed);
+                (found.before, found.next) = (found.next, next);
+            }
             let asked = streams[first..end]
                 .iter()
                 .map(|stream| timeout(PATIENCE, stream.get_info()));
@@ -42,13 +60,8 @@ pub async fn watch(
                 let Ok(Ok(info)) = answer else {
                     continue;
                 };
-                if let Some(why) = look(
-                    at,
-                    &info,
-                    &shared,
-                    news.backlog_bytes() == 0,
-                    &mut stood[at],
-                ) {
+                let reads = news.backlog_bytes() == 0;
+                if let Some(why) = look(at, &info, &shared, reads, &mut found[at]) {
                     rewound(&context, &settings, &shared, &news, why).await;
                 }
             }
@@ -65,15 +78,9 @@ pub async fn watch(
 }
 
 /// Notes how a partition is; says so if the log has less than was read.
-fn look(
-    at: usize,
-    info: &Info,
-    shared: &Shared,
-    reads: bool,
-    stood: &mut (u64, u32),
-) -> Option<String> {
+fn look(at: usize, info: &Info, shared: &Shared, reads: bool, found: &mut Found) -> Option<String> {
     let partition = &shared.partitions()[at];
-    let (last, next) = (info.state.last_sequence, partition.next.load(Relaxed));
+    let (last, next) = (info.state.last_sequence, found.next);
     shared.heard(at as u16);
     {
         let mut told = partition.told.lock().expect("no holder panics");
@@ -85,17 +92,18 @@ fn look(
         told.replicas_current = current.count() + 1;
         told.leader = cluster.and_then(|it| it.leader.clone()).unwrap_or_default();
     }
-    if last + 1 < next {
+    found.short = if last + 1 < next { found.short + 1 } else { 0 };
+    if found.short >= SHORT_MAX {
         return Some(format!(
             "stream {} ends with {last}, and {} was read from it",
             info.config.name,
             next - 1
         ));
     }
-    let stands = last >= next && stood.0 == next && reads;
-    *stood = (next, if stands { stood.1 + 1 } else { 0 });
-    if stood.1 >= STILL_MAX {
-        stood.1 = 0;
+    let stands = last >= next && found.before == next && reads;
+    found.still = if stands { found.still + 1 } else { 0 };
+    if found.still >= STILL_MAX {
+        found.still = 0;
         partition.kick.notify_one();
     }
     None

@@ -1,15 +1,17 @@
 //! Starts the shards, logs the addresses and what is kept, and hands the thread over to the control plane until a signal asks for
 //! the stop.
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use crore_broker::admission::Admission;
+use crore_broker::node::Node;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Limits, Rule};
-use crore_broker::{Offsets, Placement, ShardId, World};
+use crore_broker::{Offsets, Placement, Shard, ShardId, World};
 use crore_disk::{Directory, Log};
 use crore_net::kernel::listener::{Listener, SocketOptions};
 use crore_net::kernel::steering::Group;
@@ -23,11 +25,11 @@ use crate::config::{ALL_TOPICS, Effective, ServeArgs};
 use crate::control;
 use crate::doctor::words::{bytes, count};
 use crate::doctor::{USUAL_CONNECTIONS, formula};
-use crate::life::{self, state};
+use crate::life::{self, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File, RuleEntry};
 use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
-use crate::shard_loop::{Appender, Durable, Letter, Reported, ShardLoop, Start};
+use crate::shard_loop::{Appender, Durable, Engine, Letter, Reported, ShardLoop, Start};
 use crate::tls;
 
 /// The stack of a shard's thread; pages of it that are never touched cost nothing.
@@ -41,14 +43,14 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let shards = file.shards;
     let tls = tls::open(file)?;
     let cores = affinity::cores();
+    let node = this_node(&listen, admin_listener.as_ref());
     let new_world = |numbers: state::Numbers| {
         let placement = Placement::of_server(numbers.partitions, shards, cores.len());
-        new_world(&effective, placement, &numbers)
+        new_world(&effective, node.clone(), placement, &numbers)
     };
-    let mut resumed = state::resume(&file.state, file.partitions, new_world)?;
-    let world = resumed.world;
     let (senders, inboxes) = mailboxes(shards)?;
-    let durable = engine(resumed.log, &world, &senders)?;
+    let mut begun = begin_log(file, new_world, &senders)?;
+    let world = begun.world;
     let (reports, reported) =
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
     let wakes = inboxes.iter().map(|inbox| inbox.fd());
@@ -66,13 +68,13 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         let start = Start {
             id: id as ShardId,
             world: world.clone(),
-            shard: resumed.homes.pop_front(),
+            shard: begun.homes.pop_front(),
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
             meter: Meter::new(board.clone(), id as ShardId),
             asker,
-            appender: (durable.clone()).map(|it| Appender::new(it, world.partitions)),
+            appender: (begun.engine.clone()).map(|it| Appender::new(it, world.partitions)),
             tls: tls.clone(),
         };
         let core = file.pin.then(|| cores[id % cores.len()]);
@@ -82,7 +84,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     drop(ready);
     started.iter().collect::<anyhow::Result<()>>()?;
     drop(held);
-    let_go(resumed.ticket, &entry.go)?;
+    let_go(begun.ticket, &entry.go)?;
     say_room(shards as u64, &world.settings.limits);
     say_first(&listen, admin_listener.as_ref(), &effective)?;
     control::run(control::Start {
@@ -99,31 +101,35 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             effective,
             world,
             desk,
-            durable,
-            recovery: resumed.took,
+            engine: begun.engine,
+            recovery: begun.took,
             tls,
         },
     })
 }
 
 /// The state that the shards share, in a server that keeps its topics like this.
-fn new_world(effective: &Effective, placement: Placement, numbers: &state::Numbers) -> Arc<World> {
-    let settings = effective.settings();
+fn new_world(
+    effective: &Effective,
+    node: Node,
+    placement: Placement,
+    numbers: &state::Numbers,
+) -> Arc<World> {
+    let (file, settings) = (&effective.file, effective.settings(node));
     Arc::new(World {
         admission: Admission::new(&settings, numbers.seed),
         rules: Rules::new(&settings.rules),
         settings,
-        shards: effective.file.shards as ShardId,
+        shards: file.shards as ShardId,
         homes: placement.homes(),
         partitions: placement.partitions(),
         epoch: numbers.epoch,
         // Another one for each start.
-        writer: effective
-            .file
-            .state
-            .is_durable()
-            .then(|| memory::random_u64() | 1),
-        offsets: Offsets::ByWriter,
+        writer: (file.state.is_durable() || file.cluster.is_on()).then(|| memory::random_u64() | 1),
+        offsets: match file.cluster.is_on() {
+            true => Offsets::ByLog,
+            false => Offsets::ByWriter,
+        },
         seed: numbers.seed,
     })
 }
@@ -145,19 +151,69 @@ fn answers(shards: &[Sender<Letter>]) -> Vec<Answer> {
     shards.iter().cloned().map(answer).collect()
 }
 
-/// The engine of durable messages, where there is a log for it.
-fn engine(
-    log: Option<Log<Directory>>,
-    world: &World,
+/// What other nodes of a cluster are told of this one: host and port, and the admin port.
+fn this_node(listen: &[SocketAddr], admin: Option<&TcpListener>) -> Node {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let port = listen.first().map_or(0, SocketAddr::port);
+    let admin = admin.and_then(|listener| listener.local_addr().ok());
+    Node {
+        name: format!("{}:{port}", host.trim()),
+        link: admin.map_or(String::new(), |admin| format!("http://{admin}")),
+    }
+}
+
+/// The state with which the shards begin, and the engine that keeps it.
+struct Begun {
+    world: Arc<World>,
+    homes: VecDeque<Shard>,
+    engine: Option<Engine>,
+    ticket: Option<state::Ticket>,
+    took: Duration,
+}
+
+/// Goes on with what the cluster has in its log, or with what the last server left in the directory, if there is one.
+fn begin_log(
+    file: &File,
+    new_world: impl Fn(state::Numbers) -> Arc<World>,
     shards: &[Sender<Letter>],
-) -> anyhow::Result<Option<Durable>> {
-    log.map(|log| {
-        let admission = world.admission.clone();
-        let full = move |is_full| admission.set_disk_full(is_full);
-        let started = Durable::start(log, world.placement(), shards.to_vec(), full);
-        started.context("cannot start the thread of the log")
+) -> anyhow::Result<Begun> {
+    if file.cluster.is_on() {
+        let message_bytes = file.limits.message_bytes;
+        let joined = cluster::join(
+            &file.cluster,
+            file.partitions,
+            message_bytes,
+            new_world,
+            shards,
+        )?;
+        return Ok(Begun {
+            world: joined.world,
+            homes: joined.homes,
+            engine: Some(Engine::Nats(joined.member)),
+            ticket: None,
+            took: joined.took,
+        });
+    }
+    let resumed = state::resume(&file.state, file.partitions, new_world)?;
+    let engine = resumed
+        .log
+        .map(|log| disk(log, &resumed.world, shards))
+        .transpose()?;
+    Ok(Begun {
+        world: resumed.world,
+        homes: resumed.homes,
+        engine: engine.map(Engine::Disk),
+        ticket: resumed.ticket,
+        took: resumed.took,
     })
-    .transpose()
+}
+
+/// The engine over the log on disk.
+fn disk(log: Log<Directory>, world: &World, shards: &[Sender<Letter>]) -> anyhow::Result<Durable> {
+    let admission = world.admission.clone();
+    let full = move |is_full| admission.set_disk_full(is_full);
+    let started = Durable::start(log, world.placement(), shards.to_vec(), full);
+    started.context("cannot start the thread of the log")
 }
 
 /// Both ends of the shards' mailboxes, by number.

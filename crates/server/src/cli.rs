@@ -10,7 +10,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::ServeArgs;
 use crate::doctor;
-use crate::tools::{AdminArgs, HistoryArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, log};
+use crate::tools::{
+    AdminArgs, ClusterArgs, HistoryArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, cluster, log,
+};
 
 /// The exit code for wrong usage, which is `clap`'s.
 pub const WRONG_USAGE: u8 = 2;
@@ -124,6 +126,9 @@ pub enum Command {
     /// Ask a server's admin port: topics, connections, settings, drain
     #[command(after_help = admin::EXAMPLES)]
     Admin(AdminArgs),
+    /// Show how a cluster is: nodes, partitions, the log in NATS
+    #[command(after_help = cluster::EXAMPLES)]
+    Cluster(ClusterArgs),
     /// Look into the log of durable messages on disk: what it has, and whether it is whole
     #[command(after_help = log::EXAMPLES)]
     Log(LogArgs),
@@ -154,6 +159,7 @@ impl Command {
             | Command::Sub(_)
             | Command::History(_)
             | Command::Admin(_)
+            | Command::Cluster(_)
             | Command::Log(_)
             | Command::Completions { .. }
             | Command::Man { .. } => "warn",

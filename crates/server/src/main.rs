@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Command::Sub(args) => tools::subscribe(&args).map(success),
         Command::History(args) => tools::history(&args).map(success),
         Command::Admin(args) => tools::admin(&args).map(success),
+        Command::Cluster(args) => tools::cluster::run(&args),
         Command::Log(args) => tools::log::run(&args),
         Command::Completions { shell } => manual::completions(shell).map(success),
         Command::Man { directory } => manual::pages(&directory).map(success),

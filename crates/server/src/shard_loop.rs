@@ -20,7 +20,7 @@ use crore_net::{Inbox, Sender, clock};
 use crate::access::Asker;
 use crate::board::Meter;
 use crate::tls;
-pub use engine::{Appender, Durable};
+pub use engine::{Appender, Durable, Engine, Listener, Member, Told};
 pub use letters::{Letter, Reported};
 use links::Links;
 use order::Order;
@@ -58,7 +58,7 @@ pub struct Start {
     pub reports: Sender<Reported>,
     /// Its way to ask about credentials.
     pub asker: Asker,
-    /// Its way to the engine, where messages are durable.
+    /// Its way to the engine, where there is one.
     pub appender: Option<Appender>,
     /// Where its counters stand.
     pub meter: Meter,

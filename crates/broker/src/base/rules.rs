@@ -88,6 +88,14 @@ impl Rules {
             .map(|(number, _)| number)
     }
 
+    /// The operator's rules whose topics stand in the log.
+    pub fn logged(&self) -> impl Iterator<Item = u8> {
+        let rules = (0..).zip(self.of_operator());
+        rules
+            .filter(|(_, rule)| rule.durable)
+            .map(|(number, _)| number)
+    }
+
     /// Which topics stand in the log of the engine, as a text; empty where all do. Rules with the same text agree about every topic.
     pub fn durability(&self) -> String {
         if self.passing().next().is_none() {

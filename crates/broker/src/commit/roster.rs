@@ -32,6 +32,8 @@ pub(crate) struct Roster {
     pub steward: Option<u64>,
     /// The offset of the last record.
     pub last: u64,
+    /// The log has lost its beginning: the first batch of a writer that is found counts.
+    has_lost: bool,
 }
 
 impl Roster {
@@ -62,13 +64,19 @@ impl Roster {
             true => number > writer.number,
             false => number == writer.number + 1,
         };
-        let counts = is_alive && is_next;
+        let is_found = self.has_lost && writer.number == 0;
+        let counts = is_alive && (is_next || is_found);
         if counts {
             self.put(Writer { number, ..writer });
         } else if writer.number > 0 || writer.is_dead {
             self.put(writer);
         }
         counts
+    }
+
+    /// The log has lost its beginning, and nothing of it was read.
+    pub fn lose(&mut self) {
+        self.has_lost = true;
     }
 
     /// A writer is dead from here on. Says whether it was not before.
@@ -138,6 +146,7 @@ impl Roster {
             writers,
             steward: (steward != 0).then_some(steward),
             last,
+            has_lost: false,
         })
     }
 }

@@ -74,6 +74,19 @@ impl Home {
         self.forgetting.end_turn(self.sequences());
     }
 
+    /// The log of the partition at this place no longer has what had offsets up to this one: topics that it has nothing of begin there.
+    pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
+        let partition = &mut self.partitions[at];
+        partition.heard(until);
+        partition.known_to = until;
+        partition.roster.lose();
+        for rule in rules.logged() {
+            partition.forgotten.note(rule, until, 0);
+        }
+        // The first turn begins here: none of it came in that turn.
+        self.forgetting.end_turn(self.sequences());
+    }
+
     /// Applies a fact that stands in the log. `around` has the second of its batch.
     pub(crate) fn apply(
         &mut self,

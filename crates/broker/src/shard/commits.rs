@@ -1,6 +1,7 @@
 //! What the engine has committed: records are applied, and requests that waited behind them are carried out. See
 //! [`commit`](crate::commit).
 
+use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::{Damaged, In};
 use crate::base::time::Now;
@@ -259,6 +260,19 @@ impl Shard {
         let rules = &self.front.world.rules;
         if let Some(home) = &mut self.home {
             home.lose_what_passed(rules);
+        }
+    }
+
+    /// The log no longer has what had offsets up to this one, and this process has read none of it: positions before it are told a gap.
+    pub fn lose(&mut self, partition: PartitionId, until: u64) {
+        let placement = self.front.world.placement();
+        if placement.home_of(partition) != self.front.lanes.me {
+            return;
+        }
+        let at = placement.place_at_home(partition);
+        let rules = &self.front.world.rules;
+        if let Some(home) = &mut self.home {
+            home.lose(at, until, rules);
         }
     }
 

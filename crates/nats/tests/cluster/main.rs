@@ -5,6 +5,7 @@
 
 mod faults;
 mod node;
+mod rate;
 mod refused;
 mod servers;
 

@@ -132,6 +132,10 @@ impl Node {
             .collect()
     }
 
+    pub fn count(&self, partition: u16) -> usize {
+        self.log().batches.get(&partition).map_or(0, Vec::len)
+    }
+
     pub fn places(&self, partition: u16) -> Vec<u64> {
         let log = self.log();
         let all = log.batches.get(&partition);

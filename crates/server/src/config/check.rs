@@ -103,6 +103,7 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     file.admin.check(&mut check, &file.listen);
     drain(&mut check, &file.drain);
     file.state.check(&mut check);
+    cluster(&mut check, file);
     file.tls.check(&mut check);
     if file.rules.len() > RULES_MAX {
         let what = format!(
@@ -125,6 +126,28 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
         }
     }
     check.problems
+}
+
+/// A node of a cluster keeps nothing, and all its topics stand in the log.
+fn cluster(check: &mut Check, file: &File) {
+    file.cluster.check(check);
+    if !file.cluster.is_on() {
+        return;
+    }
+    if file.state.directory().is_some() {
+        let what = "stands beside [cluster], whose log is in NATS: a node keeps nothing on disk; remove it, or cluster.urls";
+        check.fail("state.directory", what);
+    }
+    if !file.state.durable {
+        let what = "is off, and in a cluster every message stands in the log; remove it";
+        check.fail("state.durable", what);
+    }
+    for (index, entry) in file.rules.iter().enumerate() {
+        if !entry.0.durable {
+            let what = "is off, and in a cluster every topic stands in the log, since other nodes learn of it there; remove it";
+            check.fail(format!("rule[{}].durable", index + 1), what);
+        }
+    }
 }
 
 /// Checks the rights with the files that they name, and the rules that open topics to everybody.

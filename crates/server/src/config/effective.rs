@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use crore_broker::node::Node;
 use crore_broker::settings::{Http, Rule, Settings};
 
 use super::check::is_exposed;
@@ -21,8 +22,8 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// The settings that the shards decide by.
-    pub fn settings(&self) -> Settings {
+    /// The settings that the shards decide by. `node` is what other nodes of a cluster are told of this one.
+    pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();
         let here_only = file.access.is_none() && !file.listen.iter().any(is_exposed);
         Settings {
@@ -39,7 +40,7 @@ impl Effective {
             access: for_shards(file.access.as_ref()),
             mqtt: file.mqtt,
             drain: file.drain,
-            node: crore_broker::node::Node::default(),
+            node,
             rules: file.rules.into_iter().map(Rule::from).collect(),
         }
     }

@@ -84,6 +84,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "no_admin", help_heading = ADDRESSES)]
     pub admin_listen: Option<Listen>,
 
+    /// Be a node of the cluster whose log these servers of NATS keep (nats://host:4222, commas between)
+    #[arg(long, value_name = "URLS", value_delimiter = ',')]
+    pub cluster: Vec<String>,
+
     /// Do without the admin port
     #[arg(long, help_heading = ADDRESSES)]
     pub no_admin: bool,
@@ -137,6 +141,10 @@ impl ServeArgs {
             self.message_bytes,
             &mut file.limits.message_bytes,
         );
+        if !self.cluster.is_empty() {
+            file.cluster.urls.clone_from(&self.cluster);
+            set.push(("cluster.urls", "--cluster"));
+        }
         if let Some(backlog) = self.backlog {
             file.backlog = backlog;
             set.push(("backlog", "--backlog"));

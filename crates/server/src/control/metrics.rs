@@ -16,6 +16,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::cluster::Cluster;
 use super::disk::Disk;
 use super::limits::{self, Limit};
 use super::plane::Plane;
@@ -49,6 +50,7 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
         uptime_s: plane.uptime().as_secs_f64(),
         reloads: plane.life().reloads(),
         disk: Disk::of(plane.life()),
+        cluster: Cluster::of(plane.life()),
         admin: [
             plane.port().refused(),
             plane.port().slow(),
@@ -72,6 +74,7 @@ struct Exposed {
     uptime_s: f64,
     reloads: Reloads,
     disk: Disk,
+    cluster: Cluster,
     /// Connections of the admin port that were refused, and that were slow.
     admin: [u64; 3],
 }
@@ -388,6 +391,7 @@ impl Collector for Exposed {
         self.process(out)?;
         self.reloads(out)?;
         self.disk.encode(out)?;
+        self.cluster.encode(out)?;
         self.connections(out)?;
         self.sums(out, COUNTERS, MetricType::Counter)?;
         self.sums(out, GAUGES, MetricType::Gauge)?;

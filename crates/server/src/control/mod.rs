@@ -9,6 +9,7 @@
 
 mod api;
 mod body;
+mod cluster;
 mod console;
 mod disk;
 mod door;
@@ -151,11 +152,15 @@ fn spare_routes(plane: Plane, admin: &Admin) -> Router {
         .with_state(plane)
 }
 
-/// Whether all shards turn, and let clients in.
+/// Whether all shards turn, let clients in, and hear of the cluster's log where there is one.
 async fn ready(State(plane): State<Plane>) -> (StatusCode, String) {
     if plane.life().stops() {
         let stops = "the server stops\n".to_string();
         return (StatusCode::SERVICE_UNAVAILABLE, stops);
+    }
+    if plane.life().is_cut_off() {
+        let cut = "the log of the cluster is not heard of\n".to_string();
+        return (StatusCode::SERVICE_UNAVAILABLE, cut);
     }
     match plane.shards().ask_all(|_| Control::Accounts).await {
         Ok(_) => (StatusCode::OK, "ready\n".to_string()),

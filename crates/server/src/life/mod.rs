@@ -4,6 +4,7 @@
 //! Everything here runs on the control thread and speaks to the shards by orders. Invariants: settings change as a whole
 //! or not at all; one change is under way at a time, and none while the server stops; a second SIGINT ends the process at once.
 
+pub mod cluster;
 mod reload;
 pub mod shards;
 pub mod signals;
@@ -22,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::access::Desk;
 use crate::config::{Effective, ServeArgs};
-use crate::shard_loop::Durable;
+use crate::shard_loop::{Durable, Engine, Member};
 use crate::tls;
 use shards::Shards;
 use signals::Coming;
@@ -38,8 +39,8 @@ pub struct Start {
     pub world: Arc<World>,
     /// The desk that answers the shards about credentials.
     pub desk: Desk,
-    /// The engine of durable messages, where there is one.
-    pub durable: Option<Durable>,
+    /// The engine, where there is one.
+    pub engine: Option<Engine>,
     /// How long it took to read what the last server left.
     pub recovery: Duration,
     /// The parts of TLS that the shards share, where TLS is on.
@@ -54,7 +55,7 @@ struct Inner {
     args: ServeArgs,
     shards: Shards,
     desk: Desk,
-    durable: Option<Durable>,
+    engine: Option<Engine>,
     checkpoints: Arc<Progress>,
     recovery: Duration,
     running: Mutex<Running>,
@@ -88,7 +89,7 @@ impl Life {
     /// Begins.
     pub fn new(start: Start, shards: Shards) -> Self {
         let checkpoints = Progress::default();
-        if let (Some(_), Some(directory)) = (&start.durable, start.effective.file.state.directory())
+        if let (Some(_), Some(directory)) = (&start.engine, start.effective.file.state.directory())
         {
             let base_bytes = state::base_bytes(directory);
             checkpoints.base_bytes.store(base_bytes, Relaxed);
@@ -97,7 +98,7 @@ impl Life {
             args: start.args,
             shards,
             desk: start.desk,
-            durable: start.durable,
+            engine: start.engine,
             checkpoints: Arc::new(checkpoints),
             recovery: start.recovery,
             running: Mutex::new(Running {
@@ -138,7 +139,25 @@ impl Life {
 
     /// How the log of durable messages is, where there is one.
     pub fn log_state(&self) -> Option<crore_disk::State> {
-        self.0.durable.as_ref().map(Durable::state)
+        self.disk().map(Durable::state)
+    }
+
+    fn disk(&self) -> Option<&Durable> {
+        self.0.engine.as_ref()?.disk()
+    }
+
+    /// The log of the cluster, where this server is a node of one.
+    pub fn member(&self) -> Option<&Member> {
+        self.0.engine.as_ref()?.cluster()
+    }
+
+    /// Whether this is a node of a cluster that does not hear of its log, or whose own signs of life do not come back.
+    pub fn is_cut_off(&self) -> bool {
+        let Some(member) = self.member() else {
+            return false;
+        };
+        let now_s = u32::try_from(clock::counted_s()).unwrap_or(u32::MAX);
+        !member.is_fresh() || self.world().admission.is_cut_off(now_s)
     }
 
     /// Figures of its checkpoints.
@@ -192,7 +211,7 @@ impl Life {
         let started = Checkpoints::start(Server {
             settings: self.effective().file.state,
             shards: self.0.shards.clone(),
-            durable: self.0.durable.clone()?,
+            durable: self.disk()?.clone(),
             world: Box::new(move || life.world()),
             progress: self.0.checkpoints.clone(),
         });
@@ -211,7 +230,7 @@ impl Life {
         if let Some(checkpoints) = checkpoints {
             checkpoints.stop().await;
         }
-        let log = self.0.durable.as_ref().map(Durable::end);
+        let log = self.disk().map(Durable::end);
         stop::leave(shards, &self.effective().file.state, &self.world(), log).await;
     }
 

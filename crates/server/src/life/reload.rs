@@ -72,7 +72,8 @@ impl Life {
         let asked = config::load_again(&self.0.args, &now).map_err(|error| error.to_string())?;
         let mut next = changeable(&now, &asked);
         let former = self.world();
-        let rules = Rules::new(&next.settings().rules);
+        let node = former.settings.node.clone();
+        let rules = Rules::new(&next.settings(node.clone()).rules);
         if former.appends() && former.rules.durability() != rules.durability() {
             return Err("rule.durable, or a rule before one that has it, differs: which topics stand in the log changes with a restart only".to_string());
         }
@@ -85,7 +86,7 @@ impl Life {
             tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
-        let settings = next.settings();
+        let settings = next.settings(node);
         let world = Arc::new(World {
             rules,
             settings,
@@ -147,6 +148,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
         admin: now.admin.clone(),
         tls: now.tls.changeable(&asked.tls),
         state: now.state.changeable(&asked.state),
+        cluster: now.cluster.clone(),
         ..asked.clone()
     };
     let (limits, former) = (&mut file.limits, &now.limits);

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::access::{Access, open};
 use super::admin::Admin;
+use super::cluster::Cluster;
 use super::state::State;
 use super::tls::Tls;
 use super::units::{address, cidr, first, milliseconds, seconds, size};
@@ -58,6 +59,7 @@ pub struct File {
     #[serde(with = "DrainMirror")]
     pub drain: Drain,
     pub state: State,
+    pub cluster: Cluster,
     pub tls: Tls,
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleEntry>,
@@ -102,6 +104,7 @@ impl Default for File {
             admin: Admin::default(),
             drain,
             state: State::default(),
+            cluster: Cluster::default(),
             tls: Tls::default(),
             rules: rules.into_iter().map(RuleEntry).collect(),
         }

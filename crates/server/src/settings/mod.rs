@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod admin;
+pub mod cluster;
 pub mod file;
 pub mod listen;
 pub mod problems;

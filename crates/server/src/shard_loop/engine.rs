@@ -1,98 +1,52 @@
-//! The engine of durable messages: batches of all shards go to one log on disk, and the news that they are committed come back as letters.
+//! The engine: batches of all shards go to one log, on disk or in NATS, and the news that they stand there come back as letters.
 
-use std::io::{self, Write as _};
-use std::sync::Arc;
+mod disk;
+mod nats;
 
-use crore_broker::batch::Header;
-use crore_broker::{Batch, Committed, PartitionId, Placement};
-use crore_disk::{Directory, End, Engine, Log, State};
-use crore_net::Sender;
+use crore_broker::{Batch, PartitionId};
 
-use super::letters::Letter;
-
-/// A batch in the engine.
-struct Appended(Batch);
-
-impl crore_disk::Batch for Appended {
-    fn bytes(&self) -> &[u8] {
-        &self.0.bytes
-    }
-}
+pub use disk::Durable;
+pub use nats::{Listener, Member, Told};
 
 /// The engine, for all shards.
 #[derive(Clone)]
-pub struct Durable(Arc<Engine<Appended>>);
+pub enum Engine {
+    /// The log on disk.
+    Disk(Durable),
+    /// The log of a cluster.
+    Nats(Member),
+}
 
-impl Durable {
-    /// Starts it behind this log. `full` is told when the disk becomes full and when it has room again. A failed write or sync ends the process: it is not known what the disk has.
-    ///
-    /// # Errors
-    /// When its thread cannot be started.
-    pub fn start(
-        log: Log<Directory>,
-        placement: Placement,
-        shards: Vec<Sender<Letter>>,
-        full: impl FnMut(bool) + Send + 'static,
-    ) -> io::Result<Durable> {
-        let mut letters: Vec<Vec<Letter>> = shards.iter().map(|_| Vec::new()).collect();
-        let committed = move |group: Vec<Appended>| {
-            for Appended(batch) in group {
-                let header = Header::read(&batch.bytes).expect("this process wrote it");
-                let committed = Committed {
-                    partition: batch.partition,
-                    writer: header.writer,
-                    number: batch.number,
-                    first: header.first,
-                    unix_s: header.unix_s,
-                    batch: None,
-                };
-                let home = placement.home_of(batch.partition);
-                letters[usize::from(home)].push(Letter::Committed(committed));
-            }
-            // Together: a shard that woke by the first of them would find the others in turns of their own.
-            for (shard, letters) in shards.iter().zip(&mut letters) {
-                shard.post_all(letters);
-            }
-        };
-        let failed = |error: io::Error| {
-            // Not by way of the log's thread, which would not come to it.
-            let _ = writeln!(
-                io::stderr(),
-                "crore: the log in state.directory cannot be written: {error}; the server ends, since it is not known what the disk has"
-            );
-            std::process::exit(1);
-        };
-        Engine::start(log, committed, full, failed).map(|engine| Durable(Arc::new(engine)))
+impl Engine {
+    /// The log on disk, where there is one.
+    pub fn disk(&self) -> Option<&Durable> {
+        match self {
+            Engine::Disk(log) => Some(log),
+            Engine::Nats(_) => None,
+        }
     }
 
-    /// Where the log ends.
-    pub fn end(&self) -> End {
-        self.0.end()
-    }
-
-    /// How the log is.
-    pub fn state(&self) -> State {
-        self.0.state()
-    }
-
-    /// A base of so many bytes has what the segments before this one say: they are removed.
-    pub fn remove_before(&self, segment: u64, base_bytes: u64) {
-        self.0.remove_before(segment, base_bytes);
+    /// The log of the cluster, where there is one.
+    pub fn cluster(&self) -> Option<&Member> {
+        match self {
+            Engine::Nats(member) => Some(member),
+            Engine::Disk(_) => None,
+        }
     }
 }
 
 /// A shard's way to the engine.
 pub struct Appender {
-    engine: Durable,
-    /// The last number of each partition that was handed over. This engine loses nothing, so that none needs to be handed over twice.
+    engine: Engine,
+    /// The last number of each partition that was handed over to the disk. It loses nothing, so that none needs to be handed over twice.
     last: Vec<u64>,
     /// Batches of this turn.
-    batches: Vec<Appended>,
+    batches: Vec<Batch>,
 }
 
 impl Appender {
     /// For a server with so many partitions.
-    pub fn new(engine: Durable, partitions: PartitionId) -> Appender {
+    pub fn new(engine: Engine, partitions: PartitionId) -> Appender {
         Appender {
             engine,
             last: vec![0; usize::from(partitions)],
@@ -102,17 +56,25 @@ impl Appender {
 
     /// Takes a batch, which goes with the others of its turn.
     pub fn append(&mut self, batch: Batch) {
-        let last = &mut self.last[usize::from(batch.partition)];
-        if batch.number > *last {
+        if matches!(self.engine, Engine::Disk(_)) {
+            let last = &mut self.last[usize::from(batch.partition)];
+            if batch.number <= *last {
+                return;
+            }
             *last = batch.number;
-            self.batches.push(Appended(batch));
         }
+        self.batches.push(batch);
     }
 
     /// Hands the batches of a turn over: one by one, the first would be synced alone, and the others would wait for the next sync.
     pub fn hand_over(&mut self) {
-        if !self.batches.is_empty() {
-            self.engine.0.append_all(self.batches.drain(..));
+        if self.batches.is_empty() {
+            return;
+        }
+        let batches = self.batches.drain(..);
+        match &self.engine {
+            Engine::Disk(log) => log.append_all(batches),
+            Engine::Nats(member) => member.append_all(batches),
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct Links<T> {
     pub peers: Vec<Sender<Letter>>,
     pub reports: Sender<Reported>,
     pub asker: Asker,
-    /// The way to the engine, where messages are durable.
+    /// The way to the engine, where there is one.
     pub appender: Option<Appender>,
     pub meter: Meter,
     /// Connections that ended within this turn, which nothing else will report.

@@ -76,12 +76,12 @@ Examples:
 /// The heading of the flags that say which port is asked.
 const CONNECTION: &str = "Connection";
 
-/// Flags of `crore admin`.
+/// Where an admin port is, and how it is asked.
 #[derive(Debug, Args)]
-pub struct AdminArgs {
+pub struct AdminFlags {
     /// Print what the server answers, as JSON, for programs
     #[arg(short, long, global = true)]
-    json: bool,
+    pub json: bool,
 
     /// The admin port; https:// where a proxy before it speaks TLS
     #[arg(short, long, value_name = "URL", default_value = DEFAULT_URL, global = true, help_heading = CONNECTION)]
@@ -93,6 +93,25 @@ pub struct AdminArgs {
 
     #[command(flatten)]
     tls: TlsFlags,
+}
+
+impl AdminFlags {
+    /// The server that they name.
+    ///
+    /// # Errors
+    /// A flag that cannot be used.
+    pub fn server(&self) -> anyhow::Result<Server> {
+        let token = values::token(self.token.as_deref(), TOKEN_VARIABLE)?;
+        let server = self.tls.apply(self.url.with_token(token));
+        server.map_err(anyhow::Error::msg)
+    }
+}
+
+/// Flags of `crore admin`.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    #[command(flatten)]
+    flags: AdminFlags,
 
     #[command(subcommand)]
     order: Order,
@@ -256,16 +275,13 @@ impl Which {
 /// # Errors
 /// The server cannot be reached, or refuses; with its words.
 pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
-    let token = values::token(args.token.as_deref(), TOKEN_VARIABLE)?;
-    let server = args.tls.apply(args.url.with_token(token));
-    let port = Port {
-        server: &server.map_err(anyhow::Error::msg)?,
-    };
+    let server = args.flags.server()?;
+    let port = Port { server: &server };
     let (answer, columns) = carry_out(&port, &args.order)?;
-    if !columns.is_empty() && !args.json {
+    if !columns.is_empty() && !args.flags.json {
         return print(table(&answer, columns).as_bytes());
     }
-    let text = match args.json {
+    let text = match args.flags.json {
         true => serde_json::to_string_pretty(&answer)? + "\n",
         false => sheet(&answer),
     };
@@ -397,13 +413,13 @@ impl List {
 }
 
 /// An admin port.
-struct Port<'a> {
-    server: &'a Server,
+pub(super) struct Port<'a> {
+    pub server: &'a Server,
 }
 
 impl Port<'_> {
     /// One request, and its answer.
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let server = self.server;
         let unreachable = || format!("no admin port at {server}; name it with --url");
         let mut connection = Connection::open(server).with_context(unreachable)?;

@@ -121,6 +121,11 @@ impl Conn {
         Conn::open_from(1, broker, version)
     }
 
+    /// At the data port of a server.
+    pub fn at(server: &super::Server, version: Version) -> Conn {
+        Conn::over(super::connect(server.address()), Over::Tcp, version)
+    }
+
     pub fn open_from(host: u8, broker: &Broker, version: Version) -> Conn {
         let to = ([127, 0, 0, 1], broker.tcp()).into();
         Conn::over(super::connect_from(host, to), Over::Tcp, version)

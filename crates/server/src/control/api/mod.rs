@@ -5,6 +5,7 @@
 //! Errors are `{"error": "what is wrong, and what to do"}`, whatever refused the request.
 
 mod answer;
+mod cluster;
 mod connections;
 mod life;
 mod openapi;
@@ -42,6 +43,7 @@ pub fn routes(plane: &Plane) -> Router<Plane> {
             get(connections::inspect).delete(connections::end),
         )
         .route("/api/v1/connections/disconnect", post(connections::end_all))
+        .route("/api/v1/cluster", get(cluster::cluster))
         .route("/api/v1/rules", get(server::rules))
         .route("/api/v1/config", get(server::config))
         .route("/api/v1/reload", post(life::reload))

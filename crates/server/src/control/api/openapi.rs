@@ -4,7 +4,7 @@ use axum::Json;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use super::{connections, life, server, tail, topics};
+use super::{cluster, connections, life, server, tail, topics};
 use crate::control::{metrics, stats};
 
 #[derive(OpenApi)]
@@ -28,6 +28,7 @@ use crate::control::{metrics, stats};
         connections::inspect,
         connections::end,
         connections::end_all,
+        cluster::cluster,
         server::rules,
         server::config,
         life::reload,

@@ -1,0 +1,241 @@
+//! The cluster, as this node sees it.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use crore_broker::orders::ClusterState;
+use crore_broker::{Control, Report};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::answer::{Answer, ApiError};
+use crate::control::plane::Plane;
+
+/// The cluster, as one node sees it.
+#[derive(Serialize, ToSchema)]
+pub struct ClusterStatus {
+    /// Its name.
+    name: String,
+    /// Whether the node that was asked is ready for clients.
+    ready: bool,
+    /// The epoch of the log: positions of another one are void.
+    epoch: u32,
+    /// What is wrong; empty where nothing is.
+    problems: Vec<String>,
+    nodes: Vec<NodeStatus>,
+    partitions: Vec<PartitionStatus>,
+    engine: EngineStatus,
+}
+
+/// A node, by its last sign of life.
+#[derive(Serialize, ToSchema)]
+pub struct NodeStatus {
+    /// Its number among the writers.
+    writer: String,
+    /// Its host and port.
+    name: String,
+    /// Its admin port; empty without one.
+    admin: String,
+    /// Whether it is the one that was asked.
+    this: bool,
+    /// Seconds since it was heard of. After five it counts as dead, and is left out.
+    age_s: u32,
+    /// Connections.
+    clients: u64,
+    /// Seconds by which its clock is ahead of that of NATS.
+    clock_ahead_s: i64,
+}
+
+/// A partition of the log.
+#[derive(Serialize, ToSchema)]
+pub struct PartitionStatus {
+    partition: usize,
+    /// The server of NATS that leads its stream.
+    leader: String,
+    /// Servers of NATS that keep it, and those of them that are up to date.
+    replicas: usize,
+    replicas_current: usize,
+    /// The last batch that this node has read, and the last one of the stream.
+    read: u64,
+    last: u64,
+    lag: u64,
+    bytes: u64,
+}
+
+/// The log in NATS.
+#[derive(Serialize, ToSchema)]
+pub struct EngineStatus {
+    connected: bool,
+    /// Whether there was news of each partition within five seconds.
+    fresh: bool,
+    /// Batches that this node has published, and those that NATS refused or did not answer.
+    appended: u64,
+    append_errors: u64,
+    /// How often the connection was lost.
+    disconnects: u64,
+    /// Bytes of batches that are read and not applied.
+    backlog_bytes: usize,
+    /// What went wrong last.
+    last_error: Option<String>,
+    /// Seconds since then.
+    last_error_age_s: Option<u64>,
+    /// Whether servers of NATS sync each batch; empty where cluster.monitoring names none.
+    sync: Vec<SyncStatus>,
+}
+
+/// A server of NATS.
+#[derive(Serialize, ToSchema)]
+pub struct SyncStatus {
+    url: String,
+    /// Whether it has `sync_interval: always`; absent where it did not tell.
+    always: Option<bool>,
+    error: Option<String>,
+}
+
+/// Cluster
+///
+/// 404 where the server is no node of a cluster.
+#[utoipa::path(
+    get,
+    path = "/api/v1/cluster",
+    tag = "server",
+    responses((status = 200, body = ClusterStatus), (status = 404, description = "It is no node of a cluster"))
+)]
+pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
+    let life = plane.life();
+    let Some(member) = life.member() else {
+        let why =
+            "this server is no node of a cluster; one is started with --cluster or cluster.urls";
+        return Err(ApiError::new(StatusCode::NOT_FOUND, why));
+    };
+    let status = member.status();
+    let world = life.world();
+    let mut homes = Vec::new();
+    for home in 0..world.homes {
+        let report = plane.shards().ask(home, Control::Cluster).await;
+        if let Report::Cluster(Some(state)) = report? {
+            homes.push(*state);
+        }
+    }
+    let nodes: Vec<_> = homes.iter().flat_map(nodes).collect();
+    let sync = status.sync.iter().map(|sync| SyncStatus {
+        url: sync.url.clone(),
+        always: sync.always.as_ref().ok().copied(),
+        error: sync.always.as_ref().err().cloned(),
+    });
+    Ok(Json(ClusterStatus {
+        name: life.effective().file.cluster.name,
+        ready: !life.is_cut_off() && !life.stops(),
+        epoch: world.epoch,
+        problems: problems(&status, &homes, &nodes),
+        partitions: status
+            .partitions
+            .iter()
+            .enumerate()
+            .map(partition)
+            .collect(),
+        engine: EngineStatus {
+            connected: status.connected,
+            fresh: status.fresh,
+            appended: status.appended,
+            append_errors: status.append_errors,
+            disconnects: status.disconnects,
+            backlog_bytes: member.backlog_bytes(),
+            last_error: status.last_error.as_ref().map(|(why, _)| why.clone()),
+            last_error_age_s: status.last_error.as_ref().map(|(_, age_s)| *age_s),
+            sync: sync.collect(),
+        },
+        nodes,
+    }))
+}
+
+fn nodes(state: &ClusterState) -> impl Iterator<Item = NodeStatus> + '_ {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
+    state.nodes.iter().map(move |node| NodeStatus {
+        writer: format!("{:016x}", node.writer),
+        name: text(&node.name),
+        admin: text(&node.link),
+        this: node.is_self,
+        age_s: state.now_s.saturating_sub(node.beat_s),
+        clients: node.connections,
+        clock_ahead_s: node.ahead_s,
+    })
+}
+
+fn partition((partition, of): (usize, &crore_nats::PartitionStatus)) -> PartitionStatus {
+    PartitionStatus {
+        partition,
+        leader: of.leader.clone(),
+        replicas: of.replicas,
+        replicas_current: of.replicas_current,
+        read: of.read,
+        last: of.last,
+        lag: of.last.saturating_sub(of.read),
+        bytes: of.bytes,
+    }
+}
+
+fn problems(
+    status: &crore_nats::Status,
+    homes: &[ClusterState],
+    nodes: &[NodeStatus],
+) -> Vec<String> {
+    /// An error that is older says nothing of now.
+    const RECENT_S: u64 = 60;
+    /// A clock that is further from NATS' is wrong. It decides nothing for others, but dates of this node's answers are wrong.
+    const AHEAD_S: u64 = 60;
+    let mut found = Vec::new();
+    if !status.connected {
+        found.push("no connection to NATS".to_string());
+    }
+    if !status.fresh {
+        found.push("NATS has not answered for each partition within 5 s".to_string());
+    }
+    let short = |it: &&crore_nats::PartitionStatus| it.replicas_current < it.replicas;
+    let short = status.partitions.iter().filter(short).count();
+    if short > 0 {
+        found.push(format!(
+            "{short} partitions have a server of NATS that is away or behind"
+        ));
+    }
+    if homes.iter().any(|home| home.is_cut_off) {
+        found.push("no sign of life of this node has come back for 5 s".to_string());
+    }
+    let partitions = homes.iter().flat_map(|home| &home.partitions);
+    for halted in partitions.filter(|partition| partition.is_halted) {
+        let partition = halted.partition;
+        found.push(format!(
+            "partition {partition} stands still: it has a record of a later version; install that one here"
+        ));
+    }
+    for node in nodes {
+        let ahead_s = node.clock_ahead_s;
+        if ahead_s.unsigned_abs() > AHEAD_S {
+            found.push(format!(
+                "the clock of node {} is {ahead_s} s ahead of that of NATS",
+                node.name
+            ));
+        }
+    }
+    if let Some((why, age_s)) = status
+        .last_error
+        .as_ref()
+        .filter(|(_, age_s)| *age_s < RECENT_S)
+    {
+        found.push(format!("{age_s} s ago: {why}"));
+    }
+    for sync in &status.sync {
+        match &sync.always {
+            Ok(true) => {}
+            Ok(false) => found.push(format!(
+                "NATS at {} does not have `sync_interval: always`",
+                sync.url
+            )),
+            Err(why) => found.push(format!(
+                "sync_interval of {} was not checked: {why}",
+                sync.url
+            )),
+        }
+    }
+    found
+}

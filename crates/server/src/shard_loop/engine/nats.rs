@@ -1,0 +1,193 @@
+//! The log of a cluster as the engine: batches of all nodes come in one order.
+//!
+//! Until this node has read what stands in the log, batches go to the threads that read the homes; from then on to the shards. A batch counts in
+//! the backlog until it is applied.
+
+use std::io::{self, Write as _};
+use std::sync::{Arc, Mutex, mpsc};
+
+use crore_broker::batch::Header;
+use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId, Placement};
+use crore_nats::{Append, Cluster, News, Status};
+use crore_net::Sender;
+
+use crate::shard_loop::letters::Letter;
+
+/// What a home is told while the log is read for the first time.
+pub enum Told {
+    /// A batch stands in the log.
+    Committed(Committed),
+    /// What had offsets up to this one is gone.
+    Lost(PartitionId, u64),
+}
+
+/// A member of a cluster.
+#[derive(Clone)]
+pub struct Member {
+    cluster: Cluster,
+    backlog: Backlog,
+}
+
+impl Member {
+    /// The log, and the backlog of what it has told.
+    pub fn new(cluster: Cluster, backlog: Backlog) -> Member {
+        Member { cluster, backlog }
+    }
+
+    /// Takes batches.
+    pub fn append_all(&self, batches: impl Iterator<Item = Batch>) {
+        let append = |batch: Batch| Append {
+            partition: batch.partition,
+            number: batch.number,
+            bytes: batch.bytes,
+        };
+        self.cluster.append_all(batches.map(append).collect());
+    }
+
+    /// How the log is.
+    pub fn status(&self) -> Status {
+        self.cluster.status()
+    }
+
+    /// Whether the log was heard of lately.
+    pub fn is_fresh(&self) -> bool {
+        self.cluster.is_ready()
+    }
+
+    /// Bytes that were told and are not applied.
+    pub fn backlog_bytes(&self) -> usize {
+        self.backlog.bytes()
+    }
+}
+
+/// Where news go.
+enum Way {
+    /// To the readers of the homes, until so many partitions are at their end.
+    Readers(Vec<mpsc::Sender<Told>>, PartitionId),
+    /// To the shards.
+    Shards,
+}
+
+/// Takes the news of the log.
+pub struct Listener {
+    writer: u64,
+    placement: Placement,
+    backlog: Backlog,
+    way: Mutex<Way>,
+    shards: Vec<Sender<Letter>>,
+}
+
+impl Listener {
+    /// For the node that writes with this number: to these readers of the homes first, then to these shards.
+    pub fn new(
+        writer: u64,
+        placement: Placement,
+        readers: Vec<mpsc::Sender<Told>>,
+        shards: Vec<Sender<Letter>>,
+    ) -> Listener {
+        Listener {
+            writer,
+            placement,
+            backlog: Backlog::default(),
+            way: Mutex::new(Way::Readers(readers, placement.partitions())),
+            shards,
+        }
+    }
+
+    /// The bytes that were told and are not applied.
+    pub fn backlog(&self) -> Backlog {
+        self.backlog.clone()
+    }
+
+    fn batch(&self, partition: PartitionId, sequence: u64, unix_s: u32, bytes: &[u8]) {
+        let header = match Header::read(bytes) {
+            Ok(header) if header.partition == partition => header,
+            other => {
+                let why = other.err().map(|why| why.to_string());
+                let why = why.unwrap_or_else(|| "it is of another partition".to_string());
+                tracing::error!(
+                    "cluster: message {sequence} of partition {partition} is no batch, and counts for nothing: {why}"
+                );
+                return;
+            }
+        };
+        let is_ours = header.writer == self.writer;
+        self.tell(
+            partition,
+            Told::Committed(Committed {
+                partition,
+                writer: header.writer,
+                number: header.number,
+                first: sequence << OFFSET_BITS,
+                unix_s,
+                batch: (!is_ours).then(|| Foreign::new(Arc::from(bytes), &self.backlog)),
+            }),
+        );
+    }
+
+    fn tell(&self, partition: PartitionId, told: Told) {
+        let home = usize::from(self.placement.home_of(partition));
+        match &*self.way.lock().expect("no holder panics") {
+            // A reader that has failed says so itself.
+            Way::Readers(readers, _) => drop(readers[home].send(told)),
+            Way::Shards => match told {
+                Told::Committed(committed) => self.shards[home].post(Letter::Committed(committed)),
+                Told::Lost(..) => {}
+            },
+        }
+    }
+
+    /// What this node has told its clients can no longer be continued: it ends, and reads all anew when it is started again.
+    fn end(&self, why: &str) -> ! {
+        // Not by way of the log's thread, which would not come to it.
+        let _ = writeln!(
+            io::stderr(),
+            "crore: the log of the cluster: {why}; the server ends, to be started again"
+        );
+        std::process::exit(1);
+    }
+
+    /// One partition more is at its end.
+    fn caught_up(&self) {
+        let mut way = self.way.lock().expect("no holder panics");
+        if let Way::Readers(_, left) = &mut *way {
+            *left -= 1;
+            if *left == 0 {
+                // The readers end, and what comes from now on waits for the shards.
+                *way = Way::Shards;
+            }
+        }
+    }
+}
+
+impl crore_nats::Listener for Listener {
+    fn tell(&self, news: News) {
+        match news {
+            News::Batch {
+                partition,
+                sequence,
+                unix_s,
+                bytes,
+            } => self.batch(partition, sequence, unix_s, &bytes),
+            News::Lost {
+                partition,
+                from,
+                to,
+            } => {
+                let until = ((to + 1) << OFFSET_BITS) - 1;
+                if from > 1 {
+                    self.end(&format!("batches {from} to {to} of partition {partition} were purged before this node has read them; it begins anew"));
+                }
+                self.tell(partition, Told::Lost(partition, until));
+            }
+            News::CaughtUp { .. } => self.caught_up(),
+            News::Rewound { why } => self.end(&format!(
+                "it has gone back: {why}; all nodes begin a new epoch, and clients are told a gap"
+            )),
+        }
+    }
+
+    fn backlog_bytes(&self) -> usize {
+        self.backlog.bytes()
+    }
+}

@@ -1,0 +1,109 @@
+//! `crore cluster`: how a cluster is, as one of its nodes sees it.
+//!
+//! The exit code is 0 when nothing is wrong, 1 when something is or the node cannot be asked.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::admin::{AdminFlags, Port};
+use super::tables::table;
+use crate::stdout::print;
+
+const NODE_COLUMNS: &[&str] = &[
+    "name",
+    "admin",
+    "this",
+    "clients",
+    "age_s",
+    "clock_ahead_s",
+    "writer",
+];
+const PARTITION_COLUMNS: &[&str] = &[
+    "partition",
+    "leader",
+    "replicas",
+    "replicas_current",
+    "read",
+    "last",
+    "lag",
+    "bytes",
+];
+
+/// Examples of `crore cluster --help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  crore cluster status                               nodes, partitions and their lag, the log in NATS
+  crore cluster status --json                        the same for a program
+  crore cluster --url http://10.0.0.5:8801 status    by the admin port of another node";
+
+/// Flags of `crore cluster`.
+#[derive(Debug, Args)]
+pub struct ClusterArgs {
+    #[command(flatten)]
+    admin: AdminFlags,
+
+    #[command(subcommand)]
+    order: Order,
+}
+
+#[derive(Debug, Subcommand)]
+enum Order {
+    /// Show nodes, partitions and the log; fails when something is wrong
+    Status,
+}
+
+/// Carries out `crore cluster`.
+///
+/// # Errors
+/// The node cannot be reached, or is none of a cluster.
+pub fn run(args: &ClusterArgs) -> anyhow::Result<ExitCode> {
+    let Order::Status = args.order;
+    let server = args.admin.server()?;
+    let status = Port { server: &server }.ask("GET", "cluster", None)?;
+    let text = match args.admin.json {
+        true => serde_json::to_string_pretty(&status)? + "\n",
+        false => shown(&status),
+    };
+    print(text.as_bytes())?;
+    let is_well = status["problems"].as_array().is_some_and(Vec::is_empty);
+    Ok(match is_well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn shown(status: &Value) -> String {
+    let engine = &status["engine"];
+    let plain = |value: &Value| value.to_string().replace(['"', '\n'], "");
+    let sync = match engine["sync"].as_array() {
+        Some(all) if !all.is_empty() => {
+            let always = all.iter().filter(|it| it["always"] == true).count();
+            format!("always at {always} of {} servers", all.len())
+        }
+        _ => "not checked (cluster.monitoring names no server)".to_string(),
+    };
+    let mut text = format!(
+        "cluster {}, epoch {}\n\n{}\n{}\nNATS: connected {}, fresh {}, appended {}, append errors {}, disconnects {}\nsync_interval: {sync}\n",
+        plain(&status["name"]),
+        plain(&status["epoch"]),
+        table(&json!({ "nodes": status["nodes"] }), NODE_COLUMNS),
+        table(
+            &json!({ "partitions": status["partitions"] }),
+            PARTITION_COLUMNS
+        ),
+        plain(&engine["connected"]),
+        plain(&engine["fresh"]),
+        plain(&engine["appended"]),
+        plain(&engine["append_errors"]),
+        plain(&engine["disconnects"]),
+    );
+    let problems = status["problems"].as_array().into_iter().flatten();
+    for problem in problems.filter_map(Value::as_str) {
+        // Text of other nodes must not steer the terminal.
+        let problem = problem.replace(char::is_control, " ");
+        text += &format!("PROBLEM: {problem}\n");
+    }
+    text
+}

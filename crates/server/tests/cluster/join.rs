@@ -1,0 +1,106 @@
+//! Nodes that join, and those that may not.
+
+use crate::servers::Servers;
+use crate::support::http::publish;
+use crate::support::program;
+use crate::support::stream::Stream;
+use crate::{node, settings};
+
+#[test]
+fn a_node_that_joins_has_the_messages_of_before() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers);
+    let all: Vec<String> = (0..50).map(|n| n.to_string()).collect();
+    for text in &all {
+        publish(&one, "a", text);
+    }
+    let late = node(&servers);
+    assert_eq!(
+        Stream::open(&late, "/sub/a?since=oldest", &[]).data(50),
+        all
+    );
+    one.stop();
+    late.stop();
+    // The log outlives all nodes.
+    let again = node(&servers);
+    assert_eq!(
+        Stream::open(&again, "/sub/a?since=oldest", &[]).data(50),
+        all
+    );
+}
+
+#[test]
+fn a_node_that_cannot_join_says_why() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers);
+    let wrong = [
+        (
+            format!(
+                "{}\n[limits]\nmessage_bytes = \"4MiB\"\n",
+                settings(&servers)
+            ),
+            vec!["limits.message_bytes", "max_payload"],
+        ),
+        (
+            settings(&servers).replace("replicas = 1", "replicas = 3"),
+            vec!["num_replicas is 1", "cluster.replicas"],
+        ),
+        (
+            format!("partitions = 8\n{}", settings(&servers)),
+            vec!["partitions = 8", "partitions = 16"],
+        ),
+    ];
+    for (settings, words) in wrong {
+        let said = refusal(&settings);
+        for word in words {
+            assert!(said.contains(word), "{word:?} is not in: {said}");
+        }
+    }
+    drop(one);
+}
+
+#[test]
+fn settings_of_a_disk_are_refused_in_a_cluster() {
+    let with = |more: &str| {
+        refusal(&format!(
+            "{more}\n[cluster]\nurls = [\"nats://127.0.0.1:1\"]\n"
+        ))
+    };
+    for (more, word) in [
+        ("[state]\ndirectory = \"/tmp/x\"", "state.directory"),
+        ("[state]\ndurable = false", "state.durable"),
+        (
+            "[[rule]]\nmatch = \"a\"\ndurable = false",
+            "rule[1].durable",
+        ),
+    ] {
+        let said = with(more);
+        assert!(
+            said.contains(word) && said.contains("in a cluster") | said.contains("[cluster]"),
+            "{said}"
+        );
+    }
+}
+
+/// What a server says that does not start.
+fn refusal(settings: &str) -> String {
+    let directory = std::env::temp_dir().join(format!("crore-test-refused-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = directory.join(format!(
+        "{:x}.toml",
+        settings.len() * 31 + settings.bytes().map(usize::from).sum::<usize>()
+    ));
+    std::fs::write(&file, settings).expect("a file");
+    let mut command = std::process::Command::new(program());
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--no-admin", "--config"])
+        .arg(&file);
+    let output = program::output(&mut command);
+    std::fs::remove_file(&file).expect("a file");
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).expect("text")
+}

@@ -1,0 +1,37 @@
+//! Nodes of a cluster, as real processes over real servers of NATS: what is published at one is read at each, a position of one is a position of
+//! all, and nothing that was answered is lost with a node or with a server of NATS.
+
+#[path = "../../../nats/tests/cluster/servers.rs"]
+mod servers;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod faults;
+mod join;
+mod reach;
+mod status;
+
+use servers::Servers;
+use support::Server;
+
+/// The settings of a node.
+fn settings(servers: &Servers) -> String {
+    let replicas = servers.urls().len().min(3);
+    format!(
+        "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = {replicas}\nmonitoring = {:?}\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000\n",
+        servers.urls(),
+        servers.monitoring()
+    )
+}
+
+/// A node, with an admin port.
+fn node(servers: &Servers) -> Server {
+    Server::with_admin(&settings(servers))
+}
+
+/// Three servers of NATS and two nodes; nothing where there is no nats-server.
+fn two_nodes() -> Option<(Servers, Server, Server)> {
+    let servers = Servers::start(3)?;
+    let (one, other) = (node(&servers), node(&servers));
+    Some((servers, one, other))
+}
