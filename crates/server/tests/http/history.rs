@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::support::http::{Conn, Response, once};
+use crate::support::state::State;
 use crate::support::{Server, until};
 
 fn publish(server: &Server, topic: &str, data: &str) {
@@ -224,4 +225,30 @@ fn histories_are_answered_in_their_order() {
     for n in 0..20 {
         assert_eq!(data(&messages(&conn.response())), [n.to_string()]);
     }
+}
+
+/// Positions and times are those of the log.
+#[test]
+fn a_history_is_the_same_after_a_crash_and_a_stop() {
+    let state = State::new();
+    let mut server = Server::with(&state.settings());
+    publish(&server, "chat", "one");
+    publish(&server, "chat", "two");
+    let first = get(&server, "/history/chat");
+    assert_eq!(data(&messages(&first)), ["one", "two"]);
+    server.kill();
+    server = Server::with_shards(3, &state.settings());
+    assert_eq!(get(&server, "/history/chat").text(), first.text());
+    server.stop();
+    server = Server::with(&state.settings());
+    let tag = first.header("etag").expect("a tag");
+    let known = once(
+        &server,
+        "GET",
+        "/history/chat",
+        &[("If-None-Match", &tag)],
+        "",
+    );
+    assert_eq!(known.status, 304, "{known:?}");
+    assert_eq!(get(&server, "/history/chat").text(), first.text());
 }
