@@ -62,7 +62,7 @@ fn best(records: &[Record]) -> Vec<&Record> {
         .filter(|record| record.scenario() == "Million")
     {
         let keeps = record.number("/log_messages") > Some(0.0) && record.protocol() != "poll";
-        if keeps {
+        if keeps || record.bytes().is_none() {
             continue;
         }
         let key = |record: &Record| {
