@@ -21,7 +21,7 @@ use crate::shard::waiting::{Due, Request, Waiting};
 impl Shard {
     /// Hands batches to the engine.
     pub(super) fn send_batches<I: Io>(&mut self, io: &mut I) {
-        if self.commits.len() == 0 {
+        if self.commits.is_empty() {
             return;
         }
         let home = self.home.as_ref();

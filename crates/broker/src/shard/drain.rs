@@ -45,7 +45,7 @@ impl Shard {
             posted: self.posted,
             received: self.received,
             busy: says.any(|count| count > 0)
-                || self.commits.len() > 0
+                || !self.commits.is_empty()
                 || waits + self.front.deliveries.len() > 0
                 || self.has_more(),
         }
