@@ -90,6 +90,9 @@ use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
 use crate::store::slab::{NONE, Slab, Vacant as _};
 
+/// Why a shard that is asked has a home.
+pub(crate) const HERE: &str = "only homes are asked";
+
 /// All topics of the partitions that this shard keeps.
 pub struct Home {
     rows: Slab<HomeTopic>,

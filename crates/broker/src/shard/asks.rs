@@ -2,8 +2,8 @@
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::home::Home;
 use crate::home::sessions::Claim;
+use crate::home::{HERE, Home};
 use crate::mail::lanes::Asked;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
@@ -12,9 +12,6 @@ use crate::shard::Shard;
 
 /// Asks of one lane that are carried out before it is the next one's turn.
 const ASKS_TOGETHER: usize = 4 * WARMED;
-
-/// A shard that is no home is asked nothing.
-pub(super) const HERE: &str = "only homes are asked";
 
 impl Shard {
     /// Takes in what clients of this shard have asked its home. No delivery is under way, since a publish writes frames.

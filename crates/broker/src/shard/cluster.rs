@@ -14,10 +14,10 @@ use crate::base::ids::ShardId;
 use crate::budget::admission::Counts;
 use crate::commit::batch::Header;
 use crate::commit::record::{Beat, Note};
+use crate::home::HERE;
 use crate::mail::Ask;
 use crate::mail::orders::{ClusterState, NodeState, PartitionState};
 use crate::shard::Shard;
-use crate::shard::asks::HERE;
 use crate::shard::waiting::{Request, Waiting};
 
 /// The partition of the signs of life.

@@ -12,10 +12,9 @@ use crate::commit::batch::{HEADER_BYTES, Header, Kept};
 use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
 use crate::conn::io::Io;
-use crate::home::Home;
+use crate::home::{HERE, Home};
 use crate::mail::{Fact, Outcome, Tell};
 use crate::shard::Shard;
-use crate::shard::asks::HERE;
 use crate::shard::waiting::{Due, Request, Waiting};
 
 impl Shard {

@@ -10,10 +10,10 @@ use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::commit::queue::Place;
 use crate::commit::record::Note;
+use crate::home::HERE;
 use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Fact, Span};
 use crate::shard::Shard;
-use crate::shard::asks::HERE;
 use crate::shard::waiting::{Request, Waiting};
 
 impl Shard {
