@@ -119,8 +119,11 @@ fn examples_in_the_help_are_not_wrapped() {
             let output = output.expect("it runs");
             let is_option = |line: &str| line.trim_start().starts_with('-');
             let paragraphs = text(&output.stdout).split("\n\n");
-            let others =
-                paragraphs.filter(|it| !it.lines().any(is_option) && !it.starts_with("Commands:"));
+            let others = paragraphs.filter(|it| {
+                !it.lines().any(is_option)
+                    && !it.starts_with("Commands:")
+                    && !it.starts_with("Arguments:")
+            });
             others.map(str::to_string).collect::<Vec<_>>()
         };
         let paragraphs = written(1_000);
