@@ -37,18 +37,20 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    fn take(&mut self, id: u64) -> Writer {
-        match self.writers.iter().rposition(|it| it.id == id) {
-            Some(at) => self.writers.remove(at),
-            None => Writer {
-                id,
-                number: 0,
-                is_dead: false,
-            },
-        }
+    fn find(&self, id: u64) -> Writer {
+        let found = self.writers.iter().rfind(|it| it.id == id);
+        found.copied().unwrap_or(Writer {
+            id,
+            number: 0,
+            is_dead: false,
+        })
     }
 
+    /// Changes a writer, which becomes the newest. A batch that does not count must not, since its own writer does not look at it again.
     fn put(&mut self, writer: Writer) {
+        if let Some(at) = self.writers.iter().rposition(|it| it.id == writer.id) {
+            self.writers.remove(at);
+        }
         if self.writers.len() == WRITERS_MAX {
             self.writers.remove(0);
         }
@@ -58,7 +60,7 @@ impl Roster {
     /// A batch of this writer comes next in the log: says whether it counts. A duplicate does not, nor does one behind a gap, or of a writer
     /// that is dead.
     pub fn counts(&mut self, id: u64, number: u64) -> bool {
-        let writer = self.take(id);
+        let writer = self.find(id);
         let is_alive = !writer.is_dead || planted::is(Fault::DeadAccepted);
         let is_next = match planted::is(Fault::GapAccepted) {
             true => number > writer.number,
@@ -68,8 +70,6 @@ impl Roster {
         let counts = is_alive && (is_next || is_found);
         if counts {
             self.put(Writer { number, ..writer });
-        } else if writer.number > 0 || writer.is_dead {
-            self.put(writer);
         }
         counts
     }
@@ -81,7 +81,7 @@ impl Roster {
 
     /// A writer is dead from here on. Says whether it was not before.
     pub fn bury(&mut self, id: u64) -> bool {
-        let writer = self.take(id);
+        let writer = self.find(id);
         self.put(Writer {
             is_dead: true,
             ..writer

@@ -35,6 +35,14 @@ impl Home {
         }
     }
 
+    /// Admits a fact that stands in no log, and applies it.
+    pub(crate) fn pass_now(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
+        match self.admit(fact, around) {
+            Ok(_) => self.pass(fact, around),
+            Err(outcome) => outcome,
+        }
+    }
+
     /// Applies a fact that stands in no log and was admitted before: its turn has come.
     pub(crate) fn pass(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
         let (hash, name, _) = fact.topic();

@@ -152,8 +152,11 @@ impl Shard {
             Some(cluster) => cluster.partitions[at].heard_s,
             None => return,
         };
+        let is_known = !self.front.world.admission.is_cut_off(self.front.now.unix_s);
         match steward {
-            None => self.write_note(at, &Note::Steward(own)),
+            // A steward that no other node has heard of would never be found dead.
+            None if is_known => self.write_note(at, &Note::Steward(own)),
+            None => {}
             Some(steward) if steward == own && now_s - heard_s >= IDLE_S => {
                 self.write_note(at, &Note::Mark(0));
             }

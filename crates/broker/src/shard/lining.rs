@@ -95,7 +95,10 @@ impl Shard {
         }
         let (home, mut around) = (self.home.as_mut().expect(HERE), self.front.around());
         if !appends || passes && self.commits.is_free(Place::One(at)) {
-            let outcome = home.apply_now(fact, &mut around);
+            let outcome = match appends {
+                false => home.apply_now(fact, &mut around),
+                true => home.pass_now(fact, &mut around),
+            };
             self.reply(from, answer, outcome);
             return 0;
         }
