@@ -11,6 +11,7 @@
 pub(crate) mod sessions;
 
 mod admit;
+mod ahead;
 mod answers;
 mod apply;
 mod around;
@@ -69,6 +70,7 @@ use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Stats;
 use crate::budget::world::World;
 use crate::filters::matching::Matching;
+use crate::home::ahead::Ahead;
 use crate::home::answers::Answers;
 pub(crate) use crate::home::around::Around;
 use crate::home::carriers::Carriers;
@@ -84,7 +86,6 @@ use crate::home::readings::Readings;
 use crate::home::registered::Registered;
 pub use crate::home::registered::SEPARATOR;
 use crate::home::row::HomeTopic;
-use crate::home::shared::Shared;
 use crate::log::{self, Log};
 use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
@@ -136,7 +137,7 @@ pub struct Home {
     readings: Readings,
     answers: Option<Answers>,
     /// Present where the log has other writers, too.
-    shared: Option<Box<Shared>>,
+    shared: Option<Box<Ahead>>,
     seed: u64,
     compressor: Compressor,
     compressed: Vec<u8>,

@@ -20,7 +20,7 @@ pub mod protocol;
 pub mod shard;
 mod store;
 
-pub use base::ids::{ConnId, Link, PartitionId, ShardId};
+pub use base::ids::{ConnId, Link, OFFSET_BITS, PartitionId, ShardId};
 pub use base::notices::Notice;
 pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
@@ -32,7 +32,7 @@ pub use budget::stats::{Accounts, Moved, Reason, Stats, Transport};
 pub use budget::world::{Offsets, World};
 pub use budget::{account, admission, stats, totals};
 pub use commit::record::{Beat, Note};
-pub use commit::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, batch};
+pub use commit::{Backlog, Batch, Committed, Foreign, batch};
 pub use conn::io;
 pub use conn::io::{Close, Input, Io};
 pub use mail::orders::{Control, Report, Settled, Ticket};

@@ -130,11 +130,12 @@ fn servers_that_are_measured_side_by_side_have_windows_of_their_own_and_lose_not
 }
 
 #[test]
+#[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
 fn a_swarm_is_served_while_clients_come_and_go_and_no_message_is_lost() {
     // Namespaces and devices are root's.
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     if !is_root || !Path::new("/dev/net/tun").exists() {
-        println!("not run: a swarm needs root and /dev/net/tun");
+        eprintln!("not run: a swarm needs root and /dev/net/tun");
         return;
     }
     let flags = ["--connections", "3000", "--duration", "5", "--rate", "2000"];

@@ -27,6 +27,9 @@ use crate::plan::{Deed, HOARD_LINES, Op, Plan, Step};
 use crate::rng::Rng;
 use crate::truth::{Topic, Truth, Wrong};
 
+/// A node that goes on as another writer takes the next number.
+const WRITERS_APART: u64 = 1000;
+
 /// Unix seconds in which every world begins.
 const EPOCH_S: u32 = 1_700_000_000;
 /// The life of the logs; any number does.
@@ -85,31 +88,7 @@ impl World {
     pub fn new(plan: &Plan, dice: u64, traced: bool) -> World {
         let mut rng = Rng::new(dice);
         let rules = Rules::new(&plan.settings.rules);
-        let topic = |name: &String| Topic {
-            rule: rules.get(rules.number_for(name.as_bytes())).clone(),
-            name: name.clone(),
-            deletes: Vec::new(),
-            by_offset: Default::default(),
-            by_key: Default::default(),
-        };
-        let truth = Truth {
-            messages: Vec::new(),
-            topics: plan.topics.iter().map(topic).collect(),
-            step: 0,
-            now_s: 1,
-            rest: None,
-            crashed: None,
-            passing: plan.passing(),
-            waits: None,
-            budgets_are_wide: plan.budgets_are_wide,
-            known: Vec::new(),
-            engine_is_late: plan.engine.is_some(),
-            memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
-            session_messages: plan.settings.mqtt.session_messages,
-            retains: plan.retains,
-            said: Default::default(),
-            trace: traced.then(Vec::new),
-        };
+        let truth = Self::truth(plan, &rules, traced);
         let nodes: Vec<_> = (0..plan.nodes)
             .map(|node| Self::shared(plan, rules.clone(), dice, node))
             .collect();
@@ -152,9 +131,38 @@ impl World {
             documents: Vec::new(),
             plan: plan.clone(),
             shared: nodes[0].clone(),
-            writers: plan.nodes as u64 * nodes::WRITERS_APART,
+            writers: plan.nodes as u64 * WRITERS_APART,
             paused: vec![false; plan.nodes],
             nodes,
+        }
+    }
+
+    /// Nothing has happened yet.
+    fn truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
+        let topic = |name: &String| Topic {
+            rule: rules.get(rules.number_for(name.as_bytes())).clone(),
+            name: name.clone(),
+            deletes: Vec::new(),
+            by_offset: Default::default(),
+            by_key: Default::default(),
+        };
+        Truth {
+            messages: Vec::new(),
+            topics: plan.topics.iter().map(topic).collect(),
+            step: 0,
+            now_s: 1,
+            rest: None,
+            crashed: None,
+            passing: plan.passing(),
+            waits: None,
+            budgets_are_wide: plan.budgets_are_wide,
+            known: Vec::new(),
+            engine_is_late: plan.engine.is_some(),
+            memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
+            session_messages: plan.settings.mqtt.session_messages,
+            retains: plan.retains,
+            said: Default::default(),
+            trace: traced.then(Vec::new),
         }
     }
 
@@ -173,7 +181,7 @@ impl World {
     fn shared(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
         let writer = match plan.nodes {
             1 => 1,
-            _ => (node as u64 + 1) * nodes::WRITERS_APART,
+            _ => (node as u64 + 1) * WRITERS_APART,
         };
         Arc::new(crore_broker::World {
             settings: plan.settings.clone(),
@@ -271,14 +279,7 @@ impl World {
         let mut rng = Rng::new(step.dice);
         let rng = &mut rng;
         match step.op {
-            Op::Turn(shard) if self.plan.nodes > 1 => {
-                let node = rng.below(self.plan.nodes);
-                match self.paused[node] {
-                    true => Ok(()),
-                    false => self.turn(node * self.plan.shards + usize::from(shard), false, rng),
-                }
-            }
-            Op::Turn(shard) => self.turn(usize::from(shard), false, rng),
+            Op::Turn(shard) => self.turn_of_some_node(usize::from(shard), rng),
             Op::Clock(seconds) => {
                 self.truth.now_s += u32::from(seconds);
                 if self.plan.wall_steps {
@@ -306,17 +307,7 @@ impl World {
                 Ok(())
             }
             Op::Publish(n, deed) => {
-                // A node that is behind knows of a deletion later than the client that asked another one for it.
-                let deed = match deed {
-                    Deed::Delete if self.plan.nodes > 1 => Deed::Info,
-                    deed => deed,
-                };
-                let publisher = self.ready_publisher(usize::from(n), rng);
-                if self.publishers[publisher].waiting() < PENDING_MAX {
-                    let publisher = &mut self.publishers[publisher];
-                    publisher.act(deed, &self.plan, &mut self.truth, rng);
-                }
-                self.send_of_publisher(usize::from(n));
+                self.publish(usize::from(n), deed, rng);
                 Ok(())
             }
             Op::ReadAnswer(n) => {
@@ -345,6 +336,32 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// A turn of this shard, at one of the nodes where there are several.
+    fn turn_of_some_node(&mut self, shard: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let node = match self.plan.nodes {
+            1 => 0,
+            nodes => rng.below(nodes),
+        };
+        match self.paused[node] {
+            true => Ok(()),
+            false => self.turn(node * self.plan.shards + shard, false, rng),
+        }
+    }
+
+    fn publish(&mut self, n: usize, deed: Deed, rng: &mut Rng) {
+        // A node that is behind knows of a deletion later than the client that asked another one for it.
+        let deed = match deed {
+            Deed::Delete if self.plan.nodes > 1 => Deed::Info,
+            deed => deed,
+        };
+        let publisher = self.ready_publisher(n, rng);
+        if self.publishers[publisher].waiting() < PENDING_MAX {
+            let publisher = &mut self.publishers[publisher];
+            publisher.act(deed, &self.plan, &mut self.truth, rng);
+        }
+        self.send_of_publisher(n);
     }
 
     /// Clients of all kinds.

@@ -37,3 +37,8 @@ impl ConnId {
 /// Identifies an order, so that its report finds the sender. The sender chooses it; the shard only returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u64);
+
+/// Bits of an offset for the place of a record in its batch, where the log gives offsets: no batch has more records.
+pub const OFFSET_BITS: u32 = 12;
+/// Offsets of a batch in such a log.
+pub(crate) const OFFSETS_PER_BATCH: u64 = 1 << OFFSET_BITS;

@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 
 use super::Batch;
 use super::batch::{HEADER_BYTES, Header, Kept, Records};
-use super::{OFFSET_BITS, OFFSETS_PER_BATCH};
-use crate::base::ids::PartitionId;
+use crate::base::ids::{OFFSET_BITS, OFFSETS_PER_BATCH, PartitionId};
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::Out;
 
 /// Records of a batch at most.
 pub(super) const BATCH_RECORDS: u32 = 4096;
+const _: () = assert!(BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
 /// Bytes at which a batch is full; a single record may be longer.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
 /// Bytes that the buffer of a partition keeps between two batches: there may be hundreds of partitions.

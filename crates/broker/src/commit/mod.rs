@@ -12,7 +12,7 @@
 //!
 //! A log that several processes write (a cluster: [`World::is_shared`](crate::World::is_shared)) also brings the batches of other writers, which are
 //! applied in the order of the log with those of this process. Such a log gives records their offsets and their second:
-//! `sequence << 12 | place in the batch` ([`OFFSET_BITS`]).
+//! `sequence << 12 | place in the batch` ([`OFFSET_BITS`](crate::OFFSET_BITS)).
 //!
 //! Invariants: the records of a partition are applied in the order of the log, and none is refused then; what a shard asks of a partition
 //! takes effect in the order in which it asked, so that a subscription sees what was published before it.
@@ -22,18 +22,11 @@ pub mod batch;
 mod batches;
 pub(crate) mod queue;
 pub(crate) mod record;
-pub(crate) mod roster;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::base::ids::PartitionId;
-
-/// Bits of an offset for the place of a record in its batch, where the log gives offsets: no batch has more records.
-pub const OFFSET_BITS: u32 = 12;
-/// Offsets of a batch in such a log.
-pub const OFFSETS_PER_BATCH: u64 = 1 << OFFSET_BITS;
-const _: () = assert!(batches::BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
 
 /// A batch of records of one partition, for its engine.
 #[derive(Clone, Debug)]

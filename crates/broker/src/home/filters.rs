@@ -212,6 +212,16 @@ impl Home {
         }
     }
 
+    /// Whether a page has looked at as many entries as it may, since so many steps were done. To find out which messages are among the newest
+    /// costs as much as to read them.
+    fn is_page_spent(&self, visits: usize, begun: u64, reader: Reader) -> bool {
+        let steps = match reader.newest {
+            0 => 0,
+            _ => (self.steps.count() - begun) as usize,
+        };
+        visits + steps >= self.pace.page_visits
+    }
+
     fn match_page(
         &mut self,
         ask: &AttachFilters,
@@ -224,16 +234,14 @@ impl Home {
         let place = self.placement.place_at_home(reader.partition);
         self.expire_some(place, rules, now);
         let concerned = concerned(filters, rules);
-        let Partition {
-            log,
-            sequence,
-            forgotten,
-            ..
-        } = &self.partitions[place];
+        let partition = &self.partitions[place];
+        let log = &partition.log;
         let (mut at, lost) = begin_filters(log, &concerned, reader, rules);
         let frames = lanes.frames();
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
-        let forgotten = forgotten.lost_behind(lost, reader.base, &concerned, filters);
+        let forgotten = partition
+            .forgotten
+            .lost_behind(lost, reader.base, &concerned, filters);
         self.steps.add(forgotten.len() + concerned.len());
         let mut draft = Draft {
             ask,
@@ -248,12 +256,7 @@ impl Home {
         let (mut head, mut visits) = (reader.start, 0);
         let begun = self.steps.count();
         let at_head = loop {
-            // To find out which messages are among the newest costs as much as to read them.
-            let steps = match reader.newest {
-                0 => 0,
-                _ => (self.steps.count() - begun) as usize,
-            };
-            if visits + steps >= self.pace.page_visits {
+            if self.is_page_spent(visits, begun, reader) {
                 // The next page goes on behind what was looked at last.
                 head += u64::from(planted::is(Fault::LostSeam));
                 break false;
@@ -275,11 +278,9 @@ impl Home {
             }
             head = offset;
         };
-        let Draft {
-            gap, count, lost, ..
-        } = draft;
+        let (gap, count, lost) = (draft.gap, draft.count, draft.lost);
         if at_head {
-            head = *sequence;
+            head = partition.sequence;
         }
         if let Some(topic) = lost.filter(|_| gap) {
             self.log_was_short(topic, rules);

@@ -1,12 +1,12 @@
 //! A partition at its home: the log of its topics, the count of its offsets, and what it remembers of topics that are forgotten.
 
 use super::forgotten::Forgotten;
+use crate::base::ids::OFFSETS_PER_BATCH;
+use crate::base::roster::Roster;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
-use crate::commit::OFFSETS_PER_BATCH;
-use crate::commit::roster::Roster;
 use crate::log::Log;
 
 /// Forgotten topics that a home remembers by name; its partitions share this number.

@@ -5,56 +5,17 @@
 //! node has come as far.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
 use super::Home;
 use super::readings::Reading;
+use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::base::position::{Position, Since};
+use crate::base::roster::Roster;
 use crate::base::snapshot::{Block, Damaged, In, kind};
 use crate::budget::admission::Client;
-use crate::commit::OFFSETS_PER_BATCH;
-use crate::commit::roster::Roster;
 
 /// Subscriptions that are given up at once, at most.
 const GIVEN_UP_MAX: usize = 4096;
-
-/// The partition, by its place, the position, and a number of its own.
-type Due = (usize, u64, u64);
-
-/// What a home of a node has beside others.
-#[derive(Default)]
-pub(super) struct Shared {
-    /// Records that were applied.
-    pub records: u64,
-    /// Pages that wait for the log, by where they begin.
-    waiting: BTreeMap<Due, Reading>,
-    /// The number of the last of them.
-    count: u64,
-    names_bytes: usize,
-}
-
-impl Shared {
-    /// Bytes of what waits.
-    pub fn bytes(&self) -> usize {
-        let each = size_of::<(Due, Reading)>();
-        self.waiting.len() * each + self.names_bytes
-    }
-}
-
-impl Shared {
-    /// The first page that waits for the log of the partition at this place, and begins at this offset or before it.
-    fn first_until(&self, at: usize, offset: u64) -> Option<Due> {
-        let mut due = self.waiting.range((at, 0, 0)..=(at, offset, u64::MAX));
-        due.next().map(|(due, _)| *due)
-    }
-
-    fn take(&mut self, due: &Due) -> Option<Reading> {
-        let reading = self.waiting.remove(due)?;
-        self.names_bytes -= reading.names_bytes();
-        Some(reading)
-    }
-}
 
 impl Home {
     /// Its log has other writers, too.
@@ -128,32 +89,22 @@ impl Home {
     pub(super) fn read_when_there(&mut self, reading: Reading, at: usize, offset: u64) {
         self.stats.pages_waited += 1;
         if let Some(shared) = &mut self.shared {
-            shared.count += 1;
-            let due = (at, offset, shared.count);
-            shared.names_bytes += reading.names_bytes();
-            shared.waiting.insert(due, reading);
+            shared.push(reading, at, offset);
         }
     }
 
     /// The number of the last page that waits for the log of the partition at this place, if one does.
     pub(crate) fn waits_for_log(&self, at: usize) -> Option<u64> {
-        let shared = self.shared.as_ref()?;
-        let mut of_partition = shared.waiting.range((at, 0, 0)..(at + 1, 0, 0));
-        of_partition.next().map(|_| shared.count)
+        self.shared.as_ref()?.last_of(at)
     }
 
     /// The log of the partition at this place is read up to what this process has written to it behind the page with this number. A position
     /// that it has not come to is none of this log: its subscriber is told a gap.
     pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
-        let Some(shared) = &mut self.shared else {
+        let Some(shared) = &self.shared else {
             return;
         };
-        let of_partition = shared.waiting.range((at, 0, 0)..(at + 1, 0, 0));
-        let due = of_partition.map(|(due, _)| *due);
-        let due: Vec<Due> = due
-            .filter(|(_, _, count)| *count <= number)
-            .take(GIVEN_UP_MAX)
-            .collect();
+        let due = shared.up_to(at, number, GIVEN_UP_MAX);
         self.steps.add(due.len());
         for due in due {
             let shared = self.shared.as_mut();

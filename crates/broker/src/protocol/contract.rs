@@ -87,6 +87,21 @@ impl Front {
         }
     }
 
+    /// This node has no way to the log of its cluster: a connection ends whose client would do without answers. Says whether it did.
+    pub(crate) fn cut_off<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+        match self.conns.get(slot).state {
+            State::Mqtt => self.mqtt_cut_off(slot, io),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::WebSocket
+            | State::Draining => return false,
+        }
+        true
+    }
+
     /// It is the connection's turn to go on with what it began.
     pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         match self.conns.get(conn.slot).state {

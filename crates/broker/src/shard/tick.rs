@@ -6,7 +6,6 @@
 //! begins in the second in which the last one began. A deadline is never early, and late by two seconds at most: seconds
 //! are counted from the one in which it was set.
 
-use crate::conn::State;
 use crate::conn::io::Io;
 use crate::protocol::why::Why;
 use crate::shard::Shard;
@@ -76,11 +75,10 @@ impl Shard {
             if self.review.runs() && self.front.review(slot, io) {
                 continue;
             }
-            let row = self.front.conns.get(slot);
-            if is_cut_off && row.state == State::Mqtt {
-                self.front.mqtt_cut_off(slot, io);
+            if is_cut_off && self.front.cut_off(slot, io) {
                 continue;
             }
+            let row = self.front.conns.get(slot);
             if row.deadline_s != 0 && row.deadline_s < self.front.now.s {
                 self.front.deadline(slot, io);
                 continue;

@@ -149,7 +149,8 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
     });
     let stream = runtime.block_on(context.get_stream("CRORE_TEST_1"));
     let right = stream.expect("the stream").cached_info().config.clone();
-    let wrong: [(&str, fn(&mut Config)); 7] = [
+    type Spoil = fn(&mut Config);
+    let wrong: [(&str, Spoil); 7] = [
         ("storage is Memory", |it| it.storage = StorageType::Memory),
         ("subjects is other", |it| {
             it.subjects = vec!["other".to_string()]

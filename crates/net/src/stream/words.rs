@@ -102,7 +102,7 @@ pub(super) fn spelled(name: &dyn core::fmt::Debug) -> String {
     let end = text
         .find(|c: char| !c.is_ascii_alphanumeric())
         .unwrap_or(text.len());
-    let name = text[..end].as_bytes();
+    let name = &text.as_bytes()[..end];
     let mut out = String::new();
     for (at, byte) in name.iter().enumerate() {
         let begins = byte.is_ascii_uppercase() && at > 0 && !name[at - 1].is_ascii_uppercase();

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crore_broker::access::Refusal;
-use crore_broker::{Control, Notice, Report};
+use crore_broker::{Control, Notice, Report, Stats};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::field::display;
 
 use crate::access::remedy;
-use crate::board::Board;
+use crate::board::{Board, Snapshot};
 use crate::life::shards::Shards;
 
 /// How often one looks.
@@ -24,15 +24,37 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 pub async fn watch(board: Arc<Board>, shards: Shards) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut refusals, mut lengths) = (Told::default(), Told::default());
-    let (mut hosts, mut origins, mut readers) = (Told::default(), Told::default(), Told::default());
-    let (mut packets, mut logs) = (Told::default(), Told::default());
+    let mut told = Tellers::default();
     loop {
         let now = every.tick().await;
         let read = board.read_all();
-        let refused = read.iter().map(|shard| shard.stats.refused).sum();
-        let denied = read.iter().map(|shard| shard.stats.denied).sum();
-        if let Some([refused, denied]) = refusals.news([refused, denied], now) {
+        told.credentials(&read, now);
+        told.strangers(&read, now, &shards).await;
+        told.others(&read, now, &shards).await;
+    }
+}
+
+/// What the log has told of each kind.
+#[derive(Default)]
+struct Tellers {
+    credentials: Told<2>,
+    lengths: Told<1>,
+    hosts: Told<1>,
+    origins: Told<1>,
+    readers: Told<1>,
+    packets: Told<1>,
+    logs: Told<1>,
+}
+
+/// The sum of a count of all shards.
+fn sum(read: &[Snapshot], of: fn(&Stats) -> u64) -> u64 {
+    read.iter().map(|shard| of(&shard.stats)).sum()
+}
+
+impl Tellers {
+    fn credentials(&mut self, read: &[Snapshot], now: Instant) {
+        let all = [sum(read, |it| it.refused), sum(read, |it| it.denied)];
+        if let Some([refused, denied]) = self.credentials.news(all, now) {
             tracing::warn!(
                 refused,
                 denied,
@@ -41,14 +63,16 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
             );
         }
         // The one refusal that happens in the shard alone, so that no other thread tells of it.
-        let oversized = read.iter().map(|shard| shard.stats.oversized).sum();
-        if let Some([refused]) = lengths.news([oversized], now) {
+        if let Some([refused]) = (self.lengths).news([sum(read, |it| it.oversized)], now) {
             let (reason, remedy) = (Refusal::TooLong.reason(), remedy(Refusal::TooLong));
             tracing::warn!(refused, "credentials refused: {reason}; {remedy}");
         }
-        let foreign = read.iter().map(|shard| shard.stats.foreign_hosts).sum();
-        if let Some([refused]) = hosts.news([foreign], now) {
-            let host = name(&shards, Notice::Host).await.map(display);
+    }
+
+    /// Requests for other hosts, and of pages of other origins.
+    async fn strangers(&mut self, read: &[Snapshot], now: Instant, shards: &Shards) {
+        if let Some([refused]) = (self.hosts).news([sum(read, |it| it.foreign_hosts)], now) {
+            let host = name(shards, Notice::Host).await.map(display);
             tracing::warn!(
                 refused,
                 host,
@@ -56,18 +80,16 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
                  set [access] (docs/ACCESS.md), or have the proxy send Host: localhost"
             );
         }
-        let foreign = read.iter().map(|shard| shard.stats.foreign_origins).sum();
-        if let Some([refused]) = origins.news([foreign], now) {
-            let origin = name(&shards, Notice::Origin).await.map(display);
+        if let Some([refused]) = (self.origins).news([sum(read, |it| it.foreign_origins)], now) {
+            let origin = name(shards, Notice::Origin).await.map(display);
             tracing::warn!(
                 refused,
                 origin,
                 "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins"
             );
         }
-        let hidden = read.iter().map(|shard| shard.stats.hidden_answers).sum();
-        if let Some([hidden]) = readers.news([hidden], now) {
-            let origin = name(&shards, Notice::Reader).await.map(display);
+        if let Some([hidden]) = (self.readers).news([sum(read, |it| it.hidden_answers)], now) {
+            let origin = name(shards, Notice::Reader).await.map(display);
             tracing::warn!(
                 hidden,
                 origin,
@@ -75,18 +97,20 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
                  if it is yours, list it in http.allowed_origins"
             );
         }
-        let mqtt = read.iter().map(|shard| shard.stats.mqtt_refused).sum();
-        if let Some([refused]) = packets.news([mqtt], now) {
-            let one = name(&shards, Notice::Mqtt).await.map(display);
+    }
+
+    /// Packets of MQTT clients, and logs that were too short.
+    async fn others(&mut self, read: &[Snapshot], now: Instant, shards: &Shards) {
+        if let Some([refused]) = (self.packets).news([sum(read, |it| it.mqtt_refused)], now) {
+            let one = name(shards, Notice::Mqtt).await.map(display);
             tracing::warn!(
                 refused,
                 one,
                 "packets of MQTT clients, such as this one, were refused (docs/MQTT.md)"
             );
         }
-        let short = read.iter().map(|shard| shard.stats.short_logs).sum();
-        if let Some([told]) = logs.news([short], now) {
-            let log = name(&shards, Notice::ShortLog).await.map(display);
+        if let Some([told]) = (self.logs).news([sum(read, |it| it.short_logs)], now) {
+            let log = name(shards, Notice::ShortLog).await.map(display);
             tracing::warn!(
                 told,
                 log,

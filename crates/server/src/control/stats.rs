@@ -131,8 +131,11 @@ pub struct Refused {
     per_s: f64,
 }
 
+/// What a shard has counted.
+type Count = fn(&Snapshot) -> u64;
+
 /// The reasons of refusals, each with its count in a shard.
-const REFUSALS: [(&str, fn(&Snapshot) -> u64); 8] = [
+const REFUSALS: [(&str, Count); 8] = [
     ("no room for the connection", |s| {
         s.stats.turned_away + s.turns.shed
     }),

@@ -112,7 +112,7 @@ fn a_long_history_comes_page_by_page() {
     let text = "x".repeat(1_000);
     for n in 0..300 {
         let status = conn
-            .request("POST", "/pub/long", &[], &format!("{n} {text}"))
+            .request("POST", "/pub/long", &[], format!("{n} {text}"))
             .status;
         assert_eq!(status, 202);
     }

@@ -32,6 +32,7 @@ mod latest;
 mod life;
 mod longpoll;
 mod names;
+mod origins;
 mod progress;
 mod proxies;
 mod publish;

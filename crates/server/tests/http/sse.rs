@@ -251,7 +251,7 @@ fn a_streamed_answer_survives_a_drop_by_default() {
     let mut conn = Conn::open(&server);
     let mut say = |range: std::ops::Range<u32>| {
         for n in range {
-            conn.request("POST", "/pub/answer", &[], &format!("token {n}"));
+            conn.request("POST", "/pub/answer", &[], format!("token {n}"));
         }
     };
     say(0..5);

@@ -91,7 +91,7 @@ impl World {
         }
         self.paused[node] = false;
         let former = &self.nodes[node];
-        self.writers += WRITERS_APART;
+        self.writers += super::WRITERS_APART;
         let world = Arc::new(crore_broker::World {
             settings: former.settings.clone(),
             rules: former.rules.clone(),
@@ -123,6 +123,3 @@ impl World {
         }
     }
 }
-
-/// A node that goes on as another writer takes the next number.
-pub(super) const WRITERS_APART: u64 = 1000;

@@ -1,0 +1,85 @@
+//! What the operator and the page are told where a page of another origin cannot read an answer, or is refused.
+
+use crate::support::http::{once, publish};
+use crate::support::{Server, until};
+
+const EVIL: (&str, &str) = ("Origin", "https://evil.example");
+
+#[test]
+fn a_page_that_cannot_read_the_answer_is_in_the_log_with_the_setting() {
+    let server = Server::with("[http]\nallowed_origins = [\"https://app.example\"]\n");
+    publish(&server, "news", "one");
+    let own = format!("http://{}", server.address());
+    for origin in ["https://app.example", &own] {
+        assert_eq!(
+            once(&server, "GET", "/sub/news", &[("Origin", origin)], "").status,
+            200
+        );
+    }
+    for _ in 0..3 {
+        assert_eq!(once(&server, "GET", "/sub/news", &[EVIL], "").status, 200);
+    }
+    let stream = crate::support::stream::Stream::open(&server, "/sub/news", &[EVIL]);
+    assert_eq!(stream.head.header("access-control-allow-origin"), None);
+    until("it is in the log", || server.log().contains("hidden=4"));
+    let log = server.log();
+    let told = log
+        .lines()
+        .find(|line| line.contains("hidden=4"))
+        .expect("a line");
+    for words in [EVIL.1, "http.allowed_origins", "hide the answers"] {
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[test]
+fn localhost_and_its_address_are_told_apart() {
+    let server = Server::with("[http]\nallowed_origins = [\"http://127.0.0.1:3000\"]\n");
+    let port = server.address().port();
+    for (origin, other) in [
+        (
+            "http://localhost:3000".to_string(),
+            "http://127.0.0.1:3000".to_string(),
+        ),
+        (
+            format!("http://localhost:{port}"),
+            format!("http://127.0.0.1:{port}"),
+        ),
+        (
+            format!("http://[::1]:{port}"),
+            format!("http://127.0.0.1:{port}"),
+        ),
+    ] {
+        let refused = once(&server, "POST", "/pub/a", &[("Origin", &origin)], "x");
+        let said = refused.text();
+        assert_eq!(refused.status, 403, "{origin}");
+        for words in [
+            "localhost and 127.0.0.1 are two origins",
+            &other,
+            &format!("allowed_origins = [\"{origin}\"]"),
+        ] {
+            assert!(said.contains(words), "{origin}: {said}");
+        }
+    }
+    let refused = once(
+        &server,
+        "POST",
+        "/pub/a",
+        &[("Origin", "http://localhost:3001")],
+        "x",
+    );
+    assert!(
+        !refused.text().contains("two origins"),
+        "{}",
+        refused.text()
+    );
+    let from = [("Origin", "http://localhost:3000")];
+    assert_eq!(once(&server, "GET", "/pub/a", &from, "").status, 404);
+    until("the log says why", || {
+        let log = server.log();
+        let told = log.lines().find(|line| line.contains("hidden="));
+        told.is_some_and(|line| {
+            line.contains("localhost and 127.0.0.1 are two origins: http://localhost:3000")
+        })
+    });
+}
