@@ -18,6 +18,7 @@ use crate::home::HERE;
 use crate::mail::Ask;
 use crate::mail::orders::{ClusterState, NodeState, PartitionState};
 use crate::shard::Shard;
+use crate::shard::members::bit;
 use crate::shard::waiting::{Request, Waiting};
 
 /// The partition of the signs of life.
@@ -30,49 +31,6 @@ const BREAK_S: u32 = 2;
 const IDLE_S: u32 = 60;
 /// Nodes that are remembered at most.
 const NODES_MAX: usize = 256;
-
-/// What a home knows of the cluster.
-#[derive(Default)]
-pub(super) struct Cluster {
-    /// Nodes that have given a sign of life, and are not dead; at the home of partition 0.
-    nodes: Vec<NodeState>,
-    /// An unbroken run of signs of life of this node that came back: when it began, and the last of it. 0 before the first.
-    since_s: u32,
-    last_s: u32,
-    /// Writers whose death is to be told in all partitions of this home.
-    dead: Vec<u64>,
-    /// The partitions, by their places.
-    partitions: Vec<Partition>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Partition {
-    /// The kinds of notes that are under way, a bit each.
-    noted: u8,
-    /// When a record was applied last.
-    heard_s: u32,
-    /// The number of the last page that waited for the log when the mark under way was written.
-    waits: u64,
-}
-
-fn bit(note: &Note<'_>) -> u8 {
-    match note {
-        Note::Mark(_) => 1,
-        Note::Beat(_) => 2,
-        Note::Dead(_) => 4,
-        Note::Steward(_) => 8,
-    }
-}
-
-impl Cluster {
-    /// Of a home with so many partitions.
-    pub fn new(partitions: usize) -> Box<Cluster> {
-        Box::new(Cluster {
-            partitions: alloc::vec![Partition::default(); partitions],
-            ..Cluster::default()
-        })
-    }
-}
 
 impl Shard {
     /// Whether this shard is a home of a node among others.

@@ -266,13 +266,13 @@ fn place_of(path: &Path, byte: u64) -> u64 {
     let told = String::from_utf8_lossy(&told).into_owned();
     let block = byte / 4096;
     // "   0:        0..     739:      34816..     35555:    740: ..."
-    let places = told.lines().filter_map(|line| {
+    let mut places = told.lines().filter_map(|line| {
         let numbers = line.split(|c: char| !c.is_ascii_digit());
         let mut numbers = numbers.filter_map(|it| it.parse::<u64>().ok()).skip(1);
         let (first, last, at) = (numbers.next()?, numbers.next()?, numbers.next()?);
         (first..=last).contains(&block).then(|| at + block - first)
     });
-    places.last().expect("a place") * 4096
+    places.next_back().expect("a place") * 4096
 }
 
 /// How many messages of a topic are kept.

@@ -1,0 +1,52 @@
+//! What a home of a node knows of the other nodes of its cluster. `cluster` writes it.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::commit::record::Note;
+use crate::mail::orders::NodeState;
+
+/// What a home knows of the cluster.
+#[derive(Default)]
+pub(super) struct Cluster {
+    /// Nodes that have given a sign of life, and are not dead; at the home of partition 0.
+    pub nodes: Vec<NodeState>,
+    /// An unbroken run of signs of life of this node that came back: when it began, and the last of it. 0 before the first.
+    pub since_s: u32,
+    pub last_s: u32,
+    /// Writers whose death is to be told in all partitions of this home.
+    pub dead: Vec<u64>,
+    /// The partitions, by their places.
+    pub partitions: Vec<Partition>,
+}
+
+/// A partition of the home.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Partition {
+    /// The kinds of notes that are under way, a bit each.
+    pub noted: u8,
+    /// When a record was applied last.
+    pub heard_s: u32,
+    /// The number of the last page that waited for the log when the mark under way was written.
+    pub waits: u64,
+}
+
+/// The bit of a kind of note.
+pub(super) fn bit(note: &Note<'_>) -> u8 {
+    match note {
+        Note::Mark(_) => 1,
+        Note::Beat(_) => 2,
+        Note::Dead(_) => 4,
+        Note::Steward(_) => 8,
+    }
+}
+
+impl Cluster {
+    /// Of a home with so many partitions.
+    pub fn new(partitions: usize) -> Box<Cluster> {
+        Box::new(Cluster {
+            partitions: alloc::vec![Partition::default(); partitions],
+            ..Cluster::default()
+        })
+    }
+}
