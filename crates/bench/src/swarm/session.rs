@@ -32,6 +32,8 @@ const QUIET_S: u32 = 2;
 const NO_ROOM: f64 = 0.005;
 /// Less than this is no second that could be recorded.
 const SECOND_LEAST_S: f64 = 0.3;
+/// The same where packets are lost on purpose: one that is lost six times in a row comes after 12.6 s.
+const QUIET_FOUL_S: u32 = 16;
 /// Longest time in seconds for the last messages and the last clients: twice all retries of a segment.
 const REST_S: u32 = 2 << RETRIES;
 
@@ -243,7 +245,8 @@ impl Session {
         self.swarm.drop_per_s(0.0);
         let published = self.feed.take().map(Feed::stop).transpose()?;
         let (mut quiet, mut waited) = (0, 0);
-        while waited < REST_S && quiet < QUIET_S {
+        let enough = if self.is_fair { QUIET_S } else { QUIET_FOUL_S };
+        while waited < REST_S && quiet < enough {
             pause(1.0);
             waited += 1;
             let counts = self.second()?;

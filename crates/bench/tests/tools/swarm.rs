@@ -185,7 +185,7 @@ impl Small {
 /// Twenty clients get some twenty messages each from the small server; `None` where no ground can be made.
 #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
 fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
-    let line = format!("x --quiet --connections 20 --size 40 --close-within 0.3 {flags}");
+    let line = format!("x --quiet --connections 20 --size 40 {flags}");
     let args = Swarm::parse_from(line.split_whitespace()).args;
     let mut ground = match Ground::with_queue(1, args.connections, queue_packets) {
         Ok(ground) => ground,
@@ -261,7 +261,7 @@ fn a_byte_too_few_is_reported() {
 fn a_late_close_and_an_early_one_are_reported() {
     finds(
         Fault::LateClose,
-        "--drop-rate 20",
+        "--drop-rate 20 --close-within 0.3",
         "connections closed late",
     );
     finds(Fault::EarlyClose, "", "connections closed by the server");
