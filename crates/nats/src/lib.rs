@@ -1,6 +1,6 @@
 //! A log in NATS JetStream. It takes *batches*, opaque runs of bytes, and every node of a cluster reads all of them back in the same order.
 //!
-//! * [`connect`] makes the connection and says plainly why there is none; [`Connected::numbers`] makes or reads what all nodes must agree
+//! * [`connect()`] makes the connection and says plainly why there is none; [`Connected::numbers`] makes or reads what all nodes must agree
 //!   on, and [`Connected::streams`] makes or checks the streams.
 //! * [`Connected::start`] starts the thread that reads all partitions and publishes batches; [`Cluster`] is the way to it.
 //!
