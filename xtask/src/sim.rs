@@ -7,6 +7,9 @@ use crate::run::{Step, source_seed, target_directory};
 /// How many seeds every test run tries: two minutes of two cores.
 const FRESH_SEEDS: &str = "13000";
 
+/// Seeds with this bit have worlds of several nodes, too.
+const CLUSTERS: u64 = 1 << 61;
+
 /// Runs it with these arguments; `--planted` needs a broker that can be broken.
 pub fn run(args: &[&str]) -> Result<()> {
     let planted = args.contains(&"--planted");
@@ -23,6 +26,6 @@ pub fn run(args: &[&str]) -> Result<()> {
 
 /// Seeds that no run of other source code had: they begin with a number made of the code.
 pub fn fresh() -> Result<()> {
-    let from = source_seed()?.to_string();
+    let from = (source_seed()? | CLUSTERS).to_string();
     run(&["--seeds", FRESH_SEEDS, "--from", &from])
 }

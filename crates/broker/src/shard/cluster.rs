@@ -79,6 +79,10 @@ impl Shard {
 
     /// Tells the next death that the log of a partition does not have.
     fn tell_deaths(&mut self, at: usize) {
+        if self.front.world.admission.is_cut_off(self.front.now.unix_s) {
+            // It may read what was before it began, and others have told.
+            return;
+        }
         let Some(cluster) = &self.cluster else { return };
         let Some(home) = &mut self.home else {
             return;
@@ -259,9 +263,6 @@ impl Shard {
         if was_self {
             (cluster.since_s, cluster.last_s) = (0, 0);
             self.front.world.admission.died();
-        } else if cluster.last_s == 0 {
-            // It reads what was before it began: others have told the others.
-            return;
         }
         for home in 0..self.front.world.homes {
             self.tell_home_of_death(home, writer);
