@@ -192,7 +192,7 @@ fn who_is_refused_by_the_operators_port_is_logged_once_for_each_reason_and_count
     let line = format!("crore_admin_refused_requests_total {}", 4 * EACH);
     assert!(metrics.contains(&line), "{metrics}");
     for remedy in [
-        "with the token of admin.token",
+        "send Authorization: Bearer with that of admin.token",
         "pages of another origin may not ask",
         "name the host in admin.hosts",
     ] {
