@@ -62,7 +62,7 @@ fn filters_are_subscribed_to_over_every_protocol() {
             lines.sort_unstable();
             assert_eq!(
                 (lines, complaints),
-                (vec!["one", "two"], ""),
+                (vec!["scores/a one", "scores/b/c two"], ""),
                 "{protocol} {filters:?}"
             );
         }
