@@ -199,8 +199,6 @@ impl Home {
         };
         match ask.since {
             Since::Default => by_rule,
-            // The snapshot of such a topic stands for its retained message.
-            Since::Live if ask.retained && !ask.again && rule.keep == Keep::Latest => Since::Oldest,
             since => since,
         }
     }
