@@ -176,7 +176,7 @@ fn who_has_no_token_is_told_where_to_put_it() {
 }
 
 #[test]
-fn who_asks_the_data_port_is_told_of_the_admin_port_and_the_other_way_round() {
+fn each_port_names_the_other_to_clients_that_took_one_for_the_other() {
     let server = Server::with_admin("");
     let crore = |args: &[&str], flag: &str, address: std::net::SocketAddr| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));

@@ -153,7 +153,7 @@ fn a_long_history_comes_page_by_page() {
 }
 
 #[test]
-fn what_a_history_no_longer_has_is_told() {
+fn a_history_tells_the_messages_that_it_has_lost() {
     let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");
     publish(&server, "chat", "0");
     let first = messages(&get(&server, "/history/chat"));
@@ -176,7 +176,7 @@ fn what_a_history_no_longer_has_is_told() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn a_history_refuses_parameters_that_it_cannot_read() {
     let server = Server::start();
     for (target, status, said) in [
         ("/history/a?since=never", 400, "since="),
