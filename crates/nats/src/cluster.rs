@@ -5,9 +5,9 @@ use std::thread;
 
 use async_nats::Client;
 use async_nats::jetstream::Context;
-use tokio::runtime::Runtime;
 
 use crate::append::{self, Append};
+use crate::driver::Driver;
 use crate::error::Error;
 use crate::news::Listening;
 use crate::reader;
@@ -21,6 +21,7 @@ use crate::watch;
 pub struct Cluster {
     shared: Arc<Shared>,
     appends: mpsc::Sender<Vec<Append>>,
+    _driver: Driver,
 }
 
 impl Cluster {
@@ -44,31 +45,29 @@ impl Cluster {
 
 /// A connection to NATS, and what drives it.
 pub(crate) struct Link {
-    pub runtime: Runtime,
+    pub driver: Driver,
     pub client: Client,
     pub context: Context,
     pub settings: Settings,
     pub shared: Arc<Shared>,
 }
 
-pub(crate) fn start(link: Link, streams: Vec<Stream>, news: Listening) -> Result<Cluster, Error> {
+pub(crate) fn start(
+    link: Link,
+    streams: Vec<Stream>,
+    after: &[u64],
+    news: Listening,
+) -> Result<Cluster, Error> {
     let Link {
-        runtime,
+        driver,
         client,
         context,
         settings,
         shared,
     } = link;
-    shared.begin(streams.len());
+    shared.begin(after);
     let (appends, handed_over) = mpsc::channel();
     let (forward, forwarded) = tokio::sync::mpsc::unbounded_channel();
-    let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-        let thread = thread::Builder::new().name(name.to_string());
-        thread
-            .spawn(run)
-            .map(drop)
-            .map_err(|error| Error::lasting(format!("cannot start the thread {name}: {error}")))
-    };
     // The shards' threads have descriptor tables of their own, and must not wake the runtime: this thread does.
     let hand_over = move || {
         for batches in handed_over {
@@ -77,31 +76,31 @@ pub(crate) fn start(link: Link, streams: Vec<Stream>, news: Listening) -> Result
             }
         }
     };
-    spawn("nats-append", Box::new(hand_over))?;
-    let told = shared.clone();
-    let run = async move {
-        for (partition, stream) in (0..).zip(&streams) {
-            let one = reader::read(
-                stream.clone(),
-                partition,
-                settings.clone(),
-                shared.clone(),
-                news.clone(),
-            );
-            tokio::spawn(one);
-        }
-        tokio::spawn(watch::watch(
-            context,
+    let thread = thread::Builder::new().name("nats-append".to_string());
+    thread
+        .spawn(hand_over)
+        .map_err(|error| Error::lasting(format!("cannot start the thread nats-append: {error}")))?;
+    for (partition, stream) in (0..).zip(&streams) {
+        driver.spawn(reader::read(
+            stream.clone(),
+            partition,
             settings.clone(),
-            streams,
             shared.clone(),
-            news,
+            news.clone(),
         ));
-        append::publish(client, &settings, shared, forwarded).await;
-    };
-    spawn("nats", Box::new(move || runtime.block_on(run)))?;
+    }
+    driver.spawn(watch::watch(
+        context,
+        settings.clone(),
+        streams,
+        shared.clone(),
+        news,
+    ));
+    let told = shared.clone();
+    driver.spawn(async move { append::publish(client, &settings, shared, forwarded).await });
     Ok(Cluster {
         shared: told,
         appends,
+        _driver: driver,
     })
 }

@@ -5,16 +5,17 @@ use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
 use async_nats::{Client, ConnectErrorKind, Event};
-use tokio::runtime::Builder;
 
 use crate::cluster::{Cluster, Link};
+use crate::driver::Driver;
 use crate::error::{Error, chain};
 use crate::news::Listener;
 use crate::numbers::{self, Numbers};
 use crate::settings::Settings;
 use crate::shared::Shared;
+use crate::store::Store;
 use crate::streams::{self, Stream};
-use crate::{cluster, monitor};
+use crate::{bucket, cluster, monitor};
 
 /// How often something that may pass is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -29,21 +30,14 @@ pub struct Connected(Link);
 /// # Errors
 /// When there is no server, none that takes us, or one that cannot be used.
 pub fn connect(settings: Settings) -> Result<Connected, Error> {
-    // The one thread that drives it is started with `Connected::start`.
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::lasting(format!("cannot start the runtime of NATS: {error}")))?;
+    let driver = Driver::start()?;
     let shared = Arc::new(Shared::default());
     let connecting = async || dial(&settings, &shared).await;
-    let client = runtime.block_on(patient(settings.patience, connecting))?;
-    let context = {
-        // It starts a task.
-        let _entered = runtime.enter();
-        jetstream::new(client.clone())
-    };
+    let client = driver.block_on(patient(settings.patience, connecting))?;
+    // It starts a task.
+    let context = driver.block_on(async { jetstream::new(client.clone()) });
     let connected = Connected(Link {
-        runtime,
+        driver,
         client,
         context,
         settings,
@@ -58,10 +52,8 @@ impl Connected {
         let info = self.0.client.server_info();
         streams::check_version(&info.version)?;
         streams::check_payload(self.0.client.max_payload())?;
-        let found = self
-            .0
-            .runtime
-            .block_on(monitor::all(&self.0.settings.monitoring));
+        let asked = monitor::all(&self.0.settings.monitoring);
+        let found = self.0.driver.block_on(asked);
         for sync in &found {
             sync.tell();
         }
@@ -111,18 +103,47 @@ impl Connected {
         Ok(streams)
     }
 
-    /// Starts the thread that reads and appends. All that stands in the streams is told, then what comes.
+    /// The checkpoints of the partitions, whose streams these are. Makes their bucket if it is missing, and checks it otherwise.
+    ///
+    /// # Errors
+    /// When the bucket cannot be made or used.
+    pub fn store(&self, streams: &[Stream], numbers: Numbers) -> Result<Store, Error> {
+        let Link {
+            driver,
+            context,
+            settings,
+            shared,
+            ..
+        } = &self.0;
+        let open = async || bucket::open(context, settings).await;
+        let (bucket, objects) = self.block_on(open)?;
+        let (streams, shared) = (streams.to_vec(), shared.clone());
+        let of = (numbers.id, numbers.epoch);
+        Ok(Store::new(
+            driver.clone(),
+            (settings.bucket(), bucket, objects),
+            streams,
+            of,
+            shared,
+        ))
+    }
+
+    /// Starts to read and to append. All that stands in the streams behind the sequences `after`, one for each, is told, then what comes.
     ///
     /// # Errors
     /// When a thread cannot be started.
-    pub fn start(self, streams: Vec<Stream>, listener: impl Listener) -> Result<Cluster, Error> {
-        cluster::start(self.0, streams, Arc::new(listener))
+    pub fn start(
+        self,
+        streams: Vec<Stream>,
+        after: &[u64],
+        listener: impl Listener,
+    ) -> Result<Cluster, Error> {
+        cluster::start(self.0, streams, after, Arc::new(listener))
     }
 
     fn block_on<T>(&self, what: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
-        self.0
-            .runtime
-            .block_on(patient(self.0.settings.patience, what))
+        let patient = patient(self.0.settings.patience, what);
+        self.0.driver.block_on(patient)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! * [`connect()`] makes the connection and says plainly why there is none; [`Connected::numbers`] makes or reads what all nodes must agree
 //!   on, and [`Connected::streams`] makes or checks the streams.
-//! * [`Connected::start`] starts the thread that reads all partitions and publishes batches; [`Cluster`] is the way to it.
+//! * [`Connected::start`] reads all partitions and publishes batches; [`Cluster`] is the way to it.
+//! * [`Connected::store`] has checkpoints of partitions, documents in an object store bucket that the log is read on from.
 //!
 //! One file stream for each partition, one message for each batch, one consumer for each partition and node. A consumer is made anew
 //! behind the last batch that was read whenever something is missing, so that batches come once and in order, or are told as lost.
@@ -15,8 +16,11 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod bucket;
+mod checkpoint;
 mod cluster;
 mod connect;
+mod driver;
 mod error;
 mod monitor;
 mod news;
@@ -24,10 +28,13 @@ mod numbers;
 mod reader;
 mod settings;
 mod shared;
+mod store;
 mod streams;
+mod transfer;
 mod watch;
 
 pub use append::Append;
+pub use checkpoint::{Checkpoint, New};
 pub use cluster::Cluster;
 pub use connect::{Connected, connect};
 pub use error::Error;
@@ -35,4 +42,6 @@ pub use news::{Listener, News};
 pub use numbers::Numbers;
 pub use settings::{Credentials, Settings, Tls};
 pub use shared::{PartitionStatus, Status, SyncInterval};
+pub use store::Store;
 pub use streams::{MESSAGE_BYTES_MIN, VERSION_MIN};
+pub use transfer::{Batches, Download, Stored, Upload};

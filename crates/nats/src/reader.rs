@@ -7,21 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::consumer::pull;
 use futures_util::StreamExt as _;
 
 use crate::error::chain;
 use crate::news::{Listening, News};
 use crate::settings::Settings;
 use crate::shared::{Partition, Shared};
-use crate::streams::Stream;
+use crate::streams::{self, Stream};
 
-/// Bytes that a consumer may send before it is asked again; more than the longest message of NATS that is asked for.
-const AHEAD_BYTES: usize = 4 << 20;
-/// A consumer without messages says so as often. After two times without it counts as gone.
-const HEARTBEAT: Duration = Duration::from_secs(1);
-/// The server forgets a consumer that nobody reads after so long.
-const FORGOTTEN: Duration = Duration::from_secs(30);
 /// Waits before a new consumer: they grow from the first to the last.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a request of ours may take.
@@ -55,7 +49,6 @@ pub async fn read(
         news,
         end: None,
     };
-    reader.state().next.store(1, Relaxed);
     let mut wait = BACKOFF.0;
     loop {
         let before = reader.next();
@@ -134,25 +127,7 @@ impl Reader {
         }
         self.end.get_or_insert(last);
         self.look_for_end();
-        let config = pull::Config {
-            description: Some("a node of Crore".to_string()),
-            deliver_policy: DeliverPolicy::ByStartSequence {
-                start_sequence: self.next(),
-            },
-            ack_policy: AckPolicy::None,
-            inactive_threshold: FORGOTTEN,
-            num_replicas: 1,
-            memory_storage: true,
-            ..Default::default()
-        };
-        let consumer = self.stream.create_consumer(config).await;
-        let consumer = consumer.map_err(|error| failed(&error))?;
-        let messages = consumer
-            .stream()
-            .max_bytes_per_batch(AHEAD_BYTES)
-            .heartbeat(HEARTBEAT)
-            .messages();
-        messages.await.map_err(|error| failed(&error))
+        streams::consume(&self.stream, self.next()).await
     }
 
     /// Takes the batch at this place.
@@ -163,6 +138,9 @@ impl Reader {
         if place > self.next() {
             self.lose(place - 1);
         }
+        self.state()
+            .read_bytes
+            .fetch_add(bytes.len() as u64, Relaxed);
         self.state().next.store(place + 1, Relaxed);
         self.news.tell(News::Batch {
             partition: self.partition,

@@ -20,7 +20,7 @@ pub struct Settings {
     pub tls: Tls,
     /// How many servers of NATS keep each batch: 1 to 5.
     pub replicas: usize,
-    /// Bytes that all streams together may have; the oldest batches go first. 0: no limit.
+    /// Bytes that all streams together keep, and twice as much at most; the oldest batches go first. 0: no limit.
     pub history_bytes: u64,
     /// How old a batch may become. Zero: no limit.
     pub history_age: Duration,

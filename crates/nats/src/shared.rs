@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use crate::checkpoint::Checkpoint;
+
 /// Errors are told no more often than this.
 const TELL: Duration = Duration::from_secs(5);
 /// Without news of a partition for so long it is not in use.
@@ -71,16 +73,25 @@ pub struct PartitionStatus {
     pub replicas: usize,
     /// The server that leads it.
     pub leader: String,
+    /// The newest checkpoint, as far as it was looked for.
+    pub checkpoint: Option<Checkpoint>,
+    /// Bytes that this node has read behind it, or since its own start.
+    pub behind_bytes: u64,
 }
 
 /// The state of one partition.
 #[derive(Default)]
 pub(crate) struct Partition {
+    /// Reading began behind this place.
+    pub after: u64,
     /// The next sequence to come.
     pub next: AtomicU64,
     pub caught_up: AtomicBool,
     /// The milliseconds since the start at which it was heard of.
     heard_ms: AtomicU64,
+    /// Bytes of batches that were read, and how many of them when the newest checkpoint was made.
+    pub read_bytes: AtomicU64,
+    pub checkpoint_bytes: AtomicU64,
     /// Told when its consumer is to be made anew.
     pub kick: Notify,
     pub told: Mutex<PartitionStatus>,
@@ -118,8 +129,14 @@ impl Default for Shared {
 }
 
 impl Shared {
-    pub fn begin(&self, partitions: usize) {
-        let made = (0..partitions).map(|_| Partition::default()).collect();
+    /// Reading begins behind these places, one of each partition.
+    pub fn begin(&self, after: &[u64]) {
+        let partition = |after: &u64| Partition {
+            after: *after,
+            next: AtomicU64::new(after + 1),
+            ..Partition::default()
+        };
+        let made = after.iter().map(partition).collect();
         let first = self.partitions.set(made).is_ok();
         debug_assert!(first, "it is started once");
     }
@@ -202,6 +219,8 @@ impl Shared {
     pub fn status(&self) -> Status {
         let told = |partition: &Partition| PartitionStatus {
             read: partition.next.load(Relaxed).saturating_sub(1),
+            behind_bytes: (partition.read_bytes.load(Relaxed))
+                .saturating_sub(partition.checkpoint_bytes.load(Relaxed)),
             ..partition.told.lock().expect("no holder panics").clone()
         };
         let error = self.last_error.lock().expect("no holder panics").clone();

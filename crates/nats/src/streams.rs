@@ -1,13 +1,15 @@
 //! The streams: one for each partition. One that is missing is made, one that is there is checked.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::{
     self, Config, DiscardPolicy, PersistenceMode, RetentionPolicy, StorageType,
 };
 use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
 
-use crate::error::{Error, refused};
+use crate::error::{Error, chain, refused};
 use crate::numbers::Numbers;
 use crate::settings::Settings;
 
@@ -17,6 +19,17 @@ pub const VERSION_MIN: (u64, u64, u64) = (2, 15, 2);
 pub const MESSAGE_BYTES_MIN: usize = 2 << 20;
 /// The name in a stream's metadata under which the cluster's number stands.
 const ID: &str = "crore.cluster";
+
+/// The steward of a partition purges what is past `history_bytes` once checkpoints have it. This many times as much is kept where there are none, so
+/// that a disk is not filled.
+const ROOM: u64 = 2;
+
+/// Bytes that a consumer may send before it is asked again; more than the longest message of NATS that is asked for.
+const AHEAD_BYTES: usize = 4 << 20;
+/// A consumer without messages says so as often. After two times without it counts as gone.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// The server forgets a consumer that nobody reads after so long.
+const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// The remedy for what cannot be changed.
 const ANEW: &str = "remove the stream, or choose another cluster.name";
@@ -50,7 +63,7 @@ pub fn check_payload(bytes: usize) -> Result<(), Error> {
 }
 
 fn config(settings: &Settings, numbers: Numbers, partition: u16) -> Config {
-    let share = settings.history_bytes / u64::from(numbers.partitions.max(1));
+    let share = settings.history_bytes / u64::from(numbers.partitions.max(1)) * ROOM;
     Config {
         name: settings.stream(partition),
         description: Some(format!(
@@ -140,7 +153,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
     }
     if found.max_bytes != wanted.max_bytes || found.max_age != wanted.max_age {
         tracing::warn!(
-            "cluster: stream {name} keeps max_bytes {} and max_age {} s; cluster.history_bytes and cluster.history_age_s ask for {} and {} s (`nats stream edit {name}` changes it)",
+            "cluster: stream {name} has max_bytes {} and max_age {} s; cluster.history_bytes and cluster.history_age_s ask for {} and {} s (`nats stream edit {name}` changes it)",
             found.max_bytes,
             found.max_age.as_secs(),
             wanted.max_bytes,
@@ -255,4 +268,28 @@ fn kind(found: &Config) -> Option<Wrong> {
         wanted: wanted.to_string(),
         remedy: ANEW.to_string(),
     })
+}
+
+/// The messages of a stream from this place on, by a consumer of their own.
+pub async fn consume(stream: &Stream, from: u64) -> Result<pull::Stream, String> {
+    let failed = |error: &dyn std::error::Error| chain(error);
+    let config = pull::Config {
+        description: Some("a node of Crore".to_string()),
+        deliver_policy: DeliverPolicy::ByStartSequence {
+            start_sequence: from,
+        },
+        ack_policy: AckPolicy::None,
+        inactive_threshold: FORGOTTEN,
+        num_replicas: 1,
+        memory_storage: true,
+        ..Default::default()
+    };
+    let consumer = stream.create_consumer(config).await;
+    let consumer = consumer.map_err(|error| failed(&error))?;
+    let messages = consumer
+        .stream()
+        .max_bytes_per_batch(AHEAD_BYTES)
+        .heartbeat(HEARTBEAT)
+        .messages();
+    messages.await.map_err(|error| failed(&error))
 }

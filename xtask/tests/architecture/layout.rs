@@ -89,11 +89,12 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "nats",
         &[
-            &["error", "news", "shared"],
-            &["monitor", "settings"],
+            &["checkpoint", "error", "news"],
+            &["driver", "shared"],
+            &["monitor", "settings", "transfer"],
             &["numbers"],
             &["streams"],
-            &["append", "reader", "watch"],
+            &["append", "bucket", "reader", "store", "watch"],
             &["cluster"],
             &["connect"],
         ],

@@ -79,6 +79,17 @@ impl Roster {
         self.has_lost = true;
     }
 
+    /// Whether the log has lost its beginning.
+    pub fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
+    /// Those that are not known to be dead.
+    pub fn living(&self) -> impl Iterator<Item = u64> {
+        let writers = self.writers.iter().filter(|it| !it.is_dead);
+        writers.map(|it| it.id)
+    }
+
     /// A writer is dead from here on. Says whether it was not before.
     pub fn bury(&mut self, id: u64) -> bool {
         let writer = self.find(id);

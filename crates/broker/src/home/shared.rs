@@ -140,6 +140,7 @@ impl Home {
             out.number(partition.into());
             out.number(it.time_s.into());
             out.number(it.known_to);
+            out.byte(it.roster.has_lost().into());
             it.roster.write(&mut out);
         }
     }
@@ -147,7 +148,11 @@ impl Home {
     /// Reads who writes to a partition.
     pub(crate) fn restore_roster(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
         let (partition, time_s) = (from.number16()?, from.number32()?);
-        let (known_to, roster) = (from.number()?, Roster::read(from)?);
+        let (known_to, has_lost) = (from.number()?, from.byte()? != 0);
+        let mut roster = Roster::read(from)?;
+        if has_lost {
+            roster.lose();
+        }
         if partition < self.placement.partitions()
             && let Some(at) = self.place_here(partition)
             && self.shared.is_some()

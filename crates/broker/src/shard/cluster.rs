@@ -71,10 +71,23 @@ impl Shard {
         let is_silent = |node: &&NodeState| {
             node.writer != own && now_s - node.beat_s.max(cluster.since_s) >= SILENT_S
         };
-        let silent = cluster.nodes.iter().find(is_silent).filter(|_| hears);
-        if let Some(writer) = silent.map(|node| node.writer) {
+        let silent = cluster.nodes.iter().find(is_silent).map(|node| node.writer);
+        let silent = silent.or_else(|| self.unheard(at)).filter(|_| hears);
+        if let Some(writer) = silent {
             self.write_note(at, &Note::Dead(writer));
         }
+    }
+
+    /// A writer whose last sign of life was before what this node has read: before the checkpoint that it began with. Each node gives one
+    /// each second.
+    fn unheard(&mut self, at: usize) -> Option<u64> {
+        let (cluster, home) = (self.cluster.as_ref()?, self.home.as_mut()?);
+        let waited = self.front.now.s - cluster.since_s >= SILENT_S;
+        let is_heard = |writer: &u64| cluster.nodes.iter().any(|it| it.writer == *writer);
+        let living = home.roster(at).living();
+        let own = self.commits.writer(at);
+        let mut unheard = living.filter(|writer| *writer != own && !is_heard(writer));
+        unheard.next().filter(|_| waited)
     }
 
     /// Tells the next death that the log of a partition does not have.

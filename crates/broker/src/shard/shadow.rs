@@ -89,14 +89,26 @@ impl Shadow {
         self.shard.fold(batch, first, Now { s: 1, unix_s })
     }
 
+    /// The log no longer has what had offsets up to this one, and nothing of it was read.
+    pub fn lose(&mut self, until: u64) {
+        self.shard.lose(self.partition, until);
+    }
+
     fn home(&mut self) -> &mut Home {
         self.shard.home.as_mut().expect("each shard is a home")
     }
 
-    /// Behind the last batch: drops what has run out by now.
+    /// Behind the last batch: drops what has run out by now; where the log has a clock, by that.
     pub fn settle(&mut self, now: Now) {
-        self.shard.front.now = now;
         let world = self.shard.front.world.clone();
+        let now = match world.is_shared() {
+            true => Now {
+                unix_s: self.last_s,
+                ..now
+            },
+            false => now,
+        };
+        self.shard.front.now = now;
         let answers_s = self.last_s.saturating_sub(RETRY_S);
         self.home().expire_all(&world.rules, now, answers_s);
     }

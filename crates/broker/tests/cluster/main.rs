@@ -1,5 +1,6 @@
 //! Nodes over one log: whatever is published at one reaches subscribers of all once and at one position, whoever dies.
 
+mod checkpoint;
 mod mqtt;
 #[path = "../support/mod.rs"]
 mod support;
@@ -33,23 +34,28 @@ struct Nodes {
     unix_s: u32,
 }
 
+/// The world of a node.
+fn world(n: usize) -> Arc<World> {
+    let settings = Settings {
+        rules: vec![Rule {
+            log_messages: 100,
+            ..Rule::default()
+        }],
+        ..Settings::default()
+    };
+    let world = support::partitioned(settings, 2, 2, PARTITIONS);
+    let world = Arc::into_inner(world).expect("nobody else has it");
+    Arc::new(World {
+        writer: Some(1000 * (n as u64 + 1)),
+        offsets: Offsets::ByLog,
+        ..world
+    })
+}
+
 impl Nodes {
     fn new(count: usize) -> Nodes {
         let node = |n: usize| {
-            let settings = Settings {
-                rules: vec![Rule {
-                    log_messages: 100,
-                    ..Rule::default()
-                }],
-                ..Settings::default()
-            };
-            let world = support::partitioned(settings, 2, 2, PARTITIONS);
-            let world = Arc::into_inner(world).expect("nobody else has it");
-            let world = Arc::new(World {
-                writer: Some(1000 * (n as u64 + 1)),
-                offsets: Offsets::ByLog,
-                ..world
-            });
+            let world = world(n);
             let mut town = Town::new(&world, Pace::default(), NOW);
             // The clocks of nodes differ.
             town.now.unix_s += 300 * n as u32;

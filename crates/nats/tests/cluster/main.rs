@@ -4,10 +4,12 @@
 //! that is killed, all of them gone, settings that do not fit.
 
 mod faults;
+mod jetstream;
 mod node;
 mod rate;
 mod refused;
 mod servers;
+mod store;
 
 use node::{Node, PARTITIONS, begin, numbers, settings};
 use servers::{Servers, until};

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crore_nats::{Append, Cluster, Credentials, Error, Listener, News, Numbers, Settings, connect};
+use crore_nats::{
+    Append, Cluster, Credentials, Error, Listener, News, Numbers, Settings, Store, connect,
+};
 
 use crate::servers::{Servers, until};
 
@@ -29,6 +31,7 @@ pub struct Taker {
 
 pub struct Node {
     pub cluster: Cluster,
+    pub store: Store,
     pub taker: Arc<Taker>,
 }
 
@@ -92,8 +95,14 @@ pub fn begin(settings: Settings, numbers: Numbers) -> Result<Node, Error> {
     let numbers = connected.numbers(numbers)?;
     let streams = connected.streams(numbers)?;
     let taker = Arc::new(Taker::default());
-    let cluster = connected.start(streams, Ear(taker.clone()))?;
-    Ok(Node { cluster, taker })
+    let store = connected.store(&streams, numbers)?;
+    let after = vec![0; streams.len()];
+    let cluster = connected.start(streams, &after, Ear(taker.clone()))?;
+    Ok(Node {
+        cluster,
+        store,
+        taker,
+    })
 }
 
 /// Why a node does not begin.

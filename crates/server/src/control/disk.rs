@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::moments::{per_s, round};
 use crate::life::Life;
 
-/// What durable messages do with the disk; all zero without them.
+/// What durable messages do with the disk, all zero without them; and checkpoints, on disk and of a cluster.
 #[derive(Default)]
 pub struct Disk {
     log: crore_disk::State,
@@ -28,12 +28,9 @@ pub struct Disk {
 impl Disk {
     /// Those of this life.
     pub fn of(life: &Life) -> Disk {
-        let Some(log) = life.log_state() else {
-            return Disk::default();
-        };
         let checkpoints = life.checkpoints();
         Disk {
-            log,
+            log: life.log_state().unwrap_or_default(),
             base_bytes: checkpoints.base_bytes.load(Relaxed),
             made: checkpoints.made.load(Relaxed),
             failed: checkpoints.failed.load(Relaxed),

@@ -1,17 +1,21 @@
-//! The start of a node of a cluster: it reads the whole log of the cluster into its homes before anybody is served, and takes part from then on.
+//! The start of a node of a cluster: it reads the newest checkpoint of each partition and the log behind it into its homes before anybody is served, and
+//! takes part from then on.
 //!
 //! A node keeps nothing on disk. Its numbers (epoch, seed, partitions) are those of the cluster, so that a position of one node is one at each.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use crore_broker::{Now, PartitionId, Shard, ShardId, World};
-use crore_nats::{Connected, Status};
+use crore_broker::{Now, PartitionId, Restored, Shard, ShardId, World};
+use crore_nats::{Checkpoint, Connected, Status, Store};
 use crore_net::{Sender, clock, memory};
 
+use super::checkpoint::document::Unusable;
+use super::checkpoint::node;
 use super::supervisor;
 use crate::life::state::Numbers;
 use crate::settings::cluster::Cluster;
@@ -24,6 +28,9 @@ const BATCH_BYTES: usize = 640 << 10;
 /// How often it is looked how far the log is read, and how often it is told.
 const LOOK: Duration = Duration::from_millis(100);
 const TELL: Duration = Duration::from_secs(2);
+/// How often a checkpoint is read anew that NATS does not give, and the time before.
+const READ_TRIES: u32 = 10;
+const READ_AGAIN: Duration = Duration::from_secs(2);
 
 /// A node that has read the log.
 pub struct Joined {
@@ -58,37 +65,33 @@ pub fn join(
     }
     let connected = crore_nats::connect(settings.nats())?;
     check_message_bytes(&connected, message_bytes)?;
-    let numbers = connected.numbers(crore_nats::Numbers {
-        id: memory::random_u64(),
-        // An epoch of nought would look like none.
-        epoch: memory::random_u64() as u32 | 1,
-        seed: memory::random_u64(),
-        partitions,
-        format: FORMAT,
-    })?;
+    let numbers = connected.numbers(new_numbers(partitions))?;
     let world = new_world(Numbers {
         epoch: numbers.epoch,
         seed: numbers.seed,
         partitions: numbers.partitions,
     });
     let streams = connected.streams(numbers)?;
-    let (readers, come): (Vec<_>, Vec<_>) = (0..world.homes).map(|_| mpsc::channel()).unzip();
-    let writer = world.writer.expect("a node writes");
-    let listener = Listener::new(writer, world.placement(), readers, shards.to_vec());
-    let backlog = listener.backlog();
-    let member = Member::new(connected.start(streams, listener)?, backlog);
+    let store = connected.store(&streams, numbers)?;
     let now = Now {
         s: 1,
         unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
     };
+    let (begun, after) = read_checkpoints(&store, &world, now)?;
+    let (readers, come): (Vec<_>, Vec<_>) = (0..world.homes).map(|_| mpsc::channel()).unzip();
+    let writer = world.writer.expect("a node writes");
+    let listener = Listener::new(writer, world.placement(), readers, shards.to_vec());
+    let backlog = listener.backlog();
+    let cluster = connected.start(streams, &after, listener)?;
+    let member = Member::new(cluster, store, backlog);
     let mut homes = VecDeque::new();
     thread::scope(|scope| {
-        let begin = |(home, told): (ShardId, mpsc::Receiver<Told>)| {
-            let world = world.clone();
-            scope.spawn(move || read_home(home, world, now, &told))
+        let begin = |(shard, told): (Shard, mpsc::Receiver<Told>)| {
+            scope.spawn(move || read_home(shard, now, &told))
         };
-        let threads: Vec<_> = (0..).zip(come).map(begin).collect();
-        await_end(&member, || threads.iter().all(|it| it.is_finished()));
+        let threads: Vec<_> = begun.into_iter().zip(come).map(begin).collect();
+        let progress = || progress(&member.status());
+        await_end(progress, || threads.iter().all(|it| it.is_finished()));
         for thread in threads {
             let read = thread.join();
             homes.push_back(read.unwrap_or_else(|_| bail!("the reader failed"))?);
@@ -100,7 +103,11 @@ pub fn join(
         .admission
         .beats(u32::try_from(clock::counted_s()).unwrap_or(u32::MAX));
     let took = began.elapsed();
-    let batches: u64 = member.status().partitions.iter().map(|it| it.read).sum();
+    let partitions = member.status().partitions;
+    let places = partitions.iter().zip(&after);
+    let batches: u64 = places
+        .map(|(it, after)| it.read.saturating_sub(*after))
+        .sum();
     tracing::info!(
         batches,
         partitions = world.partitions,
@@ -115,6 +122,18 @@ pub fn join(
     })
 }
 
+/// The numbers of a new cluster.
+fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
+    crore_nats::Numbers {
+        id: memory::random_u64(),
+        // An epoch of nought would look like none.
+        epoch: memory::random_u64() as u32 | 1,
+        seed: memory::random_u64(),
+        partitions,
+        format: FORMAT,
+    }
+}
+
 fn check_message_bytes(connected: &Connected, message_bytes: usize) -> anyhow::Result<()> {
     let (needed, max) = (message_bytes + BATCH_BYTES, connected.max_payload());
     if needed <= max {
@@ -125,14 +144,94 @@ fn check_message_bytes(connected: &Connected, message_bytes: usize) -> anyhow::R
     );
 }
 
-/// Reads what belongs to a home, until all partitions are at their end.
-fn read_home(
-    home: ShardId,
-    world: Arc<World>,
+/// Reads the newest checkpoint of each partition that can be used. Returns the shards of the homes, and the place of each partition behind which its log
+/// is read on.
+fn read_checkpoints(
+    store: &Store,
+    world: &Arc<World>,
     now: Now,
-    told: &mpsc::Receiver<Told>,
-) -> anyhow::Result<Shard> {
-    let mut shard = Shard::new(home, world, now);
+) -> anyhow::Result<(Vec<Shard>, Vec<u64>)> {
+    let all = store.all()?;
+    let usable: Vec<Vec<Checkpoint>> = (0..world.partitions)
+        .map(|partition| node::usable(store, &all, partition))
+        .collect::<anyhow::Result<_>>()?;
+    let newest = usable.iter().filter_map(|it| it.first());
+    let total: u64 = newest.clone().map(|it| it.bytes).sum();
+    tracing::info!(
+        checkpoints = newest.count(),
+        bytes = total,
+        "reading the checkpoints of the cluster"
+    );
+    let (read_bytes, usable) = (AtomicU64::new(0), &usable);
+    let (mut shards, mut after) = (Vec::new(), vec![0; usize::from(world.partitions)]);
+    thread::scope(|scope| {
+        let begin = |home: ShardId| {
+            let all = world.placement().of_home(home);
+            let of_home = all.map(|it| usable[usize::from(it)].clone()).collect();
+            let read = &read_bytes;
+            scope.spawn(move || begin_home(home, (store, of_home), world, now, read))
+        };
+        let threads: Vec<_> = (0..world.homes).map(begin).collect();
+        let progress = || {
+            let read = read_bytes.load(Relaxed) / 1_000_000;
+            format!("reading checkpoints: {read} of {} MB", total / 1_000_000)
+        };
+        await_end(progress, || threads.iter().all(|it| it.is_finished()));
+        for thread in threads {
+            let begun = thread.join();
+            let (shard, used) = begun.unwrap_or_else(|_| bail!("the reader failed"))?;
+            shards.push(shard);
+            for checkpoint in used {
+                after[usize::from(checkpoint.partition)] = checkpoint.sequence;
+            }
+        }
+        anyhow::Ok(())
+    })?;
+    Ok((shards, after))
+}
+
+/// A home as checkpoints of its partitions have it, with those that were used; of each partition the newest one comes first.
+fn begin_home(
+    home: ShardId,
+    (store, mut usable): (&Store, Vec<Vec<Checkpoint>>),
+    world: &Arc<World>,
+    now: Now,
+    bytes: &AtomicU64,
+) -> anyhow::Result<(Shard, Vec<Checkpoint>)> {
+    let mut tries = 0;
+    'anew: loop {
+        let mut restored = Restored::new(world.clone(), home, now).without_local_state();
+        let mut used = Vec::new();
+        for of_partition in &mut usable {
+            let Some(checkpoint) = of_partition.first() else {
+                continue;
+            };
+            match node::read(store, checkpoint, &mut restored, bytes) {
+                Ok(()) => used.push(checkpoint.clone()),
+                Err(Unusable::Damaged(why)) => {
+                    tracing::error!("cluster: {why}: the checkpoint before it counts");
+                    of_partition.remove(0);
+                    continue 'anew;
+                }
+                Err(why) if tries < READ_TRIES => {
+                    tries += 1;
+                    tracing::warn!("cluster: {why}; trying again");
+                    thread::sleep(READ_AGAIN);
+                    continue 'anew;
+                }
+                Err(why) => bail!("cluster: {why}"),
+            }
+        }
+        let restored = restored.finish();
+        let restored = restored.map_err(|why| anyhow::anyhow!("cluster: a checkpoint: {why}"))?;
+        let mut shard = Shard::new(home, world.clone(), now);
+        shard.adopt(restored);
+        return Ok((shard, used));
+    }
+}
+
+/// Reads the log of a home, until all partitions are at their end.
+fn read_home(mut shard: Shard, now: Now, told: &mpsc::Receiver<Told>) -> anyhow::Result<Shard> {
     for told in told {
         match told {
             Told::Committed(committed) => {
@@ -158,13 +257,13 @@ fn read_home(
 }
 
 /// Waits for the readers, and tells how far they are.
-fn await_end(member: &Member, is_over: impl Fn() -> bool) {
+fn await_end(progress: impl Fn() -> String, is_over: impl Fn() -> bool) {
     let mut told_at = Instant::now();
     while !is_over() {
         thread::sleep(LOOK);
         if told_at.elapsed() >= TELL {
             told_at = Instant::now();
-            let text = progress(&member.status());
+            let text = progress();
             tracing::info!("{text}");
             supervisor::status(&text);
         }

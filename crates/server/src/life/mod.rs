@@ -4,6 +4,7 @@
 //! Everything here runs on the control thread and speaks to the shards by orders. Invariants: settings change as a whole
 //! or not at all; one change is under way at a time, and none while the server stops; a second SIGINT ends the process at once.
 
+pub mod checkpoint;
 pub mod cluster;
 mod reload;
 pub mod shards;
@@ -25,9 +26,9 @@ use crate::access::Desk;
 use crate::config::{Effective, ServeArgs};
 use crate::shard_loop::{Durable, Engine, Member};
 use crate::tls;
+use checkpoint::{Checkpoints, Progress, node};
 use shards::Shards;
 use signals::Coming;
-use state::{Checkpoints, Progress, Server};
 
 /// The state that a life begins with.
 pub struct Start {
@@ -208,13 +209,25 @@ impl Life {
 
     fn begin_checkpoints(&self) -> Option<Checkpoints> {
         let life = self.clone();
-        let started = Checkpoints::start(Server {
-            settings: self.effective().file.state,
-            shards: self.0.shards.clone(),
-            durable: self.disk()?.clone(),
-            world: Box::new(move || life.world()),
-            progress: self.0.checkpoints.clone(),
-        });
+        let world = Box::new(move || life.world());
+        let (settings, shards) = (self.effective().file, self.0.shards.clone());
+        let progress = self.0.checkpoints.clone();
+        let started = match self.0.engine.as_ref()? {
+            Engine::Disk(durable) => state::start(state::Server {
+                settings: settings.state,
+                shards,
+                durable: durable.clone(),
+                world,
+                progress,
+            }),
+            Engine::Nats(member) => node::start(node::Server {
+                settings: settings.cluster,
+                shards,
+                member: member.clone(),
+                world,
+                progress,
+            }),
+        };
         let failed = |error: &std::io::Error| {
             tracing::error!(
                 "cannot start the thread of checkpoints, so that the log only grows: {error}"

@@ -16,6 +16,8 @@ const MAX_NAME_BYTES: usize = 32;
 const MAX_REPLICAS: usize = 5;
 /// Less than this would hold a few batches of each partition.
 const MIN_HISTORY_BYTES: usize = 64 << 20;
+/// Less than this would write a checkpoint for every few batches.
+const MIN_CHECKPOINT_BYTES: usize = 1 << 20;
 /// A hundred years.
 const MAX_HISTORY_AGE_S: u32 = 3_155_760_000;
 /// Batches that are read and not applied yet: as much as a shard applies in well under a second.
@@ -40,9 +42,12 @@ pub struct Cluster {
     pub nkey: Secret,
     /// How many servers of NATS keep each batch.
     pub replicas: usize,
-    /// Bytes that the log may have; the oldest batches go first.
+    /// Bytes that the log keeps; the oldest batches go first.
     #[serde(with = "size")]
     pub history_bytes: usize,
+    /// Bytes of the log behind the checkpoints with which others are written.
+    #[serde(with = "size")]
+    pub checkpoint_bytes: usize,
     /// Seconds that a batch is kept.
     pub history_age_s: u32,
     /// URLs at which servers of NATS tell about themselves.
@@ -68,6 +73,7 @@ impl Default for Cluster {
             nkey: Secret::default(),
             replicas: 3,
             history_bytes: 4 << 30,
+            checkpoint_bytes: 512 << 20,
             history_age_s: 0,
             monitoring: Vec::new(),
             tls_ca: PathBuf::new(),
@@ -161,6 +167,7 @@ impl Cluster {
         ranges! { check, "cluster", self;
             replicas: 1..=MAX_REPLICAS;
             history_bytes ["no limit"]: MIN_HISTORY_BYTES..=isize::MAX as usize;
+            checkpoint_bytes: MIN_CHECKPOINT_BYTES..=isize::MAX as usize;
             history_age_s ["no limit"]: 60..=MAX_HISTORY_AGE_S;
         }
     }

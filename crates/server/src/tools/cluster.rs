@@ -29,6 +29,9 @@ const PARTITION_COLUMNS: &[&str] = &[
     "last",
     "lag",
     "bytes",
+    "checkpoint",
+    "checkpoint_age_s",
+    "checkpoint_bytes",
 ];
 
 /// Examples of `crore cluster --help`.

@@ -1,12 +1,16 @@
 //! Nodes of a cluster, as real processes over real servers of NATS: what is published at one is read at each, a position of one is a position of
 //! all, and nothing that was answered is lost with a node or with a server of NATS.
 
+#[path = "../../../nats/tests/cluster/jetstream.rs"]
+mod jetstream;
 #[path = "../../../nats/tests/cluster/servers.rs"]
 mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod checkpoint;
 mod faults;
+mod history;
 mod join;
 mod reach;
 mod status;

@@ -10,6 +10,8 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError};
 use crate::control::plane::Plane;
+use crate::life::checkpoint::node::{self, Due};
+use crate::settings::cluster::Cluster as Settings;
 
 /// The cluster, as one node sees it.
 #[derive(Serialize, ToSchema)]
@@ -60,6 +62,12 @@ pub struct PartitionStatus {
     last: u64,
     lag: u64,
     bytes: u64,
+    /// The last batch that the newest checkpoint contains; absent before the first one.
+    checkpoint: Option<u64>,
+    checkpoint_age_s: Option<u64>,
+    checkpoint_bytes: Option<u64>,
+    /// Bytes of batches behind it that this node has read.
+    behind_bytes: u64,
 }
 
 /// The log in NATS.
@@ -127,7 +135,7 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
         name: life.effective().file.cluster.name,
         ready: !life.is_cut_off() && !life.stops(),
         epoch: world.epoch,
-        problems: problems(&status, &homes, &nodes),
+        problems: problems(&status, &homes, &nodes, &life.effective().file.cluster),
         partitions: status
             .partitions
             .iter()
@@ -172,6 +180,10 @@ fn partition((partition, of): (usize, &crore_nats::PartitionStatus)) -> Partitio
         last: of.last,
         lag: of.last.saturating_sub(of.read),
         bytes: of.bytes,
+        checkpoint: of.checkpoint.as_ref().map(|it| it.sequence),
+        checkpoint_age_s: node::age_s(of),
+        checkpoint_bytes: of.checkpoint.as_ref().map(|it| it.bytes),
+        behind_bytes: of.behind_bytes,
     }
 }
 
@@ -179,6 +191,7 @@ fn problems(
     status: &crore_nats::Status,
     homes: &[ClusterState],
     nodes: &[NodeStatus],
+    settings: &Settings,
 ) -> Vec<String> {
     /// An error that is older says nothing of now.
     const RECENT_S: u64 = 60;
@@ -196,6 +209,14 @@ fn problems(
     if short > 0 {
         found.push(format!(
             "{short} partitions have a server of NATS that is away or behind"
+        ));
+    }
+    let count = status.partitions.len();
+    let is_late = |it: &&crore_nats::PartitionStatus| Due::of(settings, count, it).is_late(it);
+    let late = status.partitions.iter().filter(is_late).count();
+    if late > 0 {
+        found.push(format!(
+            "{late} partitions have no checkpoint, or one that is older than it should be; the log of their steward says why"
         ));
     }
     if homes.iter().any(|home| home.is_cut_off) {

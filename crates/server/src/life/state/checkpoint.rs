@@ -1,70 +1,29 @@
-//! Checkpoints: a thread of low priority folds the segments of the log that are written to no more into a new base, partition by partition,
-//! and has them removed. So disk and start take as much as what is kept, not as what was ever published.
-//!
-//! No home stands still for it: a [`Shadow`] of one partition at a time has the former base and the log behind it, and the home is
-//! asked which of its topics there are still, and what they have lost. Invariants: a base counts once it is whole and on disk, and only then are segments
-//! removed; one that fails leaves everything as it was.
+//! Checkpoints on disk: the segments of the log that are written to no more are folded into a new base, partition by partition, and removed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crore_broker::batch::Header;
-use crore_broker::{Control, Now, Report, Shadow, ShardId, World};
+use crore_broker::{Now, Shadow, World};
 use crore_disk::{Directory, End, Reader, State};
-use crore_net::{affinity, clock};
-use tokio::runtime::Handle;
 
 use super::files::{Base, Document, LOG, begin, discard_part, publish};
 use super::index::Index;
-use super::load::{Documents, Unusable};
-use super::store::head_now;
+use super::load::Documents;
+use crate::life::checkpoint::document::head_now;
+use crate::life::checkpoint::{Checkpoints, FAILED_AGAIN, Failed, Folding, Progress};
 use crate::life::shards::Shards;
 use crate::settings::state::State as Settings;
 use crate::shard_loop::Durable;
 
-/// How often it is looked at whether a checkpoint is due.
-const LOOK: Duration = Duration::from_secs(1);
 /// On a full disk the next one comes after this time, when the last one had nothing to fold.
 const FULL_AGAIN: Duration = Duration::from_secs(10);
-/// The next one comes after this time when one has failed; where the log is damaged after a longer one, since bytes on a disk do not get well.
-const FAILED_AGAIN: Duration = Duration::from_secs(30);
+/// Where the log is damaged the next one comes after this time, since bytes on a disk do not get well.
 const DAMAGED_AGAIN: Duration = Duration::from_secs(3600);
 /// Segments that make a checkpoint worth its work.
 const SEGMENTS_LEAST: u64 = 2;
-/// Topics that a home is asked about at once: some ten microseconds of its time.
-const TOPICS_PER_ORDER: usize = 256;
-/// How long a home may be behind the log, in looks of [`BEHIND`].
-const BEHIND_MAX: u32 = 1000;
-const BEHIND: Duration = Duration::from_millis(20);
-
-/// Figures of the checkpoints of this process, for the control plane.
-#[derive(Debug, Default)]
-pub struct Progress {
-    /// Checkpoints that were made.
-    pub made: AtomicU64,
-    /// When the last one was, in Unix time; 0: none yet.
-    pub made_unix_s: AtomicU64,
-    /// How long it took, in milliseconds.
-    pub took_ms: AtomicU64,
-    /// Those that failed.
-    pub failed: AtomicU64,
-    /// Bytes of the base.
-    pub base_bytes: AtomicU64,
-    /// The last one failed because what it was to fold is damaged.
-    pub damaged: AtomicBool,
-}
-
-/// The thread that makes checkpoints.
-pub struct Checkpoints {
-    /// Nothing is sent: it ends when this is dropped.
-    ends: mpsc::Sender<()>,
-    stops: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
 
 /// The server that checkpoints are made for.
 pub struct Server {
@@ -78,79 +37,33 @@ pub struct Server {
     pub progress: Arc<Progress>,
 }
 
-impl Checkpoints {
-    /// Starts it. To be called on the control thread.
-    ///
-    /// # Errors
-    /// When the thread cannot be started.
-    pub fn start(server: Server) -> std::io::Result<Checkpoints> {
-        let (ends, ended) = mpsc::channel();
-        let stops = Arc::new(AtomicBool::new(false));
+/// Starts the thread. To be called on the control thread.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start(server: Server) -> std::io::Result<Checkpoints> {
+    let directory = server.settings.directory.clone();
+    Checkpoints::start(server.shards.clone(), move |folding| {
         let maker = Maker {
-            directory: server.settings.directory.clone(),
             server,
-            runtime: Handle::current(),
-            stops: stops.clone(),
-            ended,
+            directory,
+            folding,
         };
-        let thread = thread::Builder::new().name("checkpoint".into());
-        let thread = thread.spawn(move || maker.run())?;
-        Ok(Checkpoints {
-            ends,
-            stops,
-            thread,
-        })
-    }
-
-    /// Ends it; one that is under way is given up.
-    pub async fn stop(self) {
-        self.stops.store(true, Relaxed);
-        drop(self.ends);
-        // A panic was reported by its hook.
-        let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
-    }
-}
-
-/// Why there is no checkpoint.
-enum Failed {
-    /// The server stops.
-    Stops,
-    Why(String),
-    /// The base or the log is damaged.
-    Damaged(String),
-}
-
-impl From<Unusable> for Failed {
-    fn from(why: Unusable) -> Failed {
-        match why {
-            Unusable::Damaged(why) => Failed::Damaged(why),
-            Unusable::Unreadable(..) => Failed::Why(why.to_string()),
-        }
-    }
-}
-
-impl From<String> for Failed {
-    fn from(why: String) -> Failed {
-        Failed::Why(why)
-    }
+        maker.run();
+    })
 }
 
 struct Maker {
     server: Server,
     directory: PathBuf,
-    runtime: Handle,
-    stops: Arc<AtomicBool>,
-    ended: mpsc::Receiver<()>,
+    folding: Folding,
 }
 
 impl Maker {
     fn run(self) {
-        if let Err(error) = affinity::give_way() {
-            tracing::debug!("checkpoints have no lower priority: {error}");
-        }
         let progress = &*self.server.progress;
         let mut not_before = Instant::now();
-        while self.ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        while self.folding.waits() {
             let state = self.server.durable.state();
             let began = Instant::now();
             if began < not_before || !self.is_due(&state) {
@@ -158,14 +71,10 @@ impl Maker {
             }
             match self.make(&state) {
                 Ok(()) => {
-                    progress.damaged.store(false, Relaxed);
-                    progress.made.fetch_add(1, Relaxed);
-                    progress.made_unix_s.store(clock::unix_s(), Relaxed);
-                    let took_ms = began.elapsed().as_millis() as u64;
-                    progress.took_ms.store(took_ms, Relaxed);
+                    progress.was_made(began);
                     tracing::debug!(
                         bytes = progress.base_bytes.load(Relaxed),
-                        took_ms,
+                        took_ms = progress.took_ms.load(Relaxed),
                         "checkpoint"
                     );
                     // On a full disk another one helps only when messages have gone.
@@ -242,24 +151,14 @@ impl Maker {
         for partition in 0..world.partitions {
             let mut shadow = self.shadow(&shadows, &documents, partition)?;
             for place in index.of(partition) {
-                self.may_go_on()?;
+                self.folding.may_go_on()?;
                 let batch = reader.batch(place).map_err(failed)?;
                 shadow.fold(batch).map_err(|why| why.to_string())?;
             }
-            shadow.settle(Now {
-                s: 1,
-                unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
-            });
-            self.drop_the_dropped(&mut shadow, world.placement().home_of(partition))?;
             let mut document = Document::begin(directory, partition)?;
-            loop {
-                self.may_go_on()?;
-                let block = shadow.save(&head);
-                if block.is_empty() {
-                    break;
-                }
-                document.block(&block)?;
-            }
+            let home = world.placement().home_of(partition);
+            let write = |block: &[u8]| document.block(block);
+            self.folding.end(&mut shadow, home, &head, write)?;
             document.end()?;
         }
         let end = End {
@@ -281,7 +180,7 @@ impl Maker {
         documents: &Documents,
         partition: u16,
     ) -> Result<Shadow, Failed> {
-        self.may_go_on()?;
+        self.folding.may_go_on()?;
         let moment = Now {
             s: 1,
             unix_s: documents.head().unix_s,
@@ -289,39 +188,6 @@ impl Maker {
         let restored = Shadow::restored(world, partition, moment);
         let restored = documents.read(restored, world.placement(), partition)?;
         Ok(Shadow::new(restored))
-    }
-
-    /// Drops what the home has dropped.
-    fn drop_the_dropped(&self, shadow: &mut Shadow, home: ShardId) -> Result<(), Failed> {
-        while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
-            let floors = self.floors(home, order)?;
-            shadow.keep(&floors);
-        }
-        Ok(())
-    }
-
-    /// Asks a home. What was committed is perhaps not applied there yet.
-    fn floors(&self, home: ShardId, order: Control) -> Result<Vec<Option<u64>>, Failed> {
-        let Control::Floors(partition, offset, names) = order else {
-            unreachable!("a shadow has no other questions");
-        };
-        for _ in 0..BEHIND_MAX {
-            self.may_go_on()?;
-            let order = Control::Floors(partition, offset, names.clone());
-            let asked = self.server.shards.ask(home, order);
-            if let Ok(Report::Floors(Some(floors))) = self.runtime.block_on(asked) {
-                return Ok(floors);
-            }
-            thread::sleep(BEHIND);
-        }
-        Err(format!("shard {home} does not keep up with the log").into())
-    }
-
-    fn may_go_on(&self) -> Result<(), Failed> {
-        match self.stops.load(Relaxed) {
-            true => Err(Failed::Stops),
-            false => Ok(()),
-        }
     }
 }
 

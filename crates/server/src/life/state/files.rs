@@ -6,8 +6,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use crore_broker::snapshot::{preamble, seal};
 use crore_disk::End;
+
+use crate::life::checkpoint::document::Blocks;
 
 /// Where files go that cannot be used; what lay there before is removed.
 pub const SET_ASIDE: &str = "set-aside";
@@ -202,12 +203,9 @@ pub fn note_rules(directory: &Path, rules: &str) -> io::Result<()> {
 
 /// The document of a home, in the base that was begun.
 pub struct Document {
-    file: BufWriter<File>,
+    blocks: Blocks<BufWriter<File>>,
     path: PathBuf,
-    blocks: u64,
-    /// Bytes of its blocks.
-    pub bytes: u64,
-    /// How many of them are on disk.
+    /// How many bytes of it are on disk.
     synced: u64,
 }
 
@@ -220,20 +218,19 @@ impl Document {
         let path = directory.join(PART).join(format!("home-{home}.state"));
         let mut options = OpenOptions::new();
         let opened = options.write(true).create_new(true).mode(0o600).open(&path);
-        let written = opened.and_then(|file| {
-            let mut file = BufWriter::new(file);
-            file.write_all(&preamble()).map(|()| file)
-        });
-        match written {
-            Ok(file) => Ok(Document {
-                file,
+        match opened.and_then(|file| Blocks::begin(BufWriter::new(file))) {
+            Ok(blocks) => Ok(Document {
+                blocks,
                 path,
-                blocks: 0,
-                bytes: 0,
                 synced: 0,
             }),
             Err(error) => Err(format!("{}: {error}", path.display())),
         }
+    }
+
+    /// Bytes of its blocks.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.bytes
     }
 
     /// Writes the next block.
@@ -241,14 +238,12 @@ impl Document {
     /// # Errors
     /// Those of the file system.
     pub fn block(&mut self, block: &[u8]) -> Result<(), String> {
-        let head = seal(self.blocks, block);
-        self.blocks += 1;
-        self.bytes += block.len() as u64;
-        let mut written = (self.file.write_all(&head)).and_then(|()| self.file.write_all(block));
-        if self.bytes - self.synced >= SYNC_BYTES {
-            self.synced = self.bytes;
-            let flushed = written.and_then(|()| self.file.flush());
-            written = flushed.and_then(|()| self.file.get_ref().sync_data());
+        let mut written = self.blocks.block(block);
+        if self.bytes() - self.synced >= SYNC_BYTES {
+            self.synced = self.bytes();
+            let file = self.blocks.get_mut();
+            let flushed = written.and_then(|()| file.flush());
+            written = flushed.and_then(|()| file.get_ref().sync_data());
         }
         written.map_err(|error| format!("{}: {error}", self.path.display()))
     }
@@ -258,10 +253,12 @@ impl Document {
     /// # Errors
     /// Those of the file system.
     pub fn end(self) -> Result<u64, String> {
-        let file = self.file.into_inner().map_err(io::Error::from);
+        let bytes = self.bytes();
+        let file = self.blocks.into_inner().into_inner();
+        let file = file.map_err(io::Error::from);
         let synced = file.and_then(|file| file.sync_all());
         synced.map_err(|error| format!("{}: {error}", self.path.display()))?;
-        Ok(self.bytes)
+        Ok(bytes)
     }
 }
 

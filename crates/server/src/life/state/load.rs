@@ -1,17 +1,15 @@
 //! The documents of the newest base: looked at as a whole, then read home by home.
 
-use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crore_broker::snapshot::{
-    BLOCK_HEAD_BYTES, FORM, Head, PREAMBLE_BYTES, block_bytes, check_block, form_of,
-};
+use crore_broker::snapshot::{FORM, Head, PREAMBLE_BYTES, form_of};
 use crore_broker::{Now, PartitionId, Placement, Restored, Shard, ShardId, World};
 
 use super::files::{Base, SET_ASIDE, prepare, remove_bases, sync};
+use crate::life::checkpoint::document::{self, Unusable};
 
 /// The documents of a base.
 pub struct Documents {
@@ -25,39 +23,6 @@ pub struct Documents {
 struct Document {
     path: PathBuf,
     head: Head,
-}
-
-/// Why documents cannot be used.
-#[derive(Debug)]
-pub enum Unusable {
-    /// They are not what was written.
-    Damaged(String),
-    /// The disk or the file system does not give them, and may do so another time.
-    Unreadable(PathBuf, io::Error),
-}
-
-impl fmt::Display for Unusable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unusable::Damaged(why) => f.write_str(why),
-            Unusable::Unreadable(path, error) => write!(f, "{}: {error}", path.display()),
-        }
-    }
-}
-
-impl Unusable {
-    /// Of this file or directory.
-    fn of(path: &Path, error: io::Error) -> Unusable {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => Unusable::damaged(path, "it is not whole"),
-            io::ErrorKind::NotADirectory => Unusable::damaged(path, error),
-            _ => Unusable::Unreadable(path.to_path_buf(), error),
-        }
-    }
-
-    fn damaged(path: &Path, why: impl fmt::Display) -> Unusable {
-        Unusable::Damaged(format!("{}: {why}", path.display()))
-    }
 }
 
 impl From<Unusable> for anyhow::Error {
@@ -137,7 +102,7 @@ impl Documents {
             let before = Placement::new(head.partitions, head.homes);
             let mut heirs = placement.heirs(before, head.home);
             if heirs.any(|heir| heir == home) {
-                read_into(&mut restored, path)?;
+                document::read_into(&mut restored, &mut buffered(path)?, path)?;
             }
         }
         let finished = restored.finish();
@@ -238,18 +203,14 @@ fn check_version(path: &Path) -> anyhow::Result<()> {
 
 /// Opens a file and reads its first block; the others follow.
 fn open(path: &Path) -> Result<(Head, BufReader<File>), Unusable> {
-    let failed = |error| Unusable::of(path, error);
-    let mut rest = BufReader::new(File::open(path).map_err(failed)?);
-    let mut preamble = [0; PREAMBLE_BYTES];
-    rest.read_exact(&mut preamble).map_err(failed)?;
-    let form = form_of(&preamble).map_err(|why| Unusable::damaged(path, why))?;
-    if form != FORM {
-        return Err(Unusable::damaged(path, "another version has written it"));
-    }
-    let mut block = Vec::new();
-    read_block(&mut rest, (path, 0), &mut block)?;
-    let head = Head::read(&block).map_err(|why| Unusable::damaged(path, why))?;
+    let mut rest = buffered(path)?;
+    let head = document::read_head(&mut rest, path)?;
     Ok((head, rest))
+}
+
+fn buffered(path: &Path) -> Result<BufReader<File>, Unusable> {
+    let file = File::open(path).map_err(|error| Unusable::of(path, error))?;
+    Ok(BufReader::new(file))
 }
 
 /// Reads a document to its end and verifies the checksum of every block. What the blocks say is not looked at. Returns its bytes.
@@ -259,52 +220,10 @@ fn open(path: &Path) -> Result<(Head, BufReader<File>), Unusable> {
 pub fn verify(path: &Path) -> Result<u64, Unusable> {
     let (_, mut rest) = open(path)?;
     let (mut number, mut block) = (1, Vec::new());
-    while read_block(&mut rest, (path, number), &mut block)? {
+    while document::read_block(&mut rest, (path, number), &mut block)? {
         number += 1;
     }
     let file = rest.into_inner().metadata();
     file.map(|it| it.len())
         .map_err(|error| Unusable::of(path, error))
-}
-
-fn read_into(restored: &mut Restored, path: &Path) -> Result<(), Unusable> {
-    let damaged = |why| Unusable::damaged(path, why);
-    let (head, mut rest) = open(path)?;
-    restored.begin(&head).map_err(damaged)?;
-    let mut block = Vec::new();
-    let mut number = 1;
-    while read_block(&mut rest, (path, number), &mut block)? {
-        restored.take(&block).map_err(damaged)?;
-        number += 1;
-    }
-    restored.end().map_err(damaged)
-}
-
-/// Reads the block of this number of the file at `path`. False at its end.
-fn read_block(
-    from: &mut impl Read,
-    (path, number): (&Path, u64),
-    block: &mut Vec<u8>,
-) -> Result<bool, Unusable> {
-    let failed = |error| Unusable::of(path, error);
-    block.clear();
-    let read = from
-        .by_ref()
-        .take(BLOCK_HEAD_BYTES as u64)
-        .read_to_end(block);
-    if read.map_err(failed)? == 0 {
-        return Ok(false);
-    }
-    let head = (&block[..]).try_into();
-    let head: [u8; BLOCK_HEAD_BYTES] =
-        head.map_err(|_| Unusable::damaged(path, "it is not whole"))?;
-    let damaged = |why| Unusable::damaged(path, why);
-    let bytes = block_bytes(&head).map_err(damaged)?;
-    block.clear();
-    let read = from.take(bytes as u64).read_to_end(block);
-    if read.map_err(failed)? < bytes {
-        return Err(Unusable::damaged(path, "it is not whole"));
-    }
-    check_block(&head, number, block).map_err(damaged)?;
-    Ok(true)
 }

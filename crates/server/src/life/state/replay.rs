@@ -12,7 +12,8 @@ use crore_broker::batch::Header;
 use crore_broker::{Now, Shard, ShardId, World};
 use crore_disk::{Damage, Directory, Found, Identity, Log, Options, Recovered};
 
-use super::load::{Documents, Unusable, restore};
+use super::load::{Documents, restore};
+use crate::life::checkpoint::document::Unusable;
 use crate::life::supervisor;
 
 /// Batches go to a home together, about so many bytes, and so many of these runs are read ahead of it.

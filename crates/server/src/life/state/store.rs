@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use crore_broker::snapshot::Head;
 use crore_broker::{Control, Report, Settled, Shard, ShardId, World};
 use crore_disk::End;
-use crore_net::{clock, memory};
 use futures_util::future::join_all;
 
 use super::files::{Base, Document, begin, discard_part, prepare, publish};
+use crate::life::checkpoint::document::head_now;
 use crate::life::shards::Shards;
 use crate::settings::state::State;
 
@@ -46,20 +46,6 @@ pub async fn store(
             let _ = discard_part(directory);
             Err(why)
         }
-    }
-}
-
-/// The head of the documents of this moment; that of the first home.
-pub fn head_now(world: &World) -> Head {
-    Head {
-        set: memory::random_u64(),
-        epoch: world.epoch,
-        seed: world.seed,
-        partitions: world.partitions,
-        homes: world.homes,
-        home: 0,
-        unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
-        wall_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
     }
 }
 
@@ -159,7 +145,7 @@ async fn write_home(
         if block.is_empty() {
             return document.end();
         }
-        if document.bytes + block.len() as u64 > bytes_max as u64 {
+        if document.bytes() + block.len() as u64 > bytes_max as u64 {
             return Err(format!(
                 "topics and sessions alone take more than state.bytes_max ({}); raise it",
                 state.bytes_max

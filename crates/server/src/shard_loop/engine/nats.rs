@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crore_broker::batch::Header;
 use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId, Placement};
-use crore_nats::{Append, Cluster, News, Status};
+use crore_nats::{Append, Cluster, News, Status, Store};
 use crore_net::Sender;
 
 use crate::shard_loop::letters::Letter;
@@ -25,13 +25,23 @@ pub enum Told {
 #[derive(Clone)]
 pub struct Member {
     cluster: Cluster,
+    store: Store,
     backlog: Backlog,
 }
 
 impl Member {
-    /// The log, and the backlog of what it has told.
-    pub fn new(cluster: Cluster, backlog: Backlog) -> Member {
-        Member { cluster, backlog }
+    /// The log, its checkpoints, and the backlog of what it has told.
+    pub fn new(cluster: Cluster, store: Store, backlog: Backlog) -> Member {
+        Member {
+            cluster,
+            store,
+            backlog,
+        }
+    }
+
+    /// The checkpoints of the log. Its calls wait, so that no shard may use it.
+    pub fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Takes batches.
@@ -176,7 +186,7 @@ impl crore_nats::Listener for Listener {
             } => {
                 let until = ((to + 1) << OFFSET_BITS) - 1;
                 if from > 1 {
-                    self.end(&format!("batches {from} to {to} of partition {partition} were purged before this node has read them; it begins anew"));
+                    self.end(&format!("batches {from} to {to} of partition {partition} were purged before this node has read them; it begins anew with checkpoints"));
                 }
                 self.tell(partition, Told::Lost(partition, until));
             }

@@ -1,0 +1,162 @@
+//! Nodes that begin with checkpoints of the partitions are as those that have read all of the log.
+
+use std::sync::Arc;
+
+use crore_broker::batch::Header;
+use crore_broker::snapshot::Head;
+use crore_broker::{OFFSET_BITS, Pace, Shadow, Shard, World};
+
+use crate::support::{NOW, Town};
+use crate::{Node, Nodes, PARTITIONS};
+
+/// The blocks of a document.
+type Document = Vec<Vec<u8>>;
+
+impl Nodes {
+    /// Documents of all partitions: what the log says up to so many batches, going on from documents of fewer.
+    fn documents(&self, former: &[Document], batches: std::ops::Range<usize>) -> Vec<Document> {
+        let of = crate::world(0);
+        let shadows = Shadow::world(&of);
+        let head = Head {
+            set: 1,
+            epoch: of.epoch,
+            seed: of.seed,
+            partitions: PARTITIONS,
+            homes: PARTITIONS,
+            home: 0,
+            unix_s: self.unix_s,
+            wall_s: 0,
+        };
+        let document = |partition: u16| {
+            let mut restored = Shadow::restored(&shadows, partition, NOW);
+            if let Some(former) = former.get(usize::from(partition)) {
+                read(&mut restored, former);
+            }
+            let mut shadow = Shadow::new(restored.finish().expect("a document"));
+            for (bytes, sequence, unix_s) in &self.log[batches.clone()] {
+                if Header::read(bytes).expect("a batch").partition == partition {
+                    let folded = shadow.fold_at(bytes, sequence << OFFSET_BITS, *unix_s);
+                    folded.expect("a batch");
+                }
+            }
+            let blocks = std::iter::from_fn(|| Some(shadow.save(&head)));
+            blocks.take_while(|block| !block.is_empty()).collect()
+        };
+        (0..PARTITIONS).map(document).collect()
+    }
+
+    /// A node joins with these documents, which contain so many batches.
+    fn join(&mut self, documents: &[Document], contained: usize) -> usize {
+        let world: Arc<World> = crate::world(self.all.len());
+        let shard = |id| {
+            let mut shard = Shard::new(id, world.clone(), NOW);
+            shard.set_pace(Pace::default());
+            if id < world.homes {
+                let new = crore_broker::Restored::new(world.clone(), id, NOW);
+                let mut restored = new.without_local_state();
+                for partition in world.placement().of_home(id) {
+                    read(&mut restored, &documents[usize::from(partition)]);
+                }
+                shard.adopt(restored.finish().expect("documents"));
+            }
+            shard
+        };
+        let town = Town::of((0..world.shards).map(shard).collect(), NOW);
+        self.all.push(Node {
+            town,
+            told: contained,
+            backlog: Default::default(),
+        });
+        let joined = self.all.len() - 1;
+        self.tell(&[joined]);
+        joined
+    }
+}
+
+fn read(into: &mut crore_broker::Restored, document: &Document) {
+    let head = Head::read(&document[0]).expect("a head");
+    into.begin(&head).expect("a document");
+    for block in &document[1..] {
+        into.take(block).expect("a block");
+    }
+}
+
+const KEY: &str = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
+
+#[test]
+fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() {
+    let mut nodes = Nodes::new(3);
+    let topics = ["a", "b", "c", "d", "e", "f"];
+    let write = |nodes: &mut Nodes, text: &str, of: &[usize]| {
+        for (n, topic) in topics.iter().enumerate() {
+            nodes.post(of[n % of.len()], topic, text);
+            nodes.run(of);
+        }
+    };
+    write(&mut nodes, "first", &[0, 1, 2]);
+    nodes.ask(1, "POST /pub/keyed", KEY, "once");
+    nodes.ask(1, "PUT /pub/made", "", "");
+    nodes.ask(2, "DELETE /pub/b", "", "");
+    nodes.run(&[0, 1, 2]);
+    let one = nodes.log.len();
+    let documents = nodes.documents(&[], 0..one);
+    // The steward dies with batches under way.
+    let held = nodes.post(0, "a", "held");
+    for _ in 0..9 {
+        nodes.second_of(&[1, 2]);
+    }
+    write(&mut nodes, "second", &[1, 2]);
+    let two = nodes.log.len();
+    let documents = nodes.documents(&documents, one..two);
+    nodes.store(&[0]);
+    nodes.tell(&[1, 2]);
+    write(&mut nodes, "third", &[1, 2]);
+    // A batch that stands there twice.
+    let double = nodes.log[two - 1].clone();
+    let partition = usize::from(Header::read(&double.0).expect("a batch").partition);
+    nodes.ends[partition] += 1;
+    let place = nodes.ends[partition];
+    nodes.log.push((double.0, place, nodes.unix_s));
+    nodes.tell(&[1, 2]);
+    let joined = nodes.join(&documents, two);
+    assert_eq!(nodes.digest(joined), nodes.digest(1));
+    assert_eq!(nodes.stewards(joined), nodes.stewards(1));
+    for topic in ["a", "c", "keyed"] {
+        let target = format!("sub/{topic}?since=oldest");
+        let readers = [1, joined].map(|n| nodes.events(n, &target, ""));
+        let got = nodes.got(1, readers[0]);
+        assert!(!got.is_empty());
+        assert_eq!(nodes.got(joined, readers[1]), got, "{topic}");
+    }
+    let again = nodes.ask(joined, "POST /pub/keyed", KEY, "once");
+    nodes.run(&[1, 2, joined]);
+    let text = nodes.text(joined, again).to_lowercase();
+    assert!(text.contains("idempotency-replayed"), "{text}");
+    // The dead node comes back, and what it had under way counts once.
+    nodes.tell(&[0]);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    assert!(matches!(nodes.status(0, held), Some(201 | 202)));
+    let reader = nodes.events(joined, "sub/a?since=oldest", "");
+    let got = nodes.got(joined, reader);
+    let data: Vec<&str> = got.iter().map(|(_, data)| &data[..]).collect();
+    assert_eq!(data, ["first", "second", "third", "held"]);
+    assert!((0..3).all(|n| nodes.digest(n) == nodes.digest(joined)));
+}
+
+#[test]
+fn stewards_that_died_before_the_checkpoints_are_found_dead() {
+    let mut nodes = Nodes::new(1);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    assert_eq!(nodes.stewards(0), [Some(1000); 4]);
+    let count = nodes.log.len();
+    let documents = nodes.documents(&[], 0..count);
+    let joined = nodes.join(&documents, count);
+    for _ in 0..12 {
+        nodes.second_of(&[joined]);
+    }
+    assert_eq!(nodes.stewards(joined), [Some(2000); 4]);
+}

@@ -1,0 +1,89 @@
+//! The bucket of the checkpoints: one that is missing is made, one that is there is checked.
+
+use async_nats::jetstream::object_store::{Config, ObjectStore};
+use async_nats::jetstream::stream::StorageType;
+use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
+
+use crate::error::{Error, chain, refused};
+use crate::settings::Settings;
+use crate::streams::Stream;
+
+/// The bucket, and the stream in which it stands.
+pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore, Stream), Error> {
+    let bucket = settings.bucket();
+    let name = format!("OBJ_{bucket}");
+    let what = format!("object store {bucket}");
+    match context.get_stream(&name).await {
+        Ok(stream) => check(&stream, &bucket, settings.replicas)?,
+        Err(error) => {
+            let missing = matches!(error.kind(), GetStreamErrorKind::JetStream(why)
+                if why.error_code() == ErrorCode::STREAM_NOT_FOUND);
+            if !missing {
+                return Err(refused(&what, settings.replicas, &error));
+            }
+            let config = Config {
+                description: Some(format!(
+                    "Checkpoints of the Crore cluster `{}`",
+                    settings.name
+                )),
+                storage: StorageType::File,
+                num_replicas: settings.replicas,
+                max_bytes: -1,
+                bucket: bucket.clone(),
+                ..Default::default()
+            };
+            let made = context.create_object_store(config).await;
+            made.map_err(|error| refused(&what, settings.replicas, &error))?;
+        }
+    }
+    let failed = |why: String| Error::passing(format!("{what}: {why}"));
+    let store = context.get_object_store(&bucket).await;
+    let store = store.map_err(|error| failed(chain(&error)))?;
+    let stream = context.get_stream(&name).await;
+    Ok((store, stream.map_err(|error| failed(chain(&error)))?))
+}
+
+/// Checks a bucket that was there: whatever it has, it must keep.
+fn check(stream: &Stream, bucket: &str, replicas: usize) -> Result<(), Error> {
+    let found = &stream.cached_info().config;
+    let name = &found.name;
+    let edit = format!("write `nats stream edit {name}`");
+    let rows = [
+        (
+            "num_replicas",
+            found.num_replicas.to_string(),
+            replicas.to_string(),
+            found.num_replicas == replicas,
+        ),
+        (
+            "storage",
+            format!("{:?}", found.storage),
+            "File".to_string(),
+            found.storage == StorageType::File,
+        ),
+        (
+            "max_age",
+            format!("{} s", found.max_age.as_secs()),
+            "0 (no limit)".to_string(),
+            found.max_age.is_zero(),
+        ),
+        (
+            "max_bytes",
+            found.max_bytes.to_string(),
+            "-1 (no limit)".to_string(),
+            found.max_bytes <= 0,
+        ),
+        (
+            "sealed",
+            found.sealed.to_string(),
+            "false".to_string(),
+            !found.sealed,
+        ),
+    ];
+    let Some((field, found, wanted, _)) = rows.into_iter().find(|(.., fits)| !fits) else {
+        return Ok(());
+    };
+    Err(Error::lasting(format!(
+        "object store {bucket}: {field} is {found}, and must be {wanted}; {edit}, or choose another cluster.name"
+    )))
+}

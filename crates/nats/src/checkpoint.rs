@@ -1,0 +1,101 @@
+//! A checkpoint as an object: its name and what stands beside its bytes.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+
+use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata};
+
+/// Bytes at the beginning of a batch that tell it from all others.
+const NAME_BYTES: usize = 32;
+/// Keys of an object's metadata.
+const CLUSTER: &str = "cluster";
+const EPOCH: &str = "epoch";
+const FORMAT: &str = "format";
+const BATCH: &str = "batch";
+
+/// A checkpoint that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The partition.
+    pub partition: u16,
+    /// The place of the last batch that it contains.
+    pub sequence: u64,
+    /// The epoch of the log at that time.
+    pub epoch: u32,
+    /// The format of its bytes.
+    pub format: u32,
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// When it was written, in seconds since 1970, by the clock of the node that did.
+    pub unix_s: u64,
+    /// The beginning of its last batch, in hexadecimal.
+    pub(crate) batch: String,
+    pub(crate) name: String,
+}
+
+impl fmt::Display for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "checkpoint {}", self.name)
+    }
+}
+
+/// A checkpoint to write.
+pub struct New<'a> {
+    /// The partition.
+    pub partition: u16,
+    /// The place of its last batch.
+    pub sequence: u64,
+    /// That batch.
+    pub batch: &'a [u8],
+    /// Who writes it: no two processes are the same writer.
+    pub writer: u64,
+    /// The format of its bytes.
+    pub format: u32,
+}
+
+impl Checkpoint {
+    /// What an object is; none if it is no checkpoint of the cluster with this number.
+    pub(crate) fn read(object: &ObjectInfo, id: u64) -> Option<Checkpoint> {
+        let of = |key: &str| object.metadata.get(key);
+        let mut parts = object.name.split('/');
+        let (partition, sequence) = (parts.next()?, parts.next()?);
+        let is_ours = *of(CLUSTER)? == format!("{id:016x}");
+        let modified = object.modified.map_or(0, |at| at.unix_timestamp());
+        is_ours.then_some(Checkpoint {
+            partition: partition.parse().ok()?,
+            sequence: sequence.parse().ok()?,
+            epoch: of(EPOCH)?.parse().ok()?,
+            format: of(FORMAT)?.parse().ok()?,
+            bytes: object.size as u64,
+            unix_s: u64::try_from(modified).unwrap_or(0),
+            batch: of(BATCH)?.clone(),
+            name: object.name.clone(),
+        })
+    }
+}
+
+impl New<'_> {
+    /// The object of it.
+    pub(crate) fn metadata(&self, id: u64, epoch: u32) -> ObjectMetadata {
+        let metadata = [
+            (CLUSTER, format!("{id:016x}")),
+            (EPOCH, epoch.to_string()),
+            (FORMAT, self.format.to_string()),
+            (BATCH, name_of(self.batch)),
+        ];
+        ObjectMetadata {
+            name: format!("{}/{}/{:016x}", self.partition, self.sequence, self.writer),
+            metadata: HashMap::from(metadata.map(|(key, value)| (key.to_string(), value))),
+            ..ObjectMetadata::default()
+        }
+    }
+}
+
+/// The beginning of a batch, in hexadecimal.
+pub(crate) fn name_of(batch: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in batch.iter().take(NAME_BYTES) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

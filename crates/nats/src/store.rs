@@ -1,0 +1,319 @@
+//! Checkpoints of partitions: objects that say what a fold of a partition's batches up to one of them has come to.
+//!
+//! Invariants: an object is there as a whole or not at all, and never changes; two that are written at once have two names, and each is as
+//! good as the other, since all say the same of the same batches. A checkpoint names the batch that it ends with, so that one of a log that has gone
+//! back since is not taken for one of this log. What is removed is only what newer ones make needless.
+//!
+//! Deliberately not here: what the bytes say, and who writes them when.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use async_nats::jetstream::object_store::{ObjectInfo, ObjectStore};
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, State};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use futures_util::StreamExt as _;
+use tokio::time::timeout;
+
+use crate::checkpoint::{Checkpoint, New, name_of};
+use crate::driver::Driver;
+use crate::error::{Error, chain};
+use crate::shared::Shared;
+use crate::streams::{self, Stream};
+use crate::transfer::{Batches, Download, PATIENCE, Upload};
+
+/// Chunks without an object are those of a writer that has died when they are so old.
+const ORPHAN_S: i64 = 600;
+/// The checkpoints of a cluster, and the log that they are of. All calls wait.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    driver: Driver,
+    bucket: ObjectStore,
+    name: String,
+    /// The stream of the bucket.
+    objects: Stream,
+    streams: Vec<Stream>,
+    id: u64,
+    epoch: u32,
+    shared: Arc<Shared>,
+}
+
+impl Store {
+    pub(crate) fn new(
+        driver: Driver,
+        (name, bucket, objects): (String, ObjectStore, Stream),
+        streams: Vec<Stream>,
+        (id, epoch): (u64, u32),
+        shared: Arc<Shared>,
+    ) -> Store {
+        Store(Arc::new(Inner {
+            driver,
+            bucket,
+            name,
+            objects,
+            streams,
+            id,
+            epoch,
+            shared,
+        }))
+    }
+
+    /// Waits for an answer of NATS.
+    fn wait<T>(
+        &self,
+        what: &str,
+        answer: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, Error> {
+        let limited = async { timeout(PATIENCE, answer).await };
+        let answered = self.0.driver.block_on(limited);
+        let answered = answered.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
+        answered.map_err(|why| Error::passing(format!("{what}: {why}")))
+    }
+
+    fn stream(&self, partition: u16) -> &Stream {
+        &self.0.streams[usize::from(partition)]
+    }
+
+    /// All checkpoints of this cluster, the newest of each partition first. What this node knows of the newest ones is brought up to date.
+    ///
+    /// # Errors
+    /// When NATS does not say.
+    pub fn all(&self) -> Result<Vec<Checkpoint>, Error> {
+        let objects = self.objects()?;
+        let ours = objects.iter().filter_map(|object| self.read_info(object));
+        let mut all: Vec<Checkpoint> = ours.collect();
+        let order = |it: &Checkpoint| (it.partition, std::cmp::Reverse(it.sequence));
+        all.sort_by(|a, b| order(a).cmp(&order(b)).then(a.name.cmp(&b.name)));
+        for (number, partition) in (0..).zip(self.0.shared.partitions()) {
+            let of = |it: &&Checkpoint| it.partition == number && it.epoch == self.0.epoch;
+            let newest = all.iter().find(of);
+            let mut told = partition.told.lock().expect("no holder panics");
+            let known = told
+                .checkpoint
+                .as_ref()
+                .map_or(partition.after, |it| it.sequence);
+            if newest.is_some_and(|it| it.sequence > known) {
+                // Another node has made it; how much of what was read stands behind it is not known.
+                let read_bytes = partition.read_bytes.load(Relaxed);
+                partition.checkpoint_bytes.store(read_bytes, Relaxed);
+            }
+            told.checkpoint = newest.cloned();
+        }
+        Ok(all)
+    }
+
+    fn objects(&self) -> Result<Vec<ObjectInfo>, Error> {
+        self.wait("the list of checkpoints", async {
+            let list = self.0.bucket.list().await;
+            let mut list = list.map_err(|error| chain(&error))?;
+            let mut found = Vec::new();
+            while let Some(object) = list.next().await {
+                found.push(object.map_err(|error| chain(&error))?);
+            }
+            Ok(found)
+        })
+    }
+
+    fn read_info(&self, object: &ObjectInfo) -> Option<Checkpoint> {
+        Checkpoint::read(object, self.0.id)
+    }
+
+    fn state(&self, partition: u16) -> Result<State, Error> {
+        let stream = self.stream(partition);
+        self.wait("the state of the log", async {
+            let info = stream.get_info().await;
+            info.map(|it| it.state).map_err(|error| chain(&error))
+        })
+    }
+
+    /// The place of the first batch that the log of a partition has.
+    ///
+    /// # Errors
+    /// When NATS does not say.
+    pub fn first(&self, partition: u16) -> Result<u64, Error> {
+        Ok(self.state(partition)?.first_sequence.max(1))
+    }
+
+    /// Why the log cannot be read on from a checkpoint, if it cannot.
+    ///
+    /// # Errors
+    /// When NATS does not say.
+    pub fn misfit(&self, of: &Checkpoint) -> Result<Option<String>, Error> {
+        let State {
+            first_sequence: first,
+            last_sequence: last,
+            ..
+        } = self.state(of.partition)?;
+        if of.sequence > last {
+            return Ok(Some(format!("the log ends with batch {last}")));
+        }
+        if of.sequence + 1 < first {
+            let why = format!("the log begins with batch {first}, and what was between is gone");
+            return Ok(Some(why));
+        }
+        if of.sequence < first {
+            let is_other = of.epoch != self.0.epoch;
+            let why = "the log has gone back since, and its last batch is gone";
+            return Ok(is_other.then(|| why.to_string()));
+        }
+        let stream = self.stream(of.partition);
+        let batch = self.wait("the last batch of a checkpoint", async {
+            match stream.get_raw_message(of.sequence).await {
+                Ok(message) => Ok(Some(name_of(&message.payload))),
+                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+                Err(error) => Err(chain(&error)),
+            }
+        })?;
+        let is_same = batch.is_some_and(|it| it == of.batch);
+        Ok((!is_same)
+            .then(|| "the log has gone back since: it has another batch there".to_string()))
+    }
+
+    /// Reads a checkpoint.
+    ///
+    /// # Errors
+    /// When NATS does not give it; of the kind `InvalidData` when not all of it is there.
+    pub fn read(&self, of: &Checkpoint) -> io::Result<Download> {
+        let failed = |error: Error| io::Error::other(error.to_string());
+        let object = self.wait("it cannot be read", async {
+            let object = self.0.bucket.get(&of.name).await;
+            object.map_err(|error| chain(&error))
+        });
+        let object = object.map_err(failed)?;
+        let subject = format!("$O.{}.C.{}", self.0.name, object.info.nuid);
+        let count = self.wait("its chunks", async {
+            let subjects = self.0.objects.info_with_subjects(&subject).await;
+            let mut subjects = subjects.map_err(|error| chain(&error))?;
+            match subjects.next().await {
+                Some(Ok((_, count))) => Ok(count),
+                Some(Err(error)) => Err(chain(&error)),
+                None => Ok(0),
+            }
+        });
+        let (count, chunks) = (count.map_err(failed)?, object.info.chunks);
+        if count != chunks {
+            let why = format!("it has {count} of its {chunks} chunks");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(Download::new(self.0.driver.clone(), object))
+    }
+
+    /// Writes a checkpoint.
+    pub fn write(&self, new: &New<'_>) -> Upload {
+        let of = new.metadata(self.0.id, self.0.epoch);
+        Upload::new(self.0.driver.clone(), self.0.bucket.clone(), of)
+    }
+
+    /// The batches of a partition at these places.
+    ///
+    /// # Errors
+    /// When NATS does not give them.
+    pub fn batches(
+        &self,
+        partition: u16,
+        places: std::ops::RangeInclusive<u64>,
+    ) -> Result<Batches, Error> {
+        let consumer = streams::consume(self.stream(partition), *places.start());
+        let messages = self.wait("the batches behind a checkpoint", consumer)?;
+        Ok(Batches::new(self.0.driver.clone(), messages, places))
+    }
+
+    /// The place of the last batch of a partition that this node has read, and the bytes of all that it has read.
+    pub fn is_read(&self, partition: u16) -> (u64, u64) {
+        let of = &self.0.shared.partitions()[usize::from(partition)];
+        let read_bytes = of.read_bytes.load(Relaxed);
+        (of.next.load(Relaxed).saturating_sub(1), read_bytes)
+    }
+
+    /// This node has made a checkpoint of a partition when it had read so many bytes.
+    pub fn was_made(&self, partition: u16, read_bytes: u64) {
+        let of = &self.0.shared.partitions()[usize::from(partition)];
+        of.checkpoint_bytes.store(read_bytes, Relaxed);
+    }
+
+    /// First its name, so that nobody begins to read it.
+    fn remove_object(&self, object: &ObjectInfo) -> Result<(), Error> {
+        let bucket = &self.0.name;
+        self.purge_object(&format!("$O.{bucket}.M.{}", URL_SAFE.encode(&object.name)))?;
+        self.purge_object(&format!("$O.{bucket}.C.{}", object.nuid))
+    }
+
+    fn purge_object(&self, subject: &str) -> Result<(), Error> {
+        self.wait("an old checkpoint", async {
+            let purged = self.0.objects.purge().filter(subject).await;
+            purged.map(drop).map_err(|error| chain(&error))
+        })
+    }
+
+    /// Removes these checkpoints, those of a cluster that had this name before, and what writers have left that died.
+    ///
+    /// # Errors
+    /// When NATS does not.
+    pub fn tidy(&self, needless: &[Checkpoint]) -> Result<(), Error> {
+        let objects = self.objects()?;
+        let is_needless = |object: &&ObjectInfo| {
+            let is_ours = self.read_info(object).is_some();
+            !is_ours || needless.iter().any(|it| it.name == object.name)
+        };
+        for object in objects.iter().filter(is_needless) {
+            self.remove_object(object)?;
+        }
+        let what = "chunks without an object";
+        let subjects = self.wait(what, async {
+            let filter = format!("$O.{}.C.*", self.0.name);
+            let subjects = self.0.objects.info_with_subjects(filter).await;
+            let mut subjects = subjects.map_err(|error| chain(&error))?;
+            let now = subjects.info.state.last_timestamp;
+            let mut found = Vec::new();
+            while let Some(subject) = subjects.next().await {
+                found.push(subject.map_err(|error| chain(&error))?.0);
+            }
+            Ok((found, now))
+        })?;
+        let (subjects, now) = subjects;
+        let is_known = |subject: &&String| {
+            let mut known = objects.iter();
+            known.any(|it| subject.ends_with(&format!(".{}", it.nuid)))
+        };
+        for subject in subjects.iter().filter(|it| !is_known(it)) {
+            let last = self.wait(what, async {
+                let last = self
+                    .0
+                    .objects
+                    .get_last_raw_message_by_subject(subject)
+                    .await;
+                last.map_err(|error| chain(&error))
+            })?;
+            if now.unix_timestamp() - last.time.unix_timestamp() > ORPHAN_S {
+                self.purge_object(subject)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Purges the batches of a partition before this place.
+    ///
+    /// # Errors
+    /// When NATS does not.
+    pub fn purge(&self, partition: u16, before: u64) -> Result<(), Error> {
+        self.wait("a purge", async {
+            let purged = self.stream(partition).purge().sequence(before).await;
+            purged.map(drop).map_err(|error| chain(&error))
+        })
+    }
+
+    /// The place before which the log of a partition has more than so many bytes: about, as if all batches were alike.
+    ///
+    /// # Errors
+    /// When NATS does not say.
+    pub fn place_of_bytes(&self, partition: u16, most: u64) -> Result<u64, Error> {
+        let state = self.state(partition)?;
+        let each = (state.bytes / state.messages.max(1)).max(1);
+        let needless = state.bytes.saturating_sub(most) / each;
+        Ok(state.first_sequence + needless)
+    }
+}

@@ -1,0 +1,225 @@
+//! Checkpoints on their way: an object that is read, one that is written, and the batches behind one. For threads that wait; each wait
+//! has an end.
+
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull;
+use async_nats::jetstream::object_store::{Object, ObjectMetadata, ObjectStore};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::driver::Driver;
+use crate::error::{Error, chain};
+
+/// How long nothing may come.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a chunk: a message of NATS may have more, and each is synced before the next one is sent.
+pub const CHUNK_BYTES: usize = 512 << 10;
+/// Chunks that wait to be sent.
+const CHUNKS_AHEAD: usize = 4;
+
+/// An object that is read. One that is not what was written ends with an error of the kind `InvalidData`.
+pub struct Download {
+    driver: Driver,
+    object: Object,
+}
+
+impl Download {
+    pub(crate) fn new(driver: Driver, object: Object) -> Download {
+        Download { driver, object }
+    }
+}
+
+impl Read for Download {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let object = &mut self.object;
+        let read = async { timeout(PATIENCE, object.read(into)).await };
+        // What was removed sends nothing.
+        self.driver
+            .block_on(read)
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+enum Piece {
+    Chunk(Bytes),
+    /// The object is whole.
+    End,
+}
+
+/// An object that is written. It is there when [`end`](Upload::end) returns, as a whole; one that is dropped before never is.
+pub struct Upload {
+    driver: Driver,
+    chunk: Vec<u8>,
+    pieces: mpsc::Sender<Piece>,
+    put: JoinHandle<Result<(), String>>,
+}
+
+impl Upload {
+    pub(crate) fn new(driver: Driver, bucket: ObjectStore, of: ObjectMetadata) -> Upload {
+        let (pieces, come) = mpsc::channel(CHUNKS_AHEAD);
+        let mut pieces_in = Pieces {
+            come,
+            rest: Bytes::new(),
+            ended: false,
+        };
+        let of = ObjectMetadata {
+            chunk_size: Some(CHUNK_BYTES),
+            ..of
+        };
+        let put = async move {
+            let put = bucket.put(of, &mut pieces_in).await;
+            put.map(drop).map_err(|error| chain(&error))
+        };
+        Upload {
+            put: driver.spawn(put),
+            driver,
+            chunk: Vec::with_capacity(CHUNK_BYTES),
+            pieces,
+        }
+    }
+
+    fn send(&mut self, piece: Piece) -> io::Result<()> {
+        let sent = self.pieces.blocking_send(piece);
+        // Why it ended is told at the end.
+        sent.map_err(|_| io::Error::other("NATS takes no more of it"))
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn end(mut self) -> Result<(), Error> {
+        let written = self.flush().and_then(|()| self.send(Piece::End));
+        let Upload {
+            driver,
+            pieces,
+            put,
+            ..
+        } = self;
+        drop(pieces);
+        let done = driver.block_on(async { put.await });
+        let failed = |why: String| Error::passing(format!("a checkpoint: {why}"));
+        done.map_err(|error| failed(error.to_string()))?
+            .map_err(failed)?;
+        written.map_err(|error| failed(error.to_string()))
+    }
+}
+
+impl Write for Upload {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = CHUNK_BYTES - self.chunk.len();
+        let some = &bytes[..bytes.len().min(room)];
+        self.chunk.extend_from_slice(some);
+        if self.chunk.len() == CHUNK_BYTES {
+            self.flush()?;
+        }
+        Ok(some.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let next = Vec::with_capacity(CHUNK_BYTES);
+        let chunk = std::mem::replace(&mut self.chunk, next);
+        self.send(Piece::Chunk(chunk.into()))
+    }
+}
+
+/// The pieces of an object as they come.
+struct Pieces {
+    come: mpsc::Receiver<Piece>,
+    rest: Bytes,
+    ended: bool,
+}
+
+impl AsyncRead for Pieces {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.rest.is_empty() && !self.ended {
+            match ready!(self.come.poll_recv(context)) {
+                Some(Piece::Chunk(chunk)) => self.rest = chunk,
+                Some(Piece::End) => self.ended = true,
+                None => return Poll::Ready(Err(io::Error::other("it was given up"))),
+            }
+        }
+        let most = self.rest.len().min(into.remaining());
+        into.put_slice(&self.rest.split_to(most));
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Batches of a partition, in the order of the log.
+pub struct Batches {
+    driver: Driver,
+    messages: pull::Stream,
+    next: u64,
+    to: u64,
+}
+
+/// A batch as it stands in the log.
+pub struct Stored {
+    /// Its place.
+    pub sequence: u64,
+    /// When the log stored it, by the clock of NATS.
+    pub unix_s: u32,
+    /// The batch.
+    pub bytes: Bytes,
+}
+
+impl Batches {
+    pub(crate) fn new(
+        driver: Driver,
+        messages: pull::Stream,
+        places: std::ops::RangeInclusive<u64>,
+    ) -> Batches {
+        Batches {
+            driver,
+            messages,
+            next: *places.start(),
+            to: *places.end(),
+        }
+    }
+
+    /// The next one; none behind the last.
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub fn next(&mut self) -> Result<Option<Stored>, Error> {
+        if self.next > self.to {
+            return Ok(None);
+        }
+        let messages = &mut self.messages;
+        let come = async { timeout(PATIENCE, messages.next()).await };
+        let place = self.next;
+        let failed = |why: &str| Error::passing(format!("batch {place} does not come: {why}"));
+        let message = match self.driver.block_on(come) {
+            Ok(Some(Ok(message))) => message,
+            Ok(Some(Err(error))) => return Err(failed(&chain(&error))),
+            Ok(None) => return Err(failed("the consumer has ended")),
+            Err(_) => return Err(failed("NATS does not answer")),
+        };
+        let info = message.info().map_err(|error| failed(&error.to_string()))?;
+        if info.stream_sequence != place {
+            return Err(failed(&format!("batch {} comes", info.stream_sequence)));
+        }
+        let unix_s = u32::try_from(info.published.unix_timestamp()).unwrap_or(0);
+        self.next += 1;
+        Ok(Some(Stored {
+            sequence: place,
+            unix_s,
+            bytes: message.message.payload,
+        }))
+    }
+}

@@ -1,0 +1,98 @@
+//! What tests do to the streams and objects of a cluster behind the nodes' backs.
+
+#![allow(dead_code, reason = "no test program needs all of it")]
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata};
+use futures_util::StreamExt as _;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::servers::Servers;
+
+pub struct JetStream {
+    runtime: Runtime,
+    context: Context,
+}
+
+impl JetStream {
+    pub fn of(servers: &Servers) -> JetStream {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let context = runtime.block_on(async {
+            let client = async_nats::connect(servers.urls()).await.expect("a client");
+            async_nats::jetstream::new(client)
+        });
+        JetStream { runtime, context }
+    }
+
+    /// The first place that the log of a partition has.
+    pub fn first(&self, partition: u64) -> u64 {
+        self.runtime.block_on(async {
+            let name = format!("CRORE_TEST_{partition}");
+            let mut stream = self.context.get_stream(name).await.expect("the log");
+            stream.info().await.expect("its state").state.first_sequence
+        })
+    }
+
+    /// Purges the log of a partition before this place.
+    pub fn purge(&self, partition: u64, before: u64) {
+        self.runtime.block_on(async {
+            let name = format!("CRORE_TEST_{partition}");
+            let stream = self.context.get_stream(name).await.expect("the log");
+            let purge = stream.purge().sequence(before);
+            purge.await.expect("it is purged");
+        });
+    }
+
+    /// The checkpoints of a partition, the newest first.
+    pub fn checkpoints(&self, partition: u64) -> Vec<ObjectInfo> {
+        let mut found: Vec<ObjectInfo> = self.runtime.block_on(async {
+            let bucket = self.context.get_object_store("CRORE_TEST").await;
+            let bucket = bucket.expect("the bucket");
+            let list = bucket.list().await.expect("a list");
+            list.map(|object| object.expect("an object"))
+                .collect()
+                .await
+        });
+        found.retain(|it| it.name.starts_with(&format!("{partition}/")));
+        found.sort_by_key(|it| std::cmp::Reverse(sequence(it)));
+        found
+    }
+
+    /// Removes the last chunk of an object.
+    pub fn damage(&self, object: &ObjectInfo) {
+        self.runtime.block_on(async {
+            let stream = self.context.get_stream("OBJ_CRORE_TEST").await;
+            let stream = stream.expect("the bucket");
+            let subject = format!("$O.CRORE_TEST.C.{}", object.nuid);
+            let chunk = stream.get_last_raw_message_by_subject(&subject).await;
+            let place = chunk.expect("a chunk").sequence;
+            stream.delete_message(place).await.expect("it is gone");
+        });
+    }
+
+    /// Has other bytes in the place of an object.
+    pub fn replace(&self, object: &ObjectInfo, mut bytes: &[u8]) {
+        self.runtime.block_on(async {
+            let bucket = self.context.get_object_store("CRORE_TEST").await;
+            let of = ObjectMetadata::from(object.clone());
+            let put = bucket.expect("the bucket").put(of, &mut bytes).await;
+            put.expect("it is there");
+        });
+    }
+
+    /// Chunks of an object that was never ended.
+    pub fn leave_chunks(&self) {
+        self.runtime.block_on(async {
+            let subject = "$O.CRORE_TEST.C.ofOneThatDied";
+            let sent = self.context.publish(subject, vec![7; 1000].into()).await;
+            sent.expect("it is sent").await.expect("it is stored");
+        });
+    }
+}
+
+/// The last batch that a checkpoint contains.
+pub fn sequence(object: &ObjectInfo) -> u64 {
+    let number = object.name.split('/').nth(1);
+    number.and_then(|it| it.parse().ok()).expect("a place")
+}

@@ -1,0 +1,138 @@
+//! Checkpoints: objects that are there as a whole or not at all, and those that do not go with the log.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+
+use crore_nats::{Checkpoint, New, Store};
+
+use crate::jetstream::JetStream;
+use crate::node::{Node, numbers, settings};
+use crate::servers::{Servers, until};
+
+/// A client beside the node.
+fn beside<T>(servers: &Servers, act: impl AsyncFnOnce(async_nats::jetstream::Context) -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let client = async_nats::connect(servers.urls()).await.expect("a client");
+        act(async_nats::jetstream::new(client)).await
+    })
+}
+
+fn new(partition: u16, sequence: u64, batch: &[u8]) -> New<'_> {
+    New {
+        partition,
+        sequence,
+        batch,
+        writer: 9,
+        format: 1,
+    }
+}
+
+/// Writes a checkpoint that ends with this batch, the number `at` of those that the node has read.
+fn write(node: &Node, partition: u16, at: usize, bytes: &[u8]) {
+    let (sequence, batch) = node.log().batches[&partition][at].clone();
+    let mut upload = node.store.write(&new(partition, sequence, &batch));
+    upload.write_all(bytes).expect("it is taken");
+    upload.end().expect("it is there");
+}
+
+fn bytes(store: &Store, of: &Checkpoint) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    store.read(of)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[test]
+fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
+    let Some(servers) = Servers::start(3) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    node.write(1, 1..=20);
+    let text: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 7) as u8).collect();
+    write(&node, 2, 9, &text);
+    write(&node, 2, 4, b"older");
+    // One that is given up is never there.
+    let mut upload = node.store.write(&new(1, 3, b"x"));
+    upload.write_all(&text).expect("it is taken");
+    drop(upload);
+    let all = node.store.all().expect("checkpoints");
+    let shown: Vec<_> = all.iter().map(|it| (it.partition, it.bytes)).collect();
+    assert_eq!(shown, [(2, 3_000_000), (2, 5)]);
+    assert_eq!(bytes(&node.store, &all[0]).expect("its bytes"), text);
+    assert_eq!(node.store.misfit(&all[0]).expect("an answer"), None);
+    let sequence = all[0].sequence;
+    let last = *node.places(2).last().expect("a batch");
+    let mut batches = node.store.batches(2, sequence + 1..=last).expect("batches");
+    let mut behind = Vec::new();
+    while let Some(stored) = batches.next().expect("a batch") {
+        behind.push((stored.sequence, stored.bytes.to_vec()));
+    }
+    assert_eq!(behind, node.log().batches[&2][10..]);
+    // Another node sees them.
+    let late = Node::start(&servers);
+    assert_eq!(late.store.all().expect("checkpoints"), all);
+    late.store.tidy(&all[1..]).expect("one goes");
+    assert_eq!(node.store.all().expect("checkpoints"), all[..1]);
+    assert_eq!(bytes(&node.store, &all[0]).expect("its bytes"), text);
+}
+
+#[test]
+fn a_checkpoint_that_has_lost_a_chunk_is_damaged() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    node.write(1, 1..=3);
+    let jetstream = JetStream::of(&servers);
+    for (at, size) in [(0, 10), (1, 2_000_000)] {
+        write(&node, 0, at, &vec![7; size]);
+        let all = node.store.all().expect("checkpoints");
+        let newest = jetstream.checkpoints(0).remove(0);
+        jetstream.damage(&newest);
+        let error = bytes(&node.store, &all[0]).expect_err("it is damaged");
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    node.write(1, 1..=20);
+    write(&node, 0, 9, b"of the first log");
+    write(&node, 1, 9, b"of a log that stays");
+    let numbers = numbers();
+    let all = node.store.all().expect("checkpoints");
+    beside(&servers, async |context| {
+        let stream = context
+            .get_stream("CRORE_TEST_0")
+            .await
+            .expect("it is there");
+        let config = stream.cached_info().config.clone();
+        context
+            .delete_stream("CRORE_TEST_0")
+            .await
+            .expect("it goes");
+        context.create_stream(config).await.expect("it is made");
+    });
+    until("the news", || node.log().rewound.is_some());
+    let connected = crore_nats::connect(settings(&servers)).expect("a connection");
+    let renewed = connected.numbers(numbers).expect("numbers");
+    let streams = connected.streams(renewed).expect("streams");
+    let store = connected.store(&streams, renewed).expect("a store");
+    assert_eq!(store.all().expect("checkpoints"), all);
+    let misfit = |at: usize| store.misfit(&all[at]).expect("an answer");
+    assert!(misfit(0).expect("a reason").contains("ends with batch 0"));
+    assert_eq!(misfit(1), None);
+    // Other batches at the same places.
+    let other = Node::start(&servers);
+    other.write(2, 1..=20);
+    assert!(misfit(0).expect("a reason").contains("another batch"));
+    other.store.purge(0, 15).expect("it is purged");
+    assert!(misfit(0).expect("a reason").contains("begins with"));
+    assert_eq!(other.store.first(0).expect("a place"), 15);
+}

@@ -1,0 +1,176 @@
+//! A document: what a home says of its partitions, block by block, each with its checksum. On disk it is a file, in a cluster an object.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crore_broker::snapshot::{
+    BLOCK_HEAD_BYTES, FORM, Head, PREAMBLE_BYTES, block_bytes, check_block, form_of, preamble, seal,
+};
+use crore_broker::{Restored, World};
+use crore_net::{clock, memory};
+
+/// Why a document cannot be used.
+#[derive(Debug)]
+pub enum Unusable {
+    /// It is not what was written.
+    Damaged(String),
+    /// Whoever keeps it does not give it, and may do so another time.
+    Unreadable(PathBuf, io::Error),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unusable::Damaged(why) => f.write_str(why),
+            Unusable::Unreadable(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl Unusable {
+    /// Of the document with this name.
+    pub fn of(name: &Path, error: io::Error) -> Unusable {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Unusable::damaged(name, "it is not whole"),
+            io::ErrorKind::NotADirectory | io::ErrorKind::InvalidData => {
+                Unusable::damaged(name, error)
+            }
+            _ => Unusable::Unreadable(name.to_path_buf(), error),
+        }
+    }
+
+    /// It is not what was written.
+    pub fn damaged(name: &Path, why: impl fmt::Display) -> Unusable {
+        Unusable::Damaged(format!("{}: {why}", name.display()))
+    }
+}
+
+/// The head of the documents of this moment; that of the first home.
+pub fn head_now(world: &World) -> Head {
+    Head {
+        set: memory::random_u64(),
+        epoch: world.epoch,
+        seed: world.seed,
+        partitions: world.partitions,
+        homes: world.homes,
+        home: 0,
+        unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
+        wall_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
+    }
+}
+
+/// Writes a document.
+pub struct Blocks<W> {
+    out: W,
+    count: u64,
+    /// Bytes of its blocks.
+    pub bytes: u64,
+}
+
+impl<W: Write> Blocks<W> {
+    /// Begins it.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn begin(mut out: W) -> io::Result<Blocks<W>> {
+        out.write_all(&preamble())?;
+        Ok(Blocks {
+            out,
+            count: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Writes the next block.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn block(&mut self, block: &[u8]) -> io::Result<()> {
+        let head = seal(self.count, block);
+        self.count += 1;
+        self.bytes += block.len() as u64;
+        self.out.write_all(&head)?;
+        self.out.write_all(block)
+    }
+
+    /// The writer.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    /// Behind the last block.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+}
+
+/// Reads the beginning of a document.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn read_head(from: &mut impl Read, name: &Path) -> Result<Head, Unusable> {
+    let mut preamble = [0; PREAMBLE_BYTES];
+    let read = from.read_exact(&mut preamble);
+    read.map_err(|error| Unusable::of(name, error))?;
+    let form = form_of(&preamble).map_err(|why| Unusable::damaged(name, why))?;
+    if form != FORM {
+        return Err(Unusable::damaged(name, "another version has written it"));
+    }
+    let mut block = Vec::new();
+    read_block(from, (name, 0), &mut block)?;
+    Head::read(&block).map_err(|why| Unusable::damaged(name, why))
+}
+
+/// Reads a document into a home.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn read_into(
+    restored: &mut Restored,
+    from: &mut impl Read,
+    name: &Path,
+) -> Result<(), Unusable> {
+    let damaged = |why| Unusable::damaged(name, why);
+    let head = read_head(from, name)?;
+    restored.begin(&head).map_err(damaged)?;
+    let mut block = Vec::new();
+    let mut number = 1;
+    while read_block(from, (name, number), &mut block)? {
+        restored.take(&block).map_err(damaged)?;
+        number += 1;
+    }
+    restored.end().map_err(damaged)
+}
+
+/// Reads the block of this number. False at the end.
+///
+/// # Errors
+/// Why the document cannot be used.
+pub fn read_block(
+    from: &mut impl Read,
+    (name, number): (&Path, u64),
+    block: &mut Vec<u8>,
+) -> Result<bool, Unusable> {
+    let failed = |error| Unusable::of(name, error);
+    block.clear();
+    let read = from
+        .by_ref()
+        .take(BLOCK_HEAD_BYTES as u64)
+        .read_to_end(block);
+    if read.map_err(failed)? == 0 {
+        return Ok(false);
+    }
+    let head = (&block[..]).try_into();
+    let head: [u8; BLOCK_HEAD_BYTES] =
+        head.map_err(|_| Unusable::damaged(name, "it is not whole"))?;
+    let damaged = |why| Unusable::damaged(name, why);
+    let bytes = block_bytes(&head).map_err(damaged)?;
+    block.clear();
+    let read = from.take(bytes as u64).read_to_end(block);
+    if read.map_err(failed)? < bytes {
+        return Err(Unusable::damaged(name, "it is not whole"));
+    }
+    check_block(&head, number, block).map_err(damaged)?;
+    Ok(true)
+}

@@ -1,0 +1,357 @@
+//! Checkpoints of a cluster: the steward of a partition folds its former checkpoint and the batches behind it into the next one, which goes into the
+//! object store in NATS. Nodes that join begin with the newest ones.
+//!
+//! Invariants: a checkpoint says what the log says, whoever writes it, so that two stewards at once do no harm. Two of each partition are kept;
+//! the log is purged no further than up to the older one, so that a newest one that is damaged loses nothing.
+
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use crore_broker::batch::Header;
+use crore_broker::snapshot::FORM;
+use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Report, Restored, Shadow, World};
+use crore_nats::{Checkpoint, New, PartitionStatus, Store};
+use crore_net::clock;
+
+use super::document::{self, Blocks, Unusable, head_now};
+use super::{Checkpoints, FAILED_AGAIN, Failed, Folding, Progress};
+use crate::life::shards::Shards;
+use crate::settings::cluster::Cluster as Settings;
+use crate::shard_loop::Member;
+
+/// Checkpoints that are kept of each partition.
+const KEPT: usize = 2;
+/// How often it is looked which checkpoints there are.
+const LIST_AGAIN: Duration = Duration::from_secs(10);
+/// A checkpoint is at most so old where anything stands behind it: a joining node reads little, also of a partition that is seldom written to.
+const AGE_MAX_S: u64 = 6 * 3600;
+/// A part of the log's history that must not stand behind a checkpoint: another one is written long before its batches run out.
+const OF_HISTORY: u64 = 4;
+/// More than this many times what is due is a problem.
+const LATE: u64 = 4;
+/// Bytes of an object that are read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// The node that checkpoints are made by.
+pub struct Server {
+    pub settings: Settings,
+    pub shards: Shards,
+    pub member: Member,
+    /// The state that its shards share now.
+    pub world: Box<dyn Fn() -> Arc<World> + Send>,
+    /// Where the figures go.
+    pub progress: Arc<Progress>,
+}
+
+/// Starts the thread. To be called on the control thread.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start(server: Server) -> std::io::Result<Checkpoints> {
+    Checkpoints::start(server.shards.clone(), move |folding| {
+        Maker { server, folding }.run();
+    })
+}
+
+/// When a checkpoint of a partition is due.
+#[derive(Clone, Copy)]
+pub struct Due {
+    /// With so many bytes behind the former one.
+    bytes: u64,
+    age_s: u64,
+}
+
+impl Due {
+    /// By these settings, of one of so many partitions.
+    pub fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Due {
+        let share = |bytes: usize| bytes as u64 / partitions.max(1) as u64;
+        let former = of.checkpoint.as_ref().map_or(0, |it| it.bytes);
+        let history = match settings.history_bytes {
+            0 => u64::MAX,
+            bytes => share(bytes) / OF_HISTORY,
+        };
+        let age_s = match settings.history_age_s {
+            0 => u64::MAX,
+            age_s => u64::from(age_s) / OF_HISTORY,
+        };
+        Due {
+            // As much as the former one has: what is written twice is no more than what was published.
+            bytes: former.max(share(settings.checkpoint_bytes)).min(history),
+            age_s: age_s.min(AGE_MAX_S),
+        }
+    }
+
+    /// Whether it is.
+    fn is_now(self, of: &PartitionStatus) -> bool {
+        let has_news = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
+        let is_old = age_s(of).is_some_and(|age_s| age_s >= self.age_s);
+        of.behind_bytes >= self.bytes || is_old && has_news
+    }
+
+    /// Whether it is, and should have been made long ago.
+    pub fn is_late(self, of: &PartitionStatus) -> bool {
+        let is_old = age_s(of).is_some_and(|age_s| age_s >= self.age_s * 2);
+        of.behind_bytes >= self.bytes.saturating_mul(LATE) || is_old
+    }
+}
+
+/// How old the newest checkpoint is.
+pub fn age_s(of: &PartitionStatus) -> Option<u64> {
+    let checkpoint = of.checkpoint.as_ref()?;
+    Some(clock::unix_s().saturating_sub(checkpoint.unix_s))
+}
+
+/// Checkpoints of a partition that its log can be read on from, the newest first. Others are told.
+///
+/// # Errors
+/// When NATS does not answer, or another version has written one.
+pub fn usable(
+    store: &Store,
+    all: &[Checkpoint],
+    partition: PartitionId,
+) -> anyhow::Result<Vec<Checkpoint>> {
+    let mut found = Vec::new();
+    for checkpoint in all.iter().filter(|it| it.partition == partition) {
+        if checkpoint.format != u32::from(FORM) {
+            bail!(
+                "{checkpoint} has format {}, and this version of Crore reads format {FORM}; install the version that the other nodes have",
+                checkpoint.format
+            );
+        }
+        match store.misfit(checkpoint)? {
+            Some(why) => tracing::warn!("cluster: {checkpoint} does not count: {why}"),
+            None => found.push(checkpoint.clone()),
+        }
+    }
+    Ok(found)
+}
+
+/// Reads a checkpoint; `bytes` counts what was read.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn read(
+    store: &Store,
+    checkpoint: &Checkpoint,
+    restored: &mut Restored,
+    bytes: &AtomicU64,
+) -> Result<(), Unusable> {
+    let name = checkpoint.to_string();
+    let name = Path::new(&name);
+    let object = store.read(checkpoint);
+    let object = object.map_err(|error| Unusable::of(name, error))?;
+    let counted = Counted(object, bytes);
+    let mut from = BufReader::with_capacity(READ_BYTES, counted);
+    document::read_into(restored, &mut from, name)
+}
+
+struct Counted<'a, R>(R, &'a AtomicU64);
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read(into)?;
+        self.1.fetch_add(read as u64, Relaxed);
+        Ok(read)
+    }
+}
+
+struct Maker {
+    server: Server,
+    folding: Folding,
+}
+
+impl Maker {
+    fn run(self) {
+        let progress = &*self.server.progress;
+        let (mut not_before, mut list_at) = (Instant::now(), Instant::now());
+        while self.folding.waits() {
+            if Instant::now() >= list_at {
+                list_at = Instant::now() + LIST_AGAIN;
+                if let Err(error) = self.store().all() {
+                    tracing::debug!("cluster: {error}");
+                    continue;
+                }
+                self.purge_history();
+            }
+            let partitions = self.server.member.status().partitions;
+            for (partition, of) in (0..).zip(&partitions) {
+                let began = Instant::now();
+                let due = Due::of(&self.server.settings, partitions.len(), of);
+                if began < not_before || !due.is_now(of) || !self.is_steward(partition) {
+                    continue;
+                }
+                match self.make(partition) {
+                    Ok(()) => progress.was_made(began),
+                    Err(Failed::Stops) => return,
+                    Err(Failed::Why(why) | Failed::Damaged(why)) => {
+                        progress.failed.fetch_add(1, Relaxed);
+                        tracing::error!(
+                            "cluster: no checkpoint of partition {partition}, so that its log only grows: {why}"
+                        );
+                        not_before = Instant::now() + FAILED_AGAIN;
+                    }
+                }
+            }
+        }
+    }
+
+    fn store(&self) -> &Store {
+        self.server.member.store()
+    }
+
+    /// Whether this node does what one does for all.
+    fn is_steward(&self, partition: PartitionId) -> bool {
+        let home = (self.server.world)().placement().home_of(partition);
+        let Some(Report::Cluster(Some(state))) = self.folding.ask(home, Control::Cluster) else {
+            return false;
+        };
+        let mut partitions = state.partitions.iter();
+        let is_steward = partitions
+            .any(|it| it.partition == partition && it.steward == Some(it.writer) && !it.is_halted);
+        is_steward && !state.is_cut_off
+    }
+
+    /// Makes a checkpoint of what this node has read of a partition.
+    fn make(&self, partition: PartitionId) -> Result<(), Failed> {
+        let (store, world) = (self.store(), (self.server.world)());
+        let (last, read_bytes) = store.is_read(partition);
+        let (mut shadow, former) = self.begin(&world, partition)?;
+        if former >= last {
+            // Another node was faster.
+            store.all()?;
+            return Ok(());
+        }
+        let mut newest = None;
+        let mut batches = store.batches(partition, former + 1..=last)?;
+        while let Some(stored) = batches.next()? {
+            self.folding.may_go_on()?;
+            let header = Header::read(&stored.bytes);
+            // What is no batch counts for nothing.
+            if header.is_ok_and(|it| it.partition == partition) {
+                let first = stored.sequence << OFFSET_BITS;
+                let folded = shadow.fold_at(&stored.bytes, first, stored.unix_s);
+                folded.map_err(|why| format!("batch {}: {why}", stored.sequence))?;
+            }
+            newest = Some(stored.bytes);
+        }
+        let upload = store.write(&New {
+            partition,
+            sequence: last,
+            batch: &newest.unwrap_or_default(),
+            writer: world.writer.expect("a node writes"),
+            format: FORM.into(),
+        });
+        let failed = |error: std::io::Error| format!("the checkpoint: {error}");
+        let mut blocks = Blocks::begin(upload).map_err(failed)?;
+        let home = world.placement().home_of(partition);
+        let write = |block: &[u8]| blocks.block(block).map_err(failed);
+        self.folding
+            .end(&mut shadow, home, &head_now(&world), write)?;
+        let bytes = blocks.bytes;
+        // It is there from here on.
+        blocks.into_inner().end()?;
+        tracing::debug!(partition, sequence = last, bytes, "checkpoint");
+        let tidied = self.tidy(partition);
+        store.was_made(partition, read_bytes);
+        if let Err(error) = tidied {
+            tracing::warn!("cluster: old checkpoints of partition {partition} stay: {error}");
+        }
+        Ok(())
+    }
+
+    /// A shadow of a partition as the newest checkpoint has it that is whole, and the place of its last batch.
+    fn begin(&self, world: &World, partition: PartitionId) -> Result<(Shadow, u64), Failed> {
+        let store = self.store();
+        let all = store.all()?;
+        let usable = usable(store, &all, partition).map_err(|why| format!("{why:#}"))?;
+        let shadows = Shadow::world(world);
+        for checkpoint in &usable {
+            self.folding.may_go_on()?;
+            let moment = Now {
+                s: 1,
+                unix_s: u32::try_from(checkpoint.unix_s).unwrap_or(u32::MAX),
+            };
+            let mut restored = Shadow::restored(&shadows, partition, moment);
+            match read(store, checkpoint, &mut restored, &AtomicU64::new(0)) {
+                Ok(()) => {
+                    let restored = restored.finish().map_err(|why| why.to_string())?;
+                    return Ok((Shadow::new(restored), checkpoint.sequence));
+                }
+                Err(Unusable::Damaged(why)) => {
+                    tracing::error!("cluster: {why}: it is removed, and the one before counts");
+                    store.tidy(std::slice::from_ref(checkpoint))?;
+                }
+                Err(why) => return Err(why.into()),
+            }
+        }
+        let first = store.first(partition)?;
+        let restored = Shadow::restored(&shadows, partition, Now { s: 1, unix_s: 0 });
+        let mut shadow = Shadow::new(restored.finish().map_err(|why| why.to_string())?);
+        if first > 1 {
+            tracing::error!(
+                "cluster: the log of partition {partition} begins with batch {first}, and no checkpoint has what was before: nodes that start later do not know it"
+            );
+            shadow.lose((first << OFFSET_BITS) - 1);
+        }
+        Ok((shadow, first - 1))
+    }
+
+    /// Removes what the newest checkpoints make needless.
+    fn tidy(&self, partition: PartitionId) -> anyhow::Result<()> {
+        let store = self.store();
+        let all = store.all()?;
+        let epoch = (self.server.world)().epoch;
+        let kept = self.kept(&all, partition);
+        if kept.len() < KEPT {
+            return Ok(());
+        }
+        let oldest = kept.last().map_or(0, |it| it.sequence);
+        let mut needless = Vec::new();
+        for checkpoint in all.iter().filter(|it| it.partition == partition) {
+            // One of a log that has gone back may seem to be newer.
+            let is_void = checkpoint.epoch != epoch && store.misfit(checkpoint)?.is_some();
+            if checkpoint.sequence < oldest || is_void {
+                needless.push(checkpoint.clone());
+            }
+        }
+        store.tidy(&needless)?;
+        Ok(())
+    }
+
+    /// The newest checkpoints of this epoch.
+    fn kept(&self, all: &[Checkpoint], partition: PartitionId) -> Vec<Checkpoint> {
+        let epoch = (self.server.world)().epoch;
+        let of = all
+            .iter()
+            .filter(|it| it.partition == partition && it.epoch == epoch);
+        of.take(KEPT).cloned().collect()
+    }
+
+    /// Purges batches past `cluster.history_bytes`, no further than up to the older one of two checkpoints. It is tried again and again.
+    fn purge_history(&self) {
+        let (store, settings) = (self.store(), &self.server.settings);
+        let partitions = self.server.member.status().partitions;
+        let share = settings.history_bytes as u64 / partitions.len().max(1) as u64;
+        for (partition, of) in (0..).zip(&partitions) {
+            if share == 0 || of.bytes <= share || !self.is_steward(partition) {
+                continue;
+            }
+            let purged = store.all().and_then(|all| {
+                let kept = self.kept(&all, partition);
+                let Some(older) = kept.get(KEPT - 1) else {
+                    return Ok(());
+                };
+                let before = store.place_of_bytes(partition, share)?;
+                // Its last batch stays: by it the checkpoint is known as one of this log.
+                store.purge(partition, before.min(older.sequence))
+            });
+            if let Err(error) = purged {
+                tracing::warn!("cluster: partition {partition}: {error}");
+            }
+        }
+    }
+}

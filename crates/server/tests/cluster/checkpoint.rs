@@ -1,0 +1,253 @@
+//! Checkpoints in the object store: what an empty node knows that reads them, and what the log may lose then.
+
+use crore_wire::mqtt::Version;
+use serde_json::Value;
+
+use crate::jetstream::{JetStream, sequence};
+use crate::servers::Servers;
+use crate::settings;
+use crate::support::http::{once, publish};
+use crate::support::mqtt::{self, message};
+use crate::support::stream::Stream;
+use crate::support::{Server, eventually, port, until};
+
+const PARTITIONS: u64 = 16;
+const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
+
+/// A node whose checkpoints come soon, and whose topics keep much.
+fn node(servers: &Servers, more: &str) -> Server {
+    let first = format!(
+        "checkpoint_bytes = \"1MiB\"\n{more}\n[[rule]]\nmatch = \"fill/#\"\nlog_messages = 0\n[[rule]]"
+    );
+    let settings = settings(servers).replace("[[rule]]", &first);
+    Server::with_admin(&format!("{settings}log_bytes = \"64MiB\"\n"))
+}
+
+/// The partitions, as a node shows them.
+fn partitions(node: &Server) -> Vec<Value> {
+    let shown = port::get(node.admin(), "cluster");
+    shown["partitions"].as_array().expect("partitions").clone()
+}
+
+/// More than makes a checkpoint due in each partition, and nothing that is kept.
+fn fill(node: &Server) {
+    let text = "x".repeat(50_000);
+    for n in 0..80 {
+        publish(node, &format!("fill/{n}"), &text);
+        publish(node, &format!("fill/{n}"), &text);
+    }
+}
+
+/// Waits until each partition has a checkpoint of all that this node has read by now.
+fn await_checkpoints(node: &Server) -> Vec<u64> {
+    let read = |it: &Value| it["read"].as_u64().expect("a place");
+    let now: Vec<u64> = partitions(node).iter().map(read).collect();
+    fill(node);
+    eventually("checkpoints", || {
+        let shown = partitions(node);
+        let newest = shown.iter().map(|it| it["checkpoint"].as_u64());
+        let newest: Vec<u64> = newest.collect::<Option<_>>()?;
+        let are_there = newest.iter().zip(&now).all(|(newest, now)| newest >= now);
+        are_there.then_some(newest)
+    })
+}
+
+/// Publishes a retained value.
+fn retain(node: &Server, topic: &str, value: &[u8]) {
+    let mut publisher = mqtt::Conn::at(node, Version::V5);
+    publisher.connect(&mqtt::plain(Version::V5, "publisher"));
+    let mut retained = message(topic, 1, 1, value);
+    retained.retain = true;
+    publisher.publish(&retained);
+    publisher.packet();
+}
+
+/// The retained value that a new subscriber gets.
+fn retained(node: &Server, topic: &str) -> Vec<u8> {
+    let mut subscriber = mqtt::Conn::at(node, Version::V5);
+    subscriber.connect(&mqtt::plain(Version::V5, "subscriber"));
+    subscriber.subscribe(topic, 0);
+    let came = subscriber.packet();
+    assert!(came.publish().retain);
+    came.publish().payload.to_vec()
+}
+
+#[test]
+fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers, "");
+    for n in 0..40 {
+        retain(&one, &format!("state/{n}"), format!("old {n}").as_bytes());
+        retain(&one, &format!("state/{n}"), format!("new {n}").as_bytes());
+    }
+    let first = once(&one, "POST", "/pub/keyed", &KEY, "once");
+    assert!([201, 202].contains(&first.status), "{first:?}");
+    for n in 0..10 {
+        publish(&one, "a", n.to_string());
+    }
+    publish(&one, "gone", "x");
+    assert_eq!(once(&one, "PUT", "/pub/made", &[], "").status, 201);
+    assert_eq!(once(&one, "DELETE", "/pub/gone", &[], "").status, 200);
+    let ids: Vec<String> = {
+        let mut stream = Stream::open(&one, "/sub/a?since=oldest", &[]);
+        (0..10)
+            .map(|_| stream.event().expect("an event").id)
+            .collect()
+    };
+    let jetstream = JetStream::of(&servers);
+    for (partition, newest) in (0..).zip(await_checkpoints(&one)) {
+        jetstream.purge(partition, newest + 1);
+    }
+    one.kill();
+    let late = node(&servers, "");
+    // It is ready, and has all of it at once.
+    for n in 0..40 {
+        let value = retained(&late, &format!("state/{n}"));
+        assert_eq!(value, format!("new {n}").as_bytes());
+    }
+    let again = once(&late, "POST", "/pub/keyed", &KEY, "once");
+    let replayed = again.header("idempotency-replayed");
+    assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
+    assert_eq!(once(&late, "GET", "/pub/made", &[], "").status, 200);
+    assert_eq!(once(&late, "GET", "/pub/gone", &[], "").status, 404);
+    for (n, id) in ids.iter().enumerate() {
+        let mut stream = Stream::open(&late, "/sub/a", &[("Last-Event-ID", id)]);
+        let rest: Vec<String> = (n + 1..10).map(|n| n.to_string()).collect();
+        assert_eq!(stream.data(rest.len()), rest);
+    }
+    let mut stream = Stream::open(&late, "/sub/a", &[("Last-Event-ID", &ids[9])]);
+    publish(&late, "a", "goes on");
+    assert_eq!(stream.data(1), ["goes on"]);
+    let log = late.log();
+    assert!(log.contains("checkpoints=16"), "{log}");
+    // The dead node was the steward; this one makes the next checkpoints.
+    let before = partitions(&late)[0]["checkpoint"].as_u64();
+    until("a checkpoint of another steward", || {
+        fill(&late);
+        partitions(&late)[0]["checkpoint"].as_u64() > before
+    });
+    for partition in 0..PARTITIONS {
+        assert!(jetstream.checkpoints(partition).len() <= 3);
+    }
+}
+
+#[test]
+fn checkpoints_that_are_damaged_or_were_never_ended_are_passed_over() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers, "");
+    retain(&one, "state", b"value");
+    await_checkpoints(&one);
+    let jetstream = JetStream::of(&servers);
+    let two = |partition: u64| {
+        until("two checkpoints", || {
+            fill(&one);
+            jetstream.checkpoints(partition).len() >= 2
+        });
+    };
+    (0..PARTITIONS).for_each(two);
+    one.kill();
+    jetstream.leave_chunks();
+    for partition in 0..PARTITIONS {
+        let newest = jetstream.checkpoints(partition).remove(0);
+        match partition % 2 {
+            0 => jetstream.damage(&newest),
+            _ => jetstream.replace(&newest, b"crore state\nsomething else"),
+        }
+    }
+    let late = node(&servers, "");
+    assert_eq!(retained(&late, "state"), b"value");
+    let count = |text: &str| late.log().matches(text).count();
+    assert_eq!(
+        count("the checkpoint before it counts"),
+        16,
+        "{}",
+        late.log()
+    );
+    // The next ones go on from those that are whole.
+    let now: Vec<u64> = partitions(&late)
+        .iter()
+        .map(|it| it["read"].as_u64().expect("a place"))
+        .collect();
+    until("newer checkpoints", || {
+        fill(&late);
+        let newest = |partition: u64| jetstream.checkpoints(partition).remove(0);
+        (0..PARTITIONS).all(|it| sequence(&newest(it)) > now[it as usize])
+    });
+    let third = node(&servers, "");
+    assert_eq!(retained(&third, "state"), b"value");
+    assert!(!third.log().contains("the checkpoint before it counts"));
+}
+
+#[test]
+fn a_node_that_is_killed_while_it_writes_checkpoints_stops_nobody() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let mut count = 0;
+    for round in 0..4 {
+        let node = node(&servers, "");
+        for n in 0..count {
+            assert_eq!(retained(&node, &format!("state/{n}")), b"value");
+        }
+        retain(&node, &format!("state/{round}"), b"value");
+        count = round + 1;
+        let jetstream = JetStream::of(&servers);
+        let newest = |partition| jetstream.checkpoints(partition).first().map(sequence);
+        let before: Vec<_> = (0..PARTITIONS).map(newest).collect();
+        until("a checkpoint under way", || {
+            fill(&node);
+            (0..PARTITIONS).any(|it| newest(it) > before[it as usize])
+        });
+        // Others follow at once.
+        node.kill();
+    }
+}
+
+#[test]
+fn a_purge_by_the_steward_loses_nothing_to_those_that_resume() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let history = "history_bytes = \"64MiB\"";
+    let one = node(&servers, history);
+    let text = "x".repeat(100_000);
+    let mut all = Vec::new();
+    let mut write = |node: &Server| {
+        let text = format!("{} {text}", all.len());
+        publish(node, "a", &text);
+        all.push(text);
+    };
+    write(&one);
+    let first = Stream::open(&one, "/sub/a?since=oldest", &[]).event();
+    let first = first.expect("an event").id;
+    let jetstream = JetStream::of(&servers);
+    let purged = || (0..PARTITIONS).any(|it| jetstream.first(it) > 1);
+    let of = |node: &Server, at: usize| partitions(node)[at]["checkpoint"].as_u64();
+    let has_it = |it: &Value| {
+        let bytes = |of: &str| it[of].as_u64().unwrap_or(0);
+        bytes("behind_bytes").max(bytes("checkpoint_bytes")) > 100_000
+    };
+    let at = eventually("the partition", || partitions(&one).iter().position(has_it));
+    // Less than NATS itself would drop.
+    for _ in 0..5 {
+        let before = of(&one, at);
+        (0..12).for_each(|_| write(&one));
+        until("a checkpoint", || of(&one, at) > before);
+    }
+    until("a purge", || purged());
+    let kept = jetstream.checkpoints(at as u64);
+    assert!(
+        jetstream.first(at as u64) <= sequence(&kept[1]),
+        "the older one can be read on from"
+    );
+    let late = node(&servers, history);
+    for node in [&one, &late] {
+        let mut stream = Stream::open(node, "/sub/a", &[("Last-Event-ID", &first)]);
+        assert_eq!(stream.data(all.len() - 1), all[1..]);
+        assert_eq!(port::ask(node.admin(), "GET /readyz", None).status, 200);
+    }
+}
