@@ -154,6 +154,7 @@ export interface Published {
   epoch: number;
   subscribers: number;
   messages: number;
+  last_message_id: string;
 }
 
 export interface Message {

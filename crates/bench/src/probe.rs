@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::measure::sample;
+use crate::measure::{sample, units};
 use crate::publish::{self, Feed, PublishArgs};
 use crate::subscribe::{Protocol, SubscribeArgs, Subscriber};
 use crate::{report, sys};
@@ -43,14 +43,14 @@ pub struct ProbeArgs {
     /// Publish by a POST /pub/TOPIC for each message, not by NDJSON
     #[arg(long)]
     pub single: bool,
-    /// End after so many seconds [default: at Ctrl-C]
-    #[arg(long, value_name = "SECONDS")]
+    /// End after this time, such as 60s [default: at Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
     /// End after so many messages
     #[arg(long, value_name = "COUNT")]
     pub messages: Option<u64>,
     /// End, with a failure, when p99 is longer
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "TIME", value_parser = units::milliseconds)]
     pub p99_max: Option<f64>,
     /// Keep the result in a file; - is standard output
     #[arg(long, value_name = "FILE")]

@@ -31,7 +31,7 @@ pub use fact::{Change, Fact};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};
 pub use news::{News, Part};
 pub use span::Span;
-pub use tell::{Given, MatchPage, Page, Tell};
+pub use tell::{Given, MatchPage, Page, Tell, Values};
 
 /// All mail from one shard to another in one turn.
 pub struct Mail {

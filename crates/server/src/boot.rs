@@ -23,10 +23,11 @@ use crate::access::{self, Answer};
 use crate::board::{Board, Meter};
 use crate::config::{ALL_TOPICS, Effective, ServeArgs};
 use crate::control;
-use crate::doctor::words::{bytes, count};
+use crate::doctor::words::count;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
 use crate::life::{self, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File, RuleEntry};
+use crate::settings::problems::size;
 use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
 use crate::shard_loop::{Appender, Durable, Engine, Letter, Reported, ShardLoop, Start};
@@ -322,7 +323,8 @@ fn say_first(
         tracing::info!("admin port at http://{}", admin.local_addr()?);
     }
     say_kept(&effective.file);
-    if effective.source.is_none() {
+    // Where clients need a token, or roots to trust, these words would not do.
+    if effective.file.access.is_none() && !effective.file.tls.required {
         say_how(listen);
     }
     Ok(())
@@ -344,15 +346,19 @@ fn say_where(listen: &[SocketAddr], tls: &Tls) {
 fn say_kept(file: &File) {
     let for_all = |entry: &&RuleEntry| entry.0.filter == ALL_TOPICS;
     let rule = file.rules.iter().find(for_all).map(|entry| entry.0.clone());
+    let others = match file.rules.len() - usize::from(rule.is_some()) {
+        0 => String::new(),
+        1 => "; a rule says otherwise for its topics".to_string(),
+        several => format!("; {several} rules say otherwise for their topics"),
+    };
     let rule = rule.unwrap_or_default();
     let most = match rule.keep {
         Keep::Latest => format!("the latest message of up to {} keys", rule.keys_max),
-        Keep::Log if rule.log_messages == 0 => return,
+        Keep::Log if rule.log_messages == 0 => {
+            return tracing::info!("keeping no messages (rule.log_messages is 0){others}");
+        }
         Keep::Log => {
-            let mut most = vec![
-                bytes(rule.log_bytes as u64),
-                format_seconds(rule.log_age_s.into()),
-            ];
+            let mut most = vec![size(rule.log_bytes), format_seconds(rule.log_age_s.into())];
             // By default bytes and age decide.
             if rule.log_messages < Rule::default().log_messages {
                 let messages = count(rule.log_messages.into());
@@ -363,16 +369,16 @@ fn say_kept(file: &File) {
     };
     match file.state.directory() {
         None => tracing::info!(
-            "keeping {most} of each topic, in memory until a restart (state.directory keeps them on disk)"
+            "keeping {most} of each topic, in memory until a restart (state.directory keeps them on disk){others}"
         ),
         Some(directory) if file.state.is_durable() && rule.durable => {
             tracing::info!(
-                "keeping {most} of each topic, on disk in {}",
+                "keeping {most} of each topic, on disk in {}{others}",
                 directory.display()
             );
         }
         Some(directory) => tracing::info!(
-            "keeping {most} of each topic, in memory, and in {} over a planned restart",
+            "keeping {most} of each topic, in memory, and in {} over a planned restart{others}",
             directory.display()
         ),
     }

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{DefaultFields, Format};
+use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
 
 /// Lines that wait for stderr at most.
 const LINES: usize = 4096;
@@ -21,9 +23,17 @@ pub fn dropped_lines() -> u64 {
         .map_or(0, |counter| counter.dropped_lines() as u64)
 }
 
-/// Logs what `filter` says, each line before the work goes on: for the small tools.
+/// Logs what `filter` says, each line before the work goes on.
 pub fn to_stderr(filter: &str) {
     begin(filter, io::stderr);
+}
+
+/// The same for the small tools, whose lines a person reads as they come: neither the time nor the module stands before them.
+pub fn for_a_person(filter: &str) {
+    lines(filter, io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
 }
 
 /// Logs what `filter` says through a thread of its own. When the guard is dropped, lines that wait are written, if stderr
@@ -44,7 +54,14 @@ fn bounded(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
 
 fn begin<W>(filter: &str, writer: W)
 where
-    W: for<'a> tracing_subscriber::fmt::MakeWriter<'a> + Send + Sync + 'static,
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    lines(filter, writer).init();
+}
+
+fn lines<W>(filter: &str, writer: W) -> SubscriberBuilder<DefaultFields, Format, EnvFilter, W>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     // The filter was checked with the command line; parts that still cannot be read are left out.
     let filter = EnvFilter::builder().parse_lossy(filter);
@@ -53,7 +70,6 @@ where
         .with_env_filter(filter)
         .with_ansi(colours)
         .with_writer(writer)
-        .init();
 }
 
 #[cfg(test)]

@@ -41,8 +41,10 @@ fn main() -> ExitCode {
         .or(from_environment)
         .unwrap_or_else(|| cli.command.default_log().to_string());
     // A server's threads begin behind its first step, which is to block signals in all of them.
-    if !matches!(&cli.command, Command::Serve(args) if !args.check) {
-        log::to_stderr(&filter);
+    match &cli.command {
+        Command::Serve(args) if !args.check => {}
+        Command::Serve(_) | Command::Bench(_) => log::to_stderr(&filter),
+        _ => log::for_a_person(&filter),
     }
     let success = |()| ExitCode::SUCCESS;
     let done = match cli.command {
@@ -79,6 +81,7 @@ fn serve(args: &ServeArgs, filter: &str) -> anyhow::Result<()> {
         let effective = config::load(args)?;
         // The check includes the files.
         tls::open(&effective.file)?;
+        effective.warn();
         return stdout::print(effective.to_toml().as_bytes());
     }
     let signals = Signals::block().context("cannot block signals")?;
@@ -88,5 +91,6 @@ fn serve(args: &ServeArgs, filter: &str) -> anyhow::Result<()> {
         Some(path) => tracing::info!(file = %path.display(), "settings read"),
         None => tracing::info!("no ./{}: the built-in settings hold", config::DEFAULT_FILE),
     }
+    effective.warn();
     boot::serve(args, effective, signals)
 }

@@ -39,7 +39,8 @@ fn page(command: &Command, directory: &Path) -> io::Result<()> {
     }
     let below = command.get_after_help().map(ToString::to_string);
     let mut text = Vec::new();
-    let man = Man::new(command.clone().after_help(None::<&str>));
+    let man = Man::new(command.clone().after_help(None::<&str>))
+        .source(concat!("crore ", env!("CARGO_PKG_VERSION")));
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
     man.render_synopsis_section(&mut text)?;

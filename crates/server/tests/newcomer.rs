@@ -88,6 +88,16 @@ fn settings_that_are_nearly_right_are_told_how() {
             "[http]\nallowed_origins = ['app.example.com']",
             &["crore.toml:2:20: http.allowed_origins[1]: `app.example.com`"],
         ),
+        (
+            "[http]\nallowed_origins = '*'",
+            &["http.allowed_origins: is a list; write [\"*\"]"],
+        ),
+        (
+            "[limits]\nmessage_bytes = '100MiB'",
+            &[
+                "crore: crore.toml:2:17: limits.message_bytes: 100 MiB is out of range; write a value from 1 to 8 MiB",
+            ],
+        ),
     ];
     for (settings, parts) in table {
         let output = check(settings, &[]);
@@ -101,6 +111,18 @@ fn settings_that_are_nearly_right_are_told_how() {
     assert_eq!(listed["http"]["allowed_origins"][0].as_str(), Some("null"));
 }
 
+#[test]
+fn a_rule_that_none_of_its_topics_reaches_is_told_and_no_fault() {
+    let rules = ["chat/#", "news", "chat/+/room", "#", "$own/x"];
+    let rules = rules.map(|filter| format!("[[rule]]\nmatch = '{filter}'\n"));
+    let output = check(&rules.concat(), &[]);
+    assert!(output.status.success(), "{output:?}");
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("is never reached").count(), 1, "{said}");
+    let line = "crore.toml:6:9: rule[3].match: `chat/+/room` is never reached: rule[1] (`chat/#`)";
+    assert!(said.contains(line), "{said}");
+}
+
 /// Text that was written in lines stays in them, also in a narrow terminal.
 #[test]
 fn examples_in_the_help_are_not_wrapped() {
@@ -111,6 +133,12 @@ fn examples_in_the_help_are_not_wrapped() {
         ("pub", 100),
         ("sub", 100),
         ("admin", 100),
+        ("history", 100),
+        ("cluster", 100),
+        ("token", 100),
+        ("log", 100),
+        ("completions", 100),
+        ("man", 100),
     ] {
         // Paragraphs without an option.
         let written = |columns: u32| {

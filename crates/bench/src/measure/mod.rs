@@ -7,3 +7,4 @@ pub mod payload;
 pub mod sample;
 pub mod stats;
 pub mod tally;
+pub mod units;

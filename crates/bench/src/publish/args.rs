@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::compose::Form;
 use crate::client::mqtt::{Dialect, MqttArgs};
+use crate::measure::units;
 
 /// How messages reach the server.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -68,8 +69,8 @@ pub struct PublishArgs {
     /// Messages of a batch [default: as many as 60 kB hold]
     #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["single", "ws", "floor"])]
     pub batch: Option<u64>,
-    /// Seconds to publish [default: until Ctrl-C]
-    #[arg(long, value_name = "SECONDS")]
+    /// How long to publish, such as 60s [default: until Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
     /// Messages to publish
     #[arg(long, value_name = "COUNT")]

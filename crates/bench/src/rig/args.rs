@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::certificate::Certificate;
 use super::kind::Kind;
 use crate::client::mqtt::MqttArgs;
+use crate::measure::units;
 use crate::subscribe::Protocol;
 use crate::sys;
 
@@ -83,11 +84,11 @@ pub struct RunArgs {
     /// Messages that each topic's log keeps [default: none; 10 for long-poll]
     #[arg(long)]
     pub keep: Option<u32>,
-    /// Seconds that a log keeps a message: few, to read memory with logs that are empty again [default: the server's]
-    #[arg(long, value_name = "SECONDS")]
+    /// How long a log keeps a message: short, to read memory with logs that are empty again [default: the server's]
+    #[arg(long, value_name = "TIME", value_parser = units::whole_seconds::<u32>)]
     pub keep_s: Option<u32>,
-    /// Seconds of silence before the server's heartbeat; 0 is none
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    /// Silence before the server's heartbeat; 0 is none
+    #[arg(long, default_value_t = 0, value_name = "TIME", value_parser = units::whole_seconds::<u32>)]
     pub heartbeat: u32,
     /// Bytes of a message [default: the scenario's]
     #[arg(long)]
@@ -95,8 +96,8 @@ pub struct RunArgs {
     /// Messages a second [default: the scenario's]
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Seconds to measure [default: the scenario's]
-    #[arg(long, visible_alias = "seconds", value_name = "SECONDS")]
+    /// How long to measure, such as 60s or 10m [default: the scenario's]
+    #[arg(long, visible_alias = "seconds", value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
     /// What the faults of chaos and the moments of crash are drawn from
     #[arg(long, default_value_t = 1)]

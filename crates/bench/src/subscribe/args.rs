@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::client::mqtt::MqttArgs;
+use crate::measure::units;
 
 /// How connections subscribe.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -85,8 +86,8 @@ pub struct SubscribeArgs {
     /// Threads [default: as many as the descriptor limit demands]
     #[arg(long)]
     pub threads: Option<usize>,
-    /// Seconds to stay once everything is open [default: until Ctrl-C]
-    #[arg(long, value_name = "SECONDS")]
+    /// How long to stay once everything is open, such as 60s [default: until Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = units::whole_seconds::<u64>)]
     pub duration: Option<u64>,
     /// Keep all reports in a file; - is standard output
     #[arg(long, value_name = "FILE")]

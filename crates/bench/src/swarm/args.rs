@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::measure::units;
+
 /// How a client is subscribed.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
@@ -46,11 +48,12 @@ pub struct SwarmArgs {
     /// Shards of Crore [default: as many as the descriptor limit demands]
     #[arg(long, conflicts_with = "server_command")]
     pub shards: Option<u32>,
-    /// Seconds of silence before Crore's heartbeat; 0 is none
+    /// Silence before Crore's heartbeat; 0 is none
     #[arg(
         long,
         default_value_t = 0,
-        value_name = "SECONDS",
+        value_name = "TIME",
+        value_parser = units::whole_seconds::<u32>,
         conflicts_with = "server_command"
     )]
     pub heartbeat: u32,
@@ -72,8 +75,8 @@ pub struct SwarmArgs {
     /// Bytes of a message
     #[arg(long, default_value_t = 512)]
     pub size: usize,
-    /// Seconds to measure, from when all are open
-    #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
+    /// How long to measure, from when all are open
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = units::seconds)]
     pub duration: f64,
     /// Connects a second [default: as fast as it goes]
     #[arg(long, value_name = "PER_SECOND")]
@@ -90,11 +93,11 @@ pub struct SwarmArgs {
     /// The share of packets that get lost, in both directions
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     pub loss: f64,
-    /// Each packet waits for a random time up to so many milliseconds, so that packets overtake one another
-    #[arg(long, default_value_t = 0.0, value_name = "MS")]
+    /// Each packet waits for a random time up to this, such as 5ms, so that packets overtake one another
+    #[arg(long, default_value = "0ms", value_name = "TIME", value_parser = units::milliseconds)]
     pub delay: f64,
-    /// Seconds within which the server closes its end after a client has closed its own
-    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    /// Within what time the server closes its end after a client has closed its own
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = units::seconds)]
     pub close_within: f64,
     /// Threads, with a device each
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]

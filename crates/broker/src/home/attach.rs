@@ -16,7 +16,7 @@ use crate::base::settings::{Concurrency, First, Keep, Rule};
 use crate::base::time::Now;
 use crate::log::seek::{Back, Sought};
 use crate::mail::lanes::Lanes;
-use crate::mail::{Attach, Attached, Page, Tell};
+use crate::mail::{Attach, Attached, Page, Tell, Values};
 
 impl Home {
     /// Answers an attach with the past, in bounded pages, and gives the carrier its place among those that get what
@@ -168,7 +168,8 @@ impl Home {
             again: ask.again,
             counted: false,
             retained: 0,
-            only_retained: false,
+            only_retained: ask.again && ask.retained,
+            values: Values::None,
         };
         self.tell_page(from, ask, page, lanes);
     }
@@ -291,6 +292,7 @@ impl Home {
             counted: false,
             retained: 0,
             only_retained: false,
+            values: Values::None,
         }
     }
 
@@ -315,7 +317,12 @@ impl Home {
             return Err(place);
         }
         let since = self.by_rule(ask, rule);
-        let (start, mut gap, promised) = self.begin(id, since, place, limit)?;
+        let (start, mut gap, mut promised) = self.begin(id, since, place, limit)?;
+        let latest = rule.keep == Keep::Latest;
+        if latest && ask.reads_values() {
+            // Values that went meanwhile are no loss: the subscription itself misses nothing.
+            (gap, promised) = (false, false);
+        }
         let last = self.rows.get(id).last();
         let log = &mut self.partitions[at].log;
         let oldest = log.reaches_back_to(chain).unwrap_or(last);
@@ -340,7 +347,6 @@ impl Home {
         } else if matches!(since, Since::At(_)) && !ask.again {
             self.stats.resumes += 1;
         }
-        let latest = rule.keep == Keep::Latest;
         let page = self.read_page(id, ask, first_entry, start, latest, now, lanes);
         Ok(Page { gap, ..page })
     }
@@ -382,10 +388,13 @@ impl Home {
                 frames,
             );
         let count = frames.pages.len() as u32 - first;
-        let retained = if ask.retained && latest {
-            count
-        } else {
-            u32::from(shown.is_some())
+        let values = match ask.retained && latest {
+            true if ask.reads_values() => Values::These,
+            // Without a place of its own to begin, a subscriber gets them as the messages of its first pages.
+            true if ask.since != Since::Default && self.messages_of(self.rows.get(id)) > 0 => {
+                Values::Wait
+            }
+            _ => Values::None,
         };
         let head = frames
             .pages
@@ -403,7 +412,8 @@ impl Home {
             gap: false,
             again: ask.again,
             counted: false,
-            retained,
+            retained: u32::from(shown.is_some()),
+            values,
             only_retained: ask.again && ask.retained,
         }
     }

@@ -191,6 +191,13 @@ pub struct Attach {
     pub party: Party,
 }
 
+impl Attach {
+    /// Whether it reads latest values, as [`Values::Wait`](crate::mail::Values::Wait) asked for.
+    pub fn reads_values(&self) -> bool {
+        self.again && self.retained && self.since != Since::Live
+    }
+}
+
 /// Filters of one connection on their way to a home, which answers for all of them together, once for each partition.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachFilters {

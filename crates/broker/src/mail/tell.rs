@@ -186,6 +186,19 @@ pub struct Page {
     pub retained: u32,
     /// Only retained messages were asked for: the subscriber's offset does not change.
     pub only_retained: bool,
+    /// Whether the topic's retained state is many messages, which are not among those above.
+    pub values: Values,
+}
+
+/// The latest values of a topic whose rule keeps only those, for a subscriber that wants what is retained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Values {
+    /// There are none, or the page has them as its ordinary messages.
+    None,
+    /// They are to be asked for.
+    Wait,
+    /// The records of this page are some of them.
+    These,
 }
 
 /// The answer to an attach by filter.

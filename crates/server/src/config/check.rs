@@ -11,12 +11,12 @@ use crore_broker::settings::{
 use crore_broker::{PartitionId, SLOTS};
 
 use crore_wire::http::origin::normal;
-use crore_wire::topic::check_filter;
+use crore_wire::topic::{check_filter, covers};
 
 use super::forms::{overlap, path_prefix};
 use crate::access::Checks;
-use crate::settings::file::File;
-use crate::settings::problems::{Check, Problem, ranges};
+use crate::settings::file::{File, RuleEntry};
+use crate::settings::problems::{Check, Problem, ranges, size};
 
 /// A topic hashes to one of 256 slots; more shards than that would share none of the work.
 pub const MAX_SHARDS: usize = 256;
@@ -121,6 +121,23 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
             let what = format!(
                 "repeats the filter of rule[{}] and would never apply; remove one",
                 earlier + 1
+            );
+            check.fail(format!("rule[{}].match", index + 1), what);
+        }
+    }
+    check.problems
+}
+
+/// What is right and has no effect: rules behind one that matches all their topics.
+pub fn idle(file: &File) -> Vec<Problem> {
+    let mut check = Check::default();
+    for (index, entry) in file.rules.iter().enumerate() {
+        let filter = &entry.0.filter;
+        let is_before = |other: &RuleEntry| covers(other.0.filter.as_bytes(), filter.as_bytes());
+        if let Some(earlier) = file.rules[..index].iter().position(is_before) {
+            let (number, wider) = (earlier + 1, &file.rules[earlier].0.filter);
+            let what = format!(
+                "`{filter}` is never reached: rule[{number}] (`{wider}`) stands before it and matches all its topics; put it before that one, or remove it"
             );
             check.fail(format!("rule[{}].match", index + 1), what);
         }
@@ -273,6 +290,10 @@ fn limits(check: &mut Check, limits: &Limits) {
     }
     bursts(check, limits);
     let largest = ("limits.message_bytes", limits.message_bytes);
+    if !(1..=MAX_MESSAGE_BYTES).contains(&largest.1) {
+        // To follow a value that cannot stay would be of no use.
+        return;
+    }
     if limits.log_bytes_per_address_max != 0 {
         check.at_least(
             "limits.log_bytes_per_address_max",
@@ -292,8 +313,9 @@ fn limits(check: &mut Check, limits: &Limits) {
             check.fail(
                 "limits.memory_bytes".to_string(),
                 format!(
-                    "{} is less than {MEMORY_SHARES} times {of} ({bytes}); raise this or lower that",
-                    limits.memory_bytes
+                    "{} is less than {MEMORY_SHARES} times {of} ({}); raise this or lower that",
+                    size(limits.memory_bytes),
+                    size(bytes)
                 ),
             );
         }
@@ -413,7 +435,11 @@ fn rule(check: &mut Check, number: usize, rule: &Rule, limits: &Limits) {
     if most > 0 && outbox_bytes > most {
         check.fail(
             key("outbox_bytes"),
-            format!("{outbox_bytes} is more than a quarter of limits.memory_bytes ({most}); lower this or raise that"),
+            format!(
+                "{} is more than a quarter of limits.memory_bytes ({}); lower this or raise that",
+                size(outbox_bytes),
+                size(most)
+            ),
         );
     }
 }

@@ -19,9 +19,18 @@ pub struct Effective {
     pub file: File,
     /// Where the file was read, if any was.
     pub source: Option<PathBuf>,
+    /// Settings that are no fault and have no effect either, a line each.
+    pub warnings: Vec<String>,
 }
 
 impl Effective {
+    /// Logs the warnings.
+    pub fn warn(&self) {
+        for line in &self.warnings {
+            tracing::warn!("{line}");
+        }
+    }
+
     /// The settings that the shards decide by. `node` is what other nodes of a cluster are told of this one.
     pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();

@@ -44,18 +44,25 @@ pub type Place = usize;
 /// The line for a value that parsed but is out of its range.
 pub fn problem(file: &str, text: &str, flags: &Flags, problem: &Problem) -> (Place, String) {
     let Problem { path, what } = problem;
+    let mut is_default = "";
     let (order, place) = match flags.iter().rfind(|(key, _)| path_is_under(path, key)) {
         Some((_, flag)) => (Place::MAX, (*flag).to_string()),
         None => match DeTable::parse(text)
             .ok()
             .and_then(|document| value_span(document.get_ref(), path))
         {
-            Some(span) => (span.start, at(file, text, span.start)),
-            // Neither in the file nor a flag: a default that another setting rules out.
+            Some((span, true)) => (span.start, at(file, text, span.start)),
+            // What lacks in an entry of a list has no default.
+            Some((span, false)) if path.contains('[') => (span.start, at(file, text, span.start)),
+            // Neither in the file nor a flag: a default that another setting rules out, told behind what stands there.
+            Some((span, false)) => {
+                is_default = " (default)";
+                (Place::MAX, at(file, text, span.start))
+            }
             None => (Place::MAX, format!("{file} (default)")),
         },
     };
-    (order, format!("{place}: {path}: {what}"))
+    (order, format!("{place}: {path}{is_default}: {what}"))
 }
 
 /// The line for text that is not TOML, has an unknown key or a value of the wrong type; and the path of the key.
@@ -87,9 +94,18 @@ pub fn parse_error(
     (span.start, path, line)
 }
 
-/// Says Rust's integer types in an operator's words.
+/// Says Rust's types in an operator's words.
 fn plain(message: &str) -> String {
     let mut message = message.replace('\n', "; ");
+    if let Some(found) = message.strip_suffix(", expected a sequence")
+        && message != TABLE_FOR_LIST
+    {
+        let text = found.strip_prefix("invalid type: string ");
+        let remedy = text.map_or("its values in brackets".to_string(), |text| {
+            format!("[{text}]")
+        });
+        return format!("is a list; write {remedy}");
+    }
     for (name, range) in [
         ("u8", "0 to 255"),
         ("u16", "0 to 65535"),
@@ -125,8 +141,8 @@ pub fn path_is_under(path: &str, key: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// The span of the value at `path`, or of the innermost table or list on the way that exists.
-fn value_span(table: &DeTable<'_>, path: &str) -> Option<Range<usize>> {
+/// The span of the value at `path`, or of the innermost table or list on the way that exists; and whether it is the value's.
+fn value_span(table: &DeTable<'_>, path: &str) -> Option<(Range<usize>, bool)> {
     let mut steps = path
         .split(['.', '['])
         .map(|step| step.trim_end_matches(']'));
@@ -142,10 +158,10 @@ fn value_span(table: &DeTable<'_>, path: &str) -> Option<Range<usize>> {
         };
         match next {
             Some(next) => value = next,
-            None => break,
+            None => return Some((value.span(), false)),
         }
     }
-    Some(value.span())
+    Some((value.span(), true))
 }
 
 /// The path of the key or value that `span` lies in.

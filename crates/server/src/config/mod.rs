@@ -107,7 +107,10 @@ fn build(
         lines.extend(new.map(|problem| locate::problem(&name, text, &flags, problem)));
     }
     if lines.is_empty() {
-        return Ok(resolve(file, source, resources));
+        let idle = check::idle(&file);
+        let warning = |found| locate::problem(&name, text, &flags, found).1;
+        let warnings = idle.iter().map(warning).collect();
+        return Ok(resolve(file, source, warnings, resources));
     }
     lines.sort_by_key(|(place, _)| *place);
     let lines = lines.into_iter().map(|(_, line)| line).collect();
@@ -129,7 +132,12 @@ pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
 }
 
 /// Brings origins into the form in which requests are compared with them, and replaces what the file leaves to the host (0 = by cores, 0 = by memory).
-fn resolve(mut file: File, source: Option<PathBuf>, resources: &Resources) -> Effective {
+fn resolve(
+    mut file: File,
+    source: Option<PathBuf>,
+    warnings: Vec<String>,
+    resources: &Resources,
+) -> Effective {
     for origin in &mut file.http.allowed_origins {
         *origin = normal(origin.as_bytes()).unwrap_or_else(|| take(origin));
     }
@@ -149,7 +157,11 @@ fn resolve(mut file: File, source: Option<PathBuf>, resources: &Resources) -> Ef
     if limits.accepts_per_s == 0 {
         limits.accepts_per_s = resources.accepts_default(file.shards);
     }
-    Effective { file, source }
+    Effective {
+        file,
+        source,
+        warnings,
+    }
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {

@@ -56,8 +56,8 @@ const CONNECTIONS_MAX: u64 = u32::MAX as u64 - 1;
 /// `crore doctor`
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
-    /// Connections to hold at once [default: limits.connections_max where the settings have it, else 10,000]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CONNECTIONS_MAX))]
+    /// Connections to hold at once, such as 50000, 10k or 1m [default: limits.connections_max where the settings have it, else 10,000]
+    #[arg(short = 'n', long, value_name = "N", value_parser = connections)]
     pub connections: Option<u64>,
 
     /// What clients speak: ws (WebSocket), sse (Server-Sent Events), poll (long-poll) or mqtt
@@ -101,6 +101,13 @@ pub struct DoctorArgs {
     /// Look at the host whose files are below this directory
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
     pub root: PathBuf,
+}
+
+fn connections(text: &str) -> Result<u64, String> {
+    match words::parse_count(text)? {
+        number @ 1..=CONNECTIONS_MAX => Ok(number),
+        _ => Err(format!("write 1 to {}", words::count(CONNECTIONS_MAX))),
+    }
 }
 
 /// Runs the doctor; the exit code says whether the connections fit.

@@ -16,6 +16,25 @@ pub fn count(number: u64) -> String {
     out
 }
 
+/// Reads a count as people write it: `1000000`, `1,000,000`, `1_000_000`, `10k`, `1m`.
+///
+/// # Errors
+/// It is none of these, or more than 64 bits hold.
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1_000),
+        None => (text.strip_suffix(['m', 'M']).unwrap_or(text), 1_000_000),
+    };
+    let factor = if digits.len() == text.len() {
+        1
+    } else {
+        factor
+    };
+    let number: Option<u64> = digits.replace([',', '_'], "").parse().ok();
+    let number = number.and_then(|number| number.checked_mul(factor));
+    number.ok_or_else(|| "write a count, such as 10000, 1,000,000, 10k or 1m".to_string())
+}
+
 /// Bytes in the largest unit of which there is one.
 pub fn bytes(number: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -39,6 +58,18 @@ mod tests {
         assert_eq!(count(1_000), "1,000");
         assert_eq!(count(12_345_678), "12,345,678");
         assert_eq!(count(u64::MAX), "unlimited");
+        for (text, number) in [
+            ("7", 7),
+            ("1,000,000", 1_000_000),
+            ("1_000", 1_000),
+            ("10k", 10_000),
+            ("2M", 2_000_000),
+        ] {
+            assert_eq!(parse_count(text), Ok(number));
+        }
+        for wrong in ["", "k", "1g", "-1", "1.5m", "99999999999999m"] {
+            assert!(parse_count(wrong).is_err(), "{wrong}");
+        }
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(24 << 30), "24.0 GiB");

@@ -70,6 +70,7 @@ impl Life {
     async fn exchange(&self) -> Result<Reloaded, String> {
         let now = self.effective();
         let asked = config::load_again(&self.0.args, &now).map_err(|error| error.to_string())?;
+        asked.warn();
         let mut next = changeable(&now, &asked);
         let former = self.world();
         let node = former.settings.node.clone();
@@ -163,7 +164,11 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     limits.topics_per_address_burst = former.topics_per_address_burst;
     limits.log_bytes_per_address_max = former.log_bytes_per_address_max;
     file.mqtt.sessions_per_address_max = now.mqtt.sessions_per_address_max;
-    Effective { file, source }
+    Effective {
+        file,
+        source,
+        warnings: Vec::new(),
+    }
 }
 
 fn list(keys: &[String]) -> String {

@@ -3,6 +3,22 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use super::units::format_size;
+
+/// A size as a person writes it.
+pub fn size(bytes: usize) -> String {
+    format_size(bytes).unwrap_or_else(|| bytes.to_string())
+}
+
+/// A value as a person writes it: where the key says bytes, a size.
+fn shown(path: &str, value: &impl Display) -> String {
+    let text = value.to_string();
+    match text.parse() {
+        Ok(bytes) if path.ends_with("_bytes") => size(bytes),
+        _ => text,
+    }
+}
+
 /// A value that is out of its range.
 #[derive(Debug)]
 pub struct Problem {
@@ -36,7 +52,7 @@ impl Check {
         range: RangeInclusive<T>,
     ) {
         if !range.contains(&value) {
-            let (low, high) = (range.start(), range.end());
+            let [value, low, high] = [&value, range.start(), range.end()].map(|it| shown(path, it));
             self.fail(
                 path,
                 format!("{value} is out of range; write a value from {low} to {high}"),
@@ -53,7 +69,7 @@ impl Check {
         range: RangeInclusive<T>,
     ) {
         if value != T::default() && !range.contains(&value) {
-            let (low, high) = (range.start(), range.end());
+            let [value, low, high] = [&value, range.start(), range.end()].map(|it| shown(path, it));
             self.fail(
                 path,
                 format!("{value} is out of range; write 0 ({zero_means}) or a value from {low} to {high}"),
@@ -66,7 +82,11 @@ impl Check {
         if value < least {
             self.fail(
                 path,
-                format!("{value} is less than {other} ({least}); raise this or lower {other}"),
+                format!(
+                    "{} is less than {other} ({}); raise this or lower {other}",
+                    size(value),
+                    size(least)
+                ),
             );
         }
     }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::flags::TlsFlags;
+use super::flags::{TlsFlags, named};
 use super::tables::{plain, sheet, table};
 use super::values;
 use super::words::reason;
@@ -20,6 +20,10 @@ use crate::stdout::print;
 
 /// Where the admin port is unless told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:8801";
+/// The port of a URL that names none.
+const DEFAULT_PORT: u16 = 8801;
+/// Where its URL may stand instead of `--url`.
+const URL_VARIABLE: &str = "CRORE_ADMIN_URL";
 /// Where the token is looked for when no flag names one.
 const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
 /// Longest answer, in bytes: a page of a thousand entries, or messages.
@@ -71,7 +75,7 @@ Examples:
   crore admin config                                the settings that hold
   crore admin reload                                after a change of the settings file
   crore admin drain                                 before a restart: clients move off
-  crore admin stats --url http://10.0.0.5:8801      CRORE_ADMIN_TOKEN has the token";
+  crore admin stats --url http://10.0.0.5:8801      or CRORE_ADMIN_URL, CRORE_ADMIN_TOKEN";
 
 /// The heading of the flags that say which port is asked.
 const CONNECTION: &str = "Connection";
@@ -83,9 +87,10 @@ pub struct AdminFlags {
     #[arg(short, long, global = true)]
     pub json: bool,
 
-    /// The admin port; https:// where a proxy before it speaks TLS
-    #[arg(short, long, value_name = "URL", default_value = DEFAULT_URL, global = true, help_heading = CONNECTION)]
-    url: Server,
+    /// The admin port; https:// where a proxy before it speaks TLS [default: $CRORE_ADMIN_URL, or
+    /// http://127.0.0.1:8801]
+    #[arg(short, long, alias = "server", short_alias = 's', value_name = "URL", value_parser = admin_port, global = true, help_heading = CONNECTION)]
+    url: Option<Server>,
 
     /// The token of admin.token [default: $CRORE_ADMIN_TOKEN]
     #[arg(long, value_name = "TOKEN", global = true, help_heading = CONNECTION)]
@@ -95,6 +100,11 @@ pub struct AdminFlags {
     tls: TlsFlags,
 }
 
+/// The URL of an admin port; without a port in it, it is on the default one.
+fn admin_port(url: &str) -> Result<Server, String> {
+    Server::parse(url, |_secure| DEFAULT_PORT)
+}
+
 impl AdminFlags {
     /// The server that they name.
     ///
@@ -102,7 +112,9 @@ impl AdminFlags {
     /// A flag that cannot be used.
     pub fn server(&self) -> anyhow::Result<Server> {
         let token = values::token(self.token.as_deref(), TOKEN_VARIABLE)?;
-        let server = self.tls.apply(self.url.with_token(token));
+        let server = named(self.url.as_ref(), URL_VARIABLE, admin_port)?;
+        let server = server.unwrap_or_else(|| admin_port(DEFAULT_URL).expect("a literal URL"));
+        let server = self.tls.apply(server.with_token(token));
         server.map_err(anyhow::Error::msg)
     }
 }
@@ -123,7 +135,7 @@ enum Order {
     /// List topics
     Topics {
         /// Topics that it matches
-        #[arg(default_value = "#", value_parser = values::line)]
+        #[arg(default_value = "#", value_parser = values::filter)]
         filter: String,
         #[command(flatten)]
         limit: Limit,

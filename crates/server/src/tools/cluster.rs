@@ -37,9 +37,9 @@ const PARTITION_COLUMNS: &[&str] = &[
 /// Examples of `crore cluster --help`.
 pub const EXAMPLES: &str = "\
 Examples:
-  crore cluster status                               nodes, partitions and their lag, the log in NATS
-  crore cluster status --json                        the same for a program
-  crore cluster --url http://10.0.0.5:8801 status    by the admin port of another node";
+  crore cluster status                               nodes, partitions, the log in NATS
+  crore cluster status --json                        the same for programs
+  crore cluster status --url http://10.0.0.5:8801    by another node's admin port";
 
 /// Flags of `crore cluster`.
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! The flags by which the tools are told which server to ask, with which token, whom to trust by TLS, and what to show a server that
 //! asks for a certificate; and the variables that stand for them.
 
+use std::env::VarError;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -36,23 +37,29 @@ impl Connect {
     /// A value that cannot serve, with its flag or variable and the remedy.
     pub fn server(&self) -> anyhow::Result<Server> {
         let token = values::token(self.token.as_deref(), TOKEN_VARIABLE)?;
-        let server = match &self.server {
-            Some(server) => server.clone(),
-            None => match std::env::var(SERVER_VARIABLE) {
-                Ok(url) => url.parse().map_err(of_variable)?,
-                Err(std::env::VarError::NotPresent) => {
-                    DEFAULT_SERVER.parse().expect("a literal URL")
-                }
-                Err(error) => return Err(of_variable(error.to_string()).into()),
-            },
-        };
+        let server = named(self.server.as_ref(), SERVER_VARIABLE, str::parse)?;
+        let server = server.unwrap_or_else(|| DEFAULT_SERVER.parse().expect("a literal URL"));
         let server = self.tls.apply(server.with_token(token));
         server.map_err(anyhow::Error::msg)
     }
 }
 
-fn of_variable(what: String) -> Usage {
-    Usage::new(format!("{SERVER_VARIABLE}: {what}"))
+/// The server that a flag names, or else a variable.
+///
+/// # Errors
+/// The variable is no URL.
+pub fn named(
+    flag: Option<&Server>,
+    variable: &str,
+    parse: fn(&str) -> Result<Server, String>,
+) -> Result<Option<Server>, Usage> {
+    let wrong = |what: String| Usage::new(format!("{variable}: {what}"));
+    match (flag, std::env::var(variable)) {
+        (Some(server), _) => Ok(Some(server.clone())),
+        (None, Ok(url)) => parse(&url).map(Some).map_err(wrong),
+        (None, Err(VarError::NotPresent)) => Ok(None),
+        (None, Err(error)) => Err(wrong(error.to_string())),
+    }
 }
 
 /// Flags for servers with TLS.

@@ -1,5 +1,7 @@
 //! `crore history`: prints what a topic keeps, one line for each message, and ends.
 
+use std::io::{self, Write as _};
+
 use anyhow::{Context, bail};
 use clap::Args;
 
@@ -18,7 +20,8 @@ const MAX_BYTES: usize = 64 << 20;
 /// Arguments of `crore history`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-It needs the right to subscribe. How much a topic keeps is a setting (rule.log_bytes, rule.log_age_s, rule.log_messages).
+A topic that keeps nothing is no error. It needs the right to subscribe.
+How much a topic keeps is a setting (rule.log_bytes, rule.log_age_s, rule.log_messages).
 
 Examples:
   crore history chat/lobby                           all that is kept
@@ -26,7 +29,7 @@ Examples:
   crore history chat/lobby --json                    with id, time and content type")]
 pub struct HistoryArgs {
     /// The topic, such as chat/lobby
-    #[arg(value_name = "TOPIC", value_parser = values::line)]
+    #[arg(value_name = "TOPIC", value_parser = values::topic)]
     pub topic: String,
 
     /// Print each message as a JSON object: id, topic, time, content_type, and data or data_base64
@@ -44,12 +47,19 @@ pub struct HistoryArgs {
         value_name = "POSITION",
         default_value = "oldest",
         allow_hyphen_values = true,
-        value_parser = values::line
+        value_parser = begin
     )]
     pub since: String,
 
     #[command(flatten)]
     pub connect: Connect,
+}
+
+fn begin(text: &str) -> Result<String, String> {
+    match text {
+        "live" => Err("nothing that is kept is behind it; write oldest, -N for the newest N, or the id of a message".to_string()),
+        text => values::position(text),
+    }
 }
 
 /// Runs `crore history`.
@@ -60,7 +70,8 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     let server = args.connect.server()?;
     let format = (!args.json).then(Format::data);
     let failed = || format!("{server}: cannot read the history of {}", args.topic);
-    let (mut since, mut left) = (args.since.clone(), args.limit.unwrap_or(u64::MAX));
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let (mut since, mut left) = (args.since.clone(), limit);
     loop {
         let target = server.history_target(&args.topic, &since, left);
         let page = page(&server, &target).with_context(failed)?;
@@ -76,6 +87,15 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
         left = left.saturating_sub(messages.len() as u64);
         match messages.last().and_then(|last| last.id.clone()) {
             Some(last) if page.more && left > 0 => since = last,
+            None if left == limit => {
+                // No error: a topic that keeps nothing has this history. A closed stderr is no reason to fail.
+                let _ = writeln!(
+                    io::stderr(),
+                    "crore: nothing is kept of {} from {since} on",
+                    args.topic
+                );
+                return Ok(());
+            }
             _ => return Ok(()),
         }
     }

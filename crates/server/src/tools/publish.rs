@@ -37,7 +37,7 @@ Examples:
   crore pub news hi --server https://a.example:443   by TLS; --ca names roots of your own")]
 pub struct PubArgs {
     /// Topic, such as chat/lobby
-    #[arg(value_parser = values::line)]
+    #[arg(value_parser = values::topic)]
     pub topic: String,
 
     /// The message; without it, that of --file, or stdin

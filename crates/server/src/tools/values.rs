@@ -6,6 +6,10 @@
 use std::env::VarError;
 use std::fmt;
 
+use crore_wire::topic::{TopicError, check_filter, check_name};
+
+use crate::settings::units::parse_seconds;
+
 /// Wrong usage that `clap` cannot tell: the process ends with 2, as for all wrong usage. So does what cannot be done where 1 says something else.
 #[derive(Debug)]
 pub struct Usage(String);
@@ -69,6 +73,80 @@ pub fn line(text: &str) -> Result<String, String> {
     }
 }
 
+/// A topic.
+///
+/// # Errors
+/// It is none, and what to write.
+pub fn topic(text: &str) -> Result<String, String> {
+    match check_name(text.as_bytes(), usize::MAX) {
+        Err(TopicError::Wildcard) => {
+            Err("+ and # stand in filters only (crore sub); write one topic".to_string())
+        }
+        _ => line(text),
+    }
+}
+
+/// A topic or a filter.
+///
+/// # Errors
+/// It is none, and what to write.
+pub fn filter(text: &str) -> Result<String, String> {
+    match check_filter(text.as_bytes(), usize::MAX) {
+        Err(TopicError::Misplaced) => Err(
+            "+ stands for one whole level and # for all that follow; write one such as 'chat/+/help' or 'chat/#'"
+                .to_string(),
+        ),
+        _ => line(text),
+    }
+}
+
+/// The filter that was probably meant by one in the form of NATS, where levels have dots between, `*` is any one of them, and `>` all that follow.
+pub fn meant(filter: &str) -> Option<String> {
+    let is_foreign = |level: &str| matches!(level, "*" | ">");
+    if !filter.split(['.', '/']).any(is_foreign) {
+        return None;
+    }
+    let separator = if filter.contains('/') { '/' } else { '.' };
+    let level = |level| match level {
+        "*" => "+",
+        ">" => "#",
+        level => level,
+    };
+    let levels: Vec<&str> = filter.split(separator).map(level).collect();
+    Some(levels.join("/")).filter(|meant| meant != filter)
+}
+
+/// Where to begin: what no server takes for a position is refused with what there is to write.
+///
+/// # Errors
+/// It is none of these.
+pub fn position(text: &str) -> Result<String, String> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let newest = text.strip_prefix('-').filter(|number| is_number(number));
+    // The id of a message has numbers behind a sign; what else may be wrong with one the server says.
+    let is_id = text.contains(['-', ':']) && text.contains(|c: char| c.is_ascii_digit());
+    match newest {
+        Some(number) if number.bytes().any(|digit| digit != b'0') => Ok(text.to_string()),
+        // The newest none.
+        Some(_) => Err(POSITIONS.to_string()),
+        None if matches!(text, "oldest" | "live") || is_id => line(text),
+        None => Err(POSITIONS.to_string()),
+    }
+}
+
+const POSITIONS: &str = "write oldest, live, -N for the newest N (such as -5), or the id of a message, such as 19582c7cf-1";
+
+/// A time that is not 0.
+///
+/// # Errors
+/// It is 0, or none.
+pub fn some_time(text: &str) -> Result<u64, String> {
+    match parse_seconds(text)? {
+        0 => Err("write 1s or more, or leave it out to wait without end".to_string()),
+        seconds => Ok(seconds),
+    }
+}
+
 /// A value of a header: what stands in a line, without spaces around it, which a header would lose.
 ///
 /// # Errors
@@ -88,5 +166,42 @@ pub fn content_type(text: &str) -> Result<String, String> {
     match text.is_ascii() {
         true => field(text),
         false => Err("only ASCII is allowed; write one such as application/json".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_of_nats_are_recognised() {
+        for (foreign, meant_by_it) in [
+            ("news.>", "news/#"),
+            ("news.*.x", "news/+/x"),
+            ("news/*", "news/+"),
+            (">", "#"),
+            ("a.b/>", "a.b/#"),
+        ] {
+            assert_eq!(meant(foreign).as_deref(), Some(meant_by_it), "{foreign}");
+        }
+        for own in ["news", "news/+", "#", "a.b", "a*", "x>y", "a.*x/b"] {
+            assert_eq!(meant(own), None, "{own}");
+        }
+    }
+
+    #[test]
+    fn positions_are_told_from_other_words() {
+        for good in [
+            "oldest",
+            "live",
+            "-5",
+            "19582c7cf-1",
+            "1c9aab8ab-2,19582c7cf-7",
+        ] {
+            assert_eq!(position(good).as_deref(), Ok(good));
+        }
+        for wrong in ["", "5", "-0", "-", "newest", "foo-bar"] {
+            assert!(position(wrong).is_err(), "{wrong}");
+        }
     }
 }

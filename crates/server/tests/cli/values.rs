@@ -173,6 +173,18 @@ fn a_value_that_would_make_another_request_is_refused_by_name() {
         (&["sub", "a", "b\r\nc"], "<TOPIC>"),
         (&["sub", "a", "--since", ""], "--since"),
         (&["sub", "a", "--since", "1\r\n2"], "--since"),
+        (&["pub", "chat/+", "x"], "crore sub"),
+        (&["history", "chat/#"], "crore sub"),
+        (&["sub", "chat/a+"], "chat/+/help"),
+        (&["sub", "a", "--since", "newest"], "-N for the newest N"),
+        (&["history", "a", "--since", "5"], "-N for the newest N"),
+        (&["history", "a", "--since", "live"], "nothing that is kept"),
+        (&["sub", "a", "--timeout", "0"], "leave it out"),
+        // Habits from other tools.
+        (&["sub", "-t", "news"], "crore sub news"),
+        (&["sub", "news", "-q", "1"], "leave it out"),
+        (&["pub", "-t", "news", "-m", "hi"], "crore pub news"),
+        (&["pub", "news", "-m", "hi"], "crore pub TOPIC hi"),
     ] {
         quiet.refuses("--server", args, None, &[name]);
     }

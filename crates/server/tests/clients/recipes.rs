@@ -2,7 +2,7 @@
 //! bash, its scripts in Python and Postgres.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -189,7 +189,8 @@ fn an_answer_is_whole_after_a_cut_and_a_reload() {
     let server = recipe.server();
     let network = Proxy::to(server.address());
     let script = recipe.block("python");
-    let at = server.address();
+    // The publisher meets two faults: a 502, and the loss of an answer whose message was published.
+    let at = faulty_way_to(server.address());
     let script = script.replace("port=8800", &format!("port={}", at.port()));
     let script = recipe.write("answer.py", &script);
     let mut page = recipe.open(network.address(), "a1");
@@ -279,6 +280,35 @@ fn rows_of_the_outbox_are_published_once() {
     for topic in ["orders/7", "orders/8"] {
         assert_eq!(server.info(topic).expect("the topic")["messages"], 1);
     }
+}
+
+/// To the server: the first connection is answered 502 to, the second one is cut once the server has answered, later ones are well.
+fn faulty_way_to(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for (number, mut stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            match number {
+                0 => {
+                    let _ = stream.read(&mut [0; 4096]);
+                    let _ = stream.write_all(BAD_GATEWAY);
+                }
+                1 => {
+                    let mut request = [0; 4096];
+                    // The script's client sends head and body apart.
+                    let mut len = 0;
+                    while !request[..len].ends_with(b"\"") {
+                        len += stream.read(&mut request[len..]).expect("a request");
+                    }
+                    let mut there = TcpStream::connect(server).expect("the server");
+                    there.write_all(&request[..len]).expect("it takes it");
+                    assert!(there.read(&mut [0; 4096]).expect("an answer") > 0);
+                }
+                _ => pass(&stream, server),
+            }
+        }
+    });
+    address
 }
 
 /// Before the server: a proxy that answers 502 to the first request.

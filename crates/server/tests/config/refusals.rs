@@ -185,29 +185,29 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
         (
             "[limits]\nmessage_bytes = '64 MiB'\nbatch_bytes = '16 MiB'",
             &[
-                "limits.message_bytes: 67108864",
-                "write a value from 1 to 8388608",
+                "limits.message_bytes: 64 MiB",
+                "write a value from 1 to 8 MiB",
             ],
         ),
         (
             "[limits]\nbatch_bytes = '64 MiB'",
             &[
-                "limits.batch_bytes: 67108864",
-                "write a value from 1 to 16777216",
+                "limits.batch_bytes: 64 MiB",
+                "write a value from 1 to 16 MiB",
             ],
         ),
         (
             "[limits]\nmessage_bytes = '8 MiB'",
             &[
                 "crore.toml:1:1: limits.publish_credit_bytes",
-                "limits.message_bytes (8388608)",
+                "limits.message_bytes (8 MiB)",
             ],
         ),
         (
             "[limits]\nmemory_bytes = '16 MiB'",
             &[
-                "crore.toml:2:16: limits.memory_bytes: 16777216",
-                "4 times limits.batch_bytes (8388608)",
+                "crore.toml:2:16: limits.memory_bytes: 16 MiB",
+                "4 times limits.batch_bytes (8 MiB)",
             ],
         ),
         (
@@ -280,8 +280,8 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
         (
             "[limits]\nmemory_bytes = '64 MiB'\n[[rule]]\nmatch = 'a'\noutbox_bytes = '17 MiB'",
             &[
-                "crore.toml:5:16: rule[1].outbox_bytes: 17825792",
-                "more than a quarter of limits.memory_bytes (16777216)",
+                "crore.toml:5:16: rule[1].outbox_bytes: 17 MiB",
+                "more than a quarter of limits.memory_bytes (16 MiB)",
             ],
         ),
         (

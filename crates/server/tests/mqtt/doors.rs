@@ -130,6 +130,36 @@ fn what_http_retains_waits_for_mqtt() {
 }
 
 #[test]
+fn the_latest_values_of_a_topic_come_to_a_subscription_of_its_name() {
+    let settings = "[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n";
+    let broker = Broker::with(settings);
+    if !broker.is_ours() {
+        return;
+    }
+    for (key, text) in [("a", "1"), ("b", "2"), ("a", "3")] {
+        let key = format!("Crore-Key: {key}");
+        http(&broker, "POST /pub/doors", &[&key], text.as_bytes());
+    }
+    for filter in ["doors", "doors/#"] {
+        let mut conn = Conn::connected(&broker, Version::V5, "it");
+        conn.ask_for(filter, 1);
+        // The acknowledgement may come before them or among them.
+        let packets: Vec<_> = (0..3).map(|_| conn.packet()).collect();
+        let messages = packets.iter().filter_map(|got| match got.packet() {
+            crore_wire::mqtt::Packet::Publish(it) => Some((it.payload.to_vec(), it.retain)),
+            _ => None,
+        });
+        let mut got: Vec<_> = messages.collect();
+        got.sort();
+        assert_eq!(
+            got,
+            [(b"2".to_vec(), true), (b"3".to_vec(), true)],
+            "{filter}"
+        );
+    }
+}
+
+#[test]
 fn a_purge_takes_the_retained_message_too() {
     let broker = Broker::start();
     if !broker.is_ours() {

@@ -327,7 +327,7 @@ impl Front {
         let waits = extra
             .mqtt
             .as_ref()
-            .is_some_and(|mqtt| !mqtt.waiting.is_empty());
+            .is_some_and(|mqtt| !mqtt.waiting.is_empty() || !mqtt.shows.is_empty());
         let filters = extra.filters.as_ref();
         let behind = !extra.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
         if waits || behind {

@@ -35,6 +35,9 @@ const SEEN: u8 = 0x80;
 /// Likewise: it began before that position, and may have sent messages that other subscriptions have not reached.
 const STARTED: u8 = 0x40;
 
+/// Likewise: it was being shown the latest values of its topic. As Retain Handling no client can ask for this.
+const SHOWN: u8 = 0x30;
+
 /// In the form of a message under way: its end is so many seconds behind [`LATE_S`], the last one that 32 bits count.
 const LATE: u8 = 1 << 3;
 const LATE_S: u64 = u32::MAX as u64;
@@ -75,6 +78,8 @@ impl<'a> Reader<'a> {
 pub(super) struct KeptSub<'a> {
     filter: &'a [u8],
     options: u8,
+    /// It was not shown all of the latest values.
+    shown: bool,
     identifier: u32,
     /// Its position: at its topic, or in each partition.
     seen: Vec<u64>,
@@ -97,6 +102,7 @@ impl KeptSub<'_> {
         KeptSub {
             filter,
             options: options & !(SEEN | STARTED),
+            shown: options & SHOWN == SHOWN,
             identifier,
             seen,
             starts,
@@ -183,7 +189,8 @@ impl Front {
             let seen = self.seen_of(slot, sub);
             let starts = self.starts_of(slot, part as u32, &seen);
             let flag = |is_there: bool, flag| if is_there { flag } else { 0 };
-            let flags = flag(!seen.is_empty(), SEEN) | flag(!starts.is_empty(), STARTED);
+            let shown = flag(self.is_shown_values(slot, part as u32), SHOWN);
+            let flags = flag(!seen.is_empty(), SEEN) | flag(!starts.is_empty(), STARTED) | shown;
             out.push(sub.own.options & 0x3F | flags);
             write_varint(&mut out, u64::from(sub.own.identifier));
             write_field(&mut out, &self.text_of(slot, part as u32));
@@ -330,7 +337,7 @@ impl Front {
             options,
             identifier: sub.identifier,
             since,
-            retained: false,
+            retained: sub.shown,
             granted: (0, 0),
         };
         if is_shared(sub.filter) {

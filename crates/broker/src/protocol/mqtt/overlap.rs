@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use super::give::{Offered, Wants};
 use super::options::{NO_LOCAL, qos};
-use super::state::Start;
+use super::reading::Start;
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::conn::LIVE;

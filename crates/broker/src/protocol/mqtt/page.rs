@@ -14,7 +14,7 @@ use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;
 use crate::conn::io::Io;
 use crate::conn::{COUNTED, LIVE, State};
-use crate::mail::{Attached, Frames, Page};
+use crate::mail::{Attach, Attached, Frames, Page, Values};
 use crate::protocol::front::Front;
 use crate::protocol::side::Behind;
 use crate::store::slab::NONE;
@@ -46,6 +46,9 @@ impl Front {
         }
         let (first, count) = (page.first as usize, page.count as usize);
         let records = frames.pages.get(first..first + count).unwrap_or_default();
+        if page.values == Values::These {
+            return self.show_page((slot, part), page, records, frames, io);
+        }
         let (retained, records) = records.split_at(records.len().min(page.retained as usize));
         let name = self.topic_name(slot, part);
         for record in retained {
@@ -57,6 +60,13 @@ impl Front {
                 ..Wants::default()
             };
             self.give_once(slot, &wants, (&name, record, frames), io);
+        }
+        if page.values == Values::Wait {
+            // What is behind the position of a session comes by the subscription.
+            let position = self.sub(slot, part).filter(|sub| sub.epoch == page.epoch);
+            let until = position.filter(|_| !page.only_retained);
+            let until = until.map_or(page.head, |sub| sub.offset);
+            self.begin_show(slot, part, until);
         }
         if page.only_retained {
             return;
@@ -97,6 +107,10 @@ impl Front {
     ) {
         let attached = page.attached;
         self.expand(slot);
+        if page.only_retained && self.end_show(slot, part) {
+            // The subscription itself stands, and is told of a delete.
+            return;
+        }
         let Some(sub) = self.sub_mut(slot, part) else {
             return self.broken(slot);
         };
@@ -184,8 +198,10 @@ impl Front {
             }
             self.topics.get_mut(topic).waiting += u32::from(!again);
             let to = self.conns.reply_to(slot, self.part_name(slot, part));
-            self.attach_to(topic, to, since, again, false, Client::NOBODY);
+            let ask = self.page_of(topic, to, since, Client::NOBODY);
+            self.attach(Attach { again, ..ask });
         }
+        self.shows_go_on(slot);
         self.wildcards_go_on(slot);
         if self.has_room(slot) {
             self.catch_up(slot);

@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use super::beyond::Beyond;
+use super::reading::{Show, Start};
 use crate::base::access::Who;
-use crate::base::ids::{PartitionId, ShardId};
+use crate::base::ids::ShardId;
 use crate::base::position::write_varint;
 use crate::mail::inbox::Inbox;
 use crate::mail::session::{SessionId, Will, Written};
@@ -106,6 +107,8 @@ pub struct Mqtt {
     pub fresh: Vec<u32>,
     /// The offsets from which on subscriptions miss nothing, while some read on from the log.
     pub starts: Vec<Start>,
+    /// Subscriptions that are shown the latest values of their topics, the first one now.
+    pub shows: Vec<Show>,
     /// Subscriptions of the session that found no room, in their stored form. The connection is about to end.
     pub unplaced: Vec<Box<[u8]>>,
     /// Homes were told to keep messages for a subscription; they do not confirm that.
@@ -280,17 +283,6 @@ pub enum Asked {
     Back(Who),
 }
 
-/// The offset from which on a subscription sends all that it matches in one partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// Its place in the list.
-    pub part: u32,
-    /// The partition.
-    pub partition: PartitionId,
-    /// It sends the messages after this offset.
-    pub offset: u64,
-}
-
 /// What MQTT knows of a subscription.
 #[derive(Default)]
 pub struct Subscribed {
@@ -347,6 +339,7 @@ impl Mqtt {
             && self.owed.is_empty()
             && self.fresh.is_empty()
             && self.starts.is_empty()
+            && self.shows.is_empty()
             && self.unplaced.is_empty()
             && !self.needs_told
             && self.partial.is_empty()
@@ -389,6 +382,7 @@ impl Mqtt {
             + self.owed.capacity() * size_of::<(u32, ShardId)>()
             + self.fresh.capacity() * size_of::<u32>()
             + self.starts.capacity() * size_of::<Start>()
+            + self.shows.capacity() * size_of::<Show>()
             + self.unplaced.capacity() * size_of::<Box<[u8]>>()
             + unplaced
             + connecting

@@ -219,7 +219,12 @@ impl Front {
         }
         // Only the retained message: live messages go on.
         let to = self.conns.reply_to(slot, self.part_name(slot, part));
-        self.attach_to(topic, to, Since::Live, true, true, Client::NOBODY);
+        let ask = self.page_of(topic, to, Since::Live, Client::NOBODY);
+        self.attach(Attach {
+            again: true,
+            retained: true,
+            ..ask
+        });
         Ok(())
     }
 
@@ -254,27 +259,26 @@ impl Front {
             (0, 0) => Client::NOBODY,
             _ => self.conns.get(slot).client,
         };
-        let (since, retained) = (wanted.since, wanted.retained);
-        self.attach_to(topic, to, since, false, retained, client);
+        let retained = wanted.retained;
+        let ask = self.page_of(topic, to, wanted.since, client);
+        self.attach(Attach { retained, ..ask });
         if wanted.options.max_qos != Qos::AtMostOnce {
             self.keep_log(topic, true);
         }
     }
 
-    /// Asks the home of a topic for a page.
-    pub(super) fn attach_to(
+    /// The first page of a topic, which is counted as asked for.
+    pub(super) fn page_of(
         &mut self,
         topic: u32,
         to: ReplyTo,
         since: Since,
-        again: bool,
-        retained: bool,
         client: Client,
-    ) {
+    ) -> Attach {
         self.asked_pages(to.slot, 1);
         let row = self.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);
-        self.attach(Attach {
+        Attach {
             hash,
             topic,
             serial,
@@ -283,12 +287,12 @@ impl Front {
             poll: false,
             most: u32::MAX,
             deflate: false,
-            again,
+            again: false,
             once: false,
-            retained,
+            retained: false,
             client,
             party: self.party(to.slot),
-        });
+        }
     }
 
     /// Notes what a filter was granted, and writes the SUBACK with the last one.

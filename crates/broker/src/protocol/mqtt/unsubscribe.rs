@@ -44,6 +44,7 @@ impl Front {
     pub(super) fn leave_part(&mut self, slot: u32, part: u32) {
         self.part_group(slot, part, true);
         self.forget_starts(slot, part);
+        self.end_show(slot, part);
         let Some(sub) = self.sub(slot, part) else {
             return self.broken(slot);
         };

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use crore_broker::mail::Outcome;
 use crore_broker::mail::message::Headers;
 use crore_broker::orders::{self, LogPage, Publishing, TopicsPage};
+use crore_broker::position::{self, Position};
 use crore_broker::protocol::check_fields;
 use crore_broker::{Control, Report, ShardId};
 use crore_wire::topic;
@@ -145,6 +146,8 @@ pub struct Published {
     subscribers: u32,
     /// Messages kept.
     messages: u32,
+    /// The message's id, as clients know it.
+    last_message_id: String,
 }
 
 /// What was deleted.
@@ -451,6 +454,7 @@ pub async fn publish(
             epoch: info.epoch,
             subscribers: plane.door().without_tails(&topic, info.subscribers),
             messages: info.messages,
+            last_message_id: id_of(info.epoch, info.offset),
         })),
         Report::Outcome(Outcome::Unknown) => Err(unknown()),
         Report::Outcome(_) => Err(ApiError::new(
@@ -459,6 +463,13 @@ pub async fn publish(
         )),
         other => unexpected(&other),
     }
+}
+
+/// The id of the message at a position.
+fn id_of(epoch: u32, offset: u64) -> String {
+    let mut id = Vec::new();
+    position::write(&mut id, Position { epoch, offset });
+    String::from_utf8_lossy(&id).into_owned()
 }
 
 /// The log has not answered in time.

@@ -27,7 +27,7 @@ pub const DAMAGED: u8 = 1;
 pub const EXAMPLES: &str = "\
 Examples:
   crore log inspect /var/lib/crore                  segments, base, partitions, totals
-  crore log verify /var/lib/crore                   all checksums; 0: good, 1: damage, 2: it cannot be read
+  crore log verify /var/lib/crore                   all checksums; 0 good, 1 damage, 2 unread
   crore log dump /var/lib/crore --topic 'chat/#'    a line for each record
   crore log dump --json /var/lib/crore              with the messages, as JSON lines
 

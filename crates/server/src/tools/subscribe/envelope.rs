@@ -46,7 +46,7 @@ impl<'a> Envelope<'a> {
         serde_json::from_slice(bytes)
     }
 
-    /// The line to print, with its end: the object again, or what the format says.
+    /// The line to print, with one end: the object again, or what the format says.
     ///
     /// # Errors
     /// The data is not base64.
@@ -63,7 +63,10 @@ impl<'a> Envelope<'a> {
                 }
             }
         }
-        line.push(b'\n');
+        // Messages that come from a file or a pipe have one.
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
         Ok(line)
     }
 
@@ -93,6 +96,8 @@ mod tests {
         let envelope = Envelope::parse(text).unwrap();
         let data = Format::data();
         assert_eq!(envelope.line(Some(&data)).unwrap(), b"x\ny\n");
+        let ended = Envelope::parse(br#"{"data":"x\n"}"#).unwrap();
+        assert_eq!(ended.line(Some(&data)).unwrap(), b"x\n");
         let with_topic = envelope.line(Some(&Format::with_topic())).unwrap();
         assert_eq!(with_topic, b"a x\ny\n");
         let json = r#"{"id":"1:2","topic":"a","time":7,"content_type":"text/plain","data":"x\ny"}"#;

@@ -22,7 +22,6 @@ use crore_net::memory::random_u64;
 use super::flags::Connect;
 use super::values;
 use crate::client::server::is_filter;
-use crate::settings::units::parse_seconds;
 use format::Format;
 use session::{Session, Stop, Wanted};
 
@@ -47,7 +46,8 @@ pub enum Protocol {
 /// Arguments of `crore sub`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-A message with line breaks takes several lines; --json keeps each message on one.
+A line end follows each message that has none. A message with line breaks takes several lines;
+--json keeps each message on one.
 TIME is seconds, or has a unit: 90s, 15m, 8h, 30d.
 CRORE_SERVER, CRORE_TOKEN and CRORE_CA stand for --server, --token and --ca.
 
@@ -64,7 +64,7 @@ Exit codes: 0 done (also when --timeout ends it), 1 failed, or fewer than --coun
 2 wrong usage.")]
 pub struct SubArgs {
     /// Topics, such as chat/lobby, or filters, such as 'chat/+' (any one level) and 'chat/#' (all that follow)
-    #[arg(required = true, value_name = "TOPIC", value_parser = values::line)]
+    #[arg(required = true, value_name = "TOPIC", value_parser = values::filter)]
     pub topics: Vec<String>,
 
     /// Print each message as a JSON object: id, topic, time, content_type, and data or data_base64
@@ -75,28 +75,28 @@ pub struct SubArgs {
     #[arg(short, long, conflicts_with_all = ["json", "format"], help_heading = OUTPUT)]
     pub verbose: bool,
 
-    /// Print this for each message: %t topic, %p data, %i id, %k key, %e event, %c content type, %%, \n, \t
+    /// Print this line for each message: %t topic, %p data, %i id, %k key, %e event, %c content type, %%, \n, \t
     #[arg(short = 'F', long, value_name = "FORMAT", conflicts_with = "json", help_heading = OUTPUT)]
     pub format: Option<Format>,
 
     /// Exit after N messages
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, short_alias = 'C', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
     /// Exit after so long
-    #[arg(short = 'W', long, value_name = "TIME", value_parser = parse_seconds::<u64>)]
+    #[arg(short = 'W', long, value_name = "TIME", value_parser = values::some_time)]
     pub timeout: Option<u64>,
 
     /// Where to begin: oldest, live, -N for the newest N, or the id of a message to go on after
+    /// [default: retained messages and latest values, then live]
     #[arg(
         short = 'S',
         long,
         value_name = "POSITION",
-        default_value = "live",
         allow_hyphen_values = true,
-        value_parser = values::line
+        value_parser = values::position
     )]
-    pub since: String,
+    pub since: Option<String>,
 
     /// What to speak: sse (Server-Sent Events), ws (WebSocket) or poll (long-poll)
     #[arg(short, long, value_enum, default_value_t = Protocol::Sse, hide_possible_values = true, help_heading = "Connection")]
@@ -129,9 +129,20 @@ impl SubArgs {
 /// time.
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     let server = args.connect.server()?;
+    for (topic, meant) in args
+        .topics
+        .iter()
+        .filter_map(|it| Some((it, values::meant(it)?)))
+    {
+        tracing::warn!(
+            "`{topic}` is one topic; if it is to match several, write '{meant}': + is any one level, # all that follow"
+        );
+    }
+    // A long-poll would begin with the oldest message that is kept.
+    let of_polls = (args.protocol == Protocol::Poll).then_some("live");
     let wanted = Wanted {
         topics: &args.topics,
-        since: &args.since,
+        since: args.since.as_deref().or(of_polls),
         format: args.printed(),
         count: args.count,
         time: args.timeout.map(Duration::from_secs),

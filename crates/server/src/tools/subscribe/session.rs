@@ -39,7 +39,9 @@ pub enum Stop {
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => Stop::Lost("silence".to_string()),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                Stop::Lost("the server was silent for too long".to_string())
+            }
             ErrorKind::UnexpectedEof => Stop::Lost("the server closed the connection".to_string()),
             _ => Stop::Lost(error.to_string()),
         }
@@ -49,8 +51,8 @@ impl From<io::Error> for Stop {
 /// What is wanted of a subscription.
 pub struct Wanted<'a> {
     pub topics: &'a [String],
-    /// Where to begin.
-    pub since: &'a str,
+    /// Where to begin; none: where the topic's rule says.
+    pub since: Option<&'a str>,
     /// How a message is printed; none: as JSON.
     pub format: Option<Format>,
     /// How many messages.
@@ -63,8 +65,8 @@ pub struct Wanted<'a> {
 pub struct Session<'a> {
     pub server: &'a Server,
     topics: &'a [String],
-    /// Where to begin.
-    since: &'a str,
+    /// Where to begin; none: where the topic's rule says.
+    since: Option<&'a str>,
     /// How a message is printed; none: as JSON.
     format: Option<Format>,
     /// The id of the last message that was printed.
@@ -121,8 +123,8 @@ impl<'a> Session<'a> {
 
     /// The request target of the next connection.
     pub fn target(&self) -> String {
-        let since = self.position.as_deref().unwrap_or(self.since);
-        self.server.subscribe_target(self.topics, Some(since))
+        let since = self.position.as_deref().or(self.since);
+        self.server.subscribe_target(self.topics, since)
     }
 
     /// How long a connection may be silent. Without a position a reconnect could lose what is
@@ -190,7 +192,14 @@ impl<'a> Session<'a> {
 
     /// Reports a notice of the server, such as a gap, and goes on from the position that it gives.
     pub fn notice(&mut self, name: &str, position: Option<&str>) {
-        tracing::warn!("the server says {name}: messages may be missing before this point");
+        match name {
+            GAP => tracing::warn!(
+                "messages before the next one are lost: the log no longer has them (crore.gap)"
+            ),
+            _ => {
+                tracing::warn!("the server says {name}: messages may be missing before this point")
+            }
+        }
         if let Some(position) = position {
             self.position = Some(position.to_string());
         }

@@ -39,6 +39,8 @@ pub(super) struct Sub {
     shows: VecDeque<u32>,
     /// It must get the message that was retained at this step.
     pub due: Option<u32>,
+    /// The latest values that it was shown, by number.
+    values: Vec<u32>,
 }
 
 impl Sub {
@@ -54,6 +56,7 @@ impl Sub {
             parted: false,
             shows: VecDeque::new(),
             due: None,
+            values: Vec::new(),
         }
     }
 
@@ -161,10 +164,11 @@ impl Sub {
     /// A retained message came.
     pub fn shown(&mut self, number: u32, dup: bool, truth: &Truth) -> Result<(), Wrong> {
         let topic = &truth.topics[self.track.topic];
-        self.due = None;
         if topic.keeps_latest() {
+            self.values.push(number);
             return Ok(());
         }
+        self.due = None;
         let asked = self.shows.pop_front();
         let asked =
             asked.ok_or_else(|| format!("message {number} came as retained without need"))?;
@@ -192,6 +196,23 @@ impl Sub {
         }
     }
 
+    /// Each latest value that was there when it asked, at this step, was shown.
+    fn has_values(&self, asked: u32, truth: &Truth) -> Result<(), Wrong> {
+        let mut due = truth.snapshot(self.track.topic).into_iter();
+        let is_missed = |number: &u32| {
+            let acked = truth.messages[*number as usize].acked;
+            acked.is_some_and(|acked| acked < asked)
+                && !self.values.contains(number)
+                && !self.track.has(*number)
+        };
+        match due.find(is_missed) {
+            Some(number) => Err(format!(
+                "message {number}, the newest of its key, was not shown to who asked at {asked}"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Nothing is under way any more.
     pub fn at_head(&mut self, truth: &Truth) -> Result<(), Wrong> {
         self.track.at_head();
@@ -199,7 +220,10 @@ impl Sub {
         let Some(asked) = self.due.take() else {
             return Ok(());
         };
-        if !truth.budgets_are_wide || !topic.deletes.is_empty() || topic.keeps_latest() {
+        if topic.keeps_latest() {
+            return self.has_values(asked, truth);
+        }
+        if !truth.budgets_are_wide || !topic.deletes.is_empty() {
             return Ok(());
         }
         let mut there = truth.retained(self.track.topic);
