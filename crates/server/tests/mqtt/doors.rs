@@ -3,8 +3,9 @@
 
 use crate::support::broker::Broker;
 use crate::support::connect;
-use crate::support::mqtt::{Conn, message};
-use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
+use crate::support::mqtt::{Conn, Got, message};
+use crore_wire::mqtt::{PacketType, PropertyBuf, ReasonCode, Version};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
 /// The answer to a request, head and body.
@@ -159,6 +160,63 @@ fn the_latest_values_of_a_topic_come_to_a_subscription_of_its_name() {
     }
 }
 
+/// The data of the next messages, each acknowledged, until so many have come; all marked as retained.
+fn values(conn: &mut Conn, seen: &mut BTreeSet<Vec<u8>>, count: usize) {
+    while seen.len() < count {
+        let got = conn.packet();
+        if let crore_wire::mqtt::Packet::Publish(it) = got.packet() {
+            assert!(it.retain);
+            seen.insert(it.payload.to_vec());
+            conn.acknowledge(PacketType::PubAck, it.packet_id.expect("an id").get());
+        }
+    }
+}
+
+#[test]
+fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_is_resumed() {
+    let broker = Broker::with("[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n");
+    if !broker.is_ours() {
+        return;
+    }
+    let line = |n: u32| format!("{{\"topic\":\"doors\",\"key\":\"{n}\",\"data\":\"{n}\"}}\n");
+    let lines: String = (0..300).map(line).collect();
+    let ndjson = "Content-Type: application/x-ndjson";
+    http(&broker, "POST /pub", &[ndjson], lines.as_bytes());
+    let session = |clean| {
+        Conn::with(&broker, "it", clean, |set| {
+            set.session_expiry_interval_s(600).receive_maximum(5);
+        })
+    };
+    let (mut conn, _) = session(true);
+    conn.subscribe("doors", 1);
+    let mut seen = BTreeSet::new();
+    values(&mut conn, &mut seen, 150);
+    conn.cut();
+    let (mut conn, present) = session(false);
+    assert!(present);
+    values(&mut conn, &mut seen, 300);
+    // Messages that are published from now on are no retained ones.
+    http(&broker, "POST /pub/doors", &["Crore-Key: 7"], b"new");
+    let is_new = |got: &Got| match got.packet() {
+        crore_wire::mqtt::Packet::Publish(it) => {
+            assert_eq!(it.retain, it.payload != b"new");
+            it.payload == b"new"
+        }
+        _ => false,
+    };
+    loop {
+        let got = conn.packet();
+        if is_new(&got) {
+            break;
+        }
+        // What was shown before the cut comes once more.
+        conn.acknowledge(
+            PacketType::PubAck,
+            got.publish().packet_id.expect("an id").get(),
+        );
+    }
+}
+
 #[test]
 fn a_purge_takes_the_retained_message_too() {
     let broker = Broker::start();
@@ -209,7 +267,7 @@ fn all_that_mqtt_says_of_a_message_comes_to_a_poll() {
     publish.retain = true;
     publish.properties = properties.properties();
     conn.publish(&publish);
-    let (_, reason) = conn.packet().ack(crore_wire::mqtt::PacketType::PubAck);
+    let (_, reason) = conn.packet().ack(PacketType::PubAck);
     assert_eq!(reason, ReasonCode::NO_MATCHING_SUBSCRIBERS);
     let (head, body) = http(&broker, "GET /sub/doors", &[], b"");
     assert_eq!(body, b"data");
