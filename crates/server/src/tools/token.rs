@@ -247,8 +247,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         None => input()?,
     };
     let token = token.trim().as_bytes();
-    let broken =
-        "the token is no JWT: three parts with points between, of which the first two are JSON in base64url";
+    let broken = "the token is no JWT: three parts with points between, of which the first two are JSON in base64url";
     let header = keys::part(token, 0).with_context(|| broken.to_string())?;
     let claims = keys::part(token, 1).with_context(|| broken.to_string())?;
     let shown = json!({ "header": header, "claims": claims });
