@@ -27,6 +27,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("objdump", &["binutils"]),
     ("systemd-analyze", &["systemd"]),
     ("faketime", &["faketime"]),
+    ("/usr/sbin/nft", &["nftables"]),
     ("pg_virtualenv", &["postgresql", "postgresql-common"]),
 ];
 

@@ -2,5 +2,6 @@
 
 pub mod mqtt;
 pub mod parse;
+pub mod place;
 pub mod request;
 pub mod tls;

@@ -53,6 +53,8 @@ pub enum Scenario {
     Fill,
     /// Bytes and processor time of connections with TLS, beside the peers; deliveries while handshakes go on
     Tls,
+    /// Two nodes over three servers of NATS; each of them is killed, cut off and started again
+    Cluster,
     /// A thousand filters, a million, and those that cost most: the server's CPU for each publish
     Filters,
 }
@@ -64,7 +66,7 @@ pub struct RunArgs {
     #[arg(value_enum)]
     pub scenario: Scenario,
     /// Connections [default: what the scenario's name says]
-    #[arg(long)]
+    #[arg(long, visible_alias = "subscribers")]
     pub connections: Option<u32>,
     /// The server to measure instead of this executable
     #[arg(long, value_name = "PATH")]
@@ -99,7 +101,7 @@ pub struct RunArgs {
     /// How long to measure, such as 60s or 10m [default: the scenario's]
     #[arg(long, visible_alias = "seconds", value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
-    /// What the faults of chaos and the moments of crash are drawn from
+    /// What the faults of chaos and cluster and the moments of crash are drawn from
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Kills of the server, for crash [default: 100]
@@ -117,7 +119,7 @@ pub struct RunArgs {
     /// Connections that close and open a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// How often a pair, each side of durable, or each arrangement of stalled is measured
+    /// How often a pair, each side of durable, or each arrangement of stalled is measured, or each fault of cluster comes
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Who else is in the pair, beside the floor (not over MQTT) and this server
@@ -132,6 +134,9 @@ pub struct RunArgs {
     /// Only these rows of the pair (unicast, unicast-log, post, fan-out, broadcast, rate, idle; over MQTT acknowledged and quality-1 too)
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
+    /// The program nats-server, for cluster and durable [default: $CRORE_NATS_SERVER, or where PATH has it]
+    #[arg(long, value_name = "PATH")]
+    pub nats_server: Option<PathBuf>,
     /// Certificate and key of the servers: set by scenarios with TLS
     #[arg(skip)]
     pub certificate: Option<Certificate>,

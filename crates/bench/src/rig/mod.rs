@@ -6,7 +6,9 @@ mod certificate;
 mod directory;
 mod kind;
 mod moment;
+mod nats;
 mod peers;
+mod ports;
 mod server;
 mod tools;
 
@@ -16,6 +18,7 @@ pub use certificate::Certificate;
 pub use directory::Directory;
 pub use kind::Kind;
 pub use moment::{Moment, bottleneck, pause, per_connection, watch};
-pub use peers::versions;
+pub use nats::Nats;
+pub use peers::{program, versions};
 pub use server::{Server, Setting, within};
 pub use tools::{Publisher, Subscriber, count, is_clean, locals, number, topics};

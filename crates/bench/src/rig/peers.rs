@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use super::certificate::Certificate;
 use super::directory::Directory;
+use super::nats;
 use crate::sys;
 
 /// The log of errors, in the server's directory.
@@ -149,13 +150,10 @@ log_type notice
 }
 
 /// NATS with JetStream, which syncs every message before it acknowledges it. No package of Debian has it.
-pub fn nats(directory: &Directory, port: u16) -> Result<Command> {
+pub fn nats(directory: &Directory, port: u16, program: Option<&Path>) -> Result<Command> {
     let store = directory.path().join("jetstream");
-    let config = format!(
-        "listen: 127.0.0.1:{port}\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n",
-        store.display()
-    );
-    let mut command = Command::new(program("nats-server")?);
+    let config = nats::config(&format!("127.0.0.1:{port}"), &store, "");
+    let mut command = Command::new(nats::program(program)?);
     command
         .arg("-c")
         .arg(directory.write("nats.conf", &config)?);
@@ -163,7 +161,7 @@ pub fn nats(directory: &Directory, port: u16) -> Result<Command> {
 }
 
 /// Finds a program in `PATH` or in `/usr/sbin`, which only root has in its `PATH`.
-fn program(name: &str) -> Result<PathBuf> {
+pub fn program(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain([PathBuf::from("/usr/sbin")])

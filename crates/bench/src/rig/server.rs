@@ -4,7 +4,7 @@
 //! Memory and processor time are those of the whole process tree: nginx serves from a child of the
 //! process that was started, the others have no children.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,13 +15,14 @@ use super::args::RunArgs;
 use super::directory::Directory;
 use super::kind::Kind;
 use super::peers;
+use super::ports::free_ports;
 use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
 
 /// The flag of the number of shards.
 const SHARDS: &str = "--shards";
-/// Longest start of a server.
-const START: Duration = Duration::from_secs(20);
+/// Longest start of a server. A node of a cluster reads its log first.
+const START: Duration = Duration::from_secs(60);
 /// Longest end of a server that has children to end; then all of them are killed.
 const END: Duration = Duration::from_secs(5);
 /// The product's settings, in its directory.
@@ -102,7 +103,7 @@ impl Server {
             Kind::Floor | Kind::Crore => ours(binary, setting, settings, &addresses, &directory)?,
             Kind::Nchan => peers::nchan(&directory, port, setting.keep, tls)?,
             Kind::Mosquitto => peers::mosquitto(&directory, port, tls, setting.durable)?,
-            Kind::Nats => peers::nats(&directory, port)?,
+            Kind::Nats => peers::nats(&directory, port, args.nats_server.as_deref())?,
             Kind::Other => bail!("a server of another kind is started by its command"),
         };
         if let Some(members) = members {
@@ -161,7 +162,8 @@ impl Server {
         Ok(server)
     }
 
-    fn wait(&mut self) -> Result<()> {
+    /// Waits until it accepts.
+    pub fn wait(&mut self) -> Result<()> {
         let begin = Instant::now();
         while TcpStream::connect(self.addresses[self.addresses.len() - 1]).is_err() {
             self.is_there()?;
@@ -192,7 +194,8 @@ impl Server {
         self.wait()
     }
 
-    fn spawn_again(&mut self) -> Result<()> {
+    /// The same, and does not wait until it accepts.
+    pub fn spawn_again(&mut self) -> Result<()> {
         self.child = self.command.spawn()?;
         Ok(())
     }
@@ -203,7 +206,7 @@ impl Server {
         self.wait()
     }
 
-    /// The same, and does not wait until it accepts.
+    /// The same with so many shards, on all cores, and does not wait.
     pub fn spawn_again_with(&mut self, shards: u32) -> Result<()> {
         let mut command = Command::new(self.command.get_program());
         let mut args = self.command.get_args();
@@ -336,15 +339,4 @@ fn copy(origin: &Path, directory: &Directory) -> Result<PathBuf> {
     let path = directory.path().join("server");
     std::fs::copy(origin, &path).with_context(|| format!("cannot copy {}", origin.display()))?;
     Ok(path)
-}
-
-/// Ports without a listener. Each is held until all of them are found, so that none is found twice.
-fn free_ports(count: u16) -> Result<Vec<SocketAddr>> {
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0"))
-        .collect::<Result<_, _>>()?;
-    Ok(listeners
-        .iter()
-        .map(TcpListener::local_addr)
-        .collect::<Result<_, _>>()?)
 }

@@ -5,6 +5,7 @@
 //! is always the growth over the same server, empty.
 
 mod chaos;
+mod cluster;
 mod comet;
 mod crash;
 mod drain;
@@ -49,6 +50,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Tsunami => storm::tsunami(args)?,
         Scenario::Pair => pair::run(args)?,
         Scenario::Chaos => chaos::run(args)?,
+        Scenario::Cluster => cluster::run(args)?,
         Scenario::Crash => crash::run(args)?,
         Scenario::Drain => drain::run(args)?,
         Scenario::Durable => durable::run(args)?,

@@ -8,6 +8,7 @@ mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bench;
 mod checkpoint;
 mod faults;
 mod history;

@@ -10,6 +10,7 @@ use std::fmt::Write;
 
 use super::track::{Counts, Track};
 use super::world::{Part, Transport, World, read_payload};
+use crate::client::place::Place;
 use crate::client::request;
 use crate::measure::add::add;
 
@@ -46,6 +47,8 @@ pub struct Met {
     pub corrupt: u64,
     /// Messages of a topic that was not asked for.
     pub misdelivered: u64,
+    /// Messages at another place than an answer or another subscriber has said.
+    pub moved: u64,
     /// The first promises that were broken, in words.
     pub broken: Vec<String>,
 }
@@ -57,7 +60,7 @@ impl Met {
         add!(
             self, other;
             opened, resumed, ended, closed_for_gap, turned_away, empty_polls, corrupt,
-            misdelivered
+            misdelivered, moved
         );
         self.broken.extend_from_slice(&other.broken);
     }
@@ -68,7 +71,13 @@ impl Met {
             told_losses: self.counts.told_losses,
             ..before.clone()
         };
-        if self.counts != clean && self.broken.len() < BROKEN_MAX {
+        if self.counts != clean {
+            self.tell(part, topic, what);
+        }
+    }
+
+    fn tell(&mut self, part: &Part, topic: &str, what: &str) {
+        if self.broken.len() < BROKEN_MAX {
             let Part {
                 number,
                 transport,
@@ -216,16 +225,22 @@ impl Client {
         }
     }
 
-    fn message(&mut self, name: Option<&str>, data: &[u8], world: &World, met: &mut Met) {
+    /// Takes a message with its position, and with the topic that the server names.
+    fn message(
+        &mut self,
+        position: &str,
+        name: Option<&str>,
+        data: &[u8],
+        world: &World,
+        met: &mut Met,
+    ) {
         let Some((topic, number)) = read_payload(data) else {
             met.corrupt += 1;
             return;
         };
         let place = self.part.topics.iter().position(|mine| *mine == topic);
         let known = world.topics.get(topic as usize);
-        let named = |name: &str| {
-            self.part.transport != Transport::Ws || known.is_some_and(|topic| topic.name == name)
-        };
+        let named = |name: &str| known.is_some_and(|topic| topic.name == name);
         let (Some(place), true) = (place, name.is_none_or(named)) else {
             met.misdelivered += 1;
             return;
@@ -237,6 +252,12 @@ impl Client {
         let name = &world.topics[topic as usize].name;
         let what = format!("{number} came after {last} when {begun} had begun");
         met.broke(&before, &self.part, name, &what);
+        let stands = Place::read(position).map_or(Ok(()), |at| world.stands(topic, number, at));
+        if let Err(other) = stands {
+            met.moved += 1;
+            let what = format!("{number} came at {position}, stood at {other:?}");
+            met.tell(&self.part, name, &what);
+        }
     }
 
     /// Judges what has come, at the end of the run.

@@ -51,6 +51,8 @@ impl Seen {
 
 struct Seat {
     client: Client,
+    /// How often it has connected: each time to the next address.
+    dials: usize,
     fd: RawFd,
     watched: Interest,
     connecting: bool,
@@ -60,7 +62,7 @@ struct Seat {
 /// A share of the clients.
 pub struct Crowd<'a> {
     world: &'a World,
-    proxies: &'a [SocketAddr],
+    addresses: &'a [SocketAddr],
     first: u32,
     seats: Vec<Seat>,
     returns: BinaryHeap<Reverse<(u64, u32)>>,
@@ -70,19 +72,22 @@ pub struct Crowd<'a> {
     seen: Seen,
     looked_ns: u64,
     complete: u32,
+    /// When a client was due last to go to another address.
+    moved_ns: u64,
 }
 
 impl<'a> Crowd<'a> {
-    /// Clients `first..first + count`. To be made on its own thread.
+    /// Clients `first..first + count`, which connect to any of these addresses. To be made on its own thread.
     pub fn new(
         world: &'a World,
-        proxies: &'a [SocketAddr],
+        addresses: &'a [SocketAddr],
         first: u32,
         count: u32,
     ) -> Result<Crowd<'a>> {
         sys::part_descriptor_table()?;
         let seat = |number| Seat {
             client: Client::new(world.part(number), world),
+            dials: 0,
             fd: -1,
             watched: Interest::IN,
             connecting: false,
@@ -97,7 +102,7 @@ impl<'a> Crowd<'a> {
         };
         Ok(Crowd {
             world,
-            proxies,
+            addresses,
             first,
             seats: (first..first + count).map(seat).collect(),
             returns: (0..count).map(turn).collect(),
@@ -107,6 +112,7 @@ impl<'a> Crowd<'a> {
             seen: Seen::default(),
             looked_ns: 0,
             complete: 0,
+            moved_ns: 0,
         })
     }
 
@@ -127,6 +133,7 @@ impl<'a> Crowd<'a> {
                 }
             }
             self.open_due();
+            self.move_some();
             self.look();
         }
         for seat in 0..self.seats.len() {
@@ -152,10 +159,30 @@ impl<'a> Crowd<'a> {
         }
     }
 
+    /// Has clients whose time is over leave by themselves.
+    fn move_some(&mut self) {
+        let (now, stays_s) = (sys::now_ns(), self.world.stays_s.load(Relaxed));
+        let each_ns = u64::from(stays_s) * 1_000_000_000 / self.seats.len() as u64;
+        if each_ns == 0 {
+            self.moved_ns = now;
+            return;
+        }
+        while self.moved_ns + each_ns <= now {
+            self.moved_ns += each_ns;
+            let seat = self.random.below(self.seats.len() as u32) as usize;
+            if self.seats[seat].client.live {
+                self.leave(seat);
+                self.later(seat);
+            }
+        }
+    }
+
     fn dial(&mut self, seat: usize) {
         let number = self.first as usize + seat;
+        let turn = number + self.seats[seat].dials;
+        self.seats[seat].dials += 1;
         let dial = Dial {
-            remote: self.proxies[number % self.proxies.len()],
+            remote: self.addresses[turn % self.addresses.len()],
             local: Some(([127, 0, 1, 1 + (number % 20) as u8], 0).into()),
             receive_buffer: None,
         };

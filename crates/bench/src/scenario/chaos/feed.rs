@@ -1,4 +1,4 @@
-//! The publishers: one thread, HTTP connections through the failing network, one request at a time on each.
+//! The publishers: one thread, HTTP connections to any of several addresses, one request at a time on each.
 //!
 //! A topic belongs to one publisher, which goes on to the topic's next message when the last one is acknowledged.
 //! A request whose connection is cut, or whose answer does not come, is sent again with the same `Idempotency-Key`
@@ -15,11 +15,12 @@ use serde_json::{Value, json};
 
 use super::world::{World, write_payload};
 use crate::client::parse::{self, Response};
+use crate::client::place::Place;
 use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
 /// Publishers.
-const PUBLISHERS: usize = 32;
+const PUBLISHERS: usize = 50;
 /// How long an answer is waited for.
 const PATIENCE_NS: u64 = 8_000_000_000;
 /// Pause before a new connection.
@@ -30,10 +31,23 @@ const TURN: Duration = Duration::from_millis(5);
 const QUEUE_MAX: usize = 50;
 /// Messages of a batch.
 const BATCH: u32 = 8;
+/// A publisher connects anew after so many answers, so that every address has publishers.
+const ANSWERS_MAX: u32 = 20;
 /// Of a hundred orders so many are batches, and so many go to topics of large messages.
 const SHARES: (u32, u32) = (5, 15);
 /// Reasons that are kept in words.
 const REASONS_MAX: usize = 10;
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// When it was sent for the first time.
+    pub begun_ns: u64,
+    /// When its answer came.
+    pub answered_ns: u64,
+    /// Whether it was sent more than once.
+    pub retried: bool,
+}
 
 /// The results of the publishers.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +57,8 @@ pub struct Fed {
     requests: u64,
     retries: u64,
     replayed: u64,
+    /// All answers, in the order in which they came.
+    pub answers: Vec<Answer>,
     /// Answers that the server must not give, in words; the first few.
     pub violations: Vec<String>,
 }
@@ -66,12 +82,21 @@ struct Order {
     count: u32,
 }
 
+#[derive(Default)]
 struct Publisher {
     fd: Option<RawFd>,
+    /// How often it has connected: each time to the next address.
+    dials: usize,
+    /// Answers over this connection.
+    answers: u32,
     orders: VecDeque<Order>,
-    /// The request under way, with its messages.
+    /// The request under way, with its topic, its first message and how many it has.
     request: Vec<u8>,
+    topic: u32,
+    first: u32,
     messages: u32,
+    begun_ns: u64,
+    retried: bool,
     sent: usize,
     answer: Vec<u8>,
     /// When it gives up waiting, or connects again.
@@ -81,7 +106,7 @@ struct Publisher {
 /// The thread's state.
 pub struct Feed<'a> {
     world: &'a World,
-    proxies: &'a [SocketAddr],
+    addresses: &'a [SocketAddr],
     publishers: Vec<Publisher>,
     epoll: Epoll,
     random: Random,
@@ -91,21 +116,12 @@ pub struct Feed<'a> {
 
 impl<'a> Feed<'a> {
     /// To be made on its own thread.
-    pub fn new(world: &'a World, proxies: &'a [SocketAddr]) -> Result<Feed<'a>> {
+    pub fn new(world: &'a World, addresses: &'a [SocketAddr]) -> Result<Feed<'a>> {
         sys::part_descriptor_table()?;
-        let publisher = |_| Publisher {
-            fd: None,
-            orders: VecDeque::new(),
-            request: Vec::new(),
-            messages: 0,
-            sent: 0,
-            answer: Vec::new(),
-            clock_ns: 0,
-        };
         Ok(Feed {
             world,
-            proxies,
-            publishers: (0..PUBLISHERS).map(publisher).collect(),
+            addresses,
+            publishers: (0..PUBLISHERS).map(|_| Publisher::default()).collect(),
             epoll: Epoll::new(PUBLISHERS)?,
             random: Random::new(world.seed ^ 0xfeed),
             fed: Fed::default(),
@@ -227,7 +243,7 @@ impl<'a> Feed<'a> {
             let size = self.world.size(topic, &mut self.random);
             write_payload(topic, first, size, &mut body);
             format!(
-                "/{name} HTTP/1.1\r\nContent-Type: text/plain\r\nIdempotency-Key: \"{}\"",
+                "/{name} HTTP/1.1\r\nContent-Type: text/plain\r\nAccept: application/json\r\nIdempotency-Key: \"{}\"",
                 key(first)
             )
         } else {
@@ -246,7 +262,9 @@ impl<'a> Feed<'a> {
             "POST /pub{fields}\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         let publisher = &mut self.publishers[index];
-        (publisher.request, publisher.messages) = (text.into_bytes(), count);
+        publisher.request = text.into_bytes();
+        (publisher.topic, publisher.first, publisher.messages) = (topic, first, count);
+        (publisher.begun_ns, publisher.retried) = (sys::now_ns(), false);
         self.begin(index);
     }
 
@@ -263,8 +281,10 @@ impl<'a> Feed<'a> {
     }
 
     fn dial(&mut self, index: usize) {
+        let turn = index + self.publishers[index].dials;
+        self.publishers[index].dials += 1;
         let dial = Dial {
-            remote: self.proxies[index % self.proxies.len()],
+            remote: self.addresses[turn % self.addresses.len()],
             local: Some(([127, 0, 2, 1], 0).into()),
             receive_buffer: None,
         };
@@ -273,6 +293,7 @@ impl<'a> Feed<'a> {
             return;
         };
         self.publishers[index].fd = Some(fd);
+        self.publishers[index].answers = 0;
         match self
             .epoll
             .add(fd, Interest::IN | Interest::OUT, index as u64)
@@ -310,7 +331,9 @@ impl<'a> Feed<'a> {
     fn retry(&mut self, index: usize) {
         self.hang_up(index);
         let publisher = &mut self.publishers[index];
-        self.fed.retries += u64::from(!publisher.request.is_empty());
+        let again = !publisher.request.is_empty();
+        publisher.retried |= again;
+        self.fed.retries += u64::from(again);
         publisher.answer.clear();
         publisher.clock_ns = sys::now_ns() + self.random.draw() % AWAY_NS;
     }
@@ -338,9 +361,21 @@ impl<'a> Feed<'a> {
             200..=202 if !refused => {
                 self.fed.replayed += u64::from(replays) + lines["replayed"].as_u64().unwrap_or(0);
                 self.fed.acknowledged += u64::from(publisher.messages);
+                self.fed.answers.push(Answer {
+                    begun_ns: publisher.begun_ns,
+                    answered_ns: sys::now_ns(),
+                    retried: publisher.retried,
+                });
+                let place = lines["last_message_id"].as_str().and_then(Place::read);
                 publisher.request.clear();
                 publisher.answer.clear();
-                if close {
+                if let Some(place) = place {
+                    self.stands(index, place);
+                }
+                let publisher = &mut self.publishers[index];
+                publisher.answers += 1;
+                if close || publisher.answers >= ANSWERS_MAX {
+                    publisher.clock_ns = 0;
                     self.hang_up(index);
                 }
             }
@@ -349,6 +384,16 @@ impl<'a> Feed<'a> {
                 let text = String::from_utf8_lossy(body).into_owned();
                 self.violation(index, format!("publish: {status} {text}"));
             }
+        }
+    }
+
+    /// The place of a message, by the answer to its publish.
+    fn stands(&mut self, index: usize, place: Place) {
+        let Publisher { topic, first, .. } = self.publishers[index];
+        if let Err(other) = self.world.stands(topic, first, place) {
+            let name = &self.world.topics[topic as usize].name;
+            let what = format!("{name}, {first}: answered {place:?}, stood at {other:?}");
+            self.violation(index, what);
         }
     }
 

@@ -24,12 +24,13 @@ use serde_json::{Value, json};
 
 use crate::rig::{Kind, Moment, RunArgs, Server, Setting, watch};
 use crate::{report, sys};
-pub use feed::Feed;
+pub use client::{Client, Met};
+pub use feed::{Answer, Feed};
 pub use outcome::Outcome;
 use play::{Guard, joined, whole};
 pub use play::{finish, opened, play, until};
 use proxy::{Done, Proxy};
-pub use world::{World, read_payload, write_payload};
+pub use world::{Kind as Kept, Part, Transport, World, read_payload, settings, write_payload};
 
 /// Clients, unless told otherwise.
 const CONNECTIONS: u32 = 5_000;
@@ -46,7 +47,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let seconds = args.duration.unwrap_or(SECONDS);
     let rate = args.rate.unwrap_or(RATE);
     let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
-    let mut server = Server::start_with(args, setting, &world::settings(args.accepts()), None)?;
+    let mut server = Server::start_with(args, setting, &settings(args.accepts()), None)?;
     let world = World::new(args.seed, connections);
     let address = server.addresses[0];
     let before = Moment::of(&mut server)?;

@@ -32,7 +32,7 @@ impl Outcome {
     pub fn is_clean(&self, world: &World) -> bool {
         let met = &self.seen.met;
         met.counts.is_clean()
-            && met.corrupt + met.misdelivered == 0
+            && met.corrupt + met.misdelivered + met.moved == 0
             && self.violations().next().is_none()
             && self.fed.acknowledged == self.published(world)
     }
@@ -75,6 +75,7 @@ impl Outcome {
             "false_gaps": counts.false_gaps,
             "corrupt": met.corrupt,
             "misdelivered": met.misdelivered,
+            "moved": met.moved,
             "broken": met.broken,
             "violations": self.violations().collect::<Vec<_>>(),
         });

@@ -3,9 +3,12 @@
 //!
 //! Everything but the progress follows from the seed and the number of connections.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
+use crate::client::place::Place;
 use crate::measure::payload::Random;
 
 /// Clients for each ordinary topic, before some clients take several.
@@ -144,6 +147,8 @@ pub struct World {
     pub topics: Vec<Topic>,
     /// How many messages of each topic have begun to be published.
     pub begun: Vec<AtomicU32>,
+    /// Where messages stand, by topic and number, as it was said first.
+    places: Vec<Mutex<HashMap<u32, Place>>>,
     /// The network fails.
     pub faults: AtomicBool,
     /// New messages may be published.
@@ -158,6 +163,8 @@ pub struct World {
     pub complete: AtomicU32,
     /// Seconds that a client stays away at most; 0: as long as the network's faults say.
     pub away_s: AtomicU32,
+    /// Seconds after which a client goes to the next address by itself, on average; 0: it stays.
+    pub stays_s: AtomicU32,
     /// The threads end.
     pub stop: AtomicBool,
 }
@@ -182,6 +189,7 @@ impl World {
         World {
             seed,
             begun: topics.iter().map(|_| AtomicU32::new(0)).collect(),
+            places: topics.iter().map(|_| Mutex::default()).collect(),
             topics,
             ..World::default()
         }
@@ -236,6 +244,17 @@ impl World {
     /// How many messages of `topic` have begun to be published.
     pub fn begun(&self, topic: u32) -> u32 {
         self.begun[topic as usize].load(Relaxed)
+    }
+
+    /// Takes the place at which a message stands, by an answer or at a subscriber.
+    ///
+    /// # Errors
+    /// When it was said to stand elsewhere: with that place.
+    pub fn stands(&self, topic: u32, number: u32, place: Place) -> Result<(), Place> {
+        let places = &self.places[topic as usize];
+        let mut places = places.lock().expect("no holder panics");
+        let known = *places.entry(number).or_insert(place);
+        if known == place { Ok(()) } else { Err(known) }
     }
 
     /// Bytes of a message of `topic`.

@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::message::{self, PUBLISHERS, Place, TOPICS};
+use super::message::{self, PUBLISHERS, TOPICS};
 use super::publisher::Answer;
 use super::subscriber::Seen;
+use crate::client::place::Place;
 
 /// Faults that are kept in words.
 const WORDS_MAX: usize = 50;

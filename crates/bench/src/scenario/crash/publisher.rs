@@ -13,9 +13,10 @@ use crore_wire::mqtt::{self, PacketId, Properties, Qos};
 use serde_json::Value;
 
 use super::link::{End, Link, until_gone};
-use super::message::{self, Message, Place, Way};
+use super::message::{self, Message, Way};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Version, client_id};
 use crate::client::parse;
+use crate::client::place::Place;
 use crate::measure::add::add;
 use crate::measure::payload::Random;
 

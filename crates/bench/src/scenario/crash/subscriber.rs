@@ -10,8 +10,9 @@ use std::time::Duration;
 use crore_wire::websocket::frame::Opcode;
 
 use super::link::{End, Link, until_gone};
-use super::message::{self, GROUPS, Place, TOPICS};
+use super::message::{self, GROUPS, TOPICS};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
+use crate::client::place::Place;
 use crate::client::{parse, request};
 
 /// How long a subscriber waits for a byte. The topics are busy, and long-polls end in between.

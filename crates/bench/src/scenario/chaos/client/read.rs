@@ -77,7 +77,7 @@ impl Client {
         }
         if status == 200 {
             let tag = tag.as_ref().ok_or("a message without an ETag")?;
-            self.message(Some(tag), data, world, met);
+            self.message(tag, None, data, world, met);
         } else {
             met.empty_polls += 1;
         }
@@ -126,7 +126,7 @@ impl Client {
             let topic = self.named(topic, world)?;
             self.gap(Some(topic), world, met);
         } else {
-            self.message(topic, &text[end + 2..], world, met);
+            self.message(&id, topic, &text[end + 2..], world, met);
         }
         self.position = Some(id);
         Ok(())
@@ -188,7 +188,10 @@ impl Client {
                 let topic = self.named(topic, world)?;
                 self.gap(Some(topic), world, met);
             }
-            ("", Some(data)) => self.message(None, data.as_bytes(), world, met),
+            ("", Some(data)) => {
+                let position = id.as_deref().ok_or("a message without an id")?;
+                self.message(position, None, data.as_bytes(), world, met);
+            }
             ("", None) => {}
             (kind, _) => return Err(format!("an event `{kind}`")),
         }

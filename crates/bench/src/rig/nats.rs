@@ -1,0 +1,158 @@
+//! Servers of NATS with JetStream that form one cluster. They sync every message before they acknowledge it.
+//!
+//! Every server listens on all addresses where there is a network namespace of the run, so that each node may reach it by addresses of its
+//! own. It does not tell clients of other addresses.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::directory::Directory;
+use super::ports::free_ports;
+use crate::sys;
+
+/// The program, and how it is had.
+const PROGRAM: &str = "nats-server";
+const REMEDY: &str = "nats-server is not there: `go install github.com/nats-io/nats-server/v2@v2.15.2` makes it in ~/go/bin; \
+     or name it with --nats-server or CRORE_NATS_SERVER";
+/// Longest start of a server.
+const START: Duration = Duration::from_secs(60);
+
+/// The program: the one that is named, or the first in the places where tests look, too.
+pub fn program(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = named {
+        let path = path.to_path_buf();
+        ensure!(path.is_file(), "--nats-server: no file {}", path.display());
+        return Ok(path);
+    }
+    let by_environment = std::env::var_os("CRORE_NATS_SERVER").map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join("go/bin"));
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&paths).chain(home);
+    let mut found = by_environment
+        .into_iter()
+        .chain(places.map(|place| place.join(PROGRAM)));
+    found.find(|path| path.is_file()).context(REMEDY)
+}
+
+/// The configuration of a server that listens here, with these lines beside.
+pub fn config(listen: &str, store: &Path, more: &str) -> String {
+    format!("listen: {listen}\njetstream {{ store_dir: {store:?}, sync_interval: always }}\n{more}")
+}
+
+/// The servers.
+pub struct Nats {
+    program: PathBuf,
+    directory: Directory,
+    /// The port of each for clients.
+    ports: Vec<u16>,
+    children: Vec<Option<Child>>,
+}
+
+impl Nats {
+    /// Starts so many. They listen for clients at this address.
+    pub fn start(count: u16, listen: Ipv4Addr, named: Option<&Path>) -> Result<Nats> {
+        let ports = free_ports(2 * count)?;
+        let (clients, routes) = ports.split_at(usize::from(count));
+        let mut nats = Nats {
+            program: program(named)?,
+            directory: Directory::make(format_args!("nats-{}", std::process::id()))?,
+            ports: clients.iter().map(SocketAddr::port).collect(),
+            children: clients.iter().map(|_| None).collect(),
+        };
+        let all: Vec<String> = routes
+            .iter()
+            .map(|route| format!("nats://{route}"))
+            .collect();
+        for (at, (client, route)) in clients.iter().zip(routes).enumerate() {
+            let more = format!(
+                "server_name: n{at}\nmax_payload: 2MB\ncluster {{ name: bench, listen: {route}, no_advertise: true, routes: [{}] }}\n",
+                all.join(", ")
+            );
+            let store = nats.directory.path().join(format!("{at}"));
+            let listen = format!("{listen}:{}", client.port());
+            let text = config(&listen, &store, &more);
+            nats.directory.write(&format!("{at}.conf"), &text)?;
+        }
+        for at in 0..nats.count() {
+            nats.spawn(at)?;
+        }
+        nats.wait()?;
+        Ok(nats)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// Their ports for clients.
+    pub fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    /// Starts a server, or starts it again.
+    pub fn spawn(&mut self, at: usize) -> Result<()> {
+        let path = self.directory.path();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path.join(format!("{at}.log")))?;
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(path.join(format!("{at}.conf")));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        sys::bind_child(&mut command, None, false);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        self.children[at] = Some(child);
+        Ok(())
+    }
+
+    /// Waits until all accept.
+    pub fn wait(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        for at in 0..self.count() {
+            while TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[at])).is_err() {
+                if let Some(child) = &mut self.children[at]
+                    && let Some(status) = child.try_wait()?
+                {
+                    let log = self.directory.path().join(format!("{at}.log"));
+                    let said = std::fs::read_to_string(log).unwrap_or_default();
+                    let last = said.lines().next_back().unwrap_or_default();
+                    anyhow::bail!("nats-server ended: {status}. {last}");
+                }
+                ensure!(begin.elapsed() < START, "nats-server does not accept");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a server at once.
+    pub fn kill(&mut self, at: usize) {
+        if let Some(mut child) = self.children[at].take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// What the program says that it is.
+    pub fn version(&self) -> Option<String> {
+        let output = Command::new(&self.program).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.lines().next().map(String::from)
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        (0..self.count()).for_each(|at| self.kill(at));
+    }
+}

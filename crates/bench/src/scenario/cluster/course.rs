@@ -1,0 +1,198 @@
+//! The course of a run: faults of each kind in random order, and what is waited for in between.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::ground::{Fault, Ground};
+use crate::measure::payload::Random;
+use crate::rig::pause;
+use crate::scenario::chaos::{Feed, World, finish, opened};
+use crate::scenario::crash::Link;
+use crate::{report, sys};
+
+/// Milliseconds without a fault before the next one, at least and at most.
+const CALM_MS: (u32, u32) = (1_000, 3_000);
+/// Seconds after which a client goes to another node meanwhile, on average: so each node has clients again, and positions of the other.
+const STAYS_S: u32 = 10;
+/// How long all may take until they are well again.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How long a node may take to answer a publish that only asks whether it does.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How often it is looked whether all is well.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A fault that is to come: what, at which one, and how many milliseconds it lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    fault: Fault,
+    of: usize,
+    lasts_ms: u32,
+}
+
+/// A fault that came. All by the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Happened {
+    /// What came.
+    pub fault: Fault,
+    /// When it came.
+    pub begun_ns: u64,
+    /// When it was mended: the process runs again, or the cut is gone.
+    pub mended_ns: u64,
+    /// When all nodes answered publishes, and all clients were connected.
+    pub back_ns: u64,
+}
+
+/// Milliseconds that a fault lasts, at least and at most: shorter and longer than what nodes wait for. A node without a sign of life for 5 s is
+/// dead to the others, and publishes that wait for 10 s end.
+fn lasts_ms(fault: Fault) -> (u32, u32) {
+    match fault {
+        Fault::NodeKilled => (100, 8_000),
+        Fault::NatsKilled => (500, 8_000),
+        Fault::CutOff => (500, 15_000),
+        Fault::AllKilled => (0, 1_000),
+    }
+}
+
+/// Each of these faults so often, in random order.
+pub fn plan(faults: &[Fault], times: usize, seed: u64) -> Vec<Planned> {
+    let mut random = Random::new(seed ^ 0xc105);
+    let mut all: Vec<Planned> = Vec::new();
+    for _ in 0..times {
+        for fault in faults {
+            let (least, most) = lasts_ms(*fault);
+            let planned = Planned {
+                fault: *fault,
+                of: random.below(fault.choice() as u32) as usize,
+                lasts_ms: least + random.below(most - least),
+            };
+            // Every order is as likely as any other (Fisher and Yates).
+            let at = random.below(all.len() as u32 + 1) as usize;
+            all.push(planned);
+            let last = all.len() - 1;
+            all.swap(at, last);
+        }
+    }
+    all
+}
+
+/// Has all faults come while clients publish and subscribe; in the end all clients must have all messages.
+pub fn run(
+    world: &World,
+    ground: &mut Ground,
+    planned: &[Planned],
+    seed: u64,
+    connections: u32,
+) -> Result<Vec<Happened>> {
+    opened(world, connections)?;
+    report::note(&format!("{connections} subscribers are connected"));
+    world.feeding.store(true, Relaxed);
+    let mut random = Random::new(seed ^ 0xca11);
+    let mut calm = || {
+        let (least, most) = CALM_MS;
+        world.stays_s.store(STAYS_S, Relaxed);
+        pause(f64::from(least + random.below(most - least)) / 1e3);
+        world.stays_s.store(0, Relaxed);
+    };
+    let mut happened = Vec::new();
+    for (number, planned) in planned.iter().enumerate() {
+        calm();
+        ground.check()?;
+        let came = one(world, ground, planned, connections);
+        let came = came.with_context(|| format!("fault {number}, {planned:?}"))?;
+        let s = |from: u64, to: u64| (to - from) as f64 / 1e9;
+        report::note(&format!(
+            "fault {} of the run: {} for {:.1} s, all is well {:.1} s later",
+            number + 1,
+            planned.fault.name(),
+            s(came.begun_ns, came.mended_ns),
+            s(came.mended_ns, came.back_ns),
+        ));
+        happened.push(came);
+    }
+    calm();
+    world.feeding.store(false, Relaxed);
+    await_all(world, "the last answers and clients", || {
+        Ok(Feed::all_idle(world) && world.live.load(Relaxed) == connections)
+    })?;
+    finish(world, connections)?;
+    ground.check()?;
+    Ok(happened)
+}
+
+fn one(
+    world: &World,
+    ground: &mut Ground,
+    planned: &Planned,
+    connections: u32,
+) -> Result<Happened> {
+    let Planned {
+        fault,
+        of,
+        lasts_ms,
+    } = *planned;
+    let begun_ns = sys::now_ns();
+    ground.inject(fault, of)?;
+    pause(f64::from(lasts_ms) / 1e3);
+    ground.mend(fault, of)?;
+    let mended_ns = sys::now_ns();
+    let addresses = ground.addresses();
+    await_all(world, "answers of all nodes, and all clients", || {
+        ground.check()?;
+        Ok(addresses.iter().all(|at| answers(*at).is_some())
+            && world.live.load(Relaxed) == connections)
+    })?;
+    Ok(Happened {
+        fault,
+        begun_ns,
+        mended_ns,
+        back_ns: sys::now_ns(),
+    })
+}
+
+fn await_all(world: &World, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begin = Instant::now();
+    while !is_so()? {
+        ensure!(!world.stop.load(Relaxed), "a thread ended");
+        ensure!(
+            begin.elapsed() < PATIENCE,
+            "{what} did not come in {PATIENCE:?}; {} clients are connected",
+            world.live.load(Relaxed)
+        );
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Whether a node answers a publish.
+fn answers(address: SocketAddr) -> Option<()> {
+    let mut link = Link::open(address, ANSWER).ok()?;
+    let request = "POST /pub/probe HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
+    link.send(request.as_bytes()).ok()?;
+    const STATUS: usize = "HTTP/1.1 20".len();
+    while link.held.len() < STATUS {
+        link.read().ok()?;
+    }
+    link.held.starts_with(b"HTTP/1.1 20").then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_is_planned_as_often_as_was_asked_in_another_order_for_each_seed() {
+        let order = |seed| -> Vec<Fault> {
+            let planned = plan(&Fault::ALL, 10, seed);
+            planned.iter().map(|planned| planned.fault).collect()
+        };
+        for fault in Fault::ALL {
+            let times = order(1).iter().filter(|one| **one == fault).count();
+            assert_eq!(times, 10);
+        }
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+    }
+}

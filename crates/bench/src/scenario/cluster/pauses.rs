@@ -1,0 +1,109 @@
+//! How long publishes waited while a fault lasted, and after it until all was well.
+
+use serde_json::{Value, json};
+
+use super::course::Happened;
+use super::ground::Fault;
+use crate::scenario::chaos::Answer;
+
+/// Seconds of one fault.
+struct Pause {
+    /// The longest time in which nobody was answered.
+    silence_s: f64,
+    /// The longest publish, from the first time that it was sent to its answer.
+    slowest_s: f64,
+    /// The longest of those that were sent once: their publishers noticed nothing but that.
+    slowest_at_once_s: f64,
+}
+
+impl Pause {
+    /// Of the answers between these times.
+    fn of(answers: &[Answer], from_ns: u64, to_ns: u64) -> Pause {
+        let first = answers.partition_point(|answer| answer.answered_ns < from_ns);
+        let last = answers.partition_point(|answer| answer.answered_ns < to_ns);
+        // With the answers around them.
+        let around = &answers[first.saturating_sub(1)..(last + 1).min(answers.len())];
+        let silences = around
+            .windows(2)
+            .map(|two| two[1].answered_ns - two[0].answered_ns);
+        let within = &answers[first..(last + 1).min(answers.len())];
+        let took = |answer: &Answer| answer.answered_ns - answer.begun_ns;
+        let at_once = within.iter().filter(|answer| !answer.retried);
+        Pause {
+            silence_s: seconds(silences.max()),
+            slowest_s: seconds(within.iter().map(took).max()),
+            slowest_at_once_s: seconds(at_once.map(took).max()),
+        }
+    }
+}
+
+fn seconds(ns: Option<u64>) -> f64 {
+    ns.unwrap_or(0) as f64 / 1e9
+}
+
+/// The pauses of each kind of fault.
+pub fn by_fault(happened: &[Happened], answers: &[Answer]) -> Value {
+    let mut all = serde_json::Map::new();
+    for kind in Fault::ALL {
+        let of: Vec<_> = happened.iter().filter(|one| one.fault == kind).collect();
+        if of.is_empty() {
+            continue;
+        }
+        let pauses: Vec<Pause> = of
+            .iter()
+            .map(|one| Pause::of(answers, one.begun_ns, one.back_ns))
+            .collect();
+        let each = |value: fn(&Pause) -> f64| spread(pauses.iter().map(value));
+        let lasted = |from: fn(&Happened) -> u64, to: fn(&Happened) -> u64| {
+            spread(of.iter().map(|one| (to(one) - from(one)) as f64 / 1e9))
+        };
+        let value = json!({
+            "times": of.len(),
+            "lasted_s": lasted(|one| one.begun_ns, |one| one.mended_ns),
+            "all_back_after_s": lasted(|one| one.mended_ns, |one| one.back_ns),
+            "nobody_answered_s": each(|one| one.silence_s),
+            "slowest_publish_s": each(|one| one.slowest_s),
+            "slowest_publish_sent_once_s": each(|one| one.slowest_at_once_s),
+        });
+        all.insert(kind.name().into(), value);
+    }
+    Value::Object(all)
+}
+
+/// Median and largest.
+fn spread(values: impl Iterator<Item = f64>) -> Value {
+    let mut all: Vec<f64> = values.collect();
+    all.sort_by(f64::total_cmp);
+    let rounded = |value: f64| (value * 1e3).round() / 1e3;
+    json!({
+        "p50": rounded(all[all.len() / 2]),
+        "max": rounded(all[all.len() - 1]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_that_of_its_fault() {
+        let answer = |begun_s: u64, answered_s: u64, retried| Answer {
+            begun_ns: begun_s * 1_000_000_000,
+            answered_ns: answered_s * 1_000_000_000,
+            retried,
+        };
+        let answers = [
+            answer(0, 40, true),
+            answer(49, 50, false),
+            answer(50, 57, true),
+            answer(54, 58, false),
+            answer(60, 90, false),
+        ];
+        let pause = Pause::of(&answers, 51_000_000_000, 57_500_000_000);
+        assert_eq!(pause.silence_s, 7.0);
+        assert_eq!(pause.slowest_s, 7.0);
+        assert_eq!(pause.slowest_at_once_s, 4.0);
+        let none = Pause::of(&answers, 91_000_000_000, 92_000_000_000);
+        assert_eq!((none.silence_s, none.slowest_s), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,48 @@
+//! `crore bench run cluster` in short: few subscribers, each fault once.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::servers;
+use crate::support::program;
+use crate::support::program::REAL_MONOTONIC;
+
+#[test]
+fn every_answered_message_comes_once_in_order_and_at_its_place_through_each_fault() {
+    let Some(nats) = servers::program() else {
+        return;
+    };
+    let mut command = Command::new(program());
+    command
+        .args(["bench", "run", "cluster", "--subscribers", "200"])
+        .args(["--rounds", "1", "--json", "-", "--nats-server"])
+        .arg(nats)
+        .env(REAL_MONOTONIC, "1");
+    let output = command.output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let json = text.lines().find(|line| line.starts_with('{'));
+    let all: Value = serde_json::from_str(json.expect("a result")).expect("JSON");
+    let result = &all["result"];
+    assert_eq!(result["clean"], true);
+    let mut faults = vec!["node_killed", "nats_killed", "all_killed"];
+    if result["no_cuts_because"].is_null() {
+        faults.push("node_cut_off");
+    }
+    for fault in faults {
+        assert_eq!(result["faults"][fault]["times"], 1, "{fault}: {result:#}");
+    }
+    let count = |place: &str| result.pointer(place).and_then(Value::as_u64).unwrap_or(0);
+    for (place, least) in [
+        ("/publishers/retries", 1),
+        ("/publishers/replayed", 1),
+        ("/clients/resumed", 200),
+        ("/messages", 1_000),
+        ("/read_again_from_the_beginning", 500),
+    ] {
+        let met = count(place);
+        assert!(met >= least, "{place}: {met}, at least {least}: {result:#}");
+    }
+}
