@@ -7,6 +7,8 @@ export interface Stats {
   host: string;
   /** Where clients find the server. */
   url: string;
+  /** The name of the cluster of which it is a node; null where it is none. */
+  cluster: string | null;
   connections: { total: number; by_transport: Record<string, number> };
   accepts_per_s: number;
   closes_per_s: number;
@@ -48,6 +50,25 @@ export interface Stats {
   };
   shards: Shard[];
   limits: Limit[];
+}
+
+/** The cluster, as the node that is asked sees it. */
+export interface Cluster {
+  name: string;
+  problems: string[];
+  sum: { clients: number; subscriptions: number; age_s: number; silent: string[] };
+  nodes: ClusterNode[];
+}
+
+export interface ClusterNode {
+  name: string;
+  /** The URL of its admin port; empty without one. */
+  admin: string;
+  this: boolean;
+  age_s: number;
+  clients: number;
+  /** Null where nothing was heard of it for a minute. */
+  told: { ready: boolean; lag: number; subscriptions: number; topics: number } | null;
 }
 
 export interface Disk {
@@ -98,6 +119,8 @@ export interface Topic {
   epoch: number;
   requested_s: number | null;
   rule: string;
+  /** Of one topic that was asked for: subscribers at all nodes of a cluster, and nodes that did not answer. */
+  cluster?: { subscribers: number; unanswered: string[] } | null;
 }
 
 /** A message of a topic's log. */
@@ -203,6 +226,10 @@ export class Api {
 
   async topics(filter: string, cursor: string | null, limit: number): Promise<{ topics: Topic[]; next: string | null }> {
     return this.#get("topics", { filter, limit: String(limit), ...(cursor === null ? {} : { cursor }) });
+  }
+
+  async cluster(): Promise<Cluster> {
+    return this.#get("cluster", {});
   }
 
   async topic(name: string): Promise<Topic> {

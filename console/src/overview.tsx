@@ -2,6 +2,7 @@
 
 import type { Disk, Shard, Stats } from "./api";
 import { Chart } from "./chart";
+import { Nodes } from "./cluster";
 import { bytes, count, duration, exact, many, micros, percent, rate } from "./format";
 import { LimitRows, nearest } from "./limits";
 import { Meter, Table } from "./parts";
@@ -61,6 +62,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
           lines={[{ label: "out", color: "--c2", values: h.out }]}
         />
       </div>
+      {stats.cluster !== null && <Nodes />}
       <Shards shards={stats.shards} />
       <Refusals stats={stats} />
       <section class="panel" aria-labelledby="near">

@@ -72,7 +72,7 @@ function useInfo(name: string): { info: Topic | null; trouble: string; ask: () =
 
 function Info({ name, info, trouble }: { name: string; info: Topic | null; trouble: string }) {
   const facts: [string, string][] = info === null ? [] : [
-    ["Subscribers", exact(info.subscribers)],
+    ["Subscribers", subscribers(info)],
     ["Messages kept", exact(info.messages)],
     ["Bytes", bytes(info.bytes)],
     ["Newest offset", exact(info.offset)],
@@ -96,6 +96,13 @@ function Info({ name, info, trouble }: { name: string; info: Topic | null; troub
       )}
     </section>
   );
+}
+
+/** Here, and in a cluster at all nodes. */
+function subscribers({ subscribers, cluster }: Topic): string {
+  if (cluster === null || cluster === undefined) return exact(subscribers);
+  const silent = cluster.unanswered.length === 0 ? "" : `, without ${cluster.unanswered.join(", ")}, which did not answer`;
+  return `${exact(cluster.subscribers)} at all nodes, ${exact(subscribers)} here${silent}`;
 }
 
 const EMPTY = { data: "", content_type: "", event: "", key: "", ttl_s: "", retain: false };

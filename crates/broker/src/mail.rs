@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 
-pub use answer::{Answer, Attached, Info, Outcome, ReplyTo};
+pub use answer::{Answer, Attached, Elsewhere, Info, Outcome, ReplyTo};
 pub use ask::{Ask, Attach, AttachFilters, Farewell, LeaveGroup, Unacked, Verb};
 pub use fact::{Change, Fact};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};

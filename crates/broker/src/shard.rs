@@ -246,6 +246,7 @@ impl Shard {
             Input::Tick if self.stopped => {}
             Input::Committed(of) => self.committed(of),
             Input::Verdict(conn, verdict) => self.front.verdict(conn, verdict),
+            Input::Counted(to, elsewhere) => self.front.counted(to, elsewhere, io),
             Input::Tick => {
                 self.tick(io);
                 // However many rows the tick looks at, each turn serves some input.

@@ -9,6 +9,7 @@ use async_nats::jetstream::Context;
 use crate::append::{self, Append};
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::neighbours::Neighbours;
 use crate::news::Listening;
 use crate::reader;
 use crate::settings::Settings;
@@ -22,6 +23,7 @@ pub struct Cluster {
     shared: Arc<Shared>,
     appends: mpsc::Sender<Vec<Append>>,
     _driver: Driver,
+    neighbours: Neighbours,
 }
 
 impl Cluster {
@@ -30,6 +32,11 @@ impl Cluster {
     pub fn append_all(&self, batches: Vec<Append>) {
         // After its end nothing is appended.
         let _ = self.appends.send(batches);
+    }
+
+    /// The way to the other nodes.
+    pub fn neighbours(&self) -> &Neighbours {
+        &self.neighbours
     }
 
     /// How the log is.
@@ -66,6 +73,7 @@ pub(crate) fn start(
         shared,
     } = link;
     shared.begin(after);
+    let neighbours = Neighbours::new(client.clone(), &settings);
     let (appends, handed_over) = mpsc::channel();
     let (forward, forwarded) = tokio::sync::mpsc::unbounded_channel();
     // The shards' threads have descriptor tables of their own, and must not wake the runtime: this thread does.
@@ -102,5 +110,6 @@ pub(crate) fn start(
         shared: told,
         appends,
         _driver: driver,
+        neighbours,
     })
 }

@@ -4,6 +4,7 @@
 //!   on, and [`Connected::streams`] makes or checks the streams.
 //! * [`Connected::start`] reads all partitions and publishes batches; [`Cluster`] is the way to it.
 //! * [`Connected::store`] has checkpoints of partitions, documents in an object store bucket that the log is read on from.
+//! * [`Neighbours`] is what nodes say to each other beside the log.
 //!
 //! One file stream for each partition, one message for each batch, one consumer for each partition and node. A consumer is made anew
 //! behind the last batch that was read whenever something is missing, so that batches come once and in order, or are told as lost.
@@ -23,6 +24,7 @@ mod connect;
 mod driver;
 mod error;
 mod monitor;
+mod neighbours;
 mod news;
 mod numbers;
 mod reader;
@@ -38,6 +40,7 @@ pub use checkpoint::{Checkpoint, New};
 pub use cluster::Cluster;
 pub use connect::{Connected, connect};
 pub use error::Error;
+pub use neighbours::{Neighbours, Question};
 pub use news::{Listener, News};
 pub use numbers::Numbers;
 pub use settings::{Credentials, Settings, Tls};

@@ -163,6 +163,7 @@ impl<T: Transport> ShardLoop<T> {
                 Letter::Mail(mail) => Input::Mail(mail),
                 Letter::Control(ticket, control) => Input::Control(ticket, control),
                 Letter::Verdict(conn, verdict) => Input::Verdict(conn, verdict),
+                Letter::Counted(to, elsewhere) => Input::Counted(to, elsewhere),
                 Letter::Committed(of) => Input::Committed(of),
             };
             self.shard.handle(input, now, &mut self.io);

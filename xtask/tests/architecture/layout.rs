@@ -92,7 +92,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["checkpoint", "error", "news"],
             &["driver", "shared"],
             &["monitor", "settings", "transfer"],
-            &["numbers"],
+            &["neighbours", "numbers"],
             &["streams"],
             &["append", "bucket", "reader", "store", "watch"],
             &["cluster"],

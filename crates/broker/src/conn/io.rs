@@ -7,8 +7,8 @@ use core::net::IpAddr;
 use crate::base::access::{Question, Verdict};
 use crate::base::ids::{ConnId, Link, ShardId};
 use crate::commit::{Batch, Committed};
-use crate::mail::Mail;
 use crate::mail::orders::{Control, Report, Ticket};
+use crate::mail::{Elsewhere, Mail, ReplyTo};
 use crate::store::shared::Part;
 
 /// How a link ends.
@@ -59,6 +59,11 @@ pub trait Io {
     fn question(&mut self, _conn: ConnId, _question: Question) -> bool {
         false
     }
+    /// Asks the other nodes of the cluster how many subscribers a topic has there, for a request that waits. The answer comes as
+    /// [`Input::Counted`], once. When this returns false (there is nobody to ask) none comes.
+    fn count(&mut self, _to: ReplyTo, _topic: &[u8]) -> bool {
+        false
+    }
 }
 
 /// All that can happen to a shard.
@@ -79,6 +84,8 @@ pub enum Input<'a> {
     Control(Ticket, Control),
     /// The answer about a credential that this connection came with.
     Verdict(ConnId, Verdict),
+    /// Subscribers at the other nodes, for a request.
+    Counted(ReplyTo, Elsewhere),
     /// A batch stands in the log of its partition. The batches of a partition come in the order of its log.
     Committed(Committed),
     /// Time has passed: to be said as each second begins, and before that whenever
@@ -95,6 +102,10 @@ impl Input<'_> {
             | Input::End(conn)
             | Input::Closed(conn)
             | Input::Verdict(conn, ..) => Some(*conn),
+            Input::Counted(to, _) => Some(ConnId {
+                slot: to.slot,
+                generation: to.generation,
+            }),
             Input::Accepted(..)
             | Input::Mail(_)
             | Input::Control(..)

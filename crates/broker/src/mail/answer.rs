@@ -61,6 +61,15 @@ pub struct Info {
     pub epoch: u32,
 }
 
+/// Subscribers of a topic at the other nodes of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Those of the nodes that answered.
+    pub subscribers: u32,
+    /// Nodes that did not.
+    pub unanswered: u32,
+}
+
 /// The answer to a publish or to a [`Verb`](crate::mail::Verb).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -107,8 +107,14 @@ impl Front {
         }
     }
 
-    /// The topic's info, field for field Nchan's.
-    pub(super) fn respond_info(&mut self, slot: u32, status: u16, info: &Info) {
+    /// The topic's info, field for field Nchan's; in a cluster with the number of nodes that have not said how many subscribers they have.
+    pub(super) fn respond_info(
+        &mut self,
+        slot: u32,
+        status: u16,
+        info: &Info,
+        unanswered: Option<u32>,
+    ) {
         let mut id = Vec::with_capacity(32);
         position::write(
             &mut id,
@@ -144,6 +150,10 @@ impl Front {
         if as_json {
             body.extend_from_slice(b", \"last_message_id\": ");
             json::write_string(&mut body, &id);
+            if unanswered.is_some() {
+                body.extend_from_slice(b", \"nodes_unanswered\": ");
+                number(&mut body, unanswered);
+            }
             body.extend_from_slice(b"}\n");
         } else {
             body.extend_from_slice(b"last message id: ");

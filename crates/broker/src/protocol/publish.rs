@@ -125,7 +125,11 @@ impl Front {
         };
         let to = self.conns.reply_to(slot, 0);
         self.ask_verb(verb, name, to);
-        self.wait(slot, Pending::Verb(verb))
+        let pending = match verb {
+            Verb::Info if self.world.is_shared() => Pending::Info(name.into()),
+            verb => Pending::Verb(verb),
+        };
+        self.wait(slot, pending)
     }
 
     fn wait(&mut self, slot: u32, pending: Pending) -> Flow {

@@ -142,6 +142,10 @@ pub enum Pending {
     Publish,
     /// `PUT`, `GET` or `DELETE` on a topic.
     Verb(crate::mail::Verb),
+    /// The info of this topic at a node of a cluster.
+    Info(Box<[u8]>),
+    /// The same; other nodes are asked for their subscribers.
+    Counted(crate::mail::Info),
     /// What a topic keeps; the tags of what the client has.
     History(Box<[u8]>),
     /// A batch: the homes that have not answered, lines, and what failed.
@@ -251,7 +255,7 @@ impl Extra {
             + self.shared_bytes
             + self.behind.capacity() * size_of::<Behind>()
             + match &self.pending {
-                Some(Pending::History(tags)) => tags.len(),
+                Some(Pending::History(bytes) | Pending::Info(bytes)) => bytes.len(),
                 _ => 0,
             }
             + self.publish_to.as_ref().map_or(0, |to| to.1.capacity())

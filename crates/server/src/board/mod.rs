@@ -115,6 +115,11 @@ impl Meter {
         }
     }
 
+    /// The shard.
+    pub fn shard(&self) -> ShardId {
+        self.shard
+    }
+
     /// A turn begins; returns the moment, which is never 0.
     pub fn begin(&mut self) -> u64 {
         self.began_ns = clock::monotonic_ns().max(1);

@@ -50,7 +50,7 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
         uptime_s: plane.uptime().as_secs_f64(),
         reloads: plane.life().reloads(),
         disk: Disk::of(plane.life()),
-        cluster: Cluster::of(plane.life()),
+        cluster: Cluster::of(plane.life(), plane.neighbours()).await,
         admin: [
             plane.port().refused(),
             plane.port().slow(),

@@ -17,6 +17,7 @@ mod gate;
 mod limits;
 mod metrics;
 mod moments;
+mod neighbours;
 mod plane;
 mod port;
 mod process;
@@ -36,6 +37,7 @@ use axum::routing::get;
 use crore_broker::Control;
 use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
+use tokio::sync::mpsc;
 
 use crate::board::Board;
 use crate::life::shards::{self, Shards};
@@ -43,6 +45,7 @@ use crate::life::{self, Life, signals};
 use crate::settings::admin::Admin;
 use crate::shard_loop::{Letter, Reported};
 pub use door::Door;
+use neighbours::Neighbours;
 use plane::{Inner, Plane};
 
 /// Everything that the control thread needs to begin.
@@ -97,11 +100,13 @@ pub fn run(start: Start) -> anyhow::Result<()> {
 
 async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
-    tokio::spawn(shards::pump(shards.clone(), start.reports));
+    let (counts, to_count) = mpsc::unbounded_channel();
+    tokio::spawn(shards::pump(shards.clone(), start.reports, counts));
     tokio::spawn(rush::watch(start.board.clone()));
     tokio::spawn(refusals::watch(start.board.clone(), shards.clone()));
     let signals = signals::listen(start.signals)?;
     let life = Life::new(start.life, shards.clone());
+    let neighbours = Neighbours::begin(life.clone(), shards.clone(), start.board.clone(), to_count);
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -109,6 +114,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
         let plane = Plane::new(Inner {
             shards,
             life: life.clone(),
+            neighbours,
             gate: Arc::new(gate::Gate::new(&start.admin, address)),
             door: start.door,
             port: port::Counts::new(&start.admin),

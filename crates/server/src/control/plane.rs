@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::door::Door;
 use super::gate::Gate;
 use super::moments::Moments;
+use super::neighbours::Neighbours;
 use super::port::Counts;
 use crate::board::Board;
 use crate::config::Effective;
@@ -26,6 +27,7 @@ pub struct Inner {
     pub door: Door,
     pub port: Arc<Counts>,
     pub life: Life,
+    pub neighbours: Neighbours,
     pub board: Arc<Board>,
     /// Where the data ports are.
     pub listen: Vec<SocketAddr>,
@@ -47,6 +49,11 @@ impl Plane {
     /// The server's life.
     pub fn life(&self) -> &Life {
         &self.0.life
+    }
+
+    /// The other nodes of a cluster.
+    pub fn neighbours(&self) -> &Neighbours {
+        &self.0.neighbours
     }
 
     /// The way to the data port.

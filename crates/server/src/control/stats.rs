@@ -39,6 +39,8 @@ pub struct Stats {
     host: String,
     /// Where clients find the server.
     url: String,
+    /// The name of the cluster of which it is a node; null where it is none.
+    cluster: Option<String>,
     /// What the rates are over.
     interval_s: f64,
     connections: Connections,
@@ -246,6 +248,7 @@ impl Stats {
             version: env!("CARGO_PKG_VERSION"),
             host: process::host(),
             url: plane.door().url(),
+            cluster: plane.life().cluster(),
             interval_s: round(passed),
             connections: Connections {
                 total: connections,

@@ -152,6 +152,12 @@ impl Life {
         self.0.engine.as_ref()?.cluster()
     }
 
+    /// The name of the cluster, where this server is a node of one.
+    pub fn cluster(&self) -> Option<String> {
+        let name = |_: &Member| self.running().effective.file.cluster.name.clone();
+        self.member().map(name)
+    }
+
     /// Whether this is a node of a cluster that does not hear of its log, or whose own signs of life do not come back.
     pub fn is_cut_off(&self) -> bool {
         let Some(member) = self.member() else {

@@ -10,10 +10,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crore_broker::mail::{Elsewhere, ReplyTo};
 use crore_broker::{Control, Report, ShardId, Ticket};
 use crore_net::{Inbox, Sender};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::shard_loop::{Letter, Reported};
@@ -52,6 +54,11 @@ impl Shards {
     /// How many there are.
     pub fn count(&self) -> ShardId {
         self.0.senders.len() as ShardId
+    }
+
+    /// Tells a shard how many subscribers a topic has at other nodes.
+    pub fn counted(&self, shard: ShardId, to: ReplyTo, elsewhere: Elsewhere) {
+        self.0.senders[shard as usize].post(Letter::Counted(to, elsewhere));
     }
 
     /// Orders, and waits for the report.
@@ -101,7 +108,7 @@ impl Shards {
             .expect("nothing panics while it waits")
     }
 
-    fn reported(&self, Reported { ticket, report }: Reported) {
+    fn answered(&self, ticket: Ticket, report: Report) {
         if let Some(answer) = self.waiting().by_ticket.remove(&ticket) {
             let _ = answer.send(report); // who asked may have gone
         }
@@ -125,8 +132,15 @@ impl AsRawFd for Bell {
     }
 }
 
-/// Takes reports to the tasks that wait for them, for ever.
-pub async fn pump(shards: Shards, mut inbox: Inbox<Reported>) -> std::io::Result<()> {
+/// A request at a shard that waits for the number of subscribers that a topic has at other nodes.
+pub type Count = (ShardId, ReplyTo, Box<[u8]>);
+
+/// Takes reports to the tasks that wait for them, and what shards ask to `counts`, for ever.
+pub async fn pump(
+    shards: Shards,
+    mut inbox: Inbox<Reported>,
+    counts: UnboundedSender<Count>,
+) -> std::io::Result<()> {
     let bell = Bell(inbox.fd().0 as RawFd);
     #[expect(
         deprecated,
@@ -136,7 +150,12 @@ pub async fn pump(shards: Shards, mut inbox: Inbox<Reported>) -> std::io::Result
     let mut reports = Vec::new();
     loop {
         inbox.drain(&mut reports);
-        reports.drain(..).for_each(|report| shards.reported(report));
+        for reported in reports.drain(..) {
+            match reported {
+                Reported::Report(ticket, report) => shards.answered(ticket, report),
+                Reported::Count(shard, to, topic) => drop(counts.send((shard, to, topic))),
+            }
+        }
         if inbox.sleep() {
             bell.readable().await?.clear_ready();
         }

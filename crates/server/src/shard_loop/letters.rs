@@ -1,7 +1,8 @@
 //! Letters to a shard's thread, and its reports to the control thread.
 
 use crore_broker::access::Verdict;
-use crore_broker::{Committed, ConnId, Control, Mail, Report, Ticket};
+use crore_broker::mail::{Elsewhere, ReplyTo};
+use crore_broker::{Committed, ConnId, Control, Mail, Report, ShardId, Ticket};
 
 /// A letter in a shard's inbox.
 pub enum Letter {
@@ -11,14 +12,16 @@ pub enum Letter {
     Control(Ticket, Control),
     /// About the credential of a connection.
     Verdict(ConnId, Verdict),
+    /// Subscribers of a topic at the other nodes, for a request.
+    Counted(ReplyTo, Elsewhere),
     /// From the engine.
     Committed(Committed),
 }
 
-/// A report on its way to the control thread.
-pub struct Reported {
-    /// The ticket of the question.
-    pub ticket: Ticket,
-    /// The answer.
-    pub report: Report,
+/// What a shard says to the control thread.
+pub enum Reported {
+    /// The answer to an order with this ticket.
+    Report(Ticket, Report),
+    /// A request at this shard waits for the number of subscribers that a topic has at the other nodes.
+    Count(ShardId, ReplyTo, Box<[u8]>),
 }

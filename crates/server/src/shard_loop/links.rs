@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crore_broker::access::Question;
+use crore_broker::mail::ReplyTo;
 use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Moved, Part, Report, ShardId, Ticket};
 use crore_net::Sender;
 use crore_net::stream::Streams;
@@ -119,10 +120,16 @@ impl<T: Transport> Io for Links<T> {
     }
 
     fn report(&mut self, ticket: Ticket, report: Report) {
-        self.reports.post(Reported { ticket, report });
+        self.reports.post(Reported::Report(ticket, report));
     }
 
     fn question(&mut self, conn: ConnId, question: Question) -> bool {
         self.asker.ask(conn, question)
+    }
+
+    fn count(&mut self, to: ReplyTo, topic: &[u8]) -> bool {
+        let shard = self.meter.shard();
+        self.reports.post(Reported::Count(shard, to, topic.into()));
+        true
     }
 }

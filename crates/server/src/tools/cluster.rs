@@ -16,6 +16,9 @@ const NODE_COLUMNS: &[&str] = &[
     "admin",
     "this",
     "clients",
+    "subscriptions",
+    "lag",
+    "ready",
     "age_s",
     "clock_ahead_s",
     "writer",
@@ -79,6 +82,12 @@ pub fn run(args: &ClusterArgs) -> anyhow::Result<ExitCode> {
 
 fn shown(status: &Value) -> String {
     let engine = &status["engine"];
+    let mut nodes = status["nodes"].clone();
+    for node in nodes.as_array_mut().into_iter().flatten() {
+        for column in ["subscriptions", "lag", "ready"] {
+            node[column] = node["told"][column].clone();
+        }
+    }
     let plain = |value: &Value| value.to_string().replace(['"', '\n'], "");
     let sync = match engine["sync"].as_array() {
         Some(all) if !all.is_empty() => {
@@ -91,7 +100,7 @@ fn shown(status: &Value) -> String {
         "cluster {}, epoch {}\n\n{}\n{}\nNATS: connected {}, fresh {}, appended {}, append errors {}, disconnects {}\nsync_interval: {sync}\n",
         plain(&status["name"]),
         plain(&status["epoch"]),
-        table(&json!({ "nodes": status["nodes"] }), NODE_COLUMNS),
+        table(&json!({ "nodes": nodes }), NODE_COLUMNS),
         table(
             &json!({ "partitions": status["partitions"] }),
             PARTITION_COLUMNS

@@ -10,6 +10,7 @@ mod support;
 
 mod bench;
 mod checkpoint;
+mod counts;
 mod faults;
 mod history;
 mod join;

@@ -174,7 +174,7 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u6
         Input::Mail(_) => "a mail",
         Input::Tick => "a tick",
         Input::Committed(_) => "an answer of the engine",
-        Input::Control(..) | Input::Verdict(..) => "an order or a verdict",
+        Input::Control(..) | Input::Verdict(..) | Input::Counted(..) => "an order or an answer",
     };
     let before = shard.steps();
     shard.handle(input, now, net);

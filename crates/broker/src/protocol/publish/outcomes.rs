@@ -8,7 +8,7 @@ use crate::base::position::{self, Position};
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
 use crate::conn::{REPLAYED, State};
-use crate::mail::{Change, Outcome, ReplyTo, Verb};
+use crate::mail::{Change, Elsewhere, Info, Outcome, ReplyTo, Verb};
 use crate::protocol::front::Front;
 use crate::protocol::side::Pending;
 
@@ -44,11 +44,34 @@ impl Front {
             }
             Some(_) => {
                 let pending = extra.pending.take().expect("it was just seen");
+                if let (Pending::Info(name), Outcome::Done(info)) = (&pending, outcome)
+                    && io.count(to, name)
+                {
+                    extra.pending = Some(Pending::Counted(info));
+                    return;
+                }
                 self.respond_outcome(to.slot, &pending, outcome);
                 self.answer_waiting(to.slot, io);
             }
             // The row was used so often meanwhile that its generation is the same again.
             None => {}
+        }
+    }
+
+    /// The other nodes of the cluster have said how many subscribers the topic of an info has there.
+    pub(crate) fn counted<I: Io>(&mut self, to: ReplyTo, elsewhere: Elsewhere, io: &mut I) {
+        if !self.is_asked(to) {
+            return;
+        }
+        let pending = &mut self.conns.extra(to.slot).pending;
+        if let Some(Pending::Counted(info)) = pending {
+            let info = Info {
+                subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
+                ..*info
+            };
+            *pending = None;
+            self.respond_info(to.slot, 200, &info, Some(elsewhere.unanswered));
+            self.answer_waiting(to.slot, io);
         }
     }
 
@@ -76,13 +99,18 @@ impl Front {
         }
         match (pending, outcome) {
             (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
-                self.respond_info(slot, if info.subscribers > 0 { 201 } else { 202 }, &info);
+                self.respond_info(
+                    slot,
+                    if info.subscribers > 0 { 201 } else { 202 },
+                    &info,
+                    None,
+                );
             }
             (Pending::Verb(Verb::Change(Change::Create)), Outcome::Done(info)) => {
-                self.respond_info(slot, 201, &info)
+                self.respond_info(slot, 201, &info, None)
             }
             (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
-                self.respond_info(slot, 200, &info)
+                self.respond_info(slot, 200, &info, None)
             }
             (_, Outcome::Missing) => self.respond_reason(slot, 404, "there is no such topic"),
             (_, Outcome::Full(reached)) => {

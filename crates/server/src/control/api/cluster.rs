@@ -1,5 +1,7 @@
 //! The cluster, as this node sees it.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,6 +11,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError};
+use crate::control::moments::round;
+use crate::control::neighbours::{self, Heard};
 use crate::control::plane::Plane;
 use crate::life::checkpoint::node::{self, Due};
 use crate::settings::cluster::Cluster as Settings;
@@ -24,6 +28,8 @@ pub struct ClusterStatus {
     epoch: u32,
     /// What is wrong; empty where nothing is.
     problems: Vec<String>,
+    /// The counts of all nodes together.
+    sum: Sum,
     nodes: Vec<NodeStatus>,
     partitions: Vec<PartitionStatus>,
     engine: EngineStatus,
@@ -44,8 +50,42 @@ pub struct NodeStatus {
     age_s: u32,
     /// Connections.
     clients: u64,
+    /// What it tells of itself once a second, beside the log; null where nothing was heard of it for a minute.
+    told: Option<Told>,
     /// Seconds by which its clock is ahead of that of NATS.
     clock_ahead_s: i64,
+}
+
+/// What a node tells of itself.
+#[derive(Serialize, ToSchema)]
+pub struct Told {
+    /// Seconds since then.
+    age_s: f64,
+    /// Whether it is ready for clients.
+    ready: bool,
+    /// Batches of the log that it has not read yet.
+    lag: u64,
+    /// Subscriptions to topics.
+    subscriptions: u64,
+    /// Different filters that are subscribed to, once for each shard.
+    filters: u64,
+    /// Topics that it has: each node has all of them.
+    topics: u64,
+}
+
+/// Counts of all nodes together.
+#[derive(Serialize, ToSchema)]
+pub struct Sum {
+    /// Connections.
+    clients: u64,
+    /// Subscriptions to topics.
+    subscriptions: u64,
+    /// Different filters that are subscribed to, once for each shard.
+    filters: u64,
+    /// Seconds since the oldest of these counts.
+    age_s: f64,
+    /// Nodes whose subscriptions and filters are left out, since they have told nothing for a minute.
+    silent: Vec<String>,
 }
 
 /// A partition of the log.
@@ -125,7 +165,11 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
             homes.push(*state);
         }
     }
-    let nodes: Vec<_> = homes.iter().flat_map(nodes).collect();
+    let mut heard = plane.neighbours().heard();
+    let nodes: Vec<_> = homes
+        .iter()
+        .flat_map(|home| nodes(home, &mut heard))
+        .collect();
     let sync = status.sync.iter().map(|sync| SyncStatus {
         url: sync.url.clone(),
         always: sync.always.as_ref().ok().copied(),
@@ -136,6 +180,7 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
         ready: !life.is_cut_off() && !life.stops(),
         epoch: world.epoch,
         problems: problems(&status, &homes, &nodes, &life.effective().file.cluster),
+        sum: sum(&nodes),
         partitions: status
             .partitions
             .iter()
@@ -157,17 +202,58 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
     }))
 }
 
-fn nodes(state: &ClusterState) -> impl Iterator<Item = NodeStatus> + '_ {
+fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, Heard>) -> Vec<NodeStatus> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
-    state.nodes.iter().map(move |node| NodeStatus {
-        writer: format!("{:016x}", node.writer),
-        name: text(&node.name),
-        admin: text(&node.link),
-        this: node.is_self,
-        age_s: state.now_s.saturating_sub(node.beat_s),
-        clients: node.connections,
-        clock_ahead_s: node.ahead_s,
-    })
+    let node = |node: &crore_broker::orders::NodeState| {
+        let writer = neighbours::writer(node.writer);
+        let heard = heard.remove(&writer);
+        NodeStatus {
+            writer,
+            name: text(&node.name),
+            admin: text(&node.link),
+            this: node.is_self,
+            age_s: state.now_s.saturating_sub(node.beat_s),
+            // The log's signs of life come as often, and later.
+            clients: heard
+                .as_ref()
+                .map_or(node.connections, |(word, _)| word.clients),
+            told: heard.map(|(word, at)| Told {
+                age_s: round(at.elapsed().as_secs_f64()),
+                ready: word.ready,
+                lag: word.lag,
+                subscriptions: word.subscriptions,
+                filters: word.filters,
+                topics: word.topics,
+            }),
+            clock_ahead_s: node.ahead_s,
+        }
+    };
+    state.nodes.iter().map(node).collect()
+}
+
+fn sum(nodes: &[NodeStatus]) -> Sum {
+    let mut sum = Sum {
+        clients: 0,
+        subscriptions: 0,
+        filters: 0,
+        age_s: 0.0,
+        silent: Vec::new(),
+    };
+    for node in nodes {
+        sum.clients += node.clients;
+        match &node.told {
+            Some(told) => {
+                sum.subscriptions += told.subscriptions;
+                sum.filters += told.filters;
+                sum.age_s = sum.age_s.max(told.age_s);
+            }
+            None => {
+                sum.age_s = sum.age_s.max(node.age_s.into());
+                sum.silent.push(node.name.clone());
+            }
+        }
+    }
+    sum
 }
 
 fn partition((partition, of): (usize, &crore_nats::PartitionStatus)) -> PartitionStatus {
@@ -230,10 +316,13 @@ fn problems(
         ));
     }
     for node in nodes {
+        if node.told.as_ref().is_some_and(|told| !told.ready) {
+            found.push(format!("node {} is not ready for clients", node.name));
+        }
         let ahead_s = node.clock_ahead_s;
         if ahead_s.unsigned_abs() > AHEAD_S {
             found.push(format!(
-                "the clock of node {} is {ahead_s} s ahead of that of NATS",
+                "the clock of node {} is {ahead_s} s ahead of that of NATS; set it right, with NTP",
                 node.name
             ));
         }

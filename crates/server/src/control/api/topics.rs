@@ -34,7 +34,7 @@ pub struct Topic {
     messages: u32,
     /// What they occupy.
     bytes: u32,
-    /// Subscribers to the topic itself; those by filter are not counted, nor are tails of this port.
+    /// Subscribers to the topic itself at this node; those by filter are not counted, nor are tails of this port.
     subscribers: u32,
     /// The newest message's position, or where the topic begins.
     offset: u64,
@@ -44,6 +44,24 @@ pub struct Topic {
     requested_s: Option<u32>,
     /// The filter of the rule that governs it.
     rule: String,
+}
+
+/// A topic, with its subscribers at all nodes.
+#[derive(Serialize, ToSchema)]
+pub struct TopicOfAll {
+    #[serde(flatten)]
+    topic: Topic,
+    /// In a cluster: those of all nodes; else null.
+    cluster: Option<Subscribers>,
+}
+
+/// The subscribers of a topic at all nodes of a cluster, which were asked for this answer.
+#[derive(Serialize, ToSchema)]
+pub struct Subscribers {
+    /// Those of this node, and of all that answered.
+    subscribers: u64,
+    /// The names of nodes that did not answer within half a second.
+    unanswered: Vec<String>,
 }
 
 /// A page of topics.
@@ -247,7 +265,7 @@ pub async fn list(
     tag = "topics",
     params(Named),
     responses(
-        (status = 200, body = Topic),
+        (status = 200, body = TopicOfAll),
         (status = 400, body = ErrorBody, description = "No topic can have this name"),
         (status = 404, body = ErrorBody),
     )
@@ -255,13 +273,20 @@ pub async fn list(
 pub async fn info(
     State(plane): State<Plane>,
     asked: Result<Query<Named>, QueryRejection>,
-) -> Answer<Topic> {
-    let (name, home) = place(&plane, &asked?.name)?;
-    match plane.shards().ask(home, Control::Topic(name)).await? {
-        Report::Topic(Some(topic)) => Ok(Json(described(&plane, home, &topic))),
-        Report::Topic(None) => Err(ApiError::missing("topic")),
+) -> Answer<TopicOfAll> {
+    let asked = asked?;
+    let (name, home) = place(&plane, &asked.name)?;
+    let topic = match plane.shards().ask(home, Control::Topic(name)).await? {
+        Report::Topic(Some(topic)) => described(&plane, home, &topic),
+        Report::Topic(None) => return Err(ApiError::missing("topic")),
         other => unexpected(&other),
-    }
+    };
+    let elsewhere = plane.neighbours().subscribers(&asked.name).await;
+    let cluster = elsewhere.map(|elsewhere| Subscribers {
+        subscribers: u64::from(topic.subscribers) + elsewhere.subscribers,
+        unanswered: elsewhere.unanswered,
+    });
+    Ok(Json(TopicOfAll { topic, cluster }))
 }
 
 /// Delete a topic

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crore_broker::batch::Header;
 use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId, Placement};
-use crore_nats::{Append, Cluster, News, Status, Store};
+use crore_nats::{Append, Cluster, Neighbours, News, Status, Store};
 use crore_net::Sender;
 
 use crate::shard_loop::letters::Letter;
@@ -52,6 +52,11 @@ impl Member {
             bytes: batch.bytes,
         };
         self.cluster.append_all(batches.map(append).collect());
+    }
+
+    /// The way to the other nodes.
+    pub fn neighbours(&self) -> &Neighbours {
+        self.cluster.neighbours()
     }
 
     /// How the log is.

@@ -1,0 +1,317 @@
+//! The other nodes of a cluster: what each tells of itself once a second, and what each answers when it is asked about a topic.
+//!
+//! Bounds: of at most [`NODES_MAX`] nodes the newest word is kept, while it is no older than [`FORGOTTEN`]; longer words are not read. Questions are
+//! answered one after the other, each by one order to one shard, and an answer is waited for as long as [`ANSWER`].
+//!
+//! All of it is a view for operators and counts for clients: nothing here decides anything about messages.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crore_broker::orders::ClusterState;
+use crore_broker::{Control, Report, mail};
+use crore_nats::Question;
+use futures_util::{StreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::MissedTickBehavior;
+
+use crate::board::Board;
+use crate::life::Life;
+use crate::life::shards::{Count, Shards};
+
+/// Nodes that are known at a time: as many as the log's signs of life know.
+const NODES_MAX: usize = 256;
+/// Bytes of a word or a question: a topic has at most 1,000, each of which JSON may write with six.
+const WORD_BYTES_MAX: usize = 8 << 10;
+/// How often a node tells of itself.
+const EVERY: Duration = Duration::from_secs(1);
+/// A node that was not heard for so long is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+/// How long an answer is waited for.
+const ANSWER: Duration = Duration::from_millis(500);
+/// Requests of clients for which other nodes are asked at a time; others wait. Each waits as long as [`ANSWER`] at most.
+const COUNTS_AT_ONCE: usize = 256;
+/// How long a lost subscription waits for the next.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The home of its partition knows which nodes live.
+const OF_BEATS: u16 = 0;
+
+/// What a node tells of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Word {
+    /// Its number among the writers, as the log has it.
+    pub writer: String,
+    /// Connections.
+    pub clients: u64,
+    /// Subscriptions to topics, and different filters that are subscribed to.
+    pub subscriptions: u64,
+    pub filters: u64,
+    /// Topics that it has.
+    pub topics: u64,
+    /// Batches of the log that it has not read yet.
+    pub lag: u64,
+    /// Whether it is ready for clients.
+    pub ready: bool,
+}
+
+/// A question about a topic.
+#[derive(Serialize, Deserialize)]
+struct Asked {
+    topic: String,
+}
+
+/// The answer of a node.
+#[derive(Serialize, Deserialize)]
+struct Counted {
+    writer: String,
+    subscribers: u64,
+}
+
+/// Subscribers of a topic at the other nodes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Those of the nodes that answered.
+    pub subscribers: u64,
+    /// The names of nodes that did not.
+    pub unanswered: Vec<String>,
+}
+
+/// What was heard of a node, and when.
+pub type Heard = (Word, Instant);
+
+/// All of it; without content where the server is no node of a cluster.
+#[derive(Clone)]
+pub struct Neighbours(Arc<Inner>);
+
+struct Inner {
+    life: Life,
+    shards: Shards,
+    board: Arc<Board>,
+    heard: Mutex<BTreeMap<String, Heard>>,
+}
+
+impl Neighbours {
+    /// Begins to tell and to hear, where this is a node of a cluster.
+    pub fn begin(
+        life: Life,
+        shards: Shards,
+        board: Arc<Board>,
+        counts: UnboundedReceiver<Count>,
+    ) -> Neighbours {
+        let this = Neighbours(Arc::new(Inner {
+            life,
+            shards,
+            board,
+            heard: Mutex::default(),
+        }));
+        if this.way().is_some() {
+            tokio::spawn(this.clone().tell());
+            tokio::spawn(this.clone().hear());
+            tokio::spawn(this.clone().answer());
+            tokio::spawn(this.clone().count(counts));
+        }
+        this
+    }
+
+    fn way(&self) -> Option<&crore_nats::Neighbours> {
+        Some(self.0.life.member()?.neighbours())
+    }
+
+    /// What the log says of the nodes; none where it is not known.
+    pub async fn roster(&self) -> Option<Box<ClusterState>> {
+        self.way()?;
+        let home = self.0.life.world().placement().home_of(OF_BEATS);
+        match self.0.shards.ask(home, Control::Cluster).await.ok()? {
+            Report::Cluster(state) => state,
+            _ => None,
+        }
+    }
+
+    /// The newest word of each node, this one included, by its writer.
+    pub fn heard(&self) -> BTreeMap<String, Heard> {
+        let mut heard = self.0.heard.lock().expect("no holder panics");
+        heard.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
+        heard.clone()
+    }
+
+    /// Asks all other nodes how many subscribers a topic has there. None where this is no node of a cluster.
+    pub async fn subscribers(&self, topic: &str) -> Option<Elsewhere> {
+        let state = self.roster().await?;
+        let others = state.nodes.iter().filter(|node| !node.is_self);
+        let mut missing: BTreeMap<String, String> = others
+            .map(|node| {
+                (
+                    writer(node.writer),
+                    String::from_utf8_lossy(&node.name).into(),
+                )
+            })
+            .collect();
+        let mut found = Elsewhere::default();
+        let asked = Asked {
+            topic: topic.to_string(),
+        };
+        if !missing.is_empty()
+            && let Some(answers) = self.way()?.ask(json(&asked)).await
+        {
+            let mut answers = std::pin::pin!(answers);
+            let collect = async {
+                while !missing.is_empty() {
+                    let Some(answer) = answers.next().await else {
+                        return;
+                    };
+                    if let Ok(counted) = serde_json::from_slice::<Counted>(&answer)
+                        && missing.remove(&counted.writer).is_some()
+                    {
+                        found.subscribers += counted.subscribers;
+                    }
+                }
+            };
+            // Whoever is late is named.
+            let _ = tokio::time::timeout(ANSWER, collect).await;
+        }
+        found.unanswered = missing.into_values().collect();
+        Some(found)
+    }
+
+    /// Answers the requests of shards' clients, some at a time.
+    async fn count(self, counts: UnboundedReceiver<Count>) {
+        let counts = stream::unfold(counts, async |mut counts| {
+            let count = counts.recv().await?;
+            Some((count, counts))
+        });
+        let one = async |(shard, to, topic): Count| {
+            let topic = String::from_utf8_lossy(&topic);
+            let found = self.subscribers(&topic).await.unwrap_or_default();
+            let elsewhere = mail::Elsewhere {
+                subscribers: u32::try_from(found.subscribers).unwrap_or(u32::MAX),
+                unanswered: found.unanswered.len() as u32,
+            };
+            self.0.shards.counted(shard, to, elsewhere);
+        };
+        counts.for_each_concurrent(COUNTS_AT_ONCE, one).await;
+    }
+
+    async fn own_writer(&self) -> Option<String> {
+        let state = self.roster().await?;
+        let this = state.nodes.iter().find(|node| node.is_self)?;
+        Some(writer(this.writer))
+    }
+
+    async fn tell(self) {
+        let mut every = tokio::time::interval(EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            if let (Some(word), Some(way)) = (self.word().await, self.way()) {
+                way.tell(json(&word)).await;
+            }
+        }
+    }
+
+    /// What this node tells of itself; nothing before the log has a sign of its life.
+    async fn word(&self) -> Option<Word> {
+        let writer = self.own_writer().await?;
+        let status = self.0.life.member()?.status();
+        let shards = self.0.board.read_all();
+        let partitions = status.partitions.iter();
+        let mut word = Word {
+            writer,
+            clients: 0,
+            subscriptions: 0,
+            filters: 0,
+            topics: 0,
+            lag: partitions.map(|it| it.last.saturating_sub(it.read)).sum(),
+            ready: !self.0.life.is_cut_off() && !self.0.life.stops(),
+        };
+        for shard in &shards {
+            word.clients += u64::from(shard.accounts.connections);
+            word.subscriptions += shard.stats.attaches.wrapping_sub(shard.stats.detaches);
+            word.filters += u64::from(shard.accounts.carrier_filters);
+            word.topics += u64::from(shard.accounts.home_topics);
+        }
+        Some(word)
+    }
+
+    async fn hear(self) {
+        loop {
+            if let Some(way) = self.way()
+                && let Some(told) = way.told().await
+            {
+                let mut told = std::pin::pin!(told);
+                while let Some(bytes) = told.next().await {
+                    self.take(&bytes);
+                }
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    fn take(&self, bytes: &[u8]) {
+        if bytes.len() > WORD_BYTES_MAX {
+            return;
+        }
+        // A node of another version may say more, and whoever says less is not understood.
+        let Ok(word) = serde_json::from_slice::<Word>(bytes) else {
+            return;
+        };
+        let mut heard = self.0.heard.lock().expect("no holder panics");
+        heard.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
+        if heard.len() < NODES_MAX || heard.contains_key(&word.writer) {
+            heard.insert(word.writer.clone(), (word, Instant::now()));
+        }
+    }
+
+    async fn answer(self) {
+        loop {
+            if let Some(way) = self.way()
+                && let Some(questions) = way.questions().await
+            {
+                let mut questions = std::pin::pin!(questions);
+                while let Some(question) = questions.next().await {
+                    self.answer_one(question).await;
+                }
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn answer_one(&self, question: Question) {
+        if question.bytes().len() > WORD_BYTES_MAX {
+            return;
+        }
+        let Ok(asked) = serde_json::from_slice::<Asked>(question.bytes()) else {
+            return;
+        };
+        let Some(writer) = self.own_writer().await else {
+            return;
+        };
+        let home = self
+            .0
+            .life
+            .world()
+            .placement()
+            .home_of_name(asked.topic.as_bytes());
+        let name = asked.topic.into_bytes().into_boxed_slice();
+        let report = self.0.shards.ask(home, Control::Topic(name)).await;
+        let Ok(Report::Topic(topic)) = report else {
+            return;
+        };
+        let subscribers = topic.map_or(0, |topic| u64::from(topic.info.subscribers));
+        let counted = Counted {
+            writer,
+            subscribers,
+        };
+        question.answer(json(&counted)).await;
+    }
+}
+
+/// A writer, as the API names it.
+pub fn writer(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("it is text and numbers")
+}
