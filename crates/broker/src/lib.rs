@@ -24,11 +24,12 @@ pub use base::ids::{ConnId, Link, OFFSET_BITS, PartitionId, ShardId};
 pub use base::notices::Notice;
 pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
+pub use base::reason::{Closed, Reason};
 pub use base::time::Now;
 pub use base::{
-    access, node, pace, planted, position, rules, settings, snapshot, time, turns, work,
+    access, node, pace, planted, position, reason, rules, settings, snapshot, time, turns, work,
 };
-pub use budget::stats::{Accounts, Moved, Reason, Stats, Transport};
+pub use budget::stats::{Accounts, Moved, Stats, Transport};
 pub use budget::world::{Offsets, World};
 pub use budget::{account, admission, stats, totals};
 pub use commit::record::{Beat, Note};

@@ -28,6 +28,7 @@ mod tick;
 mod waiting;
 pub(crate) mod work;
 
+use crate::base::reason::Closed;
 use crate::budget::world::World;
 use crate::protocol::front::Front;
 use crate::store::shared::Part;
@@ -40,7 +41,7 @@ use crate::base::ids::{ConnId, Link};
 use crate::base::pace::Pace;
 use crate::base::time::Now;
 use crate::budget::admission::Party;
-use crate::budget::stats::{Reason, Stats};
+use crate::budget::stats::Stats;
 use crate::budget::totals::Added;
 use crate::commit::queue::Commits;
 use crate::conn::io::{Close, Input, Io};
@@ -353,7 +354,7 @@ impl Shard {
         let mut row = Row::new(link, state, self.front.now.s + settings.timeouts.head_s);
         row.sent_s = self.front.now.s;
         if !self.front.enter(&mut row, peer) {
-            self.front.stats.closed[Reason::Full as usize] += 1;
+            self.front.stats.closed[Closed::Full as usize] += 1;
             self.shed(link, io);
             return;
         }

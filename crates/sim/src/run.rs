@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crore_broker::Reason;
+use crore_broker::Closed;
 
 use crate::met::Met;
 use crate::plan::{Plan, Step};
@@ -400,7 +400,7 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
         if !accounts.is_empty() {
             return Err(format!("at the end shard {n} still holds {accounts:?}"));
         }
-        match shard.stats().closed[Reason::Broken as usize] {
+        match shard.stats().closed[Closed::Broken as usize] {
             0 => {}
             count => {
                 return Err(format!(

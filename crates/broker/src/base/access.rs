@@ -15,6 +15,7 @@ use core::fmt;
 use blake2::Blake2bMac;
 use blake2::digest::{FixedOutput, KeyInit, Update, consts::U16};
 
+use crate::base::reason::Reason;
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 use crore_wire::topic::{self, TopicError};
 
@@ -58,6 +59,28 @@ impl Right {
             Right::Manage => "manage",
             Right::Info => "info",
             Right::Interest => "interest",
+        }
+    }
+
+    /// The reason that a client without credentials reads.
+    pub const fn needs(self) -> Reason {
+        match self {
+            Right::Publish => Reason::PublishNeedsCredentials,
+            Right::Subscribe => Reason::SubscribeNeedsCredentials,
+            Right::Manage => Reason::ManageNeedsCredentials,
+            Right::Info => Reason::InfoNeedsCredentials,
+            Right::Interest => Reason::InterestNeedsCredentials,
+        }
+    }
+
+    /// The reason that a client reads whose credentials do not grant this.
+    pub const fn lacks(self) -> Reason {
+        match self {
+            Right::Publish => Reason::PublishNotGranted,
+            Right::Subscribe => Reason::SubscribeNotGranted,
+            Right::Manage => Reason::ManageNotGranted,
+            Right::Info => Reason::InfoNotGranted,
+            Right::Interest => Reason::InterestNotGranted,
         }
     }
 }
@@ -236,7 +259,7 @@ pub struct Known {
 }
 
 /// The verdict on a request's credential; `Ok(None)` is an anonymous client.
-pub type Who = Result<Option<Known>, Refusal>;
+pub type Who = Result<Option<Known>, Reason>;
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,125 +346,11 @@ pub struct Verdict {
     /// The credential in question.
     pub digest: Digest,
     /// The grants, or why the credential was refused.
-    pub found: Result<Known, Refusal>,
+    pub found: Result<Known, Reason>,
     /// The second, as [`Now::unix_s`](crate::Now::unix_s), until which a shard may reuse the answer without asking again.
     pub believed_until_s: u32,
     /// The round of the question: an answer from before a change of settings is not remembered.
     pub round: u32,
-}
-
-/// Why a credential is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
-    /// It cannot be parsed, or has an unknown form.
-    Malformed,
-    /// It is longer than `access.token_bytes`.
-    TooLong,
-    /// No key is bound to the algorithm that it names; `none` is one of those.
-    Algorithm,
-    /// No key of ours has signed it.
-    Signature,
-    /// It has expired.
-    Expired,
-    /// It is not valid yet.
-    NotYet,
-    /// It names another audience (`aud`) or another issuer (`iss`).
-    Stranger,
-    /// Its claims are malformed.
-    Claims,
-    /// The user or the password is wrong.
-    Password,
-    /// The operator's callback says no.
-    Denied,
-    /// The callback could not be reached: refused, to be safe.
-    Unreachable,
-    /// Too many questions wait for an answer.
-    Busy,
-}
-
-impl Refusal {
-    /// How many there are.
-    pub const COUNT: usize = 12;
-
-    /// The HTTP status.
-    pub const fn status(self) -> u16 {
-        match self {
-            Refusal::Busy | Refusal::Unreachable => 503,
-            _ => 401,
-        }
-    }
-
-    /// The reason that the client reads, in one line.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Refusal::Malformed => {
-                "the credentials cannot be read: send Authorization: Bearer with one token, or Basic"
-            }
-            Refusal::TooLong => "the token is longer than access.token_bytes allows",
-            Refusal::Algorithm => "no key here is bound to the token's algorithm",
-            Refusal::Signature => "the token is not signed by a key that this server knows",
-            Refusal::Expired => "the token has expired",
-            Refusal::NotYet => "the token is not valid yet",
-            Refusal::Stranger => "the token was made for another audience or by another issuer",
-            Refusal::Claims => "the token's claims are not of their form",
-            Refusal::Password => "the user or the password is wrong",
-            Refusal::Denied => "the credentials were refused",
-            Refusal::Unreachable => "who you are cannot be looked up now; try again",
-            Refusal::Busy => "too many clients are being checked; try again",
-        }
-    }
-}
-
-/// Why a client, known or anonymous, may not do what it asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Denied {
-    /// The action needs credentials, and the client has none.
-    Nobody(Right),
-    /// The credentials do not grant the action.
-    Lacks(Right),
-    /// The credentials granted it, and have expired.
-    Expired,
-}
-
-impl Denied {
-    /// The HTTP status.
-    pub const fn status(self) -> u16 {
-        match self {
-            Denied::Lacks(_) => 403,
-            Denied::Nobody(_) | Denied::Expired => 401,
-        }
-    }
-
-    /// The reason that the client reads, in one line.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Denied::Nobody(Right::Publish) => {
-                "publishing this needs credentials: a token or a user with a grant for it"
-            }
-            Denied::Nobody(Right::Subscribe) => {
-                "subscribing to this needs credentials: a token or a user with a grant for it"
-            }
-            Denied::Nobody(Right::Manage) => {
-                "creating and deleting this needs credentials: a token or a user with a grant for it"
-            }
-            Denied::Nobody(Right::Info) => {
-                "reading about this needs credentials: a token or a user with a grant for it"
-            }
-            Denied::Nobody(Right::Interest) => {
-                "following this needs credentials: a token or a user with a grant for it"
-            }
-            Denied::Lacks(Right::Publish) => "your credentials do not grant `publish` here",
-            Denied::Lacks(Right::Subscribe) => {
-                "your credentials do not grant `subscribe` here; a filter needs a granted filter that covers it"
-            }
-            Denied::Lacks(Right::Manage) => "your credentials do not grant `manage` here",
-            Denied::Lacks(Right::Info) => "your credentials do not grant `info` here",
-            Denied::Lacks(Right::Interest) => {
-                "your credentials do not grant `interest` here; a filter needs a granted filter that covers it"
-            }
-            Denied::Expired => Refusal::Expired.reason(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod pace;
 pub mod placement;
 pub mod planted;
 pub mod position;
+pub mod reason;
 pub(crate) mod roster;
 pub mod rules;
 pub mod settings;

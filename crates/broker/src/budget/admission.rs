@@ -27,37 +27,13 @@ use client::Clients;
 pub use party::Party;
 use rate::{Buckets, Rate};
 
+use crate::base::reason::Reason;
 use crate::base::settings::Settings;
 use crate::budget::account::Account;
 use crate::budget::totals::Totals;
 
 /// A node of a cluster is not ready when none of its signs of life has come back for so many seconds.
 const CUT_OFF_S: u32 = 5;
-
-/// Which limit was reached: the process', or one client address'.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reached {
-    /// Connections of the process.
-    Connections,
-    /// Connections of the address.
-    ConnectionsOfAddress,
-    /// Sessions of the address.
-    SessionsOfAddress,
-    /// Publishes in a second.
-    Publishes,
-    /// Publishes in a second from the address.
-    PublishesOfAddress,
-    /// Topics.
-    Topics,
-    /// Topics made in a second for the address.
-    TopicsOfAddress,
-    /// Bytes of the address' messages in logs.
-    LogBytesOfAddress,
-    /// Room on the disk of the engine.
-    Disk,
-    /// Idempotency keys, or the share of them that one publisher may have.
-    IdempotencyKeys,
-}
 
 /// Shared by all shards, and by their worlds before and after a change of the settings: the counts go on.
 #[derive(Clone, Debug)]
@@ -174,11 +150,11 @@ impl Counts {
     /// A connection comes in, if there is room in the process.
     ///
     /// # Errors
-    /// [`Reached::Connections`]; then it must not [`leave`](Self::leave).
-    pub fn enter(&self) -> Result<(), Reached> {
+    /// [`Reason::ConnectionsFull`]; then it must not [`leave`](Self::leave).
+    pub fn enter(&self) -> Result<(), Reason> {
         if self.connections.fetch_add(1, Relaxed) >= self.connections_max.load(Relaxed) {
             self.connections.fetch_sub(1, Relaxed);
-            return Err(Reached::Connections);
+            return Err(Reason::ConnectionsFull);
         }
         Ok(())
     }
@@ -191,11 +167,11 @@ impl Counts {
     /// A client has one more connection, if its address may.
     ///
     /// # Errors
-    /// [`Reached::ConnectionsOfAddress`]; then it must not [`leave_client`](Self::leave_client).
-    pub fn enter_client(&self, client: Client) -> Result<(), Reached> {
+    /// [`Reason::ConnectionsOfAddress`]; then it must not [`leave_client`](Self::leave_client).
+    pub fn enter_client(&self, client: Client) -> Result<(), Reason> {
         match &self.clients {
             Some(clients) if client.is_known() && !clients.enter(client) => {
-                Err(Reached::ConnectionsOfAddress)
+                Err(Reason::ConnectionsOfAddress)
             }
             _ => Ok(()),
         }
@@ -224,8 +200,8 @@ impl Counts {
     /// A client has one more session, if its address may: by its limit, and by its share of the sessions of all.
     ///
     /// # Errors
-    /// [`Reached::SessionsOfAddress`]; then it must not [`leave_session`](Counts::leave_session).
-    pub fn enter_session(&self, client: Client) -> Result<(), Reached> {
+    /// [`Reason::SessionsOfAddress`]; then it must not [`leave_session`](Counts::leave_session).
+    pub fn enter_session(&self, client: Client) -> Result<(), Reason> {
         let owners = &self.session_owners;
         if !client.is_known() {
             return Ok(());
@@ -234,7 +210,7 @@ impl Counts {
         let free = most.saturating_sub(taken) as usize;
         match shares::may_take(owners.held_by(client), free, shares::MOST) && owners.enter(client) {
             true => Ok(()),
-            false => Err(Reached::SessionsOfAddress),
+            false => Err(Reason::SessionsOfAddress),
         }
     }
 
@@ -311,13 +287,13 @@ impl Counts {
     ///
     /// # Errors
     /// When its address or the process has published as many as it may.
-    pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reached> {
+    pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         if !Buckets::take(&self.publishers, client, unix_s) {
-            return Err(Reached::PublishesOfAddress);
+            return Err(Reason::PublishRateOfAddress);
         }
         let (rate, cell) = &self.publishes;
         match Rate::unpack(rate.load(Relaxed)) {
-            Some(rate) if !rate.take(cell, unix_s) => Err(Reached::Publishes),
+            Some(rate) if !rate.take(cell, unix_s) => Err(Reason::PublishRate),
             _ => Ok(()),
         }
     }
@@ -326,10 +302,10 @@ impl Counts {
     ///
     /// # Errors
     /// When its address has made as many as it may.
-    pub fn make_topic(&self, client: Client, unix_s: u32) -> Result<(), Reached> {
+    pub fn make_topic(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         match Buckets::take(&self.topic_makers, client, unix_s) {
             true => Ok(()),
-            false => Err(Reached::TopicsOfAddress),
+            false => Err(Reason::TopicRateOfAddress),
         }
     }
 
@@ -345,10 +321,10 @@ impl Counts {
     ///
     /// # Errors
     /// When the kept messages of its address leave no room for it.
-    pub fn may_keep(&self, client: Client, bytes: usize) -> Result<(), Reached> {
+    pub fn may_keep(&self, client: Client, bytes: usize) -> Result<(), Reason> {
         match &self.log_owners {
             Some(owners) if client.is_known() && !owners.has_room(client, bytes as u64) => {
-                Err(Reached::LogBytesOfAddress)
+                Err(Reason::LogOfAddress)
             }
             _ => Ok(()),
         }
@@ -358,9 +334,9 @@ impl Counts {
     ///
     /// # Errors
     /// When its disk is full.
-    pub fn may_write(&self) -> Result<(), Reached> {
+    pub fn may_write(&self) -> Result<(), Reason> {
         match self.disk_is_full.load(Relaxed) {
-            true => Err(Reached::Disk),
+            true => Err(Reason::DiskFull),
             false => Ok(()),
         }
     }

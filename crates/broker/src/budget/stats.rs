@@ -5,58 +5,7 @@
 
 use core::ops::AddAssign;
 
-/// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The client ended it, or its link failed.
-    Peer,
-    /// The answer was its last, or no further request came.
-    Done,
-    /// A deadline has passed, or heartbeats were not answered.
-    Timeout,
-    /// It did not read, and messages that waited for it are lost or too many.
-    Slow,
-    /// It broke a protocol's rules, or asked for something that it may not do.
-    Refused,
-    /// A limit was reached.
-    Full,
-    /// Its topic was deleted.
-    Deleted,
-    /// The operator ended it.
-    Operator,
-    /// The shard's own state about it was contradictory: a fault of the server, which ends no other connection.
-    Broken,
-}
-
-impl Reason {
-    /// All of them, in order.
-    pub const ALL: [Reason; 9] = [
-        Reason::Peer,
-        Reason::Done,
-        Reason::Timeout,
-        Reason::Slow,
-        Reason::Refused,
-        Reason::Full,
-        Reason::Deleted,
-        Reason::Operator,
-        Reason::Broken,
-    ];
-
-    /// In one word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reason::Peer => "peer",
-            Reason::Done => "done",
-            Reason::Timeout => "timeout",
-            Reason::Slow => "slow",
-            Reason::Refused => "refused",
-            Reason::Full => "full",
-            Reason::Deleted => "deleted",
-            Reason::Operator => "operator",
-            Reason::Broken => "broken",
-        }
-    }
-}
+use crate::base::reason::Closed;
 
 /// The protocol of a connection, or its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +100,7 @@ pub struct Stats {
     /// Connections that were accepted.
     pub accepted: u64,
     /// Connections that ended, by [`Reason`].
-    pub closed: [u64; Reason::ALL.len()],
+    pub closed: [u64; Closed::ALL.len()],
     /// Credentials that were refused.
     pub refused: u64,
     /// Refused credentials that were longer than `access.token_bytes`.

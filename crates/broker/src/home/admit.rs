@@ -7,10 +7,11 @@ use super::Home;
 use super::around::{Around, Found};
 use super::coming::Reserved;
 use super::row::{KEEPS, RETAINS};
+use crate::base::reason::Reason;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
 use crate::base::time::Now;
-use crate::budget::admission::{Client, Reached};
+use crate::budget::admission::Client;
 use crate::mail::message::Publish;
 use crate::mail::{Change, Fact, Outcome};
 use crate::store::index::Chained as _;
@@ -63,7 +64,7 @@ impl Home {
         name: &[u8],
         client: Client,
         now: Now,
-    ) -> Result<Option<u32>, Reached> {
+    ) -> Result<Option<u32>, Reason> {
         let found = self.find(hash, name);
         if found.is_none() && !self.coming.makes(hash) {
             self.make_room(client, now)?;
@@ -75,7 +76,7 @@ impl Home {
     ///
     /// # Errors
     /// The limit that was reached.
-    pub(super) fn make_room(&mut self, client: Client, now: Now) -> Result<(), Reached> {
+    pub(super) fn make_room(&mut self, client: Client, now: Now) -> Result<(), Reason> {
         // First: a client that makes too many topics must not cause others to be forgotten.
         self.admission.make_topic(client, now.unix_s)?;
         let topics = self.rows.len() as usize + self.coming.to_make();
@@ -87,7 +88,7 @@ impl Home {
         };
         match has_share || self.forget_one(client, idle_since_s) {
             true => Ok(()),
-            false => Err(Reached::Topics),
+            false => Err(Reason::TopicsFull),
         }
     }
 
@@ -132,7 +133,7 @@ impl Home {
             && let Some(answers) = &mut self.answers
             && !answers.reserve(key)
         {
-            return Err(Outcome::Full(Reached::IdempotencyKeys));
+            return Err(Outcome::Full(Reason::KeysFull));
         }
         let (hash, _, client) = fact.topic();
         let owner = self.admission.log_owner(client);

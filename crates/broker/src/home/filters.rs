@@ -23,10 +23,10 @@ use crate::base::ids::{PartitionId, ShardId};
 use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
+use crate::base::reason::Reason;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 use crate::base::time::Now;
-use crate::budget::admission::Reached;
 use crate::filters::overlap;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
@@ -91,7 +91,7 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         let page = MatchPage {
-            attached: Attached::Full(Reached::Topics),
+            attached: Attached::Full(Reason::TopicsFull),
             partition,
             first: 0,
             count: 0,

@@ -1,7 +1,7 @@
 //! Whom a home answers, and how an attach, a publish or an action on a topic has ended.
 
 use crate::base::ids::Ticket;
-use crate::budget::admission::Reached;
+use crate::base::reason::Reason;
 
 /// The request of a connection that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +41,7 @@ pub enum Attached {
     /// Another long-poll waits and stays.
     Conflict,
     /// No room for another topic, or the client creates too many.
-    Full(Reached),
+    Full(Reason),
 }
 
 /// The state of a topic.
@@ -82,7 +82,7 @@ pub enum Outcome {
     /// So many messages of the log were removed.
     Purged(u32),
     /// No room for another topic, or the client creates too many.
-    Full(Reached),
+    Full(Reason),
     /// A publish with this idempotency key was done before; this is its answer.
     Replayed(Info),
     /// The idempotency key came with another message before; nothing was published.

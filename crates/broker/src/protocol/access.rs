@@ -19,17 +19,15 @@ use crore_wire::http::cookie;
 use crore_wire::http::head::{Head, Method};
 
 use super::task::{Door, Flow};
-use crate::base::access::{
-    Credential, Denied, Digest, Grants, Known, Question, Refusal, Right, Verdict, Who,
-};
+use crate::base::access::{Credential, Digest, Grants, Known, Question, Right, Verdict, Who};
 use crate::base::ids::ConnId;
+use crate::base::reason::Reason;
 use crate::budget::admission::Party;
 use crate::conn::io::Io;
 use crate::conn::{CLOSING, PAUSED, State, TURNED_AWAY};
 use crate::mail::Verb;
 use crate::protocol::front::Front;
 use crate::protocol::side::{HttpSpill, Spill};
-use crate::protocol::why::Why;
 
 /// The credential of a request, parsed.
 enum Came {
@@ -48,7 +46,7 @@ impl Came {
 
 impl Front {
     /// Whether the connection's client has this right on every topic that `filter` matches; a plain topic name is a filter too.
-    pub(crate) fn may(&self, slot: u32, right: Right, filter: &[u8]) -> Result<(), Denied> {
+    pub(crate) fn may(&self, slot: u32, right: Right, filter: &[u8]) -> Result<(), Reason> {
         let access = &self.world.settings.access;
         if !access.closed {
             return Ok(());
@@ -57,7 +55,7 @@ impl Front {
         let pass = self.conns.pass(slot);
         if let Some((grants, until_unix_s)) = pass {
             if until_unix_s <= self.wall_s() {
-                return Err(Denied::Expired);
+                return Err(Reason::Expired);
             }
             if grants.cover(right, filter, steps) {
                 return Ok(());
@@ -72,8 +70,8 @@ impl Front {
             return Ok(());
         }
         Err(match pass {
-            Some(_) => Denied::Lacks(right),
-            None => Denied::Nobody(right),
+            Some(_) => right.lacks(),
+            None => right.needs(),
         })
     }
 
@@ -83,7 +81,7 @@ impl Front {
         slot: u32,
         rights: &[Right],
         names: &[Vec<u8>],
-    ) -> Result<(), Denied> {
+    ) -> Result<(), Reason> {
         let each = |right: &Right| {
             names
                 .iter()
@@ -93,7 +91,7 @@ impl Front {
     }
 
     /// Whether it may publish anything at all.
-    pub(super) fn may_publish_some(&self, slot: u32) -> Result<(), Denied> {
+    pub(super) fn may_publish_some(&self, slot: u32) -> Result<(), Reason> {
         let access = &self.world.settings.access;
         let right = Right::Publish;
         let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
@@ -103,8 +101,8 @@ impl Front {
             return Ok(());
         }
         Err(match pass {
-            Some(_) => Denied::Lacks(right),
-            None => Denied::Nobody(right),
+            Some(_) => right.lacks(),
+            None => right.needs(),
         })
     }
 
@@ -158,7 +156,7 @@ impl Front {
             Credential::Password { user, password } => user.len() + password.len(),
         };
         if bytes > access.token_bytes {
-            return Some(Err(Refusal::TooLong));
+            return Some(Err(Reason::TokenTooLong));
         }
         let digest: Digest = credential.digest(&access.key);
         if let Some((_, grants)) = access.operator.as_ref().filter(|(own, _)| *own == digest) {
@@ -177,7 +175,7 @@ impl Front {
         let question = Question::of(credential, digest, round, asker);
         match io.question(self.conns.id_of(slot), question) {
             true => None,
-            false => Some(Err(Refusal::Busy)),
+            false => Some(Err(Reason::VerifierBusy)),
         }
     }
 
@@ -219,10 +217,12 @@ impl Front {
     ///
     /// # Errors
     /// Why the credential was refused.
-    pub(super) fn enter_as(&mut self, slot: u32, who: Option<Who>) -> Result<(), Refusal> {
+    pub(super) fn enter_as(&mut self, slot: u32, who: Option<Who>) -> Result<(), Reason> {
         match who {
             None | Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(known))) if known.until_unix_s <= self.wall_s() => Err(Refusal::Expired),
+            Some(Ok(Some(known))) if known.until_unix_s <= self.wall_s() => {
+                Err(Reason::TokenExpired)
+            }
             Some(Ok(Some(known))) => {
                 self.conns.set_pass(slot, known);
                 Ok(())
@@ -231,30 +231,30 @@ impl Front {
         }
         .inspect_err(|refusal| {
             self.stats.refused += 1;
-            self.stats.oversized += u64::from(*refusal == Refusal::TooLong);
+            self.stats.oversized += u64::from(*refusal == Reason::TokenTooLong);
         })
     }
 
     /// Answers a request whose credential was refused.
-    pub(super) fn refuse_credentials(&mut self, slot: u32, refusal: Refusal) -> Flow {
-        self.respond_reason(slot, refusal.status(), refusal.reason());
+    pub(super) fn refuse_credentials(&mut self, slot: u32, refusal: Reason) -> Flow {
+        self.respond_reason(slot, refusal);
         Flow::Next
     }
 
     /// Answers a request that the client has no grant for.
-    pub(super) fn deny(&mut self, slot: u32, denied: Denied) -> Flow {
+    pub(super) fn deny(&mut self, slot: u32, denied: Reason) -> Flow {
         self.stats.denied += 1;
-        self.respond_reason(slot, denied.status(), denied.reason());
+        self.respond_reason(slot, denied);
         Flow::Next
     }
 
     /// The request's credential: from the header, else the query, else a cookie.
-    fn credential(&self, head: &Head<'_>) -> Result<Option<Came>, Refusal> {
+    fn credential(&self, head: &Head<'_>) -> Result<Option<Came>, Reason> {
         let access = &self.world.settings.access;
         let mut fields = head.headers("authorization");
         if let Some(field) = fields.next() {
             return match fields.next() {
-                Some(_) => Err(Refusal::Malformed),
+                Some(_) => Err(Reason::CredentialsMalformed),
                 None => authorization(field).map(Some),
             };
         }
@@ -262,10 +262,10 @@ impl Front {
             .filter(|(key, _)| !access.query.is_empty() && *key == access.query.as_bytes());
         if let Some((_, value)) = tokens.next() {
             let mut token = Vec::with_capacity(value.len());
-            form::decode(value, &mut token).map_err(|_| Refusal::Malformed)?;
+            form::decode(value, &mut token).map_err(|_| Reason::CredentialsMalformed)?;
             return match (tokens.next(), token.is_empty()) {
                 (None, false) => Ok(Some(Came::Token(token))),
-                _ => Err(Refusal::Malformed),
+                _ => Err(Reason::CredentialsMalformed),
             };
         }
         if access.cookie.is_empty() || !self.sends_cookies(head) {
@@ -278,7 +278,7 @@ impl Front {
 
     /// The client's credential has expired: ends a stream, a poll or an MQTT client. False when there is none to end.
     pub(crate) fn lapse<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let ended = !self.conns.get(slot).is(CLOSING) && self.end_for(slot, Why::Expired, io);
+        let ended = !self.conns.get(slot).is(CLOSING) && self.end_for(slot, Reason::Expired, io);
         self.stats.lapsed += u64::from(ended);
         ended
     }
@@ -311,17 +311,19 @@ pub(super) fn rights(door: Door, verb: Option<Verb>, method: Method) -> &'static
 }
 
 /// The value of `Authorization` (RFC 6750 section 2.1, RFC 7617 section 2).
-fn authorization(field: &[u8]) -> Result<Came, Refusal> {
-    let at = memchr::memchr(b' ', field).ok_or(Refusal::Malformed)?;
+fn authorization(field: &[u8]) -> Result<Came, Reason> {
+    let at = memchr::memchr(b' ', field).ok_or(Reason::CredentialsMalformed)?;
     let (scheme, value) = (&field[..at], field[at..].trim_ascii());
     if scheme.eq_ignore_ascii_case(b"bearer") && !value.is_empty() {
         return Ok(Came::Token(value.to_vec()));
     }
     if !scheme.eq_ignore_ascii_case(b"basic") {
-        return Err(Refusal::Malformed);
+        return Err(Reason::CredentialsMalformed);
     }
-    let decoded = STANDARD.decode(value).map_err(|_| Refusal::Malformed)?;
-    let colon = memchr::memchr(b':', &decoded).ok_or(Refusal::Malformed)?;
+    let decoded = STANDARD
+        .decode(value)
+        .map_err(|_| Reason::CredentialsMalformed)?;
+    let colon = memchr::memchr(b':', &decoded).ok_or(Reason::CredentialsMalformed)?;
     Ok(Came::Password {
         user: decoded[..colon].to_vec(),
         password: decoded[colon + 1..].to_vec(),

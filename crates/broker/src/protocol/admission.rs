@@ -19,7 +19,8 @@ use crore_wire::http::response::ResponseHead;
 use crore_wire::sse;
 
 use super::task::Flow;
-use crate::budget::admission::{Client, Reached};
+use crate::base::reason::Reason;
+use crate::budget::admission::Client;
 use crate::conn::{Row, TURNED_AWAY};
 use crate::protocol::front::Front;
 
@@ -27,48 +28,6 @@ use crate::protocol::front::Front;
 const TURNED_AWAY_S: u32 = 3;
 /// When to come back, in seconds: long enough for a crowd to thin out, short enough for one client that waits.
 const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
-
-impl Reached {
-    /// The status of the answer.
-    pub(super) fn status(self) -> u16 {
-        match self {
-            Reached::Connections
-            | Reached::Publishes
-            | Reached::Topics
-            | Reached::Disk
-            | Reached::IdempotencyKeys => 503,
-            Reached::ConnectionsOfAddress
-            | Reached::SessionsOfAddress
-            | Reached::PublishesOfAddress
-            | Reached::TopicsOfAddress
-            | Reached::LogBytesOfAddress => 429,
-        }
-    }
-
-    /// The setting whose limit is reached.
-    pub(super) fn reason(self) -> &'static str {
-        match self {
-            Reached::Connections => {
-                "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached"
-            }
-            Reached::ConnectionsOfAddress => "limits.connections_per_address_max is reached",
-            Reached::SessionsOfAddress => "mqtt.sessions_per_address_max is reached",
-            Reached::Publishes => "limits.publishes_per_s is reached",
-            Reached::PublishesOfAddress => "limits.publishes_per_address_per_s is reached",
-            Reached::Topics => {
-                "limits.topics_max or limits.topics_per_shard is reached, or this client's address has made so many topics that others would find no room"
-            }
-            Reached::TopicsOfAddress => "limits.topics_per_address_per_s is reached",
-            Reached::LogBytesOfAddress => "limits.log_bytes_per_address_max is reached",
-            Reached::Disk => {
-                "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full"
-            }
-            Reached::IdempotencyKeys => {
-                "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or when keys have run out"
-            }
-        }
-    }
-}
 
 /// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
 /// number that differs from one connection to the next.
@@ -192,14 +151,14 @@ impl Front {
 
     /// Whether the request may go on. Behind a trusted proxy it is counted for the client that it names, from
     /// now on until the next request names another.
-    pub(super) fn admitted(&mut self, slot: u32, head: &Head<'_>) -> Result<(), Reached> {
+    pub(super) fn admitted(&mut self, slot: u32, head: &Head<'_>) -> Result<(), Reason> {
         let world = &self.world;
         let row = self.conns.get_mut(slot);
         if row.is(TURNED_AWAY) {
             return Err(if row.client.is_known() {
-                Reached::ConnectionsOfAddress
+                Reason::ConnectionsOfAddress
             } else {
-                Reached::Connections
+                Reason::ConnectionsFull
             });
         }
         if !row.client.is_relayed() {
@@ -224,14 +183,14 @@ impl Front {
     }
 
     /// Answers a request that may not go on. For a connection that was never admitted this is the last answer.
-    pub(super) fn turn_away(&mut self, slot: u32, head: &Head<'_>, reached: Reached) -> Flow {
+    pub(super) fn turn_away(&mut self, slot: u32, head: &Head<'_>, reached: Reason) -> Flow {
         let events = head.method == Method::Get
             && head.accept() == Accept::EventStream
             && !head.is_websocket_upgrade();
         if events {
             self.shed_events(slot);
         } else {
-            self.respond_reason(slot, reached.status(), reached.reason());
+            self.respond_reason(slot, reached);
         }
         Flow::Next
     }
@@ -257,7 +216,7 @@ impl Front {
     }
 
     /// Whether this connection may publish a message now.
-    pub(super) fn may_publish(&self, slot: u32) -> Result<(), Reached> {
+    pub(super) fn may_publish(&self, slot: u32) -> Result<(), Reason> {
         let client = self.conns.get(slot).client;
         self.world.admission.publish(client, self.now.unix_s)
     }

@@ -6,7 +6,7 @@ use crore_wire::http::response::ResponseHead;
 use crore_wire::json;
 
 use crate::base::position::{self, Position};
-use crate::budget::stats::Reason;
+use crate::base::reason::{Closed, Reason};
 use crate::conn::io::Io;
 use crate::conn::{
     CLOSING, EOF, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, PAUSED, REPLAYED, SERVED, State,
@@ -16,6 +16,8 @@ use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
+/// The status of a reason that has none for requests: a fault of the server.
+const INTERNAL: u16 = 500;
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
 const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
@@ -76,8 +78,19 @@ impl Front {
         }
     }
 
+    /// Refuses a request.
+    pub(super) fn respond_reason(&mut self, slot: u32, reason: Reason) {
+        self.respond_saying(slot, reason, reason.text());
+    }
+
+    /// The same, in more exact words.
+    pub(super) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
+        let status = reason.row().status.unwrap_or(INTERNAL);
+        self.respond_line(slot, status, words);
+    }
+
     /// A status with its reason in one line.
-    pub(super) fn respond_reason(&mut self, slot: u32, status: u16, reason: &str) {
+    fn respond_line(&mut self, slot: u32, status: u16, reason: &str) {
         let no_body = self.conns.get(slot).wants(HEAD);
         let retry_after_s = u64::from(self.retry_after_s(slot));
         let mut head = self
@@ -207,16 +220,10 @@ impl Front {
         }
     }
 
-    /// Answers a request that waited with a status.
-    pub(crate) fn answer_status<I: Io>(
-        &mut self,
-        slot: u32,
-        status: u16,
-        reason: &str,
-        io: &mut I,
-    ) {
+    /// Refuses a request that waited.
+    pub(crate) fn answer_reason<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
         self.unsubscribe(slot);
-        self.respond_reason(slot, status, reason);
+        self.respond_reason(slot, reason);
         self.answer_waiting(slot, io);
     }
 
@@ -233,15 +240,21 @@ impl Front {
         }
     }
 
-    /// Refuses bytes that cannot be a request, and closes.
-    pub(crate) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
-        self.because(Reason::Refused);
+    /// Refuses a request, and closes.
+    pub(crate) fn refuse<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        let status = reason.row().status.unwrap_or(INTERNAL);
+        self.refuse_line(slot, status, reason.text(), io);
+    }
+
+    /// Refuses bytes that cannot be a request, in the words of their parser, and closes.
+    pub(super) fn refuse_line<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
+        self.because(Closed::Refused);
         let is_head = self.is_head(slot);
         self.conns.take_spill(slot);
         // `options` says what the connection subscribes to, so it is changed after this.
         self.unsubscribe(slot);
         self.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
-        self.respond_reason(slot, status, reason);
+        self.respond_line(slot, status, reason);
         self.send_reply(slot, io);
         self.shut(slot, io);
     }
@@ -286,7 +299,7 @@ mod tests {
             &mut io,
         );
         io.sent.clear();
-        shard.front().refuse(0, 503, "no room", &mut io);
+        shard.front().refuse(0, Reason::InputsFull, &mut io);
         let text = alloc::string::String::from_utf8(io.sent).expect("text");
         assert!(
             text.starts_with("HTTP/1.1 503 ") && text.ends_with("\r\n\r\n"),

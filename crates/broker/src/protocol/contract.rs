@@ -27,7 +27,7 @@ mod homes;
 
 use crate::base::access::Who;
 use crate::base::ids::{ConnId, ShardId};
-use crate::budget::stats::Reason;
+use crate::base::reason::{Closed, Reason};
 use crate::conn::io::{Close, Io};
 use crate::conn::{EOF, FRAMED, PAUSED, PINGS, SERVED, State};
 use crate::home::Home;
@@ -36,7 +36,6 @@ use crate::protocol::front::Front;
 use crate::protocol::hold::Holds;
 use crate::protocol::mqtt::packets;
 use crate::protocol::progress::Allowance;
-use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 impl Front {
@@ -156,12 +155,12 @@ impl Front {
         let row = self.conns.get_mut(slot);
         match row.state {
             State::Http if row.spill == NONE && row.is(SERVED) => self.shut(slot, io),
-            State::Http | State::WebSocket => _ = self.end_for(slot, Why::TooSlow, io),
+            State::Http | State::WebSocket => _ = self.end_for(slot, Reason::TooSlow, io),
             State::Poll => self.end_poll(slot, io),
             State::Waiting | State::Sse => row.deadline_s = 0,
             State::Mqtt => self.mqtt_deadline(slot, io),
             State::Proxy | State::Draining => {
-                self.because(Reason::Timeout);
+                self.because(Closed::Timeout);
                 self.drop_conn(slot, Close::Now, io);
             }
         }
@@ -331,7 +330,7 @@ impl Front {
         match self.conns.get(slot).state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
                 let denied = self.may_keep(slot).err();
-                denied.is_some_and(|denied| self.end_for(slot, Why::Denied(denied), io))
+                denied.is_some_and(|denied| self.end_for(slot, denied, io))
             }
             State::Mqtt => self.mqtt_review(slot, io),
             State::Proxy | State::Http | State::Draining => false,
@@ -353,12 +352,12 @@ impl Front {
     }
 
     /// Ends a connection for this reason, in its protocol's words; false when this call did not end it.
-    pub(crate) fn end_for<I: Io>(&mut self, slot: u32, why: Why, io: &mut I) -> bool {
-        match why {
-            Why::TooSlow => self.because(Reason::Timeout),
-            Why::Operator => self.because(Reason::Operator),
-            Why::NoRoom(_) => {
-                self.because(Reason::Full);
+    pub(crate) fn end_for<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) -> bool {
+        let closed = reason.row().closed;
+        match reason {
+            Reason::TooSlow | Reason::Operator => self.because(closed),
+            Reason::InputsFull | Reason::MemoryFull => {
+                self.because(closed);
                 if self.conns.get(slot).outbox != NONE {
                     // It does not read what it is sent.
                     self.reset(slot, io);
@@ -368,13 +367,13 @@ impl Front {
             _ => {}
         }
         match self.conns.get(slot).state {
-            State::Proxy => self.proxy_end_for(slot, why, io),
-            State::Http => self.http_end_for(slot, why, io),
-            State::Waiting => self.waiting_end_for(slot, why, io),
-            State::Poll => self.poll_end_for(slot, why, io),
-            State::Sse | State::WebSocket => self.stream_end_for(slot, why, io),
-            State::Mqtt => self.mqtt_end_for(slot, why, io),
-            State::Draining => self.draining_end_for(slot, why, io),
+            State::Proxy => self.proxy_end_for(slot, reason, io),
+            State::Http => self.http_end_for(slot, reason, io),
+            State::Waiting => self.waiting_end_for(slot, reason, io),
+            State::Poll => self.poll_end_for(slot, reason, io),
+            State::Sse | State::WebSocket => self.stream_end_for(slot, reason, io),
+            State::Mqtt => self.mqtt_end_for(slot, reason, io),
+            State::Draining => self.draining_end_for(slot, reason, io),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crore_wire::websocket::frame::{self, Opcode};
 
-use crate::budget::stats::Reason;
+use crate::base::reason::Closed;
 use crate::conn::io::{Close, Io};
 use crate::conn::{HTTP10, PING, PINGS, State};
 use crate::protocol::encode::chunk;
@@ -19,7 +19,7 @@ impl Front {
         let row = self.conns.get(slot);
         if row.outbox != NONE {
             // The client reads nothing: its outbox would only hold memory.
-            self.because(Reason::Slow);
+            self.because(Closed::Slow);
             self.reset(slot, io);
             return;
         }
@@ -52,7 +52,7 @@ impl Front {
                         // The pong may be behind the held bytes.
                         return;
                     }
-                    self.because(Reason::Timeout);
+                    self.because(Closed::Timeout);
                     self.drop_conn(slot, Close::Reset, io);
                     return;
                 }

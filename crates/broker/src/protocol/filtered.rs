@@ -11,8 +11,8 @@ use super::opening::{Most, Opening};
 use super::subscribe::Gap;
 use crate::base::ids::PartitionId;
 use crate::base::position::Since;
+use crate::base::reason::Reason;
 use crate::base::settings::Rule;
-use crate::budget::admission::Reached;
 use crate::conn::io::{Close, Io};
 use crate::conn::{ENVELOPE, EOF, EVENTS, GAP, HEAD, State};
 use crate::mail::{Attached, Frames, MatchPage, Record, ReplyTo};
@@ -85,8 +85,7 @@ impl Front {
         if page.attached != Attached::Yes {
             let row = self.conns.get(slot);
             if matches!(row.state, State::Sse | State::WebSocket) {
-                let reason = Reached::Topics.reason();
-                self.end_stream(slot, super::close_code::TRY_AGAIN, reason, io);
+                self.end_stream(slot, Reason::TopicsFull, io);
             } else {
                 self.not_attached(slot, page.attached, io);
             }

@@ -12,6 +12,7 @@ use crore_wire::http::head::Head;
 use super::subscribe::query_position;
 use super::task::Flow;
 use crate::base::position::{self, Position, Since};
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
 use crate::conn::{HEAD, HISTORY, State};
 use crate::mail::{Attach, Frames, Page};
@@ -19,8 +20,6 @@ use crate::protocol::encode::Message;
 use crate::protocol::front::Front;
 use crate::protocol::side::Pending;
 use crate::store::rope::Rope;
-
-const NO_LIMIT: &str = "limit= takes a number of messages, from 1 on";
 
 impl Front {
     /// `GET` on a history path.
@@ -34,7 +33,7 @@ impl Front {
         let (since, most) = match range(head.query) {
             Ok(range) => range,
             Err(reason) => {
-                self.respond_reason(slot, 400, reason);
+                self.respond_reason(slot, reason);
                 return Flow::Next;
             }
         };
@@ -150,15 +149,15 @@ impl Front {
 }
 
 /// Where a history begins, and how many messages it has at most.
-fn range(query: &[u8]) -> Result<(Since, u32), &'static str> {
+fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
     let since = match query_position(query) {
         Some((_, value)) => {
             let mut text = Vec::new();
             let decoded = form::decode(value, &mut text);
-            decoded.map_err(|_| super::subscribe::BAD_ESCAPE)?;
+            decoded.map_err(|_| Reason::BadPositionEscape)?;
             let read = |text: &[u8]| position::parse(text, 0, 1);
             let since = position::read_back(etag::undress(&text), read);
-            since.map_err(|_| super::subscribe::NO_POSITION)?[0]
+            since.map_err(|_| Reason::BadPosition)?[0]
         }
         None => Since::Oldest,
     };
@@ -166,7 +165,7 @@ fn range(query: &[u8]) -> Result<(Since, u32), &'static str> {
         Some((_, value)) => {
             let text = core::str::from_utf8(value).ok();
             let number = text.and_then(|text| text.parse().ok());
-            number.filter(|most| *most > 0).ok_or(NO_LIMIT)?
+            number.filter(|most| *most > 0).ok_or(Reason::BadLimit)?
         }
         None => u32::MAX,
     };

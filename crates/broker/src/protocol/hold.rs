@@ -10,13 +10,13 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::conn::io::Io;
 use crate::conn::{KEEP, PAUSED, State, UPGRADE};
 use crate::protocol::front::Front;
 use crate::protocol::progress::Allowance;
 use crate::protocol::side::Spill;
-use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 /// Rows looked at in one go to make room, as many as in a step of the census.
@@ -25,9 +25,6 @@ const ROWS_MAX: u32 = 4_096;
 const ROOM_PART: usize = 32;
 /// An input that lags by more bytes than are due in so many seconds ends before connections that hold much.
 const SLOW_S: u64 = 2;
-/// The reason given to connections that end to make room.
-const FULL: &str = "too many requests are under way";
-
 /// A connection that may lose bytes or end to make room, the largest first: how, the bytes owed, those its address holds, its own,
 /// the slot.
 type Hoarder = (Class, u64, usize, usize, u32);
@@ -95,7 +92,7 @@ impl Front {
             }
             match class {
                 Class::Poll => self.forget_pipelined(slot, io),
-                Class::Slow => _ = self.end_for(slot, Why::TooSlow, io),
+                Class::Slow => _ = self.end_for(slot, Reason::TooSlow, io),
                 Class::Large => self.end_for_room(slot, io),
             }
         }
@@ -249,6 +246,6 @@ impl Front {
 
     /// Ends a connection to make room for what clients send, and tells it why if it still reads.
     pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.end_for(slot, Why::NoRoom(FULL), io);
+        self.end_for(slot, Reason::InputsFull, io);
     }
 }

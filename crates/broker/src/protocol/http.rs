@@ -15,8 +15,8 @@ use super::mqtt::packets;
 use super::task::{Answered, Flow};
 use crate::base::access::Who;
 use crate::base::ids::ConnId;
+use crate::base::reason::{Closed, Reason};
 use crate::base::work::Steps;
-use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY, UPGRADE};
 use crate::home::Home;
@@ -193,7 +193,7 @@ impl Front {
             }
             Ok(None) => Ok(None),
             Err(_) => {
-                self.because(Reason::Refused);
+                self.because(Closed::Refused);
                 self.drop_conn(slot, Close::Reset, io);
                 Err(Refused)
             }
@@ -256,13 +256,13 @@ impl Front {
     /// Refuses bytes that do not begin with a head.
     fn refuse_head<I: Io>(&mut self, slot: u32, error: HeadError, bytes: &[u8], io: &mut I) {
         if error == HeadError::Version && prior::is_http2(bytes) {
-            self.because(Reason::Refused);
+            self.because(Closed::Refused);
             prior::refuse(self.scratch.reply());
             self.send_reply(slot, io);
             self.shut(slot, io);
             return;
         }
-        self.refuse(slot, error.status(), error.reason(), io);
+        self.refuse_line(slot, error.status(), error.reason(), io);
     }
 
     /// Refuses a request for its body. What the head asks for is judged before what is wrong with the body.
@@ -277,7 +277,7 @@ impl Front {
         let refused = !kept.judged && self.judge(slot, head, body, kept.who).is_err();
         match refused {
             true => self.request_done(slot, io),
-            false => self.refuse(slot, error.status(), error.reason(), io),
+            false => self.refuse_line(slot, error.status(), error.reason(), io),
         }
     }
 
@@ -346,23 +346,17 @@ impl Front {
     ) -> Result<(Body, usize), Refused> {
         let limits = &self.world.settings.limits;
         let (limit, reason) = match is_batch(head) {
-            true => (
-                limits.batch_bytes,
-                "the batch is longer than limits.batch_bytes allows",
-            ),
-            false => (
-                limits.message_bytes,
-                "the body is longer than limits.message_bytes allows",
-            ),
+            true => (limits.batch_bytes, Reason::BatchTooLong),
+            false => (limits.message_bytes, Reason::MessageTooLong),
         };
         // A client that is turned away is answered all the same, but its body is not waited for.
         if self.conns.get(slot).is(TURNED_AWAY) {
             return Ok((Body::None, limit));
         }
         match head.body() {
-            Ok(Body::Length(len)) if len > limit as u64 => self.refuse(slot, 413, reason, io),
+            Ok(Body::Length(len)) if len > limit as u64 => self.refuse(slot, reason, io),
             Ok(body) => return Ok((body, limit)),
-            Err(error) => self.refuse(slot, error.status(), error.reason(), io),
+            Err(error) => self.refuse_line(slot, error.status(), error.reason(), io),
         }
         Err(Refused)
     }

@@ -14,11 +14,11 @@ use crore_wire::http::head::Head;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{form, json, sse, topic};
 
-use super::close_code;
 use super::names::filter_reason;
 use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::position;
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
 use crate::conn::{EVENTS, FOLLOWS, HEAD, HTTP10, State};
 use crate::mail::{News, Part, ReplyTo};
@@ -28,17 +28,13 @@ use crate::protocol::front::Front;
 use crate::protocol::side::{Attaching, Follow};
 use crate::store::slab::NONE;
 
-const FOLLOWERS_REACHED: &str = "interest.followers_max is reached, or this client's address follows so often that others would find no room";
-const TOO_SLOW: &str =
-    "events are lost, since they were read too slowly; connect again for a new snapshot";
-
 impl Front {
     /// `GET` on an interest path: a WebSocket, or else an event stream, whatever is accepted.
     pub(super) fn follow(&mut self, slot: u32, head: &Head<'_>, upgrade: bool) -> Flow {
         let filter = match self.filter(head) {
             Ok(filter) => filter,
-            Err(reason) => {
-                self.respond_reason(slot, 400, reason);
+            Err(words) => {
+                self.respond_saying(slot, Reason::BadName, words);
                 return Flow::Next;
             }
         };
@@ -50,16 +46,16 @@ impl Front {
             if !upgrade && head.accept() == Accept::EventStream {
                 self.shed_events(slot);
             } else {
-                self.respond_reason(slot, 503, FOLLOWERS_REACHED);
+                self.respond_reason(slot, Reason::FollowersFull);
             }
             return Flow::Next;
         }
         self.conns.get_mut(slot).options |= FOLLOWS;
         if upgrade {
-            if let Err((status, reason)) = self.accept_upgrade(slot, head) {
+            if let Err(reason) = self.accept_upgrade(slot, head) {
                 self.world.admission.leave_follower(client);
                 self.conns.get_mut(slot).options &= !FOLLOWS;
-                self.respond_reason(slot, status, reason);
+                self.respond_reason(slot, reason);
                 return Flow::Next;
             }
         } else {
@@ -184,11 +180,16 @@ impl Front {
         let mut bytes = Vec::new();
         if self.conns.get(slot).wants(EVENTS) {
             let mut text = Vec::new();
-            sse::write_event(&mut text, None, Some(b"crore.slow"), TOO_SLOW.as_bytes());
+            sse::write_event(
+                &mut text,
+                None,
+                Some(b"crore.slow"),
+                Reason::EventsLost.text().as_bytes(),
+            );
             self.frame_events(slot, &text, &mut bytes);
         }
         self.put(slot, &bytes, io);
-        self.end_stream(slot, close_code::SLOW, TOO_SLOW, io);
+        self.end_stream(slot, Reason::EventsLost, io);
     }
 
     fn encode_news(&self, slot: u32, news: &News) -> Vec<u8> {

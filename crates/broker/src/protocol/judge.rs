@@ -9,17 +9,14 @@ use crore_wire::{form, topic};
 
 use super::access::rights;
 use super::mqtt::packets::speaks_mqtt;
-use super::publish::RESERVED;
 use super::task::{Answered, Door, Flow, Task};
 use crate::base::access::Who;
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
 use crate::conn::{FILTERS, HEAD, HTTP10, JSON, KEEP, TURNED_AWAY};
 use crate::home::Home;
 use crate::mail::{Change, Verb};
 use crate::protocol::front::Front;
-
-/// The answer to a WebSocket at no path of ours.
-const NO_SOCKET: &str = "no such path; topics are read at /sub/{topic}; MQTT over WebSocket goes to any path, and offers the subprotocol mqtt (Sec-WebSocket-Protocol: mqtt)";
 
 impl Front {
     /// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
@@ -64,8 +61,9 @@ impl Front {
         who: Option<Who>,
     ) -> Result<Task, Answered> {
         let upgrade = head.is_websocket_upgrade();
-        if let Err((status, reason)) = self.admit(slot, head, upgrade) {
-            return self.answered(slot, status, &reason);
+        if let Err((reason, words)) = self.admit(slot, head, upgrade) {
+            self.respond_saying(slot, reason, &words);
+            return Err(Answered);
         }
         if let Err(reached) = self.admitted(slot, head) {
             self.turn_away(slot, head, reached);
@@ -85,9 +83,9 @@ impl Front {
             if upgrade {
                 // Nearly always a client of MQTT, which offers another subprotocol or none.
                 self.refused_packet("a WebSocket without the subprotocol mqtt: ", head.path);
-                return self.answered(slot, 404, NO_SOCKET);
+                return self.answered(slot, Reason::NoSocketPath);
             }
-            return self.answered(slot, 404, nowhere(head.path));
+            return self.answered(slot, nowhere(head.path));
         };
         self.judge_method(slot, head, body, door, upgrade)?;
         self.judge_names(slot, head, door, rest, upgrade)
@@ -133,21 +131,18 @@ impl Front {
             return Err(Answered);
         }
         if door == Door::History && upgrade {
-            return self.answered(
-                slot,
-                400,
-                "history is read by GET; a WebSocket subscribes at /sub",
-            );
+            return self.answered(slot, Reason::HistoryUpgrade);
         }
         if door == Door::PubSub && !upgrade {
-            return self.answered(slot, 426, "this path takes WebSocket clients only");
+            return self.answered(slot, Reason::NoUpgrade);
         }
         if head.method == Method::Put && has_body(body) {
             // `curl -T` sends a body with PUT, which would be lost.
-            return self.answered(slot, 400, PUT_WITH_BODY);
+            return self.answered(slot, Reason::PutWithBody);
         }
         if head.method == Method::Post && head.is_coded() {
-            return self.answered(slot, 415, CODED);
+            // A message has no field for it: subscribers would get bytes that they cannot read.
+            return self.answered(slot, Reason::Encoded);
         }
         Ok(())
     }
@@ -167,8 +162,7 @@ impl Front {
         let posts = door == Door::Publish && head.method == Method::Post;
         if posts && is_batch(head) && rest.is_empty() && !names_topic(head) {
             if head.header("idempotency-key").is_some() {
-                let reason = "in a batch each line has its own idempotency_key";
-                return self.answered(slot, 400, reason);
+                return self.answered(slot, Reason::KeyOfBatch);
             }
             return match self.may_publish_some(slot) {
                 Ok(()) => Ok(Task::Batch),
@@ -179,12 +173,15 @@ impl Front {
             };
         }
         if matches!(door, Door::PubSub | Door::History) && names_filter(head) {
-            return self.answered(slot, 400, "filters are read at a subscribe path");
+            return self.answered(slot, Reason::FilterElsewhere);
         }
         let filtered = door == Door::Subscribe && names_filter(head);
         let mut names = match self.topic_names(head, rest, filtered) {
             Ok(names) => names,
-            Err(reason) => return self.answered(slot, 400, reason),
+            Err((reason, words)) => {
+                self.respond_saying(slot, reason, words);
+                return Err(Answered);
+            }
         };
         let get = matches!(head.method, Method::Get | Method::Head);
         let verb = match head.method {
@@ -208,19 +205,19 @@ impl Front {
         }
         let name = match names.pop() {
             Some(name) if names.is_empty() => name,
-            _ => return self.answered(slot, 400, "exactly one topic can be named here"),
+            _ => return self.answered(slot, Reason::SeveralNames),
         };
         match verb {
             None => Ok(Task::PublishFrames(name)),
             Some(_) if door == Door::History => Ok(Task::History(name)),
-            Some(_) if posts && topic::is_reserved(&name) => self.answered(slot, 403, RESERVED),
+            Some(_) if posts && topic::is_reserved(&name) => self.answered(slot, Reason::Reserved),
             Some(_) if posts => Ok(Task::Publish(name)),
             Some(verb) => Ok(Task::Verb(verb, name)),
         }
     }
 
-    fn answered<T>(&mut self, slot: u32, status: u16, reason: &str) -> Result<T, Answered> {
-        self.respond_reason(slot, status, reason);
+    fn answered<T>(&mut self, slot: u32, reason: Reason) -> Result<T, Answered> {
+        self.respond_reason(slot, reason);
         Err(Answered)
     }
 
@@ -322,23 +319,13 @@ fn has_body(body: Body) -> bool {
 }
 
 /// Why there is nothing at a path. Who asks for what only the admin port has is told of that.
-fn nowhere(path: &[u8]) -> &'static str {
+fn nowhere(path: &[u8]) -> Reason {
     let of_admin = [&b"/api/"[..], b"/metrics", b"/healthz", b"/readyz"];
     match of_admin.iter().any(|begin| path.starts_with(begin)) {
-        true => {
-            "no such path; this is a data port, and operators ask the admin port (admin.listen, by default 127.0.0.1:8801)"
-        }
-        false => "no such path; topics are published at /pub/{topic} and read at /sub/{topic}",
+        true => Reason::AdminPath,
+        false => Reason::NoPath,
     }
 }
-
-/// The answer to a PUT that would publish.
-const PUT_WITH_BODY: &str =
-    "PUT makes a topic and takes no body; POST publishes (curl --data-binary @FILE)";
-
-/// The answer to a publish whose body is in a content coding. A message has no field for it, so that subscribers would get bytes
-/// that they cannot read.
-const CODED: &str = "Content-Encoding is not decoded here: send the body as it is, or publish compressed bytes with a content type of their own, such as application/gzip";
 
 pub(super) fn is_batch(head: &Head<'_>) -> bool {
     head.header("content-type").is_some_and(|value| {

@@ -4,19 +4,18 @@
 //! `interest` serves followers of interest, `history` tells what a log keeps, `websocket` reads frames, `deadlines` watches the clock, `hold` ends inputs that
 //! are too slow or have no room, `review` ends connections that new settings grant less to. `push` and `send` write to the sockets.
 //!
-//! `contract` is what a shard asks of a connection's protocol; other files do not ask which one it is. `why` has the reasons to end a
-//! connection, `goodbye` how requests and streams end for them, `live` gives streams their live messages.
+//! `contract` is what a shard asks of a connection's protocol; other files do not ask which one it is. `base::reason` has the reasons to
+//! end a connection, `http_close` how requests and streams end for them, `live` gives streams their live messages.
 //!
 //! Owners of what the shard has, with fields of their own: `connections` the rows and side rows, `queues` who waits for a turn, `gate`
-//! who may come in, `ending` why connections end, `work` the budget of a turn, `scratch` buffers, `opening` a response that waits for homes,
+//! who may come in, `close` how connections end, `work` the budget of a turn, `scratch` buffers, `opening` a response that waits for homes,
 //! `census` who holds most.
 
 pub(crate) mod asking;
+pub(crate) mod close;
 pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod encode;
-mod ending;
-pub(crate) mod ends;
 pub(crate) mod front;
 pub(crate) mod joining;
 pub(crate) mod matches;
@@ -27,17 +26,16 @@ pub(crate) mod access;
 pub(crate) mod admission;
 pub(crate) mod answer;
 mod census;
-pub mod close_code;
 pub(crate) mod connections;
 pub(crate) mod contract;
 pub(crate) mod credit;
 pub(crate) mod deadlines;
 pub(crate) mod filtered;
 pub(crate) mod gate;
-mod goodbye;
 mod history;
 pub(crate) mod hold;
 pub(crate) mod http;
+mod http_close;
 pub(crate) mod interest;
 pub(crate) mod judge;
 mod live;
@@ -57,7 +55,6 @@ mod sites;
 pub(crate) mod subscribe;
 mod task;
 pub(crate) mod websocket;
-pub(crate) mod why;
 pub(crate) mod work;
 
 pub use admission::shed;

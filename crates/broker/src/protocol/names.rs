@@ -6,6 +6,7 @@ use crore_wire::http::head::Head;
 use crore_wire::topic::TopicError;
 use crore_wire::{form, topic};
 
+use crate::base::reason::Reason;
 use crate::protocol::front::Front;
 
 impl Front {
@@ -15,17 +16,17 @@ impl Front {
         head: &Head<'_>,
         rest: &[u8],
         filtered: bool,
-    ) -> Result<Vec<Vec<u8>>, &'static str> {
+    ) -> Result<Vec<Vec<u8>>, Named> {
         let max = self.world.settings.limits.topic_bytes;
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut name = Vec::new();
         if !rest.is_empty() {
-            topic::from_path(rest, max, &mut name).map_err(|error| error.reason())?;
+            topic::from_path(rest, max, &mut name).map_err(|error| bad(error.reason()))?;
             names.push(core::mem::take(&mut name));
         }
         for (key, value) in form::pairs(head.query) {
             if matches!(key, b"topic" | b"channel") {
-                topic::from_query(value, max, &mut name).map_err(|error| error.reason())?;
+                topic::from_query(value, max, &mut name).map_err(|error| bad(error.reason()))?;
                 self.add_name(&mut names, &mut name)?;
             }
         }
@@ -33,18 +34,18 @@ impl Front {
             if !filtered || key != b"filter" {
                 continue;
             }
-            form::decode(value, &mut name).map_err(|_| TopicError::BadEscape.reason())?;
-            topic::check_filter(&name, max).map_err(|error| filter_reason(&error))?;
+            form::decode(value, &mut name).map_err(|_| bad(TopicError::BadEscape.reason()))?;
+            topic::check_filter(&name, max).map_err(|error| bad(filter_reason(&error)))?;
             self.add_name(&mut names, &mut name)?;
         }
         if names.is_empty() {
-            return Err("no topic is named: put it behind the path or into ?topic=");
+            return Err((Reason::NoName, Reason::NoName.text()));
         }
         Ok(names)
     }
 
     /// Adds a name that is not there yet; fails as soon as there are too many, since each is compared with all.
-    fn add_name(&self, names: &mut Vec<Vec<u8>>, name: &mut Vec<u8>) -> Result<(), &'static str> {
+    fn add_name(&self, names: &mut Vec<Vec<u8>>, name: &mut Vec<u8>) -> Result<(), Named> {
         self.work.steps.add(1 + names.len() / 8);
         if !names.contains(name) {
             names.push(core::mem::take(name));
@@ -52,9 +53,16 @@ impl Front {
         name.clear();
         match names.len() <= self.world.settings.limits.topics_per_connection {
             true => Ok(()),
-            false => Err("more topics than limits.topics_per_connection allows"),
+            false => Err((Reason::TooManyNames, Reason::TooManyNames.text())),
         }
     }
+}
+
+/// Why the names of a request are refused, and exact words.
+type Named = (Reason, &'static str);
+
+fn bad(words: &'static str) -> Named {
+    (Reason::BadName, words)
 }
 
 /// Why a filter is wrong, in one line.

@@ -11,6 +11,7 @@ use crore_wire::{form, topic};
 use self::fields::{idempotency_key, retain, ttl_s};
 use super::task::Flow;
 use crate::base::pace::WARMED;
+use crate::base::reason::Reason;
 use crate::conn::State;
 use crate::home::Home;
 use crate::mail::message::{Headers, Publish, Retry, is_binary};
@@ -20,9 +21,6 @@ use crate::protocol::front::Front;
 use crate::protocol::side::Pending;
 
 pub use fields::check_fields;
-
-/// The answer to a publish to one of the server's own topics.
-pub(super) const RESERVED: &str = "topics that begin with $ are the server's own";
 
 /// The verb of a DELETE: `?purge` keeps the topic. A value is refused, so that `purge=no` is never taken for a yes.
 fn delete_or_purge(head: &Head<'_>) -> Result<Change, &'static str> {
@@ -65,13 +63,13 @@ impl Front {
         });
         let (ttl_s, key_of_retry, attributes, retain) = match read {
             Ok(read) => read,
-            Err(reason) => {
-                self.respond_reason(slot, 400, reason);
+            Err(words) => {
+                self.respond_saying(slot, Reason::BadField, words);
                 return Flow::Next;
             }
         };
-        if let Err(reached) = self.may_publish(slot) {
-            self.respond_reason(slot, reached.status(), reached.reason());
+        if let Err(reason) = self.may_publish(slot) {
+            self.respond_reason(slot, reason);
             return Flow::Next;
         }
         let (hash, at) = self.place_of(name);
@@ -109,7 +107,7 @@ impl Front {
 
     pub(super) fn verb(&mut self, slot: u32, head: &Head<'_>, verb: Verb, name: &[u8]) -> Flow {
         if topic::is_reserved(name) && verb != Verb::Info {
-            self.respond_reason(slot, 403, RESERVED);
+            self.respond_reason(slot, Reason::Reserved);
             return Flow::Next;
         }
         let verb = match verb {
@@ -118,8 +116,8 @@ impl Front {
         };
         let verb = match verb {
             Ok(verb) => verb,
-            Err(reason) => {
-                self.respond_reason(slot, 400, reason);
+            Err(words) => {
+                self.respond_saying(slot, Reason::BadField, words);
                 return Flow::Next;
             }
         };

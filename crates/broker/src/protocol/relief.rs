@@ -9,6 +9,7 @@
 //! Nothing counts the bytes of each connection's client as they come and go. While the sum is near its limit a census (`census`) finds
 //! who holds most. What absent sessions hold is counted by party always (`home::sessions`).
 
+use crate::base::reason::Reason;
 use crate::budget::account::{Level, Part};
 use crate::budget::admission::Party;
 use crate::conn::io::Io;
@@ -18,15 +19,12 @@ use crate::home::sessions::SessionsAtHome;
 use crate::protocol::census::{self, Holder};
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
-use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 /// Connections and sessions that end in one go, of which a turn has a few at most: each may be told so with a write.
 const ENDS_PER_TURN: usize = 64;
 /// While the sum is near its limit a home remembers the losses of so many topics at most.
 const LOSSES_NEAR: usize = 1 << 10;
-/// Why a connection ends.
-const REASON: &str = "limits.memory_bytes is reached, and this client holds most";
 
 impl Front {
     /// Whether this connection may make the shard hold so many bytes more, of a request or a session: always below
@@ -171,7 +169,7 @@ impl Front {
             State::Waiting if !self.is_subscribing(slot) && !self.is_judged(slot) => {
                 self.forget_pipelined(slot, io);
             }
-            _ => _ = self.end_for(slot, Why::NoRoom(REASON), io),
+            _ => _ = self.end_for(slot, Reason::MemoryFull, io),
         }
         self.stats.relieved += 1;
     }

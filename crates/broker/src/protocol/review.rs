@@ -9,11 +9,12 @@
 //!
 //! Deliberately not here: publishes, each of which is judged when it comes.
 
+use crate::base::reason::Reason;
 use crate::conn::MULTI;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::base::access::{Denied, Right};
+use crate::base::access::Right;
 use crate::base::settings::Settings;
 use crate::conn::io::Io;
 use crate::conn::{CLOSING, FOLLOWS};
@@ -63,7 +64,7 @@ impl Front {
     }
 
     /// Whether the client could subscribe now to all that it is subscribed to.
-    pub(super) fn may_keep(&self, slot: u32) -> Result<(), Denied> {
+    pub(super) fn may_keep(&self, slot: u32) -> Result<(), Reason> {
         let row = self.conns.get(slot);
         if row.wants(FOLLOWS) && row.extra != NONE {
             let follow = self.conns.extra_of(slot).follow.as_ref();

@@ -13,6 +13,7 @@ use crore_wire::http::origin;
 
 use super::answer::ANY_ORIGIN;
 use crate::base::notices::Notice;
+use crate::base::reason::Reason;
 use crate::conn::ORIGIN_SHIFT;
 use crate::protocol::front::Front;
 
@@ -21,13 +22,13 @@ impl Front {
     /// answer.
     ///
     /// # Errors
-    /// The status and the reason.
+    /// The reason, and exact words.
     pub(super) fn admit(
         &mut self,
         slot: u32,
         head: &Head<'_>,
         upgrade: bool,
-    ) -> Result<(), (u16, String)> {
+    ) -> Result<(), (Reason, String)> {
         let http = &self.world.settings.http;
         let host = head.host().unwrap_or_default();
         if http.loopback_hosts_only
@@ -41,14 +42,15 @@ impl Front {
                 "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
                 shown(host)
             );
-            return Err((403, reason));
+            return Err((Reason::ForeignHost, reason));
         }
         let mut origins = head.headers("origin");
         let Some(from) = origins.next() else {
-            return self.admit_unnamed(head).map_err(|reason| (403, reason));
+            let admitted = self.admit_unnamed(head);
+            return admitted.map_err(|words| (Reason::ForeignOrigin, words));
         };
         if origins.next().is_some() {
-            return Err((400, "several Origin fields; send one".into()));
+            return Err((Reason::SeveralOrigins, Reason::SeveralOrigins.text().into()));
         }
         let normal = origin::normal(from);
         let safe = matches!(head.method, Method::Get | Method::Head | Method::Options) && !upgrade;
@@ -69,7 +71,7 @@ impl Front {
                 self.gate.notices().met_since(kind, reason, from);
                 match safe {
                     true => Ok(()),
-                    false => Err((403, foreign_origin(from, normal, alias))),
+                    false => Err((Reason::ForeignOrigin, foreign_origin(from, normal, alias))),
                 }
             }
         }

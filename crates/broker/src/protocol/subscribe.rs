@@ -22,9 +22,9 @@ use crore_wire::http::etag;
 use crore_wire::http::head::Head;
 use crore_wire::{form, topic};
 
-use super::publish::RESERVED;
 use super::task::Flow;
 use crate::base::position::{self, Position, Since};
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
 use crate::conn::{
     CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, FILTERS, HEAD, JSON, MULTI, PUBLISHES, RECEIVES, State,
@@ -50,8 +50,8 @@ impl Front {
         let filtered = self.conns.get(slot).wants(FILTERS);
         let since = match self.where_to_begin(slot, head, &names, filtered, publishes) {
             Ok(since) => since,
-            Err((status, reason)) => {
-                self.respond_reason(slot, status, reason);
+            Err(reason) => {
+                self.respond_reason(slot, reason);
                 return Flow::Next;
             }
         };
@@ -59,8 +59,8 @@ impl Front {
         let events = !upgrade && head.accept() == Accept::EventStream;
         self.set_options(slot, head, publishes);
         if upgrade {
-            if let Err((status, reason)) = self.accept_upgrade(slot, head) {
-                self.respond_reason(slot, status, reason);
+            if let Err(reason) = self.accept_upgrade(slot, head) {
+                self.respond_reason(slot, reason);
                 return Flow::Next;
             }
         } else if events {
@@ -103,7 +103,7 @@ impl Front {
     /// Where the subscriptions of the request begin.
     ///
     /// # Errors
-    /// The status and the reason with which it is refused: it makes no sense for its topics.
+    /// It makes no sense for its topics.
     fn where_to_begin(
         &mut self,
         slot: u32,
@@ -111,25 +111,24 @@ impl Front {
         names: &[Vec<u8>],
         filtered: bool,
         publishes: bool,
-    ) -> Result<Vec<Since>, (u16, &'static str)> {
+    ) -> Result<Vec<Since>, Reason> {
         let (set, count) = match filtered {
             true => (0, usize::from(self.world.partitions)),
             false => (set_hash(names), names.len()),
         };
-        let since = self.since(slot, head, set, count);
-        let since = since.map_err(|reason| (400, reason))?;
+        let since = self.since(slot, head, set, count)?;
         let streams = head.is_websocket_upgrade() || head.accept() == Accept::EventStream;
         // A long-poll comes back with a position, which knows nothing of the newest messages of each topic.
         let most = if streams { NEWEST_MAX } else { 0 };
         let many = |since: &Since| matches!(since, Since::Newest(n) if *n > most);
         if filtered && since.iter().any(many) {
-            return Err((400, NEWEST));
+            return Err(Reason::NewestByFilter);
         }
         if publishes && names.len() != 1 {
-            return Err((400, "frames can be published to one topic only"));
+            return Err(Reason::SeveralToPublish);
         }
         if publishes && topic::is_reserved(&names[0]) {
-            return Err((403, RESERVED));
+            return Err(Reason::Reserved);
         }
         Ok(since)
     }
@@ -149,7 +148,7 @@ impl Front {
     }
 
     /// Answers that the filters were refused; the first `before` bytes of `reply` belong to earlier requests.
-    fn not_joined(&mut self, slot: u32, before: usize, reason: &'static str) -> Flow {
+    fn not_joined(&mut self, slot: u32, before: usize, words: &'static str) -> Flow {
         let events = self.conns.get(slot).wants(EVENTS);
         self.unsubscribe(slot);
         if let Some(begun) = self.conns.extra(slot).attaching.take() {
@@ -163,7 +162,7 @@ impl Front {
         if events {
             self.shed_events(slot);
         } else {
-            self.respond_reason(slot, 503, reason);
+            self.respond_saying(slot, Reason::FiltersFull, words);
         }
         Flow::Next
     }
@@ -230,7 +229,7 @@ impl Front {
         head: &Head<'_>,
         set: u32,
         count: usize,
-    ) -> Result<Vec<Since>, &'static str> {
+    ) -> Result<Vec<Since>, Reason> {
         let (filtered, partitions) = (self.conns.get(slot).wants(FILTERS), self.world.partitions);
         let read = |text: &[u8]| {
             position::read_back(etag::undress(text), |text| match filtered {
@@ -274,8 +273,8 @@ impl Front {
         };
         let mut text = Vec::new();
         let decoded = form::decode(value, &mut text);
-        let since = decoded.map_err(|_| BAD_ESCAPE);
-        let since = since.and_then(|()| read(&text).map_err(|_| NO_POSITION));
+        let since = decoded.map_err(|_| Reason::BadPositionEscape);
+        let since = since.and_then(|()| read(&text).map_err(|_| Reason::BadPosition));
         // The id in an event source's URL comes from a program too.
         match is_event_id && events {
             true => Ok(since.unwrap_or_else(|_| unreadable())),
@@ -288,14 +287,8 @@ impl Front {
 /// at most, to see whether it is among them.
 const NEWEST_MAX: u32 = 100;
 
-const NEWEST: &str = "with filters, since=-N is for event streams and WebSockets, and N is at most 100; a long-poll takes oldest, live or a position that the server gave";
-
 /// Tags of one request that are read: caches send those of all that they keep.
 const TAGS_MAX: usize = 16;
-
-pub(super) const BAD_ESCAPE: &str = "a bad percent escape in the position";
-pub(super) const NO_POSITION: &str =
-    "since= and last_event_id= take oldest, live, -N or a position that the server gave";
 
 /// The position that a query names, as it is written there, and whether as a last event id.
 pub(super) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {

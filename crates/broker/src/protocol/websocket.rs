@@ -7,13 +7,11 @@ use crore_wire::topic;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
-use super::close_code;
 use super::progress::Progress;
-use super::publish::RESERVED;
 use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::ids::ConnId;
-use crate::budget::admission::Reached;
+use crate::base::reason::{Closed, Reason};
 use crate::conn::io::Io;
 use crate::conn::{DEFLATE, META, PUBLISHES, State};
 use crate::home::Home;
@@ -40,11 +38,11 @@ impl Front {
         io: &mut I,
     ) -> Flow {
         if topic::is_reserved(name) {
-            self.respond_reason(slot, 403, RESERVED);
+            self.respond_reason(slot, Reason::Reserved);
             return Flow::Next;
         }
-        if let Err((status, reason)) = self.accept_upgrade(slot, head) {
-            self.respond_reason(slot, status, reason);
+        if let Err(reason) = self.accept_upgrade(slot, head) {
+            self.respond_reason(slot, reason);
             return Flow::Next;
         }
         let (hash, _) = self.place_of(name);
@@ -122,7 +120,8 @@ impl Front {
                 Ok(step) => step,
                 Err(violation) => {
                     self.send_reply(slot, io);
-                    return self.end_stream(slot, violation.code(), violation.reason(), io);
+                    let (code, words) = (violation.code(), violation.reason());
+                    return self.end_stream_by(slot, Closed::Refused, code, words, io);
                 }
             };
             at += step.consumed;
@@ -241,7 +240,8 @@ impl Front {
             Event::Pong(_) => true,
             Event::Close { code, .. } => {
                 self.send_reply(slot, io);
-                self.end_stream(slot, code.unwrap_or(close_code::NORMAL), "", io);
+                let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
+                self.end_stream_by(slot, Closed::Peer, code, "", io);
                 false
             }
         }
@@ -270,7 +270,7 @@ impl Front {
         if let Err(denied) = self.may(slot, Right::Publish, &name) {
             // The right was granted when the connection was made, and is lost since.
             self.send_reply(slot, io);
-            self.end_stream(slot, close_code::EXPIRED, denied.reason(), io);
+            self.end_stream(slot, denied, io);
             return false;
         }
         if let Err(reached) = self.may_publish(slot) {
@@ -321,28 +321,22 @@ impl Front {
             self.acknowledge(slot, number, Ok(outcome), io);
             return true;
         }
-        let Outcome::Full(reached) = outcome else {
+        let Outcome::Full(reason) = outcome else {
             return true;
         };
         self.send_reply(slot, io);
-        self.end_stream(slot, close_code::TRY_AGAIN, reached.reason(), io);
+        self.end_stream(slot, reason, io);
         false
     }
 
     /// Refuses a frame that came too fast: by an acknowledgement if the client gets those, otherwise by the close.
-    fn frame_refused<I: Io>(
-        &mut self,
-        slot: u32,
-        number: u32,
-        reached: Reached,
-        io: &mut I,
-    ) -> bool {
+    fn frame_refused<I: Io>(&mut self, slot: u32, number: u32, reason: Reason, io: &mut I) -> bool {
         self.send_reply(slot, io);
         if self.conns.get(slot).wants(META) {
-            self.acknowledge(slot, number, Err(reached), io);
+            self.acknowledge(slot, number, Err(reason), io);
             return true;
         }
-        self.end_stream(slot, close_code::TRY_AGAIN, reached.reason(), io);
+        self.end_stream(slot, reason, io);
         false
     }
 }

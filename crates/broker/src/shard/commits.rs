@@ -3,10 +3,10 @@
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
+use crate::base::reason::Closed;
 use crate::base::snapshot::{Damaged, In};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
-use crate::budget::stats::Reason;
 use crate::commit::Committed;
 use crate::commit::batch::{HEADER_BYTES, Header, Kept};
 use crate::commit::queue::Next;
@@ -128,7 +128,7 @@ impl Shard {
         match outcome {
             Some(outcome) => self.reply(from, answer, outcome),
             // The record was encoded here, for this request.
-            None => self.front.stats.closed[Reason::Broken as usize] += 1,
+            None => self.front.stats.closed[Closed::Broken as usize] += 1,
         }
     }
 
@@ -148,7 +148,7 @@ impl Shard {
                 self.was_noted(at, &note);
             }
             // The record was encoded here.
-            Ok(None) | Err(_) => self.front.stats.closed[Reason::Broken as usize] += 1,
+            Ok(None) | Err(_) => self.front.stats.closed[Closed::Broken as usize] += 1,
         }
     }
 

@@ -8,12 +8,11 @@
 //!
 //! It does not stop new connections: that is up to the owner of the listeners.
 
+use crate::base::reason::{Closed, Reason};
 use crate::base::time::Now;
-use crate::budget::stats::Reason;
 use crate::conn::CLOSING;
 use crate::conn::io::{Close, Io};
 use crate::mail::orders::Settled;
-use crate::protocol::why::Why;
 use crate::shard::Shard;
 use crate::shard::draining::{Draining, TICKS_PER_S};
 
@@ -71,7 +70,7 @@ impl Shard {
             if !self.front.conns.get(slot).is_open() {
                 // A free row.
             } else if over {
-                self.front.because(Reason::Operator);
+                self.front.because(Closed::Operator);
                 self.front.drop_conn(slot, Close::Now, io);
             } else if self.is_moved(slot, io) {
                 due -= 1;
@@ -87,6 +86,6 @@ impl Shard {
     /// Ends a connection in its protocol's words; false when it ends by itself, or soon.
     fn is_moved<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
         let closes = self.front.conns.get(slot).is(CLOSING);
-        !closes && self.front.end_for(slot, Why::Restart, io)
+        !closes && self.front.end_for(slot, Reason::Restart, io)
     }
 }

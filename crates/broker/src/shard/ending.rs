@@ -4,11 +4,11 @@
 //! Invariant: a walk over the members is a cursor as every fan-out is, so that a topic with a million of them ends in
 //! as many turns as it takes; a connection that joins meanwhile has no page yet, and is not ended.
 
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
 use crate::conn::{COUNTED, MULTI, State};
 use crate::protocol::delivery::Delivery;
 use crate::protocol::side::Sub;
-use crate::protocol::why::Why;
 use crate::shard::Shard;
 
 impl Shard {
@@ -44,9 +44,9 @@ impl Shard {
                 continue;
             }
             if !gone {
-                self.front.end_for(slot, Why::Displaced, io);
+                self.front.end_for(slot, Reason::Displaced, io);
             } else if !self.gone_early(slot, topic) {
-                self.front.end_for(slot, Why::Deleted, io);
+                self.front.end_for(slot, Reason::Deleted, io);
             }
         }
         d.walking = false;

@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 
 use crate::base::ids::ShardId;
+use crate::base::reason::Closed;
 use crate::budget::admission::{Client, Party};
-use crate::budget::stats::Reason;
 use crate::home::sessions::{Claim, Closing, Opening};
 use crate::mail::message::Publish;
 use crate::mail::session::Will;
@@ -95,7 +95,7 @@ impl Shard {
         self.count_sessions(before);
         match closing {
             Closing::Done(will) => self.publish_will(will),
-            Closing::Stale => self.front.stats.closed[Reason::Broken as usize] += 1,
+            Closing::Stale => self.front.stats.closed[Closed::Broken as usize] += 1,
             Closing::Next(claim, opening) => {
                 self.opened(claim.shard, claim.to, claim.owner, opening)
             }

@@ -6,8 +6,8 @@
 //! begins in the second in which the last one began. A deadline is never early, and late by two seconds at most: seconds
 //! are counted from the one in which it was set.
 
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
-use crate::protocol::why::Why;
 use crate::shard::Shard;
 
 /// The time that a sweep has: a second.
@@ -84,7 +84,7 @@ impl Shard {
                 continue;
             }
             if self.front.has_begun_input(slot) && self.front.is_too_slow(slot) {
-                self.front.end_for(slot, Why::TooSlow, io);
+                self.front.end_for(slot, Reason::TooSlow, io);
                 continue;
             }
             self.front.second(slot, io);

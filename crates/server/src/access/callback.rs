@@ -9,7 +9,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crore_broker::access::{Known, Question, Refusal};
+use crore_broker::Reason;
+use crore_broker::access::{Known, Question};
 use serde_json::{Map, Value, json};
 
 use super::claims;
@@ -45,7 +46,7 @@ pub struct Callback {
 }
 
 /// The callback's answer, and for how many seconds it holds.
-pub type Said = (Result<Known, Refusal>, u32);
+pub type Said = (Result<Known, Reason>, u32);
 
 impl Callback {
     /// By these settings. The file of roots is read here.
@@ -93,7 +94,7 @@ impl Callback {
         let body = match request(question) {
             Some(body) => body.to_string(),
             // JSON has no words for it.
-            None => return (Err(Refusal::Malformed), self.cache_s),
+            None => return (Err(Reason::CredentialsMalformed), self.cache_s),
         };
         match self.exchange(body.as_bytes(), kept) {
             Ok((status, answer)) => self.read(status, &answer),
@@ -106,7 +107,7 @@ impl Callback {
                     UnexpectedEof => "it closed the connection without an answer".to_string(),
                     _ => error.to_string(),
                 });
-                (Err(Refusal::Unreachable), 0)
+                (Err(Reason::VerifierUnreachable), 0)
             }
         }
     }
@@ -139,16 +140,16 @@ impl Callback {
     fn read(&self, status: u16, answer: &[u8]) -> Said {
         let answer = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
         match (status, serde_json::from_slice::<Map<String, Value>>(answer)) {
-            (401 | 403, _) => (Err(Refusal::Denied), self.cache_s),
+            (401 | 403, _) => (Err(Reason::CredentialsRefused), self.cache_s),
             (200, Ok(answer)) => self.read_answer(answer).unwrap_or_else(|what| {
                 self.tell(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
-                (Err(Refusal::Unreachable), 0)
+                (Err(Reason::VerifierUnreachable), 0)
             }),
             _ => {
                 self.tell(&format!(
                     "its answer of status {status} says neither yes nor no"
                 ));
-                (Err(Refusal::Unreachable), 0)
+                (Err(Reason::VerifierUnreachable), 0)
             }
         }
     }
@@ -162,12 +163,12 @@ impl Callback {
         let cache_s = cache_s.map_or(self.cache_s, |s| u32::try_from(s).unwrap_or(u32::MAX));
         match answer.get("allow") {
             Some(Value::Bool(true)) => {}
-            Some(Value::Bool(false)) => return Ok((Err(Refusal::Denied), cache_s)),
+            Some(Value::Bool(false)) => return Ok((Err(Reason::CredentialsRefused), cache_s)),
             None => {
                 self.tell(
                     "its answer has no `allow`, which refuses the client; write true or false",
                 );
-                return Ok((Err(Refusal::Denied), cache_s));
+                return Ok((Err(Reason::CredentialsRefused), cache_s));
             }
             Some(other) => {
                 let kind = claims::kind(other);

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use crore_broker::access::Refusal;
-
 use super::callback::Callback;
 use super::keys::Keys;
 use super::users::Users;
@@ -73,26 +71,4 @@ pub fn checks(access: Option<&Access>) -> anyhow::Result<Arc<Checks>> {
             .collect();
         anyhow::anyhow!(lines.join("\n"))
     })
-}
-
-/// The operator's remedy for a refusal.
-pub fn remedy(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::Malformed => "`crore token inspect` shows what is wrong with a token",
-        Refusal::TooLong => {
-            "grant fewer filters, or raise access.token_bytes and limits.head_bytes"
-        }
-        Refusal::Algorithm => "a key is bound to one algorithm: [[access.key]] alg",
-        Refusal::Signature => "the issuer's key must stand in [[access.key]]",
-        Refusal::Expired => "the client must get a new token; compare the clocks",
-        Refusal::NotYet => "compare the clocks, or raise access.leeway_s",
-        Refusal::Stranger => "compare with access.audience and access.issuer",
-        Refusal::Claims => "docs/ACCESS.md lists the claims and their forms",
-        Refusal::Password => "`crore token hash` makes the entry of [[access.user]]",
-        Refusal::Denied => "the callback at access.callback.url said no",
-        Refusal::Unreachable => {
-            "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s"
-        }
-        Refusal::Busy => "raise access.questions_max or access.password_threads, or access.cache_s",
-    }
 }

@@ -16,13 +16,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use crore_broker::access::{Digest, Known, Question, Refusal, Verdict};
+use crore_broker::Reason;
+use crore_broker::access::{Digest, Known, Question, Verdict};
 use crore_broker::admission::shares::{HALF, may_take};
 use crore_broker::turns::Turns;
 use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
 
-use super::checks::{Checks, remedy};
+use super::checks::Checks;
 use super::keys::header_members;
 
 /// Threads that verify signatures, which are short work.
@@ -40,7 +41,7 @@ enum Note {
     /// A connection waits for an answer.
     Asked(ShardId, ConnId, Question),
     /// Work is done, for this address, by the checks of this round.
-    Found(Flown, (Queue, u64), Result<Known, Refusal>, u32),
+    Found(Flown, (Queue, u64), Result<Known, Reason>, u32),
     /// The operator has changed what to verify with.
     Checks(Arc<Checks>),
 }
@@ -221,21 +222,21 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()
 /// Answers that were given lately.
 #[derive(Default)]
 struct Answers {
-    known: HashMap<Digest, (Result<Known, Refusal>, u64)>,
+    known: HashMap<Digest, (Result<Known, Reason>, u64)>,
     /// In the order in which they came; as many as there are in `known`.
     order: VecDeque<Digest>,
 }
 
 impl Answers {
     /// The answer about a credential and until when it is believed, by the count; a token ends by the wall clock.
-    fn get(&self, digest: Digest) -> Option<(Result<Known, Refusal>, u64)> {
+    fn get(&self, digest: Digest) -> Option<(Result<Known, Reason>, u64)> {
         let (found, end_s) = self.known.get(&digest)?;
         let is_over = |known: &Known| u64::from(known.until_unix_s) <= clock::unix_s();
         let valid = clock::counted_s() < *end_s && !found.as_ref().is_ok_and(is_over);
         valid.then(|| (found.clone(), *end_s))
     }
 
-    fn keep(&mut self, digest: Digest, answer: Result<Known, Refusal>, end_s: u64, most: usize) {
+    fn keep(&mut self, digest: Digest, answer: Result<Known, Reason>, end_s: u64, most: usize) {
         if most == 0 {
             return;
         }
@@ -269,7 +270,7 @@ struct Books {
     flights: HashMap<Flown, Vec<Waits>>,
     answers: Answers,
     /// When each refusal was logged, and how many there were since.
-    told: Vec<(Refusal, Instant, u64)>,
+    told: Vec<(Reason, Instant, u64)>,
 }
 
 /// Work for a thread.
@@ -317,12 +318,12 @@ impl Books {
             Err(refusal) => return self.found(flown, Err(refusal), 0),
         };
         if !self.hand_on(queue, question) {
-            self.found(flown, Err(Refusal::Busy), 0);
+            self.found(flown, Err(Reason::VerifierBusy), 0);
         }
     }
 
     /// The queue that answers this: the keys' for a JWT, the users' for a name that is theirs, else the callback's.
-    fn queue(&self, question: &Question) -> Result<Queue, Refusal> {
+    fn queue(&self, question: &Question) -> Result<Queue, Reason> {
         let checks = &self.checks;
         let callback = checks.callback.is_some();
         match &question.user {
@@ -331,13 +332,13 @@ impl Books {
                 match (checks.keys.is_empty(), callback) {
                     (false, _) if is_jwt || !callback => Ok(Queue::Tokens),
                     (_, true) => Ok(Queue::Callback),
-                    _ => Err(Refusal::Signature),
+                    _ => Err(Reason::TokenSignature),
                 }
             }
             Some(user) => match (checks.users.has(user), callback) {
                 (true, _) => Ok(Queue::Passwords),
                 (false, true) => Ok(Queue::Callback),
-                (false, false) if checks.users.is_empty() => Err(Refusal::Password),
+                (false, false) if checks.users.is_empty() => Err(Reason::WrongPassword),
                 // Takes its time all the same.
                 (false, false) => Ok(Queue::Passwords),
             },
@@ -388,9 +389,12 @@ impl Books {
     }
 
     /// Work is done: tells all connections that waited, and remembers it.
-    fn found(&mut self, flown: Flown, found: Result<Known, Refusal>, cache_s: u32) {
+    fn found(&mut self, flown: Flown, found: Result<Known, Reason>, cache_s: u32) {
         let digest = flown.0;
-        let transient = matches!(found, Err(Refusal::Busy | Refusal::Unreachable));
+        let transient = matches!(
+            found,
+            Err(Reason::VerifierBusy | Reason::VerifierUnreachable)
+        );
         let cache_s = match (&found, transient) {
             (_, true) => 0,
             (Err(_), _) => cache_s.min(REFUSED_S),
@@ -409,7 +413,7 @@ impl Books {
         }
     }
 
-    fn answer(&self, to: &[Waits], digest: Digest, found: &Result<Known, Refusal>, end_s: u64) {
+    fn answer(&self, to: &[Waits], digest: Digest, found: &Result<Known, Reason>, end_s: u64) {
         for (shard, conn, round) in to {
             let verdict = Verdict {
                 digest,
@@ -423,7 +427,7 @@ impl Books {
     }
 
     /// Logs a refusal, each kind once in a while.
-    fn tell(&mut self, refusal: Refusal) {
+    fn tell(&mut self, refusal: Reason) {
         let now = Instant::now();
         let known = self.told.iter_mut().find(|(told, ..)| *told == refusal);
         let refused = match known {
@@ -440,7 +444,7 @@ impl Books {
                 1
             }
         };
-        let (reason, remedy) = (refusal.reason(), remedy(refusal));
+        let (reason, remedy) = (refusal.text(), refusal.row().remedy);
         tracing::warn!(refused, "credentials refused: {reason}; {remedy}");
     }
 }
@@ -456,7 +460,7 @@ fn work(queue: Queue, line: &Line, notes: &Notes<Note>) {
         } = job;
         let (found, cache_s) = match (queue, &checks.callback) {
             (Queue::Callback, Some(callback)) => callback.ask(&question, &mut connection),
-            (Queue::Callback, None) => (Err(Refusal::Unreachable), 0),
+            (Queue::Callback, None) => (Err(Reason::VerifierUnreachable), 0),
             (Queue::Tokens, _) => (
                 checks.keys.verify(&question.secret, clock::unix_s()),
                 checks.cache_s,

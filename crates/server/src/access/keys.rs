@@ -6,7 +6,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crore_broker::access::{Known, Refusal};
+use crore_broker::Reason;
+use crore_broker::access::Known;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
 
@@ -62,31 +63,31 @@ impl Keys {
     ///
     /// # Errors
     /// The reason why the token is refused.
-    pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<Known, Refusal> {
+    pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<Known, Reason> {
         let header = header(token)?;
         let of_kid = |key: &&Key| match (&header.kid, &key.kid) {
             (Some(asked), Some(kid)) => asked == kid,
             _ => true,
         };
         if !self.keys.iter().any(|key| key.algorithm == header.alg) {
-            return Err(Refusal::Algorithm);
+            return Err(Reason::TokenAlgorithm);
         }
         let of_alg = |key: &&Key| key.algorithm == header.alg;
         let mut fitting = self.keys.iter().filter(of_kid).filter(of_alg);
         let claims = fitting.find_map(|key| signed(token, key));
-        self.who(&claims.ok_or(Refusal::Signature)?, now_unix_s)
+        self.who(&claims.ok_or(Reason::TokenSignature)?, now_unix_s)
     }
 
     /// The user and the rights in these claims, which one of our keys has signed.
-    fn who(&self, claims: &Map<String, Value>, now_unix_s: u64) -> Result<Known, Refusal> {
-        let moment = |name| claims::moment(claims, name).map_err(|_| Refusal::Claims);
+    fn who(&self, claims: &Map<String, Value>, now_unix_s: u64) -> Result<Known, Reason> {
+        let moment = |name| claims::moment(claims, name).map_err(|_| Reason::TokenClaims);
         let end = moment("exp")?.map(|end| end.saturating_add(self.leeway_s));
         if end.is_some_and(|end| end <= now_unix_s) {
-            return Err(Refusal::Expired);
+            return Err(Reason::TokenExpired);
         }
         let begin = moment("nbf")?.unwrap_or(0);
         if begin > now_unix_s.saturating_add(self.leeway_s) {
-            return Err(Refusal::NotYet);
+            return Err(Reason::TokenNotYet);
         }
         let is = |name: &str, wanted: &str| match claims.get(name) {
             _ if wanted.is_empty() => true,
@@ -95,9 +96,9 @@ impl Keys {
             _ => false,
         };
         if !is("aud", &self.audience) || !is("iss", &self.issuer) {
-            return Err(Refusal::Stranger);
+            return Err(Reason::TokenForOthers);
         }
-        let grants = claims::grants(claims, "sub").map_err(|_| Refusal::Claims)?;
+        let grants = claims::grants(claims, "sub").map_err(|_| Reason::TokenClaims)?;
         Ok(Known {
             grants: Arc::new(grants),
             until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
@@ -106,18 +107,20 @@ impl Keys {
 }
 
 /// The head of a token.
-fn header(token: &[u8]) -> Result<jsonwebtoken::Header, Refusal> {
+fn header(token: &[u8]) -> Result<jsonwebtoken::Header, Reason> {
     let header = jsonwebtoken::decode_header(token).map_err(|_| {
         // A token with an unknown algorithm is told apart from one that cannot be read.
         match header_members(token) {
-            Some(members) if members.get("alg").is_some_and(Value::is_string) => Refusal::Algorithm,
-            _ => Refusal::Malformed,
+            Some(members) if members.get("alg").is_some_and(Value::is_string) => {
+                Reason::TokenAlgorithm
+            }
+            _ => Reason::CredentialsMalformed,
         }
     })?;
     match header_members(token) {
         // RFC 7515 section 4.1.11: extensions that must be understood, and are not.
         Some(members) if !members.contains_key("crit") => Ok(header),
-        _ => Err(Refusal::Malformed),
+        _ => Err(Reason::CredentialsMalformed),
     }
 }
 

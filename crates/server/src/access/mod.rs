@@ -20,7 +20,7 @@ mod users;
 use crore_broker::ShardId;
 
 use crate::settings::access::Access;
-pub use checks::{Checks, checks, remedy};
+pub use checks::{Checks, checks};
 pub use desk::{Answer, Asker, Desk};
 
 /// Starts the threads, also where nothing is decided yet: a reload may change that.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use argon2::Argon2;
 use argon2::password_hash::PasswordVerifier;
 use argon2::password_hash::phc::PasswordHash;
-use crore_broker::access::{Grants, Known, Refusal};
+use crore_broker::Reason;
+use crore_broker::access::{Grants, Known};
 
 use crate::settings::access::Access;
 
@@ -88,8 +89,8 @@ impl Users {
     /// The user of this name, if the password is right. Takes some ten milliseconds and megabytes, by the hash.
     ///
     /// # Errors
-    /// [`Refusal::Password`].
-    pub fn verify(&self, name: &[u8], password: &[u8]) -> Result<Known, Refusal> {
+    /// [`Reason::WrongPassword`].
+    pub fn verify(&self, name: &[u8], password: &[u8]) -> Result<Known, Reason> {
         let user = self.users.get(name);
         let hash = user.map(|user| &user.hash).or(self.stand_in.as_ref());
         let right =
@@ -99,7 +100,7 @@ impl Users {
                 grants: Arc::clone(&user.grants),
                 until_unix_s: u32::MAX,
             }),
-            None => Err(Refusal::Password),
+            None => Err(Reason::WrongPassword),
         }
     }
 }

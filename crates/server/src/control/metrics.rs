@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use crore_broker::{Reason, Transport};
+use crore_broker::{Closed, Transport};
 use crore_net::stream::Trouble;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -202,7 +202,7 @@ impl Exposed {
         }
         let (name, help) = ("closed_connections", "Connections that ended, by why");
         let mut metric = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for reason in Reason::ALL {
+        for reason in Closed::ALL {
             let labels = [("reason", reason.name())];
             let of = |s: &Snapshot| s.stats.closed[reason as usize];
             let count = self.shards.iter().map(of).sum();

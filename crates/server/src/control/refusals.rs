@@ -6,12 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crore_broker::access::Refusal;
+use crore_broker::Reason;
 use crore_broker::{Control, Notice, Report, Stats};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::field::display;
 
-use crate::access::remedy;
 use crate::board::{Board, Snapshot};
 use crate::life::shards::Shards;
 
@@ -64,7 +63,10 @@ impl Tellers {
         }
         // The one refusal that happens in the shard alone, so that no other thread tells of it.
         if let Some([refused]) = (self.lengths).news([sum(read, |it| it.oversized)], now) {
-            let (reason, remedy) = (Refusal::TooLong.reason(), remedy(Refusal::TooLong));
+            let (reason, remedy) = (
+                Reason::TokenTooLong.text(),
+                Reason::TokenTooLong.row().remedy,
+            );
             tracing::warn!(refused, "credentials refused: {reason}; {remedy}");
         }
     }

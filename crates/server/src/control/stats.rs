@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
 use crore_broker::account::Part;
-use crore_broker::{Reason, ShardId, Transport};
+use crore_broker::{Closed, ShardId, Transport};
 use crore_net::memory;
 use futures_util::stream;
 use serde::Serialize;
@@ -142,10 +142,10 @@ const REFUSALS: [(&str, Count); 8] = [
         s.stats.turned_away + s.turns.shed
     }),
     ("a limit was reached", |s| {
-        s.stats.closed[Reason::Full as usize]
+        s.stats.closed[Closed::Full as usize]
     }),
     ("the protocol was broken", |s| {
-        s.stats.closed[Reason::Refused as usize]
+        s.stats.closed[Closed::Refused as usize]
     }),
     ("credentials were not valid", |s| s.stats.refused),
     ("no right to do this", |s| s.stats.denied),

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::values;
 use crate::access::algorithm::algorithm;
-use crate::access::{checks, keys, remedy, secret};
+use crate::access::{checks, keys, secret};
 use crate::config;
 use crate::settings::access::Lists;
 use crate::settings::units::parse_seconds;
@@ -269,8 +269,8 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     };
     let access = config::access_of(path)?;
     let known = checks(access.as_ref())?.keys.verify(token, now_unix_s);
-    let known =
-        known.map_err(|refusal| anyhow!("refused: {}; {}", refusal.reason(), remedy(refusal)))?;
+    let known = known
+        .map_err(|refusal| anyhow!("refused: {}; {}", refusal.text(), refusal.row().remedy))?;
     say(&accepted(&known.grants))
 }
 

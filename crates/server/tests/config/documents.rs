@@ -5,6 +5,8 @@ use std::process::Command;
 
 use toml::{Table, Value};
 
+use crore_broker::Reason;
+
 use crate::effective;
 
 fn doc(name: &str) -> String {
@@ -157,4 +159,35 @@ fn the_documented_flags_exist_and_all_flags_are_documented() {
     offered.sort();
     documented.sort();
     assert_eq!(documented, offered);
+}
+
+/// `docs/REASONS.md` has the server's table of reasons; with `INSTA_UPDATE=always` it is written.
+#[test]
+fn the_documented_reasons_are_those_of_the_server() {
+    let number = |code: Option<u16>| code.map_or(String::new(), |code| code.to_string());
+    let rows: String = Reason::ALL
+        .iter()
+        .map(|reason| {
+            let row = reason.row();
+            let code = row.mqtt.map_or(String::new(), |code| {
+                format!("0x{:02X} {}", code.value(), code.name())
+            });
+            let old = row.mqtt.and_then(|code| code.connect_return_code());
+            let old = number(old.map(u16::from));
+            let (status, close) = (number(row.status), number(row.close));
+            let (name, closed, text) = (row.name, row.closed.name(), row.text);
+            format!("| `{name}` | {status} | {close} | {code} | {old} | {closed} | {text} |\n")
+        })
+        .collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/REASONS.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (head, table) = page.split_once("|---|---|---|---|---|---|---|\n").unwrap();
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        return std::fs::write(
+            &path,
+            format!("{head}|---|---|---|---|---|---|---|\n{rows}"),
+        )
+        .unwrap();
+    }
+    assert_eq!(table, rows, "INSTA_UPDATE=always writes docs/REASONS.md");
 }

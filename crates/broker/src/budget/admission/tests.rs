@@ -1,6 +1,7 @@
 //! Tests of limits: who enters, who is refused, and what is counted again when it has left.
 
 use super::*;
+use crate::base::reason::Reason;
 use crate::base::settings::Limits;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -18,7 +19,7 @@ fn v4(n: u32) -> IpAddr {
 fn the_process_takes_its_limit_and_again_what_has_left() {
     let admission = admission(|limits| limits.connections_max = 2);
     assert!(admission.enter().is_ok() && admission.enter().is_ok());
-    assert_eq!(admission.enter(), Err(Reached::Connections));
+    assert_eq!(admission.enter(), Err(Reason::ConnectionsFull));
     admission.leave();
     assert!(admission.enter().is_ok());
     assert_eq!(admission.connections(), 2);
@@ -34,7 +35,7 @@ fn an_address_takes_its_limit_and_a_refusal_leaves_nothing() {
     for _ in 0..9 {
         assert_eq!(
             admission.enter_client(one),
-            Err(Reached::ConnectionsOfAddress)
+            Err(Reason::ConnectionsOfAddress)
         );
     }
     assert!(admission.enter_client(other).is_ok());
@@ -42,7 +43,7 @@ fn an_address_takes_its_limit_and_a_refusal_leaves_nothing() {
     assert!(admission.enter_client(one).is_ok());
     assert_eq!(
         admission.enter_client(one.relayed()),
-        Err(Reached::ConnectionsOfAddress)
+        Err(Reason::ConnectionsOfAddress)
     );
 }
 
@@ -53,10 +54,7 @@ fn a_session_counts_for_the_address_that_had_it_last() {
     let admission = Admission::new(&settings, 7);
     let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
     assert!(admission.enter_session(one).is_ok());
-    assert_eq!(
-        admission.enter_session(one),
-        Err(Reached::SessionsOfAddress)
-    );
+    assert_eq!(admission.enter_session(one), Err(Reason::SessionsOfAddress));
     assert!(admission.enter_session(other).is_ok());
     // Taking up a session is never refused, and leaves room for its former address.
     admission.move_session(one, other);
@@ -64,7 +62,7 @@ fn a_session_counts_for_the_address_that_had_it_last() {
     admission.leave_session(other);
     assert_eq!(
         admission.enter_session(other),
-        Err(Reached::SessionsOfAddress)
+        Err(Reason::SessionsOfAddress)
     );
     admission.leave_session(other);
     assert!(admission.enter_session(other).is_ok());
@@ -120,7 +118,7 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
     assert_eq!(taken(one, 1_000), 30);
     assert_eq!(
         admission.publish(one, 1_000),
-        Err(Reached::PublishesOfAddress)
+        Err(Reason::PublishRateOfAddress)
     );
     assert_eq!(taken(one, 1_001), 10);
     assert_eq!(taken(one, 1_001), 0);
@@ -135,7 +133,7 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
     assert_eq!(taken(Client::NOBODY, 9_999), 40);
     assert_eq!(
         admission.publish(Client::NOBODY, 9_999),
-        Err(Reached::Publishes)
+        Err(Reason::PublishRate)
     );
 }
 
@@ -148,7 +146,7 @@ fn what_is_kept_of_an_address_has_a_limit_and_makes_room_when_it_goes() {
     assert!(admission.may_keep(one, 100).is_ok());
     assert_eq!(
         admission.may_keep(one.relayed(), 101),
-        Err(Reached::LogBytesOfAddress)
+        Err(Reason::LogOfAddress)
     );
     assert!(admission.may_keep(other, 1_000).is_ok());
     assert!(admission.may_keep(Client::NOBODY, 1 << 40).is_ok());
@@ -172,7 +170,7 @@ fn limits_that_change_are_held_and_the_counts_go_on() {
     settings.limits.publishes_per_s = 4;
     admission.change(&settings);
     assert!(other.enter().is_ok());
-    assert_eq!(other.enter(), Err(Reached::Connections));
+    assert_eq!(other.enter(), Err(Reason::ConnectionsFull));
     let published = || (0..9).filter(|_| other.publish(Client::NOBODY, 5).is_ok());
     assert_eq!(published().count(), 4);
     settings.limits.publishes_per_s = 0;

@@ -3,10 +3,11 @@
 use alloc::vec::Vec;
 
 use crate::base::placement::Placement;
+use crate::base::reason::Reason;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Rule, Settings};
 use crate::base::time::Now;
-use crate::budget::admission::{Admission, Client, Party, Reached};
+use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
 use crate::home::{Around, Home, Reserved};
 use crate::mail::lanes::Lanes;
@@ -14,7 +15,7 @@ use crate::mail::message::{Headers, Publish, Retry};
 use crate::mail::{Change, Fact, Outcome, ReplyTo};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
-const FULL: Outcome = Outcome::Full(Reached::LogBytesOfAddress);
+const FULL: Outcome = Outcome::Full(Reason::LogOfAddress);
 /// More than one client may have kept.
 const LARGE: [u8; 2000] = [b'x'; 2000];
 
@@ -237,7 +238,7 @@ fn a_topic_under_way_has_room_reserved_once() {
         reserve(&mut world, change, name).expect("there is room for one");
     }
     let refused = reserve(&mut world, Change::Create, "newer");
-    assert!(matches!(refused, Err(Outcome::Full(Reached::Topics))));
+    assert!(matches!(refused, Err(Outcome::Full(Reason::TopicsFull))));
 }
 
 #[test]

@@ -13,8 +13,9 @@ use crore_wire::mqtt::{Connect, ReasonCode};
 
 use super::options::{is_shared, split};
 use super::state::{Asked, Inflight};
-use crate::base::access::{Credential, Denied, Refusal, Right, Who};
+use crate::base::access::{Credential, Right, Who};
 use crate::base::ids::ConnId;
+use crate::base::reason::Reason;
 use crate::budget::world::World;
 use crate::conn::TURNED_AWAY;
 use crate::conn::io::Io;
@@ -73,7 +74,7 @@ impl Front {
             None => Ok(()),
             // The CONNECT waits for the verdict.
             Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
-            Some(Asked::Back(who)) => self.enter_as(slot, Some(who)).map_err(reason),
+            Some(Asked::Back(who)) => self.enter_as(slot, Some(who)).map_err(Reason::mqtt),
         }
     }
 
@@ -144,7 +145,7 @@ impl Front {
         let judged = judged.try_for_each(|filter| self.may(slot, Right::Subscribe, filter));
         let judged = judged.and_then(|()| self.may_will(slot));
         if let Err(denied) = judged.and_then(|()| self.may_keep(slot)) {
-            return Some(denied.reason());
+            return Some(denied.text());
         }
         if self.grants_of(slot).is_some() {
             return None;
@@ -159,7 +160,7 @@ impl Front {
         }
     }
 
-    fn may_will(&self, slot: u32) -> Result<(), Denied> {
+    fn may_will(&self, slot: u32) -> Result<(), Reason> {
         let will = self.mqtt(slot).and_then(|mqtt| mqtt.will.as_deref());
         will.map_or(Ok(()), |will| self.may(slot, Right::Publish, &will.topic))
     }
@@ -221,13 +222,4 @@ fn credential<'a>(connect: &Connect<'a>) -> Option<Credential<'a>> {
     let user = connect.user_name.unwrap_or_default().as_bytes();
     let came = connect.user_name.is_some() || connect.password.is_some();
     came.then_some(Credential::Password { user, password })
-}
-
-fn reason(refusal: Refusal) -> ReasonCode {
-    match refusal {
-        Refusal::Password => ReasonCode::BAD_USER_NAME_OR_PASSWORD,
-        Refusal::Busy => ReasonCode::SERVER_BUSY,
-        Refusal::Unreachable => ReasonCode::SERVER_UNAVAILABLE,
-        _ => ReasonCode::NOT_AUTHORIZED,
-    }
 }

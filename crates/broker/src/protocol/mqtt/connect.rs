@@ -14,10 +14,10 @@ use crore_wire::topic;
 
 use super::publish::{Fields, is_bridge_state};
 use super::state::{Answer, Connecting, MqttRow};
-use super::{ending, packets};
+use super::{close, packets};
 use crate::base::access::Right;
 use crate::base::ids::ConnId;
-use crate::budget::stats::Reason;
+use crate::base::reason::{Closed, Reason};
 use crate::conn::io::{Close, Io};
 use crate::conn::{SMALL, State, TURNED_AWAY, V5};
 use crate::home::sessions::FOREVER_S;
@@ -64,7 +64,7 @@ impl Front {
             let most = connect.properties.maximum_packet_size_bytes();
             if most.is_some_and(|most| most < REFUSAL_BYTES) {
                 // [MQTT-3.1.2-24]: no packet could say so.
-                self.because(ending::ended(reason));
+                self.because(close::ended(reason));
                 self.mqtt_shut(slot, io);
                 return Ok(());
             }
@@ -79,10 +79,10 @@ impl Front {
             reason,
             ReasonCode::NOT_AUTHORIZED | ReasonCode::BAD_USER_NAME_OR_PASSWORD
         );
-        if ending::ended(reason) == Reason::Refused && !rights {
-            self.refused_packet("CONNECT: ", ending::words_of(reason).as_bytes());
+        if close::ended(reason) == Closed::Refused && !rights {
+            self.refused_packet("CONNECT: ", close::words_of(reason).as_bytes());
         }
-        self.because(ending::ended(reason));
+        self.because(close::ended(reason));
         let version = self.version(slot);
         let connack = ConnAck {
             session_present: false,
@@ -108,7 +108,7 @@ impl Front {
             self.conns.get_mut(slot).options |= V5;
         } else if !matches!(error, Error::ProtocolVersion(_)) {
             self.refused_packet("CONNECT: ", error.words().as_bytes());
-            self.because(Reason::Refused);
+            self.because(Closed::Refused);
             return self.drop_conn(slot, Close::Now, io);
         }
         self.refuse_client(slot, error.reason(), io);
@@ -333,7 +333,7 @@ impl Front {
         let slot = holder.slot;
         if self.conns.is_current(holder) && self.conns.get(slot).state == State::Mqtt {
             self.scratch.reply().clear();
-            self.mqtt_end(slot, ReasonCode::SESSION_TAKEN_OVER, io);
+            self.mqtt_end_because(slot, Reason::TakenOver, io);
         }
     }
 
@@ -359,7 +359,7 @@ impl Front {
             // [MQTT-3.14.4-3].
             self.mqtt_state(slot).will = None;
         }
-        self.because(Reason::Peer);
+        self.because(Closed::Peer);
         self.mqtt_shut(slot, io);
         Ok(())
     }

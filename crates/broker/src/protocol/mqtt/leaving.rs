@@ -11,7 +11,7 @@ use super::farewells::{Leaving, NotDue};
 use super::kept::forget_received;
 use super::publish::{answered, reason_of};
 use crate::base::ids::{ConnId, ShardId};
-use crate::budget::stats::Reason;
+use crate::base::reason::Closed;
 use crate::mail::session::SessionId;
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo};
 use crate::protocol::front::Front;
@@ -69,7 +69,7 @@ impl Front {
             Some(Ok(farewell)) => farewell,
             Some(Err(NotDue)) => {
                 // Each request has one answer, and this one has no request; its connection has ended.
-                self.stats.closed[Reason::Broken as usize] += 1;
+                self.stats.closed[Closed::Broken as usize] += 1;
                 return;
             }
             None => return,

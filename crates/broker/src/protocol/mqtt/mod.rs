@@ -9,9 +9,9 @@
 
 pub(crate) mod access;
 mod beyond;
+pub(crate) mod close;
 pub(crate) mod connect;
 pub(crate) mod deliver;
-pub(crate) mod ending;
 pub(crate) mod farewells;
 pub(crate) mod filters;
 pub(crate) mod give;

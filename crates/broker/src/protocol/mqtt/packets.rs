@@ -8,10 +8,10 @@ use crore_wire::mqtt::{self, Error, Header, Packet, PacketType, ReasonCode, Vers
 use crore_wire::websocket::frame::Opcode;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
-use super::ending::words_of;
+use super::close::words_of;
 use super::state::Mqtt;
 use crate::base::ids::{ConnId, ShardId};
-use crate::budget::stats::Reason;
+use crate::base::reason::{Closed, Reason};
 use crate::conn::io::{Close, Io};
 use crate::conn::{FRAMED, Row, SMALL, State, V5};
 use crate::home::Home;
@@ -31,8 +31,6 @@ const CONNECT: u8 = 0x10;
 /// Pages that a client may have asked homes for: with more, its packets wait until some have come, so that the pages
 /// under way are bounded.
 const PAGES_MAX: u32 = 64;
-/// A text frame among packets [MQTT-6.0.0-1].
-const CLOSE_UNACCEPTABLE: u16 = 1003;
 
 /// How a connection goes on after a packet.
 enum After {
@@ -52,8 +50,8 @@ impl Front {
         head: &Head<'_>,
         io: &mut I,
     ) -> Flow {
-        if let Err((status, reason)) = self.accept_upgrade(slot, head) {
-            self.respond_reason(slot, status, reason);
+        if let Err(reason) = self.accept_upgrade(slot, head) {
+            self.respond_reason(slot, reason);
             return Flow::Next;
         }
         let head_s = self.world.settings.timeouts.head_s;
@@ -226,7 +224,7 @@ impl Front {
             };
             if !connected && header.kind() != PacketType::Connect {
                 // [MQTT-3.1.0-1]: no client to tell.
-                self.because(Reason::Refused);
+                self.because(Closed::Refused);
                 self.drop_conn(slot, Close::Now, io);
                 return None;
             }
@@ -440,7 +438,7 @@ impl Front {
     ) -> bool {
         if !binary {
             self.send_reply(slot, io);
-            self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+            self.end_stream(slot, Reason::NotBinary, io);
             return false;
         }
         let conn = self.conns.id_of(slot);

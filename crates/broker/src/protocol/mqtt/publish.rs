@@ -10,11 +10,12 @@ use crore_wire::topic;
 
 use super::super::publish::check_fields;
 use super::beyond::Beyond;
+use super::close::words_of;
 use super::deliver::SENT_PER_STEP;
-use super::ending::words_of;
 use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
 use crate::conn::{CLOSING, PAUSED, V5};
 use crate::home::Home;
@@ -451,7 +452,9 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
         Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) | Outcome::Purged(_) => {
             ReasonCode::SUCCESS
         }
-        Outcome::Full(_) | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
+        Outcome::Full(reason) => reason.mqtt(),
+        Outcome::Missing => Reason::TopicsFull.mqtt(),
+        Outcome::OtherMessage => Reason::OtherMessage.mqtt(),
         // Told of QoS 1 only, and not to the client (`mqtt_outcome`).
         Outcome::Unknown => ReasonCode::SUCCESS,
     }

@@ -4,15 +4,13 @@ use alloc::vec::Vec;
 
 use crore_wire::{json, ndjson, topic};
 
-use super::RESERVED;
 use super::fields::{check_fields, check_idempotency_key};
-use super::outcomes::{OTHER_MESSAGE, UNKNOWN};
 use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::base::position;
+use crate::base::reason::Reason;
 use crate::base::work::STEP_BYTES;
-use crate::budget::admission::Reached;
 use crate::conn::io::Io;
 use crate::home::Home;
 use crate::mail::message::{Headers, Publish};
@@ -31,10 +29,10 @@ impl Batch {
                 self.replayed += 1;
                 return;
             }
-            Outcome::Full(reached) => reached.reason(),
-            Outcome::Missing => Reached::Topics.reason(),
-            Outcome::OtherMessage => OTHER_MESSAGE,
-            Outcome::Unknown => UNKNOWN,
+            Outcome::Full(reason) => reason.text(),
+            Outcome::Missing => Reason::TopicsFull.text(),
+            Outcome::OtherMessage => Reason::OtherMessage.text(),
+            Outcome::Unknown => Reason::OutcomeUnknown.text(),
         };
         self.lines -= 1;
         self.failed.push((number, reason));
@@ -223,11 +221,11 @@ impl Front {
         let limits = &self.world.settings.limits;
         topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
         if topic::is_reserved(line.topic) {
-            return Err(RESERVED);
+            return Err(Reason::Reserved.text());
         }
         if let Err(denied) = self.may(slot, Right::Publish, line.topic) {
             self.stats.denied += 1;
-            return Err(denied.reason());
+            return Err(denied.text());
         }
         if line.data.len() > limits.message_bytes {
             return Err("the data is longer than limits.message_bytes allows");
@@ -236,7 +234,7 @@ impl Front {
             check_fields(line.content_type, line.event, line.key)?;
         }
         line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
-        self.may_publish(slot).map_err(|reached| reached.reason())?;
+        self.may_publish(slot).map_err(Reason::text)?;
         let (hash, at) = self.place_of(line.topic);
         let message = Publish {
             hash,

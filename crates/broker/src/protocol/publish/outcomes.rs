@@ -5,18 +5,12 @@ use alloc::vec::Vec;
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::base::position::{self, Position};
-use crate::budget::admission::Reached;
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
 use crate::conn::{REPLAYED, State};
 use crate::mail::{Change, Elsewhere, Info, Outcome, ReplyTo, Verb};
 use crate::protocol::front::Front;
 use crate::protocol::side::Pending;
-
-/// The answer to a key that was used before for another message.
-pub(super) const OTHER_MESSAGE: &str = "this idempotency key was used for another message";
-
-/// The answer when the engine did not keep a record.
-pub(super) const UNKNOWN: &str = "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key";
 
 impl Front {
     /// Another shard's answer to a publish or a verb.
@@ -112,12 +106,12 @@ impl Front {
             (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
                 self.respond_info(slot, 200, &info, None)
             }
-            (_, Outcome::Missing) => self.respond_reason(slot, 404, "there is no such topic"),
-            (_, Outcome::Full(reached)) => {
-                self.respond_reason(slot, reached.status(), reached.reason());
+            (_, Outcome::Missing) => self.respond_reason(slot, Reason::NoTopic),
+            (_, Outcome::Full(reason)) => self.respond_reason(slot, reason),
+            (_, Outcome::OtherMessage) => self.respond_reason(slot, Reason::OtherMessage),
+            (_, Outcome::Unknown | Outcome::Purged(_)) => {
+                self.respond_reason(slot, Reason::OutcomeUnknown);
             }
-            (_, Outcome::OtherMessage) => self.respond_reason(slot, 422, OTHER_MESSAGE),
-            (_, Outcome::Unknown | Outcome::Purged(_)) => self.respond_reason(slot, 503, UNKNOWN),
         }
     }
 
@@ -126,7 +120,7 @@ impl Front {
         &mut self,
         slot: u32,
         number: u32,
-        outcome: Result<Outcome, Reached>,
+        outcome: Result<Outcome, Reason>,
         io: &mut I,
     ) {
         let mut text = Vec::with_capacity(64);
@@ -150,9 +144,10 @@ impl Front {
             Ok(
                 Outcome::Missing | Outcome::OtherMessage | Outcome::Unknown | Outcome::Purged(_),
             ) => text.extend_from_slice(b"\nstatus: 503"),
-            Ok(Outcome::Full(reached)) | Err(reached) => {
+            Ok(Outcome::Full(reason)) | Err(reason) => {
                 text.extend_from_slice(b"\nstatus: ");
-                position::write_decimal(&mut text, u64::from(reached.status()));
+                let status = reason.row().status.unwrap_or_default();
+                position::write_decimal(&mut text, u64::from(status));
             }
         }
         text.extend_from_slice(b"\n\n");

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{json, sse};
 
+use crate::base::reason::Reason;
 use crate::base::settings::Slow;
 use crate::conn::io::Io;
 use crate::conn::{ENVELOPE, EVENTS, FILTERS, HTTP10, META, MULTI};
-use crate::protocol::close_code;
 use crate::protocol::encode::{chunk, meta_line};
 use crate::protocol::front::Front;
 
@@ -121,6 +121,6 @@ impl Front {
         let mut reason = Vec::from(reason);
         reason.extend_from_slice(id);
         let reason = core::str::from_utf8(&reason).expect("positions are ASCII");
-        self.end_stream(slot, close_code::GAP, reason, io);
+        self.end_stream_saying(slot, Reason::Gap, reason, io);
     }
 }

@@ -6,6 +6,7 @@ use crore_wire::http::head::Head;
 use crore_wire::sse;
 use crore_wire::websocket::handshake;
 
+use crate::base::reason::Reason;
 use crate::conn::{DEFLATE, FOLLOWS, HEAD, HTTP10, KEEP, META, UPGRADE};
 use crate::protocol::encode::chunk;
 use crate::protocol::front::Front;
@@ -20,14 +21,14 @@ impl Front {
         &mut self,
         slot: u32,
         head: &Head<'_>,
-    ) -> Result<(), (u16, &'static str)> {
+    ) -> Result<(), Reason> {
         if head.header("sec-websocket-version") != Some(b"13") {
-            return Err((426, "Sec-WebSocket-Version must be 13"));
+            return Err(Reason::WebSocketVersion);
         }
         let key = head
             .header("sec-websocket-key")
             .and_then(handshake::accept_key);
-        let key = key.ok_or((400, "Sec-WebSocket-Key must be 16 bytes in base64"))?;
+        let key = key.ok_or(Reason::WebSocketKey)?;
         let offered = [packets::SUBPROTOCOL, META_PROTOCOL];
         let chosen =
             handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &offered)

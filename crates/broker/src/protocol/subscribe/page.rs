@@ -1,10 +1,10 @@
 //! A home's answer to an attach: a page for the request or the stream that waits for it, or a refusal.
 
+use crate::base::reason::Reason;
 use crate::conn::io::Io;
 use crate::conn::{COUNTED, EVENTS, State, UPGRADE};
 use crate::mail::{Attached, Frames, Page, ReplyTo};
 use crate::protocol::front::Front;
-use crate::protocol::why::Why;
 
 impl Front {
     /// A home's answer to an attach.
@@ -75,7 +75,7 @@ impl Front {
     ) {
         let row = self.conns.get(slot);
         if matches!(row.state, State::Sse | State::WebSocket) {
-            self.end_for(slot, Why::Deleted, io);
+            self.end_for(slot, Reason::Deleted, io);
             return;
         }
         let stream = row.wants(UPGRADE) || row.wants(EVENTS);
@@ -86,7 +86,7 @@ impl Front {
         match attached {
             Attached::Gone if row.wants(UPGRADE) => {
                 self.begin_stream(slot, io);
-                self.end_for(slot, Why::Deleted, io);
+                self.end_for(slot, Reason::Deleted, io);
                 return;
             }
             Attached::Gone if row.wants(EVENTS) => {
@@ -105,19 +105,16 @@ impl Front {
             }
             _ => {}
         }
-        let (status, reason) = match attached {
-            Attached::Gone => (410, "the topic was deleted"),
-            Attached::Forbidden => (
-                403,
-                "publishers create topics here, and none has created this one",
-            ),
-            Attached::Conflict => (409, "another subscriber waits already"),
-            Attached::Full(reached) => (reached.status(), reached.reason()),
+        let reason = match attached {
+            Attached::Gone => Reason::Deleted,
+            Attached::Forbidden => Reason::NotCreated,
+            Attached::Conflict => Reason::Occupied,
+            Attached::Full(reason) => reason,
             Attached::Yes => unreachable!("this is for the others"),
         };
         if stream {
             self.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
         }
-        self.answer_status(slot, status, reason, io);
+        self.answer_reason(slot, reason, io);
     }
 }

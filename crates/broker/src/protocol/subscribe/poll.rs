@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use crate::base::position::{self, Position, Since};
+use crate::base::reason::{Closed, Reason};
 use crate::budget::admission::Client;
-use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CONDITIONAL, ENVELOPE, EOF, FILTERS, GAP, HEAD, KEEP, LIVE, MULTI, State};
 use crate::mail::{Attach, Frames, Page, Record, properties};
@@ -63,7 +63,7 @@ impl Front {
             let gone = attaching.gone;
             self.conns.extra(slot).attaching = None;
             if gone {
-                return self.answer_status(slot, 410, "the topic was deleted", io);
+                return self.answer_reason(slot, Reason::Deleted, io);
             }
         } else if let [record] = records {
             self.answer_poll(slot, topic, record, frames, page.gap, io);
@@ -313,7 +313,7 @@ impl Front {
         let retry_after_s = u64::from(self.retry_after_s(slot));
         let drains = self.drains();
         if drains && options & KEEP == 0 {
-            self.because(Reason::Operator);
+            self.because(Closed::Operator);
         }
         let mut head = self.head(slot, status).header("ETag", &tag);
         if let Some(newest) = newest {

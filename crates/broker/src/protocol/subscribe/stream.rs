@@ -5,17 +5,19 @@ use alloc::vec::Vec;
 use crore_wire::websocket::frame;
 
 use crate::base::planted::{self, Fault};
+use crate::base::reason::{Closed, Reason};
 use crate::conn::io::Io;
 use crate::conn::{
     EVENTS, FILTERS, FOLLOWS, HTTP10, LIVE, MULTI, PAUSED, PUBLISHES, State, UPGRADE,
 };
 use crate::mail::{Frames, Page};
-use crate::protocol::close_code;
 use crate::protocol::front::Front;
 use crate::protocol::side::{Behind, Held};
-use crate::protocol::why::Why;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
+
+/// The code of a reason that has none for streams: a fault of the server (RFC 6455 section 7.4.1).
+const INTERNAL: u16 = 1011;
 
 impl Front {
     /// Whether messages come as a stream, not a single one as the answer.
@@ -189,7 +191,7 @@ impl Front {
         }
         self.begin_with(slot, &bytes, io);
         if gone {
-            self.end_for(slot, Why::Deleted, io);
+            self.end_for(slot, Reason::Deleted, io);
             return;
         }
         if self.conns.get(slot).outbox == NONE {
@@ -283,17 +285,41 @@ impl Front {
     }
 
     /// Ends a stream properly: with a close frame, or the last chunk.
-    pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, code: u16, reason: &str, io: &mut I) {
+    pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        self.end_stream_saying(slot, reason, reason.text(), io);
+    }
+
+    /// The same, in more exact words.
+    pub(crate) fn end_stream_saying<I: Io>(
+        &mut self,
+        slot: u32,
+        reason: Reason,
+        words: &str,
+        io: &mut I,
+    ) {
+        let row = reason.row();
+        self.end_stream_by(slot, row.closed, row.close.unwrap_or(INTERNAL), words, io);
+    }
+
+    /// The same with a code that a peer chose, or that stands beside the parser of frames.
+    pub(in crate::protocol) fn end_stream_by<I: Io>(
+        &mut self,
+        slot: u32,
+        closed: Closed,
+        code: u16,
+        words: &str,
+        io: &mut I,
+    ) {
         let row = self.conns.get(slot);
         if row.state == State::Draining {
-            self.ending.forget_reason();
+            self.not_ending();
             return;
         }
-        self.because(close_code::reason(code));
+        self.because(closed);
         let row = self.conns.get(slot);
         let mut bytes = Vec::new();
         if self.has_frames(slot) {
-            frame::write_close(&mut bytes, code, reason);
+            frame::write_close(&mut bytes, code, words);
         } else if !row.wants(HTTP10) {
             bytes.extend_from_slice(b"0\r\n\r\n");
         }

@@ -1,5 +1,6 @@
 //! Connections, for the operator: pages of them, and their end.
 
+use crate::base::reason::Reason;
 use crate::mail::orders::{Connection, Connections, Ended, Which};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,7 +13,6 @@ use crate::conn::State;
 use crate::conn::io::Io;
 use crate::mail::session::SessionId;
 use crate::protocol::front::Front;
-use crate::protocol::why::Why;
 use crate::shard::Shard;
 use crate::store::slab::NONE;
 
@@ -148,6 +148,6 @@ impl Shard {
         if !self.front.conns.is_current(id) {
             return false;
         }
-        self.front.end_for(id.slot, Why::Operator, io)
+        self.front.end_for(id.slot, Reason::Operator, io)
     }
 }

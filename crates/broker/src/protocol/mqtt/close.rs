@@ -5,11 +5,10 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
 
 use crate::base::notices::Notice;
-use crate::budget::stats::Reason;
+use crate::base::reason::{Closed, Reason};
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, FRAMED};
 use crate::protocol::front::Front;
-use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 /// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
@@ -23,27 +22,19 @@ impl Front {
     pub(in crate::protocol) fn mqtt_end_for<I: Io>(
         &mut self,
         slot: u32,
-        why: Why,
+        reason: Reason,
         io: &mut I,
     ) -> bool {
-        let reason = match why {
-            Why::TooSlow => {
-                self.mqtt_too_slow(slot, io);
-                return true;
-            }
-            Why::NoRoom(_) => ReasonCode::QUOTA_EXCEEDED,
-            Why::Expired => ReasonCode::MAXIMUM_CONNECT_TIME,
-            Why::Denied(_) => ReasonCode::NOT_AUTHORIZED,
-            Why::Operator => ReasonCode::ADMINISTRATIVE_ACTION,
-            Why::Restart => {
-                self.mqtt_move(slot, io);
-                return true;
-            }
+        match (reason, reason.row().mqtt) {
+            (Reason::TooSlow, _) => self.mqtt_late(slot, reason, io),
+            (Reason::Restart, _) => self.mqtt_move(slot, io),
             // Its subscriptions outlive the topic, and no later one takes their place.
-            Why::Deleted | Why::Displaced => return false,
-        };
-        self.scratch.reply().clear();
-        self.mqtt_end(slot, reason, io);
+            (_, None) => return false,
+            (_, Some(_)) => {
+                self.scratch.reply().clear();
+                self.mqtt_end_because(slot, reason, io);
+            }
+        }
         true
     }
 
@@ -53,12 +44,18 @@ impl Front {
             return self.drop_conn(slot, Close::Now, io);
         }
         self.scratch.reply().clear();
-        self.because(Reason::Operator);
         let reason = match self.world.settings.drain.server_reference.is_empty() {
-            true => ReasonCode::SERVER_SHUTTING_DOWN,
-            false => ReasonCode::USE_ANOTHER_SERVER,
+            true => Reason::Restart,
+            false => Reason::Moved,
         };
-        self.mqtt_end(slot, reason, io);
+        self.mqtt_end_because(slot, reason, io);
+    }
+
+    /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
+    pub(super) fn mqtt_end_because<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        let row = reason.row();
+        self.because(row.closed);
+        self.mqtt_end_saying(slot, reason.mqtt(), row.text, io);
     }
 
     /// Counts what a client asked for and is refused, but for want of a grant. The log tells of it once in a while and names one: 3.1.1 has
@@ -69,7 +66,7 @@ impl Front {
         notices.met_since(Notice::Mqtt, reason, name);
     }
 
-    /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
+    /// The same for a reason of the standard.
     pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
         self.mqtt_end_saying(slot, reason, words_of(reason), io);
     }
@@ -83,7 +80,7 @@ impl Front {
         io: &mut I,
     ) {
         let told = [ReasonCode::NOT_AUTHORIZED, ReasonCode::TOPIC_NAME_INVALID];
-        if ended(reason) == Reason::Refused && !told.contains(&reason) {
+        if ended(reason) == Closed::Refused && !told.contains(&reason) {
             self.refused_packet(words, b"");
         }
         self.mqtt_end_saying(slot, reason, words, io);
@@ -129,37 +126,29 @@ impl Front {
     pub(super) fn mqtt_shut<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.send_reply(slot, io);
         if self.conns.get(slot).wants(FRAMED) {
-            return self.end_stream(slot, CLOSE_NORMAL, "", io);
+            return self.end_stream_by(slot, Closed::Done, CLOSE_NORMAL, "", io);
         }
         self.shut(slot, io);
     }
 
-    /// A packet came too slowly.
-    fn mqtt_too_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
-        self.mqtt_late(slot, reason, "a packet took too long", io);
-    }
-
     /// The deadline has passed: for a CONNECT, or since the last packet of the client.
     pub(in crate::protocol) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.because(Reason::Timeout);
-        let reason = ReasonCode::KEEP_ALIVE_TIMEOUT;
-        self.mqtt_late(slot, reason, reason.name(), io);
+        self.mqtt_late(slot, Reason::Silent, io);
     }
 
     /// This node of a cluster has no way to the log: the client may find another node that has. Clients of other protocols stay, and catch up.
     pub(crate) fn mqtt_cut_off<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let reason = ReasonCode::SERVER_BUSY;
-        self.mqtt_late(slot, reason, "this node has no way to its cluster", io);
+        self.mqtt_late(slot, Reason::CutOff, io);
     }
 
-    fn mqtt_late<I: Io>(&mut self, slot: u32, reason: ReasonCode, words: &str, io: &mut I) {
+    fn mqtt_late<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        self.because(reason.row().closed);
         let row = self.conns.get(slot);
         if row.is(CLOSING) || row.own == NONE {
             return self.drop_conn(slot, Close::Now, io);
         }
         self.scratch.reply().clear();
-        self.mqtt_end_saying(slot, reason, words, io);
+        self.mqtt_end_because(slot, reason, io);
     }
 }
 
@@ -173,17 +162,17 @@ pub(super) fn words_of(reason: ReasonCode) -> &'static str {
 }
 
 /// The reason that an end with this code is counted under.
-pub(super) fn ended(reason: ReasonCode) -> Reason {
+pub(super) fn ended(reason: ReasonCode) -> Closed {
     match reason {
         // As a rule the client has opened another connection.
-        ReasonCode::SESSION_TAKEN_OVER => Reason::Peer,
-        ReasonCode::KEEP_ALIVE_TIMEOUT => Reason::Timeout,
+        ReasonCode::SESSION_TAKEN_OVER => Closed::Peer,
+        ReasonCode::KEEP_ALIVE_TIMEOUT => Closed::Timeout,
         ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE => {
-            Reason::Full
+            Closed::Full
         }
-        ReasonCode::ADMINISTRATIVE_ACTION => Reason::Operator,
+        ReasonCode::ADMINISTRATIVE_ACTION => Closed::Operator,
         // Not in any rule of MQTT: it is used where our rows contradict each other.
-        ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR => Reason::Broken,
-        _ => Reason::Refused,
+        ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR => Closed::Broken,
+        _ => Closed::Refused,
     }
 }

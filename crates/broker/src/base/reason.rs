@@ -1,0 +1,245 @@
+//! Each reason for which the server ends a connection or refuses a request: one row, with all that the protocols say and count for it.
+//! `docs/REASONS.md` is this table.
+//!
+//! Deliberately not here: faults in the bytes of a protocol, whose words and codes `crore-wire` has beside each parser, and reason codes of
+//! MQTT that answer a packet as that standard has it.
+
+use crore_wire::mqtt::ReasonCode;
+
+/// Why a connection ended: the values of the label `reason` of `crore_connections_closed_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The client ended it, or its link failed.
+    Peer,
+    /// The answer was its last, or no further request came.
+    Done,
+    /// A deadline has passed, or heartbeats were not answered.
+    Timeout,
+    /// It did not read, and messages that waited for it are lost or too many.
+    Slow,
+    /// It broke a protocol's rules, or asked for something that it may not do.
+    Refused,
+    /// A limit was reached.
+    Full,
+    /// Its topic was deleted.
+    Deleted,
+    /// The operator ended it.
+    Operator,
+    /// The shard's own state about it was contradictory: a fault of the server, which ends no other connection.
+    Broken,
+}
+
+impl Closed {
+    /// All of them, in order.
+    pub const ALL: [Closed; 9] = [
+        Closed::Peer,
+        Closed::Done,
+        Closed::Timeout,
+        Closed::Slow,
+        Closed::Refused,
+        Closed::Full,
+        Closed::Deleted,
+        Closed::Operator,
+        Closed::Broken,
+    ];
+
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Closed::Peer => "peer",
+            Closed::Done => "done",
+            Closed::Timeout => "timeout",
+            Closed::Slow => "slow",
+            Closed::Refused => "refused",
+            Closed::Full => "full",
+            Closed::Deleted => "deleted",
+            Closed::Operator => "operator",
+            Closed::Broken => "broken",
+        }
+    }
+}
+
+/// A row of the table. A column that is `None` says that no answer of that protocol ends for this reason.
+pub struct Row {
+    /// The name, as a programmer reads it.
+    pub name: &'static str,
+    /// The status of the answer to a request.
+    pub status: Option<u16>,
+    /// The code of a WebSocket's Close frame (RFC 6455 section 7.4).
+    pub close: Option<u16>,
+    /// The reason code of MQTT 5. Version 3.1.1 has a return code for those of a CONNACK, and else only the end of the connection.
+    pub mqtt: Option<ReasonCode>,
+    /// Under which reason of `crore_connections_closed_total` an end is counted.
+    pub closed: Closed,
+    /// What clients and logs read, in one line. The code that finds a fault may be more exact.
+    pub text: &'static str,
+    /// What the operator can do about it, for the log; empty where the text says it.
+    pub remedy: &'static str,
+}
+
+/// One row is one line: the name, the status, the close code, MQTT's reason code, the counter, the text and perhaps the operator's remedy.
+macro_rules! reasons {
+    ($($name:ident, $status:expr, $close:expr, $mqtt:expr, $closed:ident, $text:literal $(, $remedy:literal)?;)*) => {
+        /// Why a connection or a request ends.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Reason {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl Reason {
+            /// All of them, in the order of the table.
+            pub const ALL: &[Reason] = &[$(Reason::$name,)*];
+        }
+
+        static ROWS: [Row; Reason::ALL.len()] = [$(Row {
+            name: stringify!($name),
+            status: number($status),
+            close: number($close),
+            mqtt: $mqtt,
+            closed: Closed::$closed,
+            text: $text,
+            remedy: concat!("" $(, $remedy)?),
+        },)*];
+    };
+}
+
+/// A status or a close code; 0 stands for none.
+const fn number(code: u16) -> Option<u16> {
+    match code {
+        0 => None,
+        code => Some(code),
+    }
+}
+
+const NONE: Option<ReasonCode> = None;
+const ADMINISTRATIVE: Option<ReasonCode> = Some(ReasonCode::ADMINISTRATIVE_ACTION);
+const BUSY: Option<ReasonCode> = Some(ReasonCode::SERVER_BUSY);
+const LATE: Option<ReasonCode> = Some(ReasonCode::KEEP_ALIVE_TIMEOUT);
+const NOT_AUTHORIZED: Option<ReasonCode> = Some(ReasonCode::NOT_AUTHORIZED);
+const PASSWORD: Option<ReasonCode> = Some(ReasonCode::BAD_USER_NAME_OR_PASSWORD);
+const QUOTA: Option<ReasonCode> = Some(ReasonCode::QUOTA_EXCEEDED);
+const SPECIFIC: Option<ReasonCode> = Some(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+const STOPS: Option<ReasonCode> = Some(ReasonCode::SERVER_SHUTTING_DOWN);
+const TAKEN_OVER: Option<ReasonCode> = Some(ReasonCode::SESSION_TAKEN_OVER);
+const UNAVAILABLE: Option<ReasonCode> = Some(ReasonCode::SERVER_UNAVAILABLE);
+const ELSEWHERE: Option<ReasonCode> = Some(ReasonCode::USE_ANOTHER_SERVER);
+const LASTED: Option<ReasonCode> = Some(ReasonCode::MAXIMUM_CONNECT_TIME);
+
+#[rustfmt::skip]
+reasons! {
+    // Ends of connections.
+    PeerClosed, 0, 1000, NONE, Peer, "the client closed the connection";
+    TooSlow, 408, 1001, SPECIFIC, Timeout, "the request, frame or packet took too long to arrive";
+    Silent, 0, 0, LATE, Timeout, "nothing came from the client for one and a half times its keep alive";
+    TakenOver, 0, 0, TAKEN_OVER, Peer, "another connection took over the session";
+    CutOff, 0, 0, BUSY, Full, "this node has no way to its cluster";
+    Operator, 0, 4403, ADMINISTRATIVE, Operator, "the operator ended the connection";
+    Restart, 0, 1012, STOPS, Operator, "the server restarts";
+    Moved, 0, 1012, ELSEWHERE, Operator, "the server restarts; connect to the server that is named";
+    Gap, 0, 4412, NONE, Slow, "messages are lost";
+    EventsLost, 0, 4413, NONE, Slow, "events are lost, since they were read too slowly; connect again for a new snapshot";
+    NotBinary, 0, 1003, NONE, Refused, "MQTT packets are binary";
+
+    // Topics.
+    Deleted, 410, 4410, NONE, Deleted, "the topic was deleted";
+    Displaced, 409, 0, NONE, Refused, "a later subscriber took this place";
+    Occupied, 409, 0, NONE, Refused, "another subscriber waits already";
+    NotCreated, 403, 0, NOT_AUTHORIZED, Refused, "publishers create topics here, and none has created this one";
+    NoTopic, 404, 0, NONE, Refused, "there is no such topic";
+    Reserved, 403, 0, NOT_AUTHORIZED, Refused, "topics that begin with $ are the server's own";
+    BadName, 400, 0, NONE, Refused, "a topic or filter of the request is not valid";
+    NoName, 400, 0, NONE, Refused, "no topic is named: put it behind the path or into ?topic=";
+    SeveralNames, 400, 0, NONE, Refused, "exactly one topic can be named here";
+    TooManyNames, 400, 0, NONE, Refused, "more topics than limits.topics_per_connection allows";
+    FilterElsewhere, 400, 0, NONE, Refused, "filters are read at a subscribe path";
+
+    // Positions.
+    BadPosition, 400, 0, NONE, Refused, "since= and last_event_id= take oldest, live, -N or a position that the server gave";
+    BadPositionEscape, 400, 0, NONE, Refused, "a bad percent escape in the position";
+    NewestByFilter, 400, 0, NONE, Refused, "with filters, since=-N is for event streams and WebSockets, and N is at most 100; a long-poll takes oldest, live or a position that the server gave";
+    BadLimit, 400, 0, NONE, Refused, "limit= takes a number of messages, from 1 on";
+
+    // Publishes.
+    BadField, 400, 0, NONE, Refused, "a header of the message is not valid";
+    KeyOfBatch, 400, 0, NONE, Refused, "in a batch each line has its own idempotency_key";
+    SeveralToPublish, 400, 0, NONE, Refused, "frames can be published to one topic only";
+    OtherMessage, 422, 0, QUOTA, Refused, "this idempotency key was used for another message";
+    OutcomeUnknown, 503, 0, BUSY, Full, "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key";
+    MessageTooLong, 413, 1009, QUOTA, Refused, "the body is longer than limits.message_bytes allows";
+    BatchTooLong, 413, 0, NONE, Refused, "the batch is longer than limits.batch_bytes allows";
+    Encoded, 415, 0, NONE, Refused, "Content-Encoding is not decoded here: send the body as it is, or publish compressed bytes with a content type of their own, such as application/gzip";
+    PutWithBody, 400, 0, NONE, Refused, "PUT makes a topic and takes no body; POST publishes (curl --data-binary @FILE)";
+
+    // Paths, methods and pages.
+    NoPath, 404, 0, NONE, Refused, "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
+    AdminPath, 404, 0, NONE, Refused, "no such path; this is a data port, and operators ask the admin port (admin.listen, by default 127.0.0.1:8801)";
+    NoSocketPath, 404, 0, NONE, Refused, "no such path; topics are read at /sub/{topic}; MQTT over WebSocket goes to any path, and offers the subprotocol mqtt (Sec-WebSocket-Protocol: mqtt)";
+    Method, 405, 0, NONE, Refused, "this path does not take this method";
+    HistoryUpgrade, 400, 0, NONE, Refused, "history is read by GET; a WebSocket subscribes at /sub";
+    NoUpgrade, 426, 0, NONE, Refused, "this path takes WebSocket clients only";
+    WebSocketVersion, 426, 0, NONE, Refused, "Sec-WebSocket-Version must be 13";
+    WebSocketKey, 400, 0, NONE, Refused, "Sec-WebSocket-Key must be 16 bytes in base64";
+    ForeignHost, 403, 0, NONE, Refused, "this server listens on the loopback only, and the Host is another";
+    ForeignOrigin, 403, 0, NONE, Refused, "the page's origin is not allowed";
+    SeveralOrigins, 400, 0, NONE, Refused, "several Origin fields; send one";
+
+    // Credentials and rights.
+    CredentialsMalformed, 401, 0, NOT_AUTHORIZED, Refused, "the credentials cannot be read: send Authorization: Bearer with one token, or Basic", "`crore token inspect` shows what is wrong with a token";
+    TokenTooLong, 401, 0, NOT_AUTHORIZED, Refused, "the token is longer than access.token_bytes allows", "grant fewer filters, or raise access.token_bytes and limits.head_bytes";
+    TokenAlgorithm, 401, 0, NOT_AUTHORIZED, Refused, "no key here is bound to the token's algorithm", "a key is bound to one algorithm: [[access.key]] alg";
+    TokenSignature, 401, 0, NOT_AUTHORIZED, Refused, "the token is not signed by a key that this server knows", "the issuer's key must stand in [[access.key]]";
+    TokenExpired, 401, 0, NOT_AUTHORIZED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
+    TokenNotYet, 401, 0, NOT_AUTHORIZED, Refused, "the token is not valid yet", "compare the clocks, or raise access.leeway_s";
+    TokenForOthers, 401, 0, NOT_AUTHORIZED, Refused, "the token was made for another audience or by another issuer", "compare with access.audience and access.issuer";
+    TokenClaims, 401, 0, NOT_AUTHORIZED, Refused, "the token's claims are not of their form", "docs/ACCESS.md lists the claims and their forms";
+    WrongPassword, 401, 0, PASSWORD, Refused, "the user or the password is wrong", "`crore token hash` makes the entry of [[access.user]]";
+    CredentialsRefused, 401, 0, NOT_AUTHORIZED, Refused, "the credentials were refused", "the callback at access.callback.url said no";
+    VerifierUnreachable, 503, 0, UNAVAILABLE, Full, "who you are cannot be looked up now; try again", "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s";
+    VerifierBusy, 503, 0, BUSY, Full, "too many clients are being checked; try again", "raise access.questions_max or access.password_threads, or access.cache_s";
+    Expired, 401, 4401, LASTED, Refused, "the token has expired";
+    PublishNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "publishing this needs credentials: a token or a user with a grant for it";
+    SubscribeNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "subscribing to this needs credentials: a token or a user with a grant for it";
+    ManageNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "creating and deleting this needs credentials: a token or a user with a grant for it";
+    InfoNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "reading about this needs credentials: a token or a user with a grant for it";
+    InterestNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "following this needs credentials: a token or a user with a grant for it";
+    PublishNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `publish` here";
+    SubscribeNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `subscribe` here; a filter needs a granted filter that covers it";
+    ManageNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `manage` here";
+    InfoNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `info` here";
+    InterestNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `interest` here; a filter needs a granted filter that covers it";
+
+    // Limits.
+    InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way";
+    MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most";
+    ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";
+    ConnectionsOfAddress, 429, 0, BUSY, Full, "limits.connections_per_address_max is reached";
+    SessionsOfAddress, 429, 0, QUOTA, Full, "mqtt.sessions_per_address_max is reached";
+    PublishRate, 503, 1013, QUOTA, Full, "limits.publishes_per_s is reached";
+    PublishRateOfAddress, 429, 1013, QUOTA, Full, "limits.publishes_per_address_per_s is reached";
+    TopicsFull, 503, 1013, QUOTA, Full, "limits.topics_max or limits.topics_per_shard is reached, or this client's address has made so many topics that others would find no room";
+    TopicRateOfAddress, 429, 1013, QUOTA, Full, "limits.topics_per_address_per_s is reached";
+    LogOfAddress, 429, 1013, QUOTA, Full, "limits.log_bytes_per_address_max is reached";
+    DiskFull, 503, 1013, QUOTA, Full, "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full";
+    KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or when keys have run out";
+    FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
+    FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";
+    Broken, 503, 0, SPECIFIC, Broken, "the server contradicts itself";
+}
+
+impl Reason {
+    /// What the protocols say and count.
+    pub fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// The reason code of MQTT 5, where the answer must have one.
+    pub fn mqtt(self) -> ReasonCode {
+        self.row().mqtt.unwrap_or(ReasonCode::UNSPECIFIED_ERROR)
+    }
+
+    /// What the client reads, in one line.
+    pub fn text(self) -> &'static str {
+        self.row().text
+    }
+}
