@@ -30,6 +30,11 @@ impl Record {
 
     /// Bytes of a connection in the server and in the kernel, where the connections were idle.
     pub fn bytes(&self) -> Option<[f64; 2]> {
+        let sockets = |moment: &str| self.number(&format!("/{moment}/kernel/slabs/TCP"));
+        if sockets("empty").unwrap_or(0.0) > sockets("open").unwrap_or(f64::MAX) / 100.0 {
+            // It began while the kernel still had sockets of the run before, which it used again.
+            return None;
+        }
         let cost = "/per_connection_open";
         let process = self.number(&format!("{cost}/server_pss_bytes"))?;
         let one_end = |kind: &str| {

@@ -17,7 +17,7 @@ pub use audience::Audience;
 pub use certificate::Certificate;
 pub use directory::Directory;
 pub use kind::Kind;
-pub use moment::{Moment, bottleneck, pause, per_connection, watch};
+pub use moment::{Moment, bottleneck, pause, per_connection, wait_for_freed_sockets, watch};
 pub use nats::Nats;
 pub use peers::{program, versions};
 pub use server::{Server, Setting, within};

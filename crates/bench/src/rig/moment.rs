@@ -7,10 +7,15 @@ use serde_json::{Value, json};
 
 use super::server::Server;
 use crate::measure::sample::{Kernel, Process};
-use crate::sys;
+use crate::{report, sys};
 
 /// Seconds between two samples, as the 2013 bandwidth was read.
 const SAMPLE_S: f64 = 10.0;
+
+/// How often the kernel is asked whether it still frees sockets, after so many seconds each, and how many bytes of them tell so.
+const FREED_TRIES: u32 = 12;
+const FREED_S: f64 = 5.0;
+const FREED_BYTES: u64 = 1 << 20;
 
 /// The cost of each connection between two moments.
 pub fn per_connection(connections: u32, before: &Moment, after: &Moment) -> Value {
@@ -91,6 +96,25 @@ pub fn watch(server: &mut Server, seconds: f64) -> Result<Vec<Value>> {
 /// Sleeps.
 pub fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
+}
+
+/// Waits until the kernel has freed the sockets of runs before, a minute at most: what it frees later would count for this run.
+pub fn wait_for_freed_sockets() -> Result<()> {
+    let sockets = || -> Result<u64> {
+        let kernel = Kernel::read()?;
+        Ok(kernel.slabs.get("TCP").copied().unwrap_or(0))
+    };
+    let mut before = sockets()?;
+    for _ in 0..FREED_TRIES {
+        pause(FREED_S);
+        let now = sockets()?;
+        if now + FREED_BYTES >= before {
+            return Ok(());
+        }
+        report::say("the kernel still frees sockets of an earlier run");
+        before = now;
+    }
+    Ok(())
 }
 
 /// Which side of a window was busy all the time.

@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::rig::{Moment, RunArgs, number, pause};
+use crate::rig::{Moment, RunArgs, number, pause, wait_for_freed_sockets};
 use crate::subscribe::Protocol;
 use crate::swarm::{self, Outcome, Session, SwarmArgs};
 use crate::{report, sys};
@@ -47,6 +47,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         connect_rate: args.connect_rate,
         ..SwarmArgs::new(connections, protocol)
     };
+    wait_for_freed_sockets()?;
     let mut session = Session::begin(&swarm)?;
     let empty = moment(&mut session)?;
     let opening_s = session.open()?;

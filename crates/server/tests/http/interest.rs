@@ -372,7 +372,7 @@ fn who_reads_too_slowly_is_told_so_and_may_come_again() {
     let server = Server::with(
         "[interest]\ndebounce_s = 0\n\
          [limits]\noutbox_bytes = 100000\ntopic_bytes = 1000\nhead_bytes = 65536\ntopics_per_connection = 60\n\
-         [timeouts]\ndrain_s = 600\n",
+         [timeouts]\ndrain_s = 600\nbody_s = 600\n",
     );
     let mut slow = Ws::open(&server, "/interest", &[]);
     let mut stalled = Follower::open(&server, "/interest");
