@@ -44,6 +44,8 @@ pub enum Scenario {
     /// The start after a kill, with gigabytes of messages and with a million latest values, beside a sequential read
     Recovery,
     /// Durable publishes at half the possible rate, a kill every minute: disk, memory and the start must not grow
+    DurableSoak,
+    /// Hours of a million subscribers that come and go, with heartbeats and settings that change: memory must not grow
     Soak,
     /// Settings that are read again under load, beside windows without
     Reload,
@@ -101,6 +103,9 @@ pub struct RunArgs {
     /// How long to measure, such as 60s or 10m [default: the scenario's]
     #[arg(long, visible_alias = "seconds", value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
+    /// Hours to measure, for soak [default: 6]
+    #[arg(long, conflicts_with = "duration")]
+    pub hours: Option<f64>,
     /// What the faults of chaos and cluster and the moments of crash are drawn from
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

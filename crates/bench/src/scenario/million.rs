@@ -32,21 +32,8 @@ const CROWD: u32 = 100_000;
 
 /// Opens, serves and compares.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    let connections = args.connections.unwrap_or(1_000_000);
-    let protocol = match args.wanted() {
-        Protocol::Ws => swarm::Protocol::Ws,
-        Protocol::Sse => swarm::Protocol::Sse,
-        other => bail!("a swarm does not speak {}", other.name()),
-    };
-    let swarm = SwarmArgs {
-        server_binary: args.server_binary.clone(),
-        shards: args.shards,
-        heartbeat: args.heartbeat,
-        keep: args.keep.unwrap_or(0),
-        size: args.size.unwrap_or(512),
-        connect_rate: args.connect_rate,
-        ..SwarmArgs::new(connections, protocol)
-    };
+    let swarm = swarm_of(args)?;
+    let (connections, protocol) = (swarm.connections, swarm.protocol);
     wait_for_freed_sockets()?;
     let mut session = Session::begin(&swarm)?;
     let empty = moment(&mut session)?;
@@ -104,7 +91,36 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(result)
 }
 
-fn moment(session: &mut Session) -> Result<Moment> {
+/// The swarm that was asked for: a million WebSockets unless told otherwise.
+pub fn swarm_of(args: &RunArgs) -> Result<SwarmArgs> {
+    let protocol = match args.wanted() {
+        Protocol::Ws => swarm::Protocol::Ws,
+        Protocol::Sse => swarm::Protocol::Sse,
+        other => bail!("a swarm does not speak {}", other.name()),
+    };
+    Ok(SwarmArgs {
+        server_binary: args.server_binary.clone(),
+        shards: args.shards,
+        heartbeat: args.heartbeat,
+        keep: args.keep.unwrap_or(0),
+        size: args.size.unwrap_or(512),
+        connect_rate: args.connect_rate,
+        ..SwarmArgs::new(args.connections.unwrap_or(1_000_000), protocol)
+    })
+}
+
+/// Clients a second that come and go among so many.
+pub fn churn_of(connections: u32) -> u32 {
+    share(connections, CHURN)
+}
+
+/// As many of `connections` as `of` a million, and no more than that.
+fn share(connections: u32, of: u32) -> u32 {
+    of.min((u64::from(connections) * u64::from(of) / 1_000_000) as u32)
+}
+
+/// A sample of the server.
+pub fn moment(session: &mut Session) -> Result<Moment> {
     session.moment()?.context("the server was started here")
 }
 
@@ -139,16 +155,15 @@ fn highest(session: &mut Session, first: f64, try_s: f64) -> Result<(f64, Vec<Va
 /// Serves for the duration, and returns what each window had.
 fn windows(session: &mut Session, connections: u32, duration_s: f64) -> Result<Value> {
     let mut all = json!({});
-    let share = |of: u32| of.min((u64::from(connections) * u64::from(of) / 1_000_000) as u32);
     for (name, part) in WINDOWS {
         let before = moment(session)?;
         session.swarm.drop_per_s(if name == "churn" {
-            share(CHURN).into()
+            churn_of(connections).into()
         } else {
             0.0
         });
         if name == "tsunami" {
-            session.swarm.reset(share(CROWD));
+            session.swarm.reset(share(connections, CROWD));
         }
         let counts = session.window(duration_s * part)?;
         let after = moment(session)?;

@@ -10,6 +10,7 @@ mod comet;
 mod crash;
 mod drain;
 mod durable;
+mod durable_soak;
 mod fill;
 mod filters;
 mod hold;
@@ -55,6 +56,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Drain => drain::run(args)?,
         Scenario::Durable => durable::run(args)?,
         Scenario::Recovery => recovery::run(args)?,
+        Scenario::DurableSoak => durable_soak::run(args)?,
         Scenario::Soak => soak::run(args)?,
         Scenario::Reload => reload::run(args)?,
         Scenario::Stalled => stalled::run(args)?,

@@ -15,7 +15,7 @@ use super::packet::SEGMENT_BYTES;
 use super::plan::{Plan, Shared};
 use super::row::Places;
 use super::wire::Wire;
-use super::worker::Worker;
+use super::worker::{Pace, Worker};
 
 /// Clients that a device has addresses for: a /16 less its first 256 addresses, with 60,000 ports each, is more.
 const CLIENTS_MAX: u32 = 16 << 20;
@@ -30,6 +30,7 @@ impl Swarm {
     /// Makes the clients on the devices of this ground; they do not connect yet.
     pub fn start(ground: &mut Ground, mut plan: Plan) -> Result<Swarm> {
         let connections = plan.topics.count();
+        let pace = Pace::of(ground.queue_packets());
         let devices = ground.devices();
         let each = connections.div_ceil(devices.len() as u32);
         ensure!(
@@ -53,7 +54,7 @@ impl Swarm {
                 count: each.min(connections.saturating_sub(first)),
             };
             let wire = Wire::new(tun, plan.weather, first.into());
-            let worker = Worker::new(plan.clone(), shared.clone(), first, places, wire);
+            let worker = Worker::new(plan.clone(), shared.clone(), first, places, wire, pace);
             let thread = std::thread::Builder::new().name(format!("swarm-{device}"));
             workers.push((shared, thread.spawn(|| worker.run())?));
         }

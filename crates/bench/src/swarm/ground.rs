@@ -24,6 +24,7 @@ const CROWD: u32 = 250_000;
 /// A namespace and its devices.
 pub struct Ground {
     devices: Vec<Tun>,
+    queue_packets: u32,
 }
 
 impl Ground {
@@ -62,13 +63,38 @@ impl Ground {
             Ok(tun)
         };
         let devices = (0..devices).map(make).collect::<Result<_>>()?;
-        Ok(Ground { devices })
+        Ok(Ground {
+            devices,
+            queue_packets,
+        })
+    }
+
+    /// Packets that may wait at each device.
+    pub fn queue_packets(&self) -> u32 {
+        self.queue_packets
     }
 
     /// Gives away the devices.
     pub fn devices(&mut self) -> Vec<Tun> {
         std::mem::take(&mut self.devices)
     }
+}
+
+/// Packets that the kernel dropped, since they found the queue of a device of this namespace full.
+pub fn without_room() -> Result<u64> {
+    /// The number of sent packets that were dropped, among the values of an interface.
+    const DROPPED: usize = 11;
+    let text = fs::read_to_string("/proc/thread-self/net/dev")?;
+    let devices = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("tun")?.split_once(':'));
+    let dropped = devices.map(|(_, values)| -> Result<u64> {
+        let value = values.split_whitespace().nth(DROPPED);
+        Ok(value
+            .context("/proc/net/dev does not count dropped packets")?
+            .parse()?)
+    });
+    dropped.sum()
 }
 
 /// Segments that the kernel has sent again in this namespace.

@@ -20,8 +20,9 @@ use crate::sys;
 
 /// Packets of a turn.
 const PACKETS: usize = 256;
-/// Clients of a turn that connect or drop.
+/// Clients of a turn that connect or drop, and of a turn that leaves packets at the device: so the queue there empties, whatever a step costs.
 const STEPS: u32 = 256;
+const FEW_STEPS: u32 = 8;
 /// Connections of a worker that may be under way at once: well below the 4,096 that a listener lets wait.
 const UNDER_WAY_MAX: u32 = 1_024;
 /// Attempts of one client that may fail, one after another.
@@ -36,6 +37,24 @@ const LOOK_NS: u64 = 5_000_000;
 /// Time between two reports of the counters.
 const REPORT_NS: u64 = 50_000_000;
 
+/// How fast clients connect and drop: the answers to those that are under way have room in the device's queue.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    steps: u32,
+    under_way: u32,
+}
+
+impl Pace {
+    /// The pace for a queue of so many packets; half of it is for messages.
+    pub fn of(queue_packets: u32) -> Pace {
+        let room = (queue_packets / 2).max(1);
+        Pace {
+            steps: room.min(STEPS),
+            under_way: room.min(UNDER_WAY_MAX),
+        }
+    }
+}
+
 /// The clients of one device.
 pub struct Worker {
     plan: Arc<Plan>,
@@ -46,6 +65,7 @@ pub struct Worker {
     rows: Vec<Row>,
     sides: Sides,
     wire: Wire,
+    pace: Pace,
     alarms: Alarms,
     counts: Counts,
     random: Random,
@@ -75,6 +95,7 @@ impl Worker {
         first: u32,
         places: Places,
         wire: Wire,
+        pace: Pace,
     ) -> Worker {
         const STEPS: u64 = 1 << 32;
         let slow = (plan.slow_share * STEPS as f64) as u64;
@@ -93,6 +114,7 @@ impl Worker {
             places,
             sides: Sides::default(),
             wire,
+            pace,
             counts: Counts::default(),
             random: Random::new(u64::from(first)),
             owing: Vec::new(),
@@ -119,8 +141,13 @@ impl Worker {
             let packets = self.read(&mut packet, now_ns);
             self.acknowledge(now_ns);
             self.ring(now_ns);
-            let connects = self.connects(now_ns);
-            let drops = self.drops(now_ns);
+            let steps = if packets {
+                self.pace.steps.min(FEW_STEPS)
+            } else {
+                self.pace.steps
+            };
+            let connects = self.connects(steps, now_ns);
+            let drops = self.drops(steps, now_ns);
             let is_over = self.shared.stop.load(Relaxed);
             if now_ns - reported_ns >= REPORT_NS || is_over {
                 reported_ns = now_ns;
@@ -256,8 +283,8 @@ impl Worker {
         self.emit(index, flag::SYN, number, &[], now_ns);
     }
 
-    /// Lets clients connect, as many as may be under way and the rate allows; whether there are more.
-    fn connects(&mut self, now_ns: u64) -> bool {
+    /// Lets so many clients connect at most, as many as may be under way and the rate allows; whether there are more.
+    fn connects(&mut self, steps: u32, now_ns: u64) -> bool {
         if !self.shared.may_open.load(Relaxed) {
             return false;
         }
@@ -265,9 +292,9 @@ impl Worker {
         let due = self.plan.connect_rate.map_or(u64::MAX, |per_s| {
             ((now_ns - begun_ns) as f64 * per_s / 1e9) as u64 + 1
         });
-        let most = due.saturating_sub(connected).min(STEPS.into());
+        let most = due.saturating_sub(connected).min(steps.into());
         let mut count = 0;
-        while count < most && self.under_way < UNDER_WAY_MAX {
+        while count < most && self.under_way < self.pace.under_way {
             let index = match self.ready.pop_front() {
                 Some(index) => index,
                 None if self.cursor < self.places.count => {
@@ -280,18 +307,18 @@ impl Worker {
             count += 1;
         }
         self.opening = Some((begun_ns, connected + count));
-        count == u64::from(STEPS)
+        count == u64::from(steps)
     }
 
-    /// Drops the clients that the drop rate and the tsunami ask for; whether there are more.
-    fn drops(&mut self, now_ns: u64) -> bool {
+    /// Drops so many at most of the clients that the drop rate and the tsunami ask for; whether there are more.
+    fn drops(&mut self, steps: u32, now_ns: u64) -> bool {
         let elapsed_s = (now_ns - self.counted_ns) as f64 / 1e9;
         let rate = f64::from_bits(self.shared.drop_per_s.load(Relaxed));
         if self.counted_ns > 0 {
             self.to_drop += rate * elapsed_s;
         }
         self.counted_ns = now_ns;
-        let drops = (self.to_drop as u32).min(STEPS);
+        let drops = (self.to_drop as u32).min(steps);
         self.to_drop -= f64::from(drops);
         for _ in 0..drops {
             let index = self.random.below(self.places.count);
@@ -300,7 +327,7 @@ impl Worker {
             }
         }
         self.to_reset += self.shared.to_reset.swap(0, Relaxed);
-        let resets = self.to_reset.min(STEPS);
+        let resets = self.to_reset.min(steps);
         self.to_reset -= resets;
         for index in self.to_reset..self.to_reset + resets {
             if index < self.places.count && self.rows[index as usize].state == State::Open {

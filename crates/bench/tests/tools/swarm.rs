@@ -15,6 +15,7 @@ use crore_wire::websocket::handshake::accept_key;
 use serde_json::Value;
 
 #[derive(Parser)]
+#[command(args_override_self = true)]
 struct Swarm {
     #[command(flatten)]
     args: SwarmArgs,
@@ -182,10 +183,10 @@ impl Small {
     }
 }
 
-/// Twenty clients get some twenty messages each from the small server; `None` where no ground can be made.
+/// Clients, twenty unless told otherwise, get some 400 messages from the small server; `None` where no ground can be made.
 #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
 fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
-    let line = format!("x --quiet --connections 20 --size 40 {flags}");
+    let line = format!("x --quiet --connections 20 --size 40 --rate 400 {flags}");
     let args = Swarm::parse_from(line.split_whitespace()).args;
     let mut ground = match Ground::with_queue(1, args.connections, queue_packets) {
         Ok(ground) => ground,
@@ -197,8 +198,9 @@ fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
     Small::start(fault);
     let mut session = Session::on(&args, &mut ground, None).unwrap();
     session.open().unwrap();
-    session.publish(400.0).unwrap();
+    session.publish(args.rate()).unwrap();
     session.swarm.drop_per_s(args.drop_rate);
+    session.swarm.reset(args.tsunami);
     session.window(1.0).unwrap();
     Some(session.finish().unwrap())
 }
@@ -273,9 +275,20 @@ fn a_publish_that_is_refused_is_reported() {
 }
 
 #[test]
+fn crowd_that_is_cut_off_comes_back_at_the_pace_of_its_device() {
+    // The kernel answers all SYNs that it is given at once.
+    let flags = "--connections 400 --rate 1 --tsunami 400";
+    let Some(outcome) = run(Fault::None, 16, flags) else {
+        return;
+    };
+    assert_eq!(outcome.counts.tally.life.opened, 800);
+    assert!(outcome.faults.is_empty(), "{:?}", outcome.faults);
+}
+
+#[test]
 fn segments_that_the_tool_has_no_room_for_fail_the_run() {
-    // The server answers all SYNs at once, and the device has room for a few.
-    let Some(outcome) = run(Fault::None, 4, "") else {
+    // Each message has a packet of its own, and the server sends a batch of them at once.
+    let Some(outcome) = run(Fault::None, 1, "--rate 4000") else {
         return;
     };
     let name = "segments that the tool had no room for";

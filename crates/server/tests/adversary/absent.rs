@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crore_wire::mqtt::{Connect, PropertyBuf, Qos, Version, Will, encode};
 
+use crate::http::ask;
 use crate::mqtt::{encoded, subscribe_to};
 use crate::random::Random;
 use crate::script::{Door, Script, Step};
@@ -64,20 +65,25 @@ pub fn wills(random: &mut Random) -> Script {
     (1..CROWDS).fold(crowd(None), |next, _| crowd(Some(Arc::new(next))))
 }
 
-/// Sessions with the subscriptions of this name, left at once: one, or those of a crowd.
-fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
-    let seed = random.below(usize::MAX / 2);
-    let names: Vec<String> = (0..SUBSCRIPTIONS).map(|part| name(seed, part)).collect();
+/// The steps of a session with these subscriptions, which is left at once.
+fn leave(names: &[String]) -> Vec<Step> {
     let mut steps = vec![connect(0)];
     for (n, few) in names.chunks(20).enumerate() {
         let few: Vec<&str> = few.iter().map(|name| &name[..]).collect();
         steps.push(Step::Send(subscribe_to(Version::V5, n + 1, &few, 1)));
     }
     steps.extend([Step::Await(4, 2_000), Step::Reset]);
+    steps
+}
+
+/// Sessions with the subscriptions of this name, left at once: one, or those of a crowd.
+fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
+    let seed = random.below(usize::MAX / 2);
+    let names: Vec<String> = (0..SUBSCRIPTIONS).map(|part| name(seed, part)).collect();
     Script {
         sockets: random.one(&[1, 1, CROWD]),
         linger_ms: 0,
-        ..Script::new("", Door::Mqtt(Version::V5), steps)
+        ..Script::new("", Door::Mqtt(Version::V5), leave(&names))
     }
 }
 
@@ -94,8 +100,11 @@ pub fn filters(random: &mut Random) -> Script {
     })
 }
 
-/// Sessions in groups of long names, some of one filter.
+/// Sessions in groups of long names, some of one filter; or in groups of one filter, which all are to be told of messages.
 pub fn groups(random: &mut Random) -> Script {
+    if random.rarely(2) {
+        return groups_of_one_filter(random);
+    }
     // The longest name has not quite the 255 bytes that the server takes.
     let size = random.one(&[10, 230]);
     left(random, |seed, part| {
@@ -104,5 +113,24 @@ pub fn groups(random: &mut Random) -> Script {
             "$share/{seed:x}.{part:x}{}/evil/{filter:x}/+",
             "s".repeat(size)
         )
+    })
+}
+
+/// One session after the other, each in groups that nobody else is in, then some messages that are due to each of the groups. All scripts
+/// have the same filter.
+fn groups_of_one_filter(random: &mut Random) -> Script {
+    let seed = random.below(usize::MAX / 2);
+    let publish = ask("POST", "/pub/evil/groups/1", &[], b"x");
+    let count = random.one(&[1, 10, 50]);
+    let publishes = vec![Step::Send(publish.times(count)), Step::Await(count, 5_000)];
+    let sessions = random.between(20, 80);
+    (0..sessions).fold(Script::new("", Door::Http, publishes), |next, session| {
+        let name = |part| format!("$share/{seed:x}.{session:x}.{part:x}/evil/groups/+");
+        let names: Vec<String> = (0..SUBSCRIPTIONS).map(name).collect();
+        Script {
+            linger_ms: 0,
+            then: Some(Arc::new(next)),
+            ..Script::new("", Door::Mqtt(Version::V5), leave(&names))
+        }
     })
 }

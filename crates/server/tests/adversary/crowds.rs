@@ -6,10 +6,10 @@ use crate::http::{LARGE, ask, request, topic};
 use crate::random::Random;
 use crate::script::{Ask, Door, Script, Send, Step};
 use crate::websocket::upgrade;
-use crate::world::MEMORY_BYTES;
+use crate::world::Room;
 
 /// Bytes that one crowd of half requests aims to fill.
-const SHARE_BYTES: usize = MEMORY_BYTES as usize / 4;
+const SHARE_BYTES: usize = Room::Small.memory_bytes() as usize / 4;
 
 /// Many readers of one kept large message, none of whom reads.
 pub fn deaf(random: &mut Random) -> Script {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::honest;
 use crate::ping::Ping;
 use crate::tally::Tally;
-use crate::world::{LOG_BYTES, MEMORY_BYTES};
+use crate::world::{LOG_BYTES, Room};
 
 /// How long the admin port may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -139,8 +139,8 @@ impl Process {
 }
 
 /// The memory that it may take while attackers are there: the sum of what its settings allow.
-pub fn bound_bytes() -> u64 {
-    LOG_BYTES + MEMORY_BYTES + REST_BYTES
+pub fn bound_bytes(room: Room) -> u64 {
+    LOG_BYTES + room.memory_bytes() + REST_BYTES
 }
 
 /// The memory that it may take by its own figures.

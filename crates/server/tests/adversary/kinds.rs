@@ -77,14 +77,7 @@ impl Kinds {
             _ => self.weighted(&mut random),
         };
         let mut script = generator(&mut random);
-        script.kind = name;
-        script.host = random.between(2, 5) as u8;
-        if let Some(then) = &mut script.then
-            && let Some(then) = Arc::get_mut(then)
-        {
-            then.kind = name;
-            then.host = script.host;
-        }
+        call(&mut script, name, random.between(2, 5) as u8);
         if script.tls.is_none() && random.rarely(6) {
             script.tls = Some(TlsStart {
                 hello_piece: random.one(&[0, 0, 0, 1, 50]),
@@ -113,5 +106,15 @@ impl Kinds {
             at -= kind.1;
         }
         self.0[0]
+    }
+}
+
+/// Gives a script, and those that belong to it, this name and address.
+fn call(script: &mut Script, kind: &'static str, host: u8) {
+    (script.kind, script.host) = (kind, host);
+    for other in [&mut script.beside, &mut script.then].into_iter().flatten() {
+        if let Some(other) = Arc::get_mut(other) {
+            call(other, kind, host);
+        }
     }
 }

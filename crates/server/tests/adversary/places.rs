@@ -1,6 +1,7 @@
 //! Attackers that take a place which all clients share: topics, followers, and the time of deliveries.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use crore_wire::websocket::frame::Opcode;
 
@@ -43,8 +44,48 @@ pub fn followers(random: &mut Random) -> Script {
     }
 }
 
-/// WebSockets that read nothing, each of which publishes large messages to all of them.
+/// WebSockets that read nothing, and large messages to all of them: from one that publishes beside them, or from each.
 pub fn deaf_publishers(random: &mut Random) -> Script {
+    match random.below(2) {
+        0 => deaf_beside_one(random),
+        _ => deaf_to_each_other(random),
+    }
+}
+
+/// Three messages: as much as the kernel keeps for a socket that is not read.
+fn deaf_beside_one(random: &mut Random) -> Script {
+    let topic = format!("evil/deaf/{}", random.below(40));
+    let wait_ms = random.between(500, 2_000) as u64;
+    let large = ask(
+        "POST",
+        &format!("/pub/{topic}"),
+        &[],
+        &vec![b'x'; 1_000_000],
+    );
+    let publisher = Script::new(
+        "",
+        Door::Http,
+        vec![
+            Step::Wait(wait_ms),
+            Step::Send(large.times(3)),
+            Step::Await(3, 5_000),
+        ],
+    );
+    let steps = vec![
+        Step::Send(upgrade(&format!("/sub/{topic}?since=live"), &[])),
+        Step::Await(1, 2_000),
+        Step::Deaf(true),
+        Step::Wait(wait_ms + 1_500),
+    ];
+    Script {
+        sockets: random.one(&[200, 400]),
+        linger_ms: 0,
+        beside: Some(Arc::new(publisher)),
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+fn deaf_to_each_other(random: &mut Random) -> Script {
     let target = format!("/pubsub/evil/{}?since=live", random.below(40));
     let size = random.one(&[300_000, 900_000]);
     let message = frame(Opcode::Text, &vec![b'x'; size]);

@@ -114,6 +114,9 @@ impl Player {
                 && let Some((name, script)) = waiting.pop_front()
             {
                 self.begin(name, &script, &mut playing, stage);
+                if let Some(beside) = &script.beside {
+                    waiting.push_front((name, Arc::clone(beside)));
+                }
             }
             turn_all(&mut playing, &mut waiting, &mut buffer, tally);
             stage.log.lock().expect("the stage").open = playing.len();

@@ -12,7 +12,7 @@ use crate::ping::Ping;
 use crate::player::{Player, Source, Stage};
 use crate::seeds::Kept;
 use crate::tally::Tally;
-use crate::world::World;
+use crate::world::{Room, World};
 
 /// How often the server is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -23,10 +23,15 @@ const ALONE: Duration = Duration::from_secs(2);
 /// How long it may take until the server holds nothing of clients that left, and has given back their memory.
 const SETTLE: Duration = Duration::from_secs(20);
 
+/// So many of the longest waits are told.
+const LONGEST: usize = 3;
+
 /// The round to play.
 #[derive(Clone, Copy)]
 pub struct Round<'a> {
     pub seed: u64,
+    /// The server's limits.
+    pub room: Room,
     /// How long attackers come, at most.
     pub time: Duration,
     /// The kept seeds, whose scripts are played first.
@@ -49,6 +54,8 @@ pub struct Seen {
     pub waits: Vec<Duration>,
     /// The same with that time.
     pub waits_in_all: Vec<Duration>,
+    /// The longest of those that were noted, without that time, and what was waited for.
+    pub longest: Vec<(Duration, String)>,
     pub memory: Memory,
 }
 
@@ -58,6 +65,11 @@ impl Seen {
         percentile(&self.waits, percent)
     }
 
+    fn keep_longest(&mut self) {
+        self.longest.sort_unstable_by(|a, b| b.cmp(a));
+        self.longest.truncate(LONGEST);
+    }
+
     /// Another round's.
     pub fn add(&mut self, other: Seen) {
         self.connections += other.connections;
@@ -65,6 +77,8 @@ impl Seen {
         self.waits.sort_unstable();
         self.waits_in_all.extend(other.waits_in_all);
         self.waits_in_all.sort_unstable();
+        self.longest.extend(other.longest);
+        self.keep_longest();
         self.memory.add(other.memory);
     }
 }
@@ -81,11 +95,12 @@ impl Round<'_> {
     /// # Panics
     /// With a report of what was wrong; the server's log follows it.
     pub fn play(&self) -> Seen {
-        let world = World::start();
+        let world = World::start(self.room);
         let (tally, stage, ping) = (Tally::new(), Stage::default(), Ping::start());
         eprintln!(
-            "adversary: seed {}, server {}, {}",
+            "adversary: seed {}, {:?} limits, server {}, {}",
             self.seed,
+            self.room,
             world.server.pid(),
             match &world.group {
                 Some(_) => "in a control group",
@@ -131,12 +146,17 @@ impl Round<'_> {
         let mut waits_in_all: Vec<Duration> = all.into_iter().map(|(_, took)| took).collect();
         waits.sort_unstable();
         waits_in_all.sort_unstable();
-        Seen {
+        let late = tally.late().into_iter();
+        let longest = late.map(|it| (own(&(it.from, it.took)), it.what)).collect();
+        let mut seen = Seen {
             connections,
             waits,
             waits_in_all,
+            longest,
             memory,
-        }
+        };
+        seen.keep_longest();
+        seen
     }
 
     fn sources(&self) -> Vec<Source> {
@@ -204,8 +224,9 @@ impl Round<'_> {
             return Err(vec![format!("the server ended: {how}")]);
         }
         let grown = world.process.peak_bytes();
-        if grown > bound_bytes() {
-            let (is, may) = (mib(grown), mib(bound_bytes()));
+        let bound = bound_bytes(self.room);
+        if grown > bound {
+            let (is, may) = (mib(grown), mib(bound));
             let what =
                 format!("the server took {is} MiB more than an empty one, not at most {may}");
             return Err(vec![what]);
@@ -262,7 +283,7 @@ impl Round<'_> {
             tally.taken.load(Ordering::Relaxed),
             tally.worst_ms.load(Ordering::Relaxed),
             mib(world.process.peak_bytes()),
-            mib(bound_bytes()),
+            mib(bound_bytes(self.room)),
         );
     }
 

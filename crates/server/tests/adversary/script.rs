@@ -23,6 +23,8 @@ pub struct Script {
     pub steps: Vec<Step>,
     /// Reads what still comes for so long, unless it is deaf, and then closes.
     pub linger_ms: u64,
+    /// The script that begins with it.
+    pub beside: Option<Arc<Script>>,
     /// The script that begins when this is over.
     pub then: Option<Arc<Script>>,
 }
@@ -126,6 +128,7 @@ impl Script {
             door,
             steps,
             linger_ms: 500,
+            beside: None,
             then: None,
         }
     }
@@ -148,6 +151,9 @@ impl fmt::Display for Script {
             write!(f, "\n    {step}")?;
         }
         write!(f, "\n    reads for {} ms, closes", self.linger_ms)?;
+        if let Some(beside) = &self.beside {
+            write!(f, "\n  beside it {beside}")?;
+        }
         match &self.then {
             Some(then) => write!(f, "\n  then {then}"),
             None => Ok(()),

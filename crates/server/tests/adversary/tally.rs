@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Faults that are kept; further ones say nothing new.
 const FAULTS_MAX: usize = 20;
 /// Whatever took longer is looked at again when it is known what the machine did meanwhile.
-const NOTED: Duration = Duration::from_millis(250);
+const NOTED: Duration = Duration::from_millis(50);
 
 /// Something that took long.
 #[derive(Clone)]

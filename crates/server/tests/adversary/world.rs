@@ -1,4 +1,5 @@
-//! The server under attack: small limits, so that a small attack reaches them, and a control group around it.
+//! The server under attack, and a control group around it. Half of the servers have small limits, so that a small attack reaches them;
+//! the others have wide ones, so that many can make it work at once.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,32 +17,88 @@ use crate::judge::{Process, bound_bytes};
 use crate::support::Server;
 use crate::tool::Certificates;
 
-/// Memory of all logs, and of all else that clients make the server hold, in bytes: as the settings say.
+/// How much the server has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Small,
+    Wide,
+}
+
+/// Memory of all logs, in bytes: as the settings say.
 pub const LOG_BYTES: u64 = 64 << 20;
-pub const MEMORY_BYTES: u64 = 32 << 20;
-/// The group's limit on top of what the process may take: what the kernel holds for its sockets.
-const KERNEL_BYTES: u64 = 192 << 20;
+
+impl Room {
+    /// Memory of all else that clients make the server hold, in bytes: as the settings say.
+    pub const fn memory_bytes(self) -> u64 {
+        match self {
+            Room::Small => 32 << 20,
+            Room::Wide => 512 << 20,
+        }
+    }
+
+    /// The group's limit on top of what the process may take: what the kernel holds for its sockets. In the wide room it may keep
+    /// megabytes for each of hundreds that read nothing.
+    const fn kernel_bytes(self) -> u64 {
+        match self {
+            Room::Small => 192 << 20,
+            Room::Wide => 4 << 30,
+        }
+    }
+
+    /// The settings of the memory, in the words of today, and in those of builds from before it was one sum.
+    fn memory(self) -> [String; 2] {
+        let mib = self.memory_bytes() >> 20;
+        let part = mib / 4;
+        [
+            format!("[limits]\nmemory_bytes = \"{mib} MiB\"\n"),
+            format!(
+                "[limits]\noutbox_bytes_per_shard = \"{part} MiB\"\nreceive_bytes_per_shard = \"{part} MiB\"\n"
+            ),
+        ]
+    }
+
+    /// The other limits that differ.
+    const fn limits(self) -> &'static str {
+        match self {
+            Room::Small => SMALL,
+            Room::Wide => WIDE,
+        }
+    }
+
+    /// How long a session outlives its connection: in the wide room until hundreds have come one after the other.
+    const fn session_expiry_s(self) -> u32 {
+        match self {
+            Room::Small => 6,
+            Room::Wide => 12,
+        }
+    }
+}
+
 /// Until a server that has just begun has all that an empty one has.
 const QUIET: Duration = Duration::from_millis(400);
 
 /// Filters that are granted and that nobody uses.
 const GRANTS: usize = 420;
-/// The same sum in the words of today, and in those of builds from before it was one.
-const MEMORY: &str = "[limits]\nmemory_bytes = \"32 MiB\"";
-const MEMORY_BEFORE: &str =
-    "[limits]\noutbox_bytes_per_shard = \"8 MiB\"\nreceive_bytes_per_shard = \"8 MiB\"";
 
-/// The settings after it.
-const SETTINGS: &str = r##"
-batch_bytes = "2 MiB"
+const SMALL: &str = r#"
 topics_per_shard = 5000
 filters_per_shard = 5000
-connections_max = 3000
 connections_per_address_max = 220
-log_bytes = "64 MiB"
 send_buffer_bytes = "16 KiB"
 outbox_bytes = "512 KiB"
 publish_credit_bytes = "2 MiB"
+"#;
+const WIDE: &str = r#"
+topics_per_shard = 100000
+filters_per_shard = 100000
+connections_per_address_max = 450
+"#;
+
+/// The settings after those, to the words about sessions.
+const SETTINGS: &str = r##"
+batch_bytes = "2 MiB"
+connections_max = 3000
+log_bytes = "64 MiB"
 
 [timeouts]
 head_s = 4
@@ -55,13 +112,6 @@ interval_s = 5
 [interest]
 debounce_s = 1
 followers_max = 64
-
-[mqtt]
-inflight_max = 20
-receive_max = 50
-session_messages = 100
-session_expiry_max_s = 6
-sys_interval_s = 1
 
 [[rule]]
 match = "own/#"
@@ -89,7 +139,13 @@ log_age_s = 20
 position_age_s = 10
 poll_timeout_s = 2
 slow = "skip"
-"##;
+
+[mqtt]
+inflight_max = 20
+receive_max = 50
+session_messages = 100
+sys_interval_s = 1
+session_expiry_max_s = "##;
 
 /// All that clients do is granted to everybody, beside hundreds of topics that nobody uses: what is refused is compared with all of them.
 fn access() -> String {
@@ -114,21 +170,24 @@ pub struct World {
 }
 
 impl World {
-    pub fn start() -> World {
+    pub fn start(room: Room) -> World {
         let certificates = Certificates::new();
-        let memory = match knows(MEMORY, &certificates) {
-            true => MEMORY,
-            false => MEMORY_BEFORE,
+        let [memory, before] = room.memory();
+        let memory = match knows(&memory, &certificates) {
+            true => memory,
+            false => before,
         };
         let settings = format!(
-            "{memory}{SETTINGS}\n{}\n{}",
+            "{memory}{}{SETTINGS}{}\n{}\n{}",
+            room.limits(),
+            room.session_expiry_s(),
             access(),
             certificates.settings("handshakes_max = 1000")
         );
         let server = Server::with_admin(&settings);
         std::thread::sleep(QUIET);
         let process = Process::new(server.pid());
-        let limit = process.empty_bytes() + bound_bytes() + KERNEL_BYTES;
+        let limit = process.empty_bytes() + bound_bytes(room) + room.kernel_bytes();
         let group = Group::around(server.pid(), limit);
         World {
             process,

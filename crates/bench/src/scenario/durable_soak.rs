@@ -1,0 +1,221 @@
+//! `durable-soak`: durable publishes at half the possible rate, to topics that come and go, and a kill every minute. What disk, memory and the start take
+//! is noted each time, and must not grow; the last messages that were answered before a kill must be there behind it.
+
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::crash::{Link, info};
+use super::recovery::{post, size_of_all};
+use crate::report;
+use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
+
+/// Seconds of the whole, unless told otherwise.
+const SECONDS: f64 = 900.0;
+/// Seconds between two kills.
+const LIFE_S: f64 = 60.0;
+/// Seconds in which it is found out which rate is possible.
+const PROBE_S: f64 = 10.0;
+/// Bytes of a message, unless told otherwise.
+const SIZE: usize = 512;
+/// Messages of a batch, and of a topic, which is left then.
+const BATCH: u64 = 64;
+const PER_TOPIC: u64 = 8;
+/// Connections, with a batch in flight each.
+const WRITERS: u64 = 4;
+/// Shards, unless told otherwise.
+const SHARDS: u32 = 2;
+/// How long an answer may take, and a start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Messages go for want of room, or by their age, which is longer than a start; their topics go soon after that.
+const RULES: &str =
+    "[[rule]]\nmatch = \"#\"\nlog_messages = 16\nlog_age_s = 90\nposition_age_s = 5\n";
+
+/// What the publishers have done.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    /// Batches that were begun.
+    begun: u64,
+    /// Those of them that were answered.
+    answered: u64,
+    /// The number of the last one of these.
+    last: Option<u64>,
+    /// Lines of batches that were refused.
+    refused: u64,
+}
+
+/// Runs the scenario.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let directory = Directory::make(format_args!("durable-soak-{}", std::process::id()))?;
+    let state = directory.path().join("state");
+    let settings = format!(
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"64 MiB\"\ntopics_per_address_per_s = 0\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"1 GiB\"\n\n{RULES}",
+        args.accepts(),
+        state.display()
+    );
+    let shards = args.shards.unwrap_or(SHARDS);
+    let setting = Setting::new(Kind::Crore, shards, 0);
+    let mut server = Server::start_with(args, setting, &settings, None)?;
+    let size = args.size.unwrap_or(SIZE);
+    let mut writers = [Done::default(); WRITERS as usize];
+    let possible = live(&mut server, &mut writers, (size, PROBE_S, 0.0), |_| Ok(()))?.0;
+    let pause_s = (WRITERS * BATCH) as f64 / (possible / 2.0);
+    let lives = (args.duration.unwrap_or(SECONDS) / LIFE_S).ceil().max(1.0) as u32;
+    let (mut rows, mut missing) = (Vec::new(), 0);
+    for life in 1..=lives {
+        let measure = |server: &mut Server| {
+            let measured = (server.sample()?.rss_bytes, size_of_all(&state)?);
+            server.kill();
+            Ok(measured)
+        };
+        let (rate, (memory, disk)) =
+            live(&mut server, &mut writers, (size, LIFE_S, pause_s), measure)?;
+        let start_s = start_again(&mut server, shards)?;
+        missing += count_missing(server.addresses[0], &writers)?;
+        report::note(&format!(
+            "life {life} of {lives}: {rate:.0} messages/s, {:.0} MB on disk, {:.0} MB of memory, the next start took {start_s:.2} s",
+            disk as f64 / 1e6,
+            memory as f64 / 1e6,
+        ));
+        rows.push(json!({
+            "rate_per_s": rate, "disk_bytes": disk, "memory_bytes": memory, "start_s": start_s,
+        }));
+    }
+    Ok(outcome(&rows, &writers, possible, missing, size, &state))
+}
+
+/// The result, which it also prints.
+fn outcome(
+    rows: &[Value],
+    writers: &[Done],
+    possible: f64,
+    missing: u64,
+    size: usize,
+    state: &Path,
+) -> Value {
+    let refused: u64 = writers.iter().map(|it| it.refused).sum();
+    let answered: u64 = writers.iter().map(|it| it.answered * BATCH).sum();
+    report::say(&format!(
+        "{} kills: {answered} messages answered, {refused} refused, {missing} topics without their last messages; {possible:.0}/s would be possible",
+        rows.len(),
+    ));
+    for name in ["rate_per_s", "disk_bytes", "memory_bytes", "start_s"] {
+        let third = rows.len().div_ceil(3);
+        let of = |rows: &[Value]| {
+            let sum: f64 = rows.iter().filter_map(|row| row[name].as_f64()).sum();
+            sum / rows.len() as f64
+        };
+        let (first, last) = (of(&rows[..third]), of(&rows[rows.len() - third..]));
+        report::say(&format!(
+            "{name}: {first:.2} in the first third, {last:.2} in the last"
+        ));
+    }
+    json!({
+        "clean": missing == 0 && refused == 0,
+        "lives": rows,
+        "life_s": LIFE_S,
+        "possible_per_s": possible,
+        "answered": answered,
+        "refused": refused,
+        "topics_without_their_last_messages": missing,
+        "disk_bytes_at_the_end": size_of_all(state).unwrap_or(0),
+        "size": size,
+    })
+}
+
+/// Publishes for some seconds, with so long a pause between two batches of a connection; then does `end` while publishing goes on. Returns the
+/// messages answered a second, and what that returned.
+fn live<T>(
+    server: &mut Server,
+    writers: &mut [Done],
+    (size, seconds, pause_s): (usize, f64, f64),
+    end: impl FnOnce(&mut Server) -> Result<T>,
+) -> Result<(f64, T)> {
+    let (address, ends) = (server.addresses[0], AtomicBool::new(false));
+    let count = |writers: &[Done]| writers.iter().map(|it| it.answered).sum::<u64>();
+    let (before, begin) = (count(writers), Instant::now());
+    let pause = Duration::from_secs_f64(pause_s);
+    let ended = std::thread::scope(|scope| {
+        for (writer, done) in (0..).zip(&mut *writers) {
+            let ends = &ends;
+            scope.spawn(move || publish(address, writer, size, pause, done, ends));
+        }
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        let ended = end(server);
+        ends.store(true, Relaxed);
+        ended
+    })?;
+    let batches = count(writers) - before;
+    let rate = (batches * BATCH) as f64 / begin.elapsed().as_secs_f64();
+    Ok((rate, ended))
+}
+
+/// Publishes batch behind batch, each to topics that are new, until it is to end or the server is gone.
+fn publish(
+    address: SocketAddr,
+    writer: u64,
+    size: usize,
+    pause: Duration,
+    done: &mut Done,
+    ends: &AtomicBool,
+) {
+    let Ok(mut link) = Link::open(address, PATIENCE) else {
+        return;
+    };
+    let mut next = Instant::now();
+    let mut body = String::new();
+    while !ends.load(Relaxed) {
+        let number = done.begun;
+        done.begun += 1;
+        body.clear();
+        for message in number * BATCH..(number + 1) * BATCH {
+            let topic = topic(writer, message);
+            let _ = writeln!(
+                body,
+                "{{\"topic\":\"{topic}\",\"data\":\"{message:0size$}\"}}"
+            );
+        }
+        match post(&mut link, address, &body) {
+            Ok(0) => (done.answered, done.last) = (done.answered + 1, Some(number)),
+            Ok(refused) => done.refused += refused,
+            Err(_) => return,
+        }
+        next += pause;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn topic(writer: u64, message: u64) -> String {
+    format!("s/{writer}/{}", message / PER_TOPIC)
+}
+
+/// Starts the server again; returns the seconds until it listens.
+fn start_again(server: &mut Server, shards: u32) -> Result<f64> {
+    let begin = Instant::now();
+    server.spawn_again_with(shards)?;
+    while TcpStream::connect(server.addresses[0]).is_err() {
+        ensure!(!server.has_ended()?, "the server ended");
+        ensure!(begin.elapsed() < PATIENCE, "the start takes too long");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+/// The topics of the last batches that were answered which do not have all of their messages.
+fn count_missing(address: SocketAddr, writers: &[Done]) -> Result<u64> {
+    let mut missing = 0;
+    for (writer, done) in (0..).zip(writers) {
+        let Some(last) = done.last else { continue };
+        for message in (last * BATCH..(last + 1) * BATCH).step_by(PER_TOPIC as usize) {
+            let info = info(address, &topic(writer, message))?;
+            missing += u64::from(info["messages"] != PER_TOPIC);
+        }
+    }
+    Ok(missing)
+}
