@@ -262,10 +262,12 @@ impl Session {
         }
         let away = self.swarm.connections() - self.swarm.live() - self.swarm.given_up();
         let sides = self.swarm.sides();
+        // The devices go with the workers.
+        let without_room = ground::without_room()?;
         let rest = self.swarm.stop()?;
         let mut total = std::mem::take(&mut self.total);
         total.merge(&rest);
-        let (sent_again, without_room) = (ground::sent_again()?, ground::without_room()?);
+        let sent_again = ground::sent_again()?;
         let is_storm = self.is_fair && sent_again as f64 > AGAIN * total.traffic.received as f64;
         let mut faults = total.faults();
         let published_json = published.unwrap_or_default();

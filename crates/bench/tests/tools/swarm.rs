@@ -288,7 +288,7 @@ fn crowd_that_is_cut_off_comes_back_at_the_pace_of_its_device() {
 #[test]
 fn segments_that_the_tool_has_no_room_for_fail_the_run() {
     // Each message has a packet of its own, and the server sends a batch of them at once.
-    let Some(outcome) = run(Fault::None, 1, "--rate 4000") else {
+    let Some(outcome) = run(Fault::None, 1, "--rate 300") else {
         return;
     };
     let name = "segments that the tool had no room for";
@@ -297,6 +297,8 @@ fn segments_that_the_tool_has_no_room_for_fail_the_run() {
         "{:?}",
         outcome.faults
     );
-    // TCP has brought them all the same.
-    assert_eq!(outcome.counts.tally.lost, 0);
+    // TCP brings them all the same, or they count as lost while it still tries.
+    let tally = &outcome.counts.tally;
+    let accepted = outcome.json["published"]["accepted"].as_u64();
+    assert_eq!(accepted, Some(tally.messages + tally.lost));
 }

@@ -2,8 +2,8 @@
 //!
 //! Three mechanisms may hold up new connections, and none of them affects established ones:
 //!
-//! * Past the rate nothing is accepted for some milliseconds; new connections wait in the accept queue. Those that are turned away
-//!   count a quarter, so that a crowd of them holds up the others less.
+//! * Past the rate nobody is let in for some milliseconds; new connections wait in a [`Line`], in fair turns by address, and in the accept
+//!   queue once that is full. Those that are turned away count a quarter, so that a crowd of them holds up the others less.
 //! * A shard that is nearly full gets no new connections while others have more room ([`steering`](super::steering)).
 //!   Connections in its queue are still accepted, and when the last place is taken they are answered and closed
 //!   ([`Reserve`]).
@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::driver::{self, Driver};
 use super::fd_table;
+use super::line::Line;
 use super::listener::{Accepted, Listener, Reserve, Shed, SocketOptions};
 use super::steering::{Group, Level, Member};
 use crate::transport::{Arrival, Link};
@@ -29,6 +30,9 @@ const STUCK_PAUSE_MS: u64 = 100;
 const SHORT_PAUSE_MS: u64 = 10;
 /// How large a burst the rate allows after a quiet time, in milliseconds of the rate. More would be a storm.
 const RATE_BURST_MS: u64 = 50;
+/// Connections that may wait in the line, as far as there is room for them; and how many come from a queue into the line before one is let in.
+const LINE_MAX: usize = 512;
+const LINE_UP: usize = 16;
 /// The part of a shard that is left when it is nearly full; half of it is for connections in its accept queue.
 const QUEUE_PART: u32 = 16;
 
@@ -79,6 +83,9 @@ pub struct Entrance {
     /// Whether the listeners are registered for reading with the driver.
     listens: bool,
     rate: Rate,
+    line: Line,
+    /// The listener whose queue was found empty, until the line is, or the turn ends.
+    empty: Option<usize>,
 }
 
 impl Entrance {
@@ -115,6 +122,8 @@ impl Entrance {
             pause: None,
             listens: true,
             rate: Rate::new(limits.accepts_per_s),
+            line: Line::default(),
+            empty: None,
             limits,
         })
     }
@@ -151,8 +160,8 @@ impl Entrance {
         self.member.level()
     }
 
-    /// Accepts a connection from the listener, or turns one away with the answer that `answer` makes of the bytes received
-    /// so far.
+    /// Lets in the connection that is next, after it has asked the listener for those that wait there; or turns one of them away with the
+    /// answer that `answer` makes of the bytes received so far.
     pub fn accept(
         &mut self,
         listener: usize,
@@ -162,22 +171,45 @@ impl Entrance {
         if self.pause.is_some() {
             return Arrival::Nobody;
         }
+        let last = self.line_up(listener);
         if !self.rate.has(now_ms) {
             self.pause(now_ms + SHORT_PAUSE_MS, false);
             return Arrival::Nobody;
         }
-        match self.listeners[listener].accept() {
-            Accepted::Connection(fd, peer) => {
-                self.rate.take();
-                Arrival::Connection(Link(fd.0), peer.ip())
-            }
-            Accepted::Again => Arrival::Nobody,
+        if let Some((fd, peer)) = self.line.pop() {
+            self.rate.take();
+            return Arrival::Connection(Link(fd.0), peer);
+        }
+        self.empty = None;
+        match last {
+            Accepted::Connection(..) | Accepted::Again => Arrival::Nobody,
             Accepted::Failed(errno) => {
                 self.pause(now_ms + SHORT_PAUSE_MS, false);
                 Arrival::Failed(errno)
             }
             Accepted::Full(errno) => self.shed(listener, errno, now_ms, answer),
         }
+    }
+
+    /// Takes some connections from a listener's queue into the line, and returns why there are no more.
+    fn line_up(&mut self, listener: usize) -> Accepted {
+        let places = LINE_MAX.min((self.room / QUEUE_PART) as usize).max(1);
+        for _ in 0..LINE_UP {
+            if self.empty == Some(listener) || self.line.len() >= places {
+                break;
+            }
+            match self.listeners[listener].accept() {
+                Accepted::Connection(fd, peer) => self.line.push(fd, peer.ip()),
+                Accepted::Again => self.empty = Some(listener),
+                other => return other,
+            }
+        }
+        Accepted::Again
+    }
+
+    /// Whether somebody may be let in, though no listener says so.
+    pub fn is_due(&self) -> bool {
+        self.pause.is_none() && !self.line.is_empty()
     }
 
     fn shed(
@@ -206,6 +238,7 @@ impl Entrance {
     /// # Errors
     /// When the kernel refuses the group's program; everything else is done.
     pub fn settle(&mut self, driver: &mut Driver, connections: u32, now_ms: u64) -> io::Result<()> {
+        self.empty = None;
         let freed = connections < self.connections;
         self.connections = connections;
         if std::mem::take(&mut self.out_of_descriptors) {
@@ -224,8 +257,10 @@ impl Entrance {
                 driver.modify(listener.fd(), driver::listener(n), listens, false)?;
             }
         }
-        self.member
-            .set_level(self.level_with(connections), &self.listeners)
+        self.member.set_level(
+            self.level_with(connections + self.line.len() as u32),
+            &self.listeners,
+        )
     }
 
     /// The connection that was accepted last counts a quarter against the rate.

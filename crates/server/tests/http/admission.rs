@@ -4,7 +4,9 @@
 use crate::support::http::{Conn, Response, once};
 use crate::support::stream::Stream;
 use crate::support::ws::{FIN, TEXT, Ws, handshake, line};
-use crate::support::{Server, until};
+use crate::support::{Server, connect_from, until};
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -434,6 +436,27 @@ fn what_the_messages_of_one_address_take_in_logs_has_a_limit() {
     // Deleting a topic makes room.
     assert_eq!(once(&server, "DELETE", "/pub/kept/1", &[], "").status, 200);
     assert_eq!(post(one, "kept/0").status, 202);
+}
+
+/// Two addresses may share their turns by chance, so a few of them come.
+#[test]
+fn crowd_of_one_address_is_let_in_after_a_newcomer_of_another() {
+    let server = Server::with_shards(1, "[limits]\naccepts_per_s = 10\n");
+    let ask = |host: u8| {
+        let mut stream = connect_from(host, server.address());
+        let request = b"GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(request).expect("it is taken");
+        stream.set_nonblocking(true).expect("a socket option");
+        stream
+    };
+    let waits = |stream: &&TcpStream| stream.peek(&mut [0]).is_err();
+    let crowd: Vec<TcpStream> = (0..100).map(|_| ask(2)).collect();
+    let newcomers = [3, 4, 5, 6].map(ask);
+    until("an answer to a newcomer", || {
+        !newcomers.iter().all(|one| waits(&one))
+    });
+    let left = crowd.iter().filter(waits).count();
+    assert!(left > 0, "the crowd was let in first");
 }
 
 #[test]
