@@ -3,13 +3,18 @@
 //! A server's threads hand their lines to a thread that writes them, and do not wait when nobody reads stderr: past
 //! [`LINES`] that wait, lines are dropped and counted.
 
+use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
+use tracing::{Event, Subscriber};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::{DefaultFields, Format};
-use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
+use tracing_subscriber::fmt::format::{DefaultFields, Format, Writer};
+use tracing_subscriber::fmt::{
+    FmtContext, FormatEvent, FormatFields, MakeWriter, SubscriberBuilder,
+};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Lines that wait for stderr at most.
 const LINES: usize = 4096;
@@ -30,10 +35,27 @@ pub fn to_stderr(filter: &str) {
 
 /// The same for the small tools, whose lines a person reads as they come: neither the time nor the module stands before them.
 pub fn for_a_person(filter: &str) {
-    lines(filter, io::stderr)
-        .without_time()
-        .with_target(false)
-        .init();
+    lines(filter, io::stderr).event_format(Plain).init();
+}
+
+/// A line in the form of this program's errors.
+struct Plain;
+
+impl<S, N> FormatEvent<S, N> for Plain
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        line.write_str("crore: ")?;
+        context.format_fields(line.by_ref(), event)?;
+        writeln!(line)
+    }
 }
 
 /// Logs what `filter` says through a thread of its own. When the guard is dropped, lines that wait are written, if stderr

@@ -89,9 +89,13 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
             Some(last) if page.more && left > 0 => since = last,
             None if left == limit => {
                 // No error: a topic that keeps nothing has this history. A closed stderr is no reason to fail.
+                let behind = match since.as_str() {
+                    "oldest" => String::new(),
+                    since => format!(" from {since} on"),
+                };
                 let _ = writeln!(
                     io::stderr(),
-                    "crore: nothing is kept of {} from {since} on",
+                    "crore: {} keeps no messages{behind}",
                     args.topic
                 );
                 return Ok(());

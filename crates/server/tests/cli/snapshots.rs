@@ -70,6 +70,11 @@ fn a_session_with_a_server_is_as_it_was() {
             "sub", "chat/a", "--since", "oldest", "--count", "1", "--format", "%t;%c;%p",
         ],
         &["sub", "chat/none", "--count", "1", "--timeout", "1s"],
+        // A retained message comes first.
+        &["sub", "chat/b", "--count", "1", "--timeout", "60s"],
+        &["sub", "chat.>", "--timeout", "1s"],
+        &["history", "chat/a"],
+        &["history", "chat/none"],
         &["pub", "chat/+", "x"],
         &["admin", "topics"],
         &["admin", "purge", "chat/a"],
