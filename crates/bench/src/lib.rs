@@ -48,7 +48,7 @@ enum Tool {
     Publish(publish::PublishArgs),
     /// Many clients without kernel sockets, beside a server in a namespace of its own
     Swarm(Box<swarm::SwarmArgs>),
-    /// How long messages take on a server that runs, in a line that goes on
+    /// Measure the latency of a running server, again and again
     Probe(probe::ProbeArgs),
     /// A bare reference server
     Floor(floor::FloorArgs),

@@ -140,7 +140,7 @@ fn with_habit(
 const BENCH_EXAMPLES: &str = "\
 Examples:
   crore bench subscribe --connections 1000          hold connections and check every message
-  crore bench publish --duration 10                 publish to them
+  crore bench publish --duration 10s                publish to them
   crore bench run million --connections 10000       both with a server of their own
   crore bench swarm --connections 1000000           clients without kernel sockets
   crore bench probe http://127.0.0.1:8800/news      how long messages take on a server that runs
@@ -165,14 +165,6 @@ Examples:
 pub enum Command {
     /// Run the server
     Serve(ServeArgs),
-    /// Measure a server: hold connections, publish, run scenarios
-    #[command(after_help = BENCH_EXAMPLES)]
-    Bench(crore_bench::BenchArgs),
-    /// Check whether this host holds so many connections, and say what to change
-    #[command(after_help = doctor::EXAMPLES)]
-    Doctor(doctor::DoctorArgs),
-    /// Make tokens, look into them, and hash passwords
-    Token(TokenArgs),
     /// Publish to a topic
     Pub(PubArgs),
     /// Subscribe to topics and print what is published
@@ -182,12 +174,20 @@ pub enum Command {
     /// Ask a server's admin port: topics, connections, settings, drain
     #[command(after_help = admin::EXAMPLES)]
     Admin(AdminArgs),
-    /// Show how a cluster is: nodes, partitions, the log in NATS
-    #[command(after_help = cluster::EXAMPLES)]
-    Cluster(ClusterArgs),
+    /// Make tokens, look into them, and hash passwords
+    Token(TokenArgs),
+    /// Say how many connections this host holds, and what to change for more
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::DoctorArgs),
     /// Look into the log of durable messages on disk: what it has, and whether it is whole
     #[command(after_help = log::EXAMPLES)]
     Log(LogArgs),
+    /// Show the state of a cluster: nodes, partitions, the log in NATS
+    #[command(after_help = cluster::EXAMPLES)]
+    Cluster(ClusterArgs),
+    /// Measure a server: hold connections, publish, run scenarios
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(crore_bench::BenchArgs),
     /// Print completions for a shell: bash, zsh, fish and others
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
