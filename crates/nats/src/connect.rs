@@ -82,6 +82,14 @@ impl Connected {
         Ok(numbers)
     }
 
+    /// Seconds since 1970 by the clock of NATS. The streams must be there.
+    ///
+    /// # Errors
+    /// When it is not told.
+    pub fn unix_s(&self) -> Result<u64, Error> {
+        self.block_on(async || streams::unix_s(&self.0.context, &self.0.settings).await)
+    }
+
     /// Makes the streams that are missing, and checks the others.
     ///
     /// # Errors
@@ -188,6 +196,9 @@ async fn dial(settings: &Settings, shared: &Arc<Shared>) -> Result<Client, Error
             }
             ConnectErrorKind::Tls => Error::lasting(format!(
                 "no TLS with NATS at {urls}: {why}; check cluster.tls_ca, cluster.tls_certificate and cluster.tls_key"
+            )),
+            _ if why.contains("fatal alert") => Error::lasting(format!(
+                "NATS at {urls} ends our TLS: {why}; check cluster.tls_certificate and cluster.tls_key, which it may ask for"
             )),
             _ if why.contains("certificate") => Error::lasting(format!(
                 "no TLS with NATS at {urls}: {why}; check cluster.tls_ca"

@@ -13,6 +13,23 @@ use crate::error::{Error, chain, refused};
 use crate::numbers::Numbers;
 use crate::settings::Settings;
 
+/// Seconds since 1970 by the clock of the server that leads the first stream.
+pub async fn unix_s(context: &Context, settings: &Settings) -> Result<u64, Error> {
+    #[derive(serde::Deserialize)]
+    struct Told {
+        ts: String,
+    }
+    let name = settings.stream(0);
+    let failed =
+        |why: String| Error::passing(format!("stream {name} does not tell the time: {why}"));
+    let subject = format!("STREAM.INFO.{name}");
+    let asked = context.request(subject, &serde_json::json!({})).await;
+    let told: Told = asked.map_err(|error| failed(chain(&error)))?;
+    let read = async_nats::datetime::parse_rfc3339(&told.ts);
+    let read = read.map_err(|error| failed(error.to_string()))?;
+    u64::try_from(read.unix_timestamp()).map_err(|_| failed(told.ts))
+}
+
 /// The oldest version of nats-server that may be used: before it a purge by sequence was not synced with `sync_interval: always`.
 pub const VERSION_MIN: (u64, u64, u64) = (2, 15, 2);
 /// Bytes that a message of NATS must be able to have: a batch, with its longest record.

@@ -8,6 +8,7 @@ mod jetstream;
 mod node;
 mod rate;
 mod refused;
+mod secured;
 mod servers;
 mod store;
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crore_broker::orders::ClusterState;
 use crore_broker::{Control, Report, mail};
 use crore_nats::Question;
+use crore_net::clock;
 use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -54,6 +55,9 @@ pub struct Word {
     pub lag: u64,
     /// Whether it is ready for clients.
     pub ready: bool,
+    /// Seconds by which its clock is ahead of that of NATS, as it stood at the start of the node.
+    #[serde(default)]
+    pub clock_ahead_s: i32,
 }
 
 /// A question about a topic.
@@ -224,6 +228,7 @@ impl Neighbours {
             topics: 0,
             lag: partitions.map(|it| it.last.saturating_sub(it.read)).sum(),
             ready: !self.0.life.is_cut_off() && !self.0.life.stops(),
+            clock_ahead_s: clock::ahead_s(),
         };
         for shard in &shards {
             word.clients += u64::from(shard.accounts.connections);

@@ -25,6 +25,8 @@ use crate::shard_loop::{Letter, Listener, Member, Told};
 const FORMAT: u32 = 1;
 /// A batch has records for so many bytes, and at most one longer one: `max_payload` of NATS must have room for both.
 const BATCH_BYTES: usize = 640 << 10;
+/// A clock that is further from that of NATS is wrong.
+pub const CLOCK_AHEAD_S: u32 = 60;
 /// How often it is looked how far the log is read, and how often it is told.
 const LOOK: Duration = Duration::from_millis(100);
 const TELL: Duration = Duration::from_secs(2);
@@ -72,10 +74,11 @@ pub fn join(
         partitions: numbers.partitions,
     });
     let streams = connected.streams(numbers)?;
+    follow_clock(&connected)?;
     let store = connected.store(&streams, numbers)?;
     let now = Now {
         s: 1,
-        unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
+        unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
     };
     let (begun, after) = read_checkpoints(&store, &world, now)?;
     let (readers, come): (Vec<_>, Vec<_>) = (0..world.homes).map(|_| mpsc::channel()).unzip();
@@ -132,6 +135,18 @@ fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
         partitions,
         format: FORMAT,
     }
+}
+
+/// Reckons all that is promised for a time by the clock of NATS, as the other nodes do: this machine's clock only dates what this node says.
+fn follow_clock(connected: &Connected) -> anyhow::Result<()> {
+    clock::go_on_from(connected.unix_s()?, clock::unix_s());
+    let ahead_s = clock::ahead_s();
+    if ahead_s.unsigned_abs() > CLOCK_AHEAD_S {
+        tracing::warn!(
+            "the clock of this machine is {ahead_s} s ahead of that of NATS: dates in answers and logs are wrong by that, and tokens expire early or late; set it right, with NTP"
+        );
+    }
+    Ok(())
 }
 
 fn check_message_bytes(connected: &Connected, message_bytes: usize) -> anyhow::Result<()> {

@@ -10,6 +10,7 @@ mod support;
 
 mod bench;
 mod checkpoint;
+mod clock;
 mod counts;
 mod faults;
 mod history;

@@ -1,76 +1,18 @@
 //! The wall clock of a running server is set ahead and back, by the library of `faketime`: only dates follow it.
 
-use std::path::{Path, PathBuf};
-
+use crate::support::clock::Clock;
 use crate::support::http::{Conn, Response, info, once, publish};
 use crate::support::state::State;
-use crate::support::tools::has;
 use crate::support::{Server, until};
 
-/// A clock that a test sets, and the variables that make a server follow it.
-struct Clock {
-    file: PathBuf,
-    library: String,
-}
-
-impl Clock {
-    /// None where the library is missing, or the tests run on a clock that is set already.
-    fn new(name: &str, ahead_s: i64) -> Option<Clock> {
-        if !has("faketime") || std::env::var_os("FAKETIME").is_some() {
-            return None;
-        }
-        let lib = std::fs::read_dir("/usr/lib").expect("a directory");
-        let mut all = lib.map(|entry| {
-            entry
-                .expect("an entry")
-                .path()
-                .join("faketime/libfaketimeMT.so.1")
-        });
-        let library = all.find(|path| path.exists()).expect("faketime's library");
-        let file = std::env::temp_dir().join(format!("crore-clock-{name}-{}", std::process::id()));
-        let library = library.to_str()?.to_string();
-        let clock = Clock { file, library };
-        clock.set(ahead_s);
-        Some(clock)
-    }
-
-    /// The wall clock is ahead of the world's by so much from now on.
-    fn set(&self, ahead_s: i64) {
-        // It is read at any time, so it is replaced as a whole.
-        let whole = self.file.with_extension("next");
-        std::fs::write(&whole, format!("{ahead_s:+}s\n")).expect("a file");
-        std::fs::rename(&whole, &self.file).expect("a file");
-    }
-
-    fn server(&self, settings: &str) -> Server {
-        let environment = [
-            ("LD_PRELOAD", self.library.as_str()),
-            (
-                "FAKETIME_TIMESTAMP_FILE",
-                self.file.to_str().expect("a path"),
-            ),
-            ("FAKETIME_NO_CACHE", "1"),
-            // The wall clock alone.
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ];
-        Server::with_environment(settings, &environment)
-    }
-
-    /// Sets the clock and waits until the server shows it.
-    fn step(&self, server: &Server, ahead_s: i64) {
-        let before = date(&once(server, "GET", "/pub/none", &[], ""), "date");
-        self.set(ahead_s);
-        until("another date", || {
-            let answer = once(server, "GET", "/pub/none", &[], "");
-            date(&answer, "date").abs_diff(before) > u64::from(DAY_S as u32) / 2
-        });
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(Path::new(&self.file));
-    }
+/// Sets the clock and waits until the server shows it.
+fn step(clock: &Clock, server: &Server, ahead_s: i64) {
+    let before = date(&once(server, "GET", "/pub/none", &[], ""), "date");
+    clock.set(ahead_s);
+    until("another date", || {
+        let answer = once(server, "GET", "/pub/none", &[], "");
+        date(&answer, "date").abs_diff(before) > u64::from(DAY_S as u32) / 2
+    });
 }
 
 const DAY_S: i64 = 86_400;
@@ -108,7 +50,7 @@ fn messages_expire_though_the_wall_clock_was_set_back() {
     assert_eq!(once(&server, "POST", "/pub/own", &mortal, "x").status, 202);
     publish(&server, "rule", "x");
     publish(&server, "age", "x");
-    clock.step(&server, 0);
+    step(&clock, &server, 0);
     for topic in ["own", "rule", "age"] {
         until("the message is gone", || {
             oldest(&server, topic).status == 204
@@ -131,7 +73,7 @@ fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_s
     Conn::open(&server).request("POST", "/pub/i", &key, b"once");
     let shown = date(&oldest(&server, "a"), "last-modified");
 
-    clock.step(&server, 2 * DAY_S);
+    step(&clock, &server, 2 * DAY_S);
     let answer = oldest(&server, "a");
     assert_eq!(answer.text(), "first");
     let left: u64 = answer
@@ -152,7 +94,7 @@ fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_s
 
     // What was read while the clock was wrong has a date of the future when it is right again.
     let seen = answer.header("last-modified").expect("a date");
-    clock.step(&server, 0);
+    step(&clock, &server, 0);
     publish(&server, "a", "second");
     let since = [("If-Modified-Since", seen.as_str())];
     let next = once(&server, "GET", "/sub/a", &since, "");

@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "no test program needs all of it")]
 
 pub mod broker;
+pub mod clock;
 pub mod http;
 pub mod mqtt;
 pub mod port;

@@ -15,6 +15,7 @@ use crate::control::moments::round;
 use crate::control::neighbours::{self, Heard};
 use crate::control::plane::Plane;
 use crate::life::checkpoint::node::{self, Due};
+use crate::life::cluster::CLOCK_AHEAD_S;
 use crate::settings::cluster::Cluster as Settings;
 
 /// The cluster, as one node sees it.
@@ -86,6 +87,26 @@ pub struct Sum {
     age_s: f64,
     /// Nodes whose subscriptions and filters are left out, since they have told nothing for a minute.
     silent: Vec<String>,
+}
+
+/// The subscribers of a topic at all nodes of a cluster, which were asked for this answer.
+#[derive(Serialize, ToSchema)]
+pub struct Subscribers {
+    /// Those of this node, and of all that answered.
+    subscribers: u64,
+    /// The names of nodes that did not answer within half a second.
+    unanswered: Vec<String>,
+}
+
+impl Subscribers {
+    /// Of a topic that has so many at this node. None where this is no node of a cluster.
+    pub async fn of(plane: &Plane, topic: &str, own: u32) -> Option<Subscribers> {
+        let elsewhere = plane.neighbours().subscribers(topic).await?;
+        Some(Subscribers {
+            subscribers: u64::from(own) + elsewhere.subscribers,
+            unanswered: elsewhere.unanswered,
+        })
+    }
 }
 
 /// A partition of the log.
@@ -217,6 +238,11 @@ fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, Heard>) -> Vec<NodeS
             clients: heard
                 .as_ref()
                 .map_or(node.connections, |(word, _)| word.clients),
+            // The log's signs of life bear the seconds that the node counts, which follow the clock of NATS.
+            clock_ahead_s: node.ahead_s
+                + heard
+                    .as_ref()
+                    .map_or(0, |(word, _)| word.clock_ahead_s.into()),
             told: heard.map(|(word, at)| Told {
                 age_s: round(at.elapsed().as_secs_f64()),
                 ready: word.ready,
@@ -225,7 +251,6 @@ fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, Heard>) -> Vec<NodeS
                 filters: word.filters,
                 topics: word.topics,
             }),
-            clock_ahead_s: node.ahead_s,
         }
     };
     state.nodes.iter().map(node).collect()
@@ -281,8 +306,6 @@ fn problems(
 ) -> Vec<String> {
     /// An error that is older says nothing of now.
     const RECENT_S: u64 = 60;
-    /// A clock that is further from NATS' is wrong. It decides nothing for others, but dates of this node's answers are wrong.
-    const AHEAD_S: u64 = 60;
     let mut found = Vec::new();
     if !status.connected {
         found.push("no connection to NATS".to_string());
@@ -320,7 +343,7 @@ fn problems(
             found.push(format!("node {} is not ready for clients", node.name));
         }
         let ahead_s = node.clock_ahead_s;
-        if ahead_s.unsigned_abs() > AHEAD_S {
+        if ahead_s.unsigned_abs() > CLOCK_AHEAD_S.into() {
             found.push(format!(
                 "the clock of node {} is {ahead_s} s ahead of that of NATS; set it right, with NTP",
                 node.name

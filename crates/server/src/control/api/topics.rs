@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, page_len, text, unexpected};
+use super::cluster::Subscribers;
 use crate::control::plane::Plane;
 
 /// Length of a filter, in bytes, at most.
@@ -53,15 +54,6 @@ pub struct TopicOfAll {
     topic: Topic,
     /// In a cluster: those of all nodes; else null.
     cluster: Option<Subscribers>,
-}
-
-/// The subscribers of a topic at all nodes of a cluster, which were asked for this answer.
-#[derive(Serialize, ToSchema)]
-pub struct Subscribers {
-    /// Those of this node, and of all that answered.
-    subscribers: u64,
-    /// The names of nodes that did not answer within half a second.
-    unanswered: Vec<String>,
 }
 
 /// A page of topics.
@@ -281,11 +273,7 @@ pub async fn info(
         Report::Topic(None) => return Err(ApiError::missing("topic")),
         other => unexpected(&other),
     };
-    let elsewhere = plane.neighbours().subscribers(&asked.name).await;
-    let cluster = elsewhere.map(|elsewhere| Subscribers {
-        subscribers: u64::from(topic.subscribers) + elsewhere.subscribers,
-        unanswered: elsewhere.unanswered,
-    });
+    let cluster = Subscribers::of(&plane, &asked.name, topic.subscribers).await;
     Ok(Json(TopicOfAll { topic, cluster }))
 }
 

@@ -1,0 +1,47 @@
+//! A node whose clock is wrong: it is named, and neither its own clients nor those of others miss anything.
+
+use crate::servers::Servers;
+use crate::support::clock::Clock;
+use crate::support::http::once;
+use crate::support::port::get;
+use crate::support::stream::Stream;
+use crate::support::until;
+use crate::{node, settings};
+
+/// More than the age of the oldest message that a topic keeps by default.
+const AHEAD_S: i64 = 7_200;
+
+#[test]
+fn a_clock_two_hours_ahead_is_named_and_takes_nothing_away() {
+    let Some(clock) = Clock::new("cluster", AHEAD_S) else {
+        return;
+    };
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let right = node(&servers);
+    let wrong = clock.server(&settings(&servers));
+    wrong.await_log("s ahead of that of NATS");
+    for (at, topic) in [(&right, "a"), (&wrong, "b")] {
+        let fields = [("Crore-TTL", "600"), ("Idempotency-Key", "\"k\"")];
+        let answer = once(at, "POST", &format!("/pub/{topic}"), &fields, "kept");
+        assert!([201, 202].contains(&answer.status), "{answer:?}");
+        for node in [&right, &wrong] {
+            let mut stream = Stream::open(node, &format!("/sub/{topic}?since=oldest"), &[]);
+            assert_eq!(stream.data(1), ["kept"]);
+            let again = once(node, "POST", &format!("/pub/{topic}"), &fields, "kept");
+            let replayed = again.header("idempotency-replayed");
+            assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
+        }
+    }
+    until("the problem at both nodes", || {
+        [&right, &wrong].into_iter().all(|node| {
+            let status = get(node.admin(), "cluster");
+            let problems = status["problems"].as_array().expect("problems");
+            let mut texts = problems.iter().filter_map(|problem| problem.as_str());
+            texts.any(|text| {
+                text.starts_with("the clock of node ") && text.contains("ahead of that of NATS")
+            })
+        })
+    });
+}
