@@ -144,7 +144,7 @@ const PLANTED: &[(&str, &str, &str)] = &[
     ),
     (
         "async",
-        "crates/bench/Cargo.toml",
+        "crates/disk/Cargo.toml",
         "\n[dependencies.tokio]\nversion = \"1\"\n",
     ),
     ("module docs", "crates/net/src/new.rs", "fn f() {}\n"),

@@ -104,6 +104,8 @@ const RUNTIMES: &[&str] = &[
 
 /// The control plane and the log in JetStream are no shards: they alone use a runtime, each its own.
 const ASYNC_PLACES: &[&str] = &[
+    // The bare client that a node is measured beside.
+    "crates/bench/src/scenario/cluster_rates/bare.rs",
     "crates/nats/",
     "crates/server/src/control/",
     "crates/server/src/life/",
@@ -212,7 +214,7 @@ fn no_async(tree: &Tree) -> Vec<String> {
         let runtimes = dependencies(&manifest)
             .into_iter()
             .filter(|name| RUNTIMES.contains(&name.as_str()));
-        let has_one = ["crates/nats", "crates/server"].contains(&directory);
+        let has_one = ["crates/bench", "crates/nats", "crates/server"].contains(&directory);
         found.extend(
             runtimes
                 .filter(|_| !has_one)

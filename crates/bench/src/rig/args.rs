@@ -57,6 +57,8 @@ pub enum Scenario {
     Tls,
     /// Two nodes over three servers of NATS; each of them is killed, cut off and started again
     Cluster,
+    /// Answered publishes a second of a node of a cluster beside the bare client of NATS, the time to the other node, and the memory of many topics
+    ClusterRates,
     /// A thousand filters, a million, and those that cost most: the server's CPU for each publish
     Filters,
 }
@@ -124,7 +126,7 @@ pub struct RunArgs {
     /// Connections that close and open a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// How often a pair, each side of durable, or each arrangement of stalled is measured, or each fault of cluster comes
+    /// How often a pair, each side of durable, or each arrangement of stalled is measured, each side of cluster-rates is measured, or each fault of cluster comes
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Who else is in the pair, beside the floor (not over MQTT) and this server
@@ -151,7 +153,7 @@ pub struct RunArgs {
     /// Bytes on disk, for recovery, in MiB [default: 5,000]
     #[arg(long, value_name = "MIB")]
     pub disk_mib: Option<u32>,
-    /// Topics with a latest value, for recovery [default: 1,000,000]
+    /// Topics with a latest value, for recovery [default: 1,000,000] and cluster-rates [default: 100,000]
     #[arg(long)]
     pub topics: Option<u32>,
     /// Memory of the server's control group, for fill, in MiB

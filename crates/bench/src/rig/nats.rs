@@ -143,6 +143,11 @@ impl Nats {
         }
     }
 
+    /// The processes that run.
+    pub fn processes(&self) -> impl Iterator<Item = u32> {
+        self.children.iter().flatten().map(Child::id)
+    }
+
     /// What the program says that it is.
     pub fn version(&self) -> Option<String> {
         let output = Command::new(&self.program).arg("--version").output().ok()?;

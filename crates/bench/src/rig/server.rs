@@ -43,6 +43,8 @@ pub struct Setting {
     pub keep: u32,
     /// A peer keeps what it acknowledges on disk, as well as it can.
     pub durable: bool,
+    /// The product has the admin port that its settings name.
+    pub admin: bool,
 }
 
 impl Setting {
@@ -54,6 +56,7 @@ impl Setting {
             ports: 1,
             keep,
             durable: false,
+            admin: false,
         }
     }
 }
@@ -319,7 +322,10 @@ fn ours(
     }
     let origin = binary.unwrap_or(&this);
     let mut command = Command::new(copy(origin, directory)?);
-    command.args(["--log", "warn", "serve", "--no-admin"]);
+    command.args(["--log", "warn", "serve"]);
+    if !setting.admin {
+        command.arg("--no-admin");
+    }
     command.args([SHARDS, &setting.shards.to_string()]);
     if addresses.iter().any(|address| !address.ip().is_loopback()) {
         // The ground of a swarm has no way out.

@@ -6,6 +6,7 @@
 
 mod chaos;
 mod cluster;
+mod cluster_rates;
 mod comet;
 mod crash;
 mod drain;
@@ -52,6 +53,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Pair => pair::run(args)?,
         Scenario::Chaos => chaos::run(args)?,
         Scenario::Cluster => cluster::run(args)?,
+        Scenario::ClusterRates => cluster_rates::run(args)?,
         Scenario::Crash => crash::run(args)?,
         Scenario::Drain => drain::run(args)?,
         Scenario::Durable => durable::run(args)?,

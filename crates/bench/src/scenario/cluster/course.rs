@@ -21,6 +21,8 @@ const STAYS_S: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How long a node may take to answer a publish that only asks whether it does.
 const ANSWER: Duration = Duration::from_secs(2);
+/// All is well when no more than one of so many clients is away: some are always disconnected, since they read large messages too slowly.
+const AWAY: u32 = 100;
 /// How often it is looked whether all is well.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -41,7 +43,7 @@ pub struct Happened {
     pub begun_ns: u64,
     /// When it was mended: the process runs again, or the cut is gone.
     pub mended_ns: u64,
-    /// When all nodes answered publishes, and all clients were connected.
+    /// When all nodes answered publishes, and nearly all clients were connected.
     pub back_ns: u64,
 }
 
@@ -139,10 +141,10 @@ fn one(
     ground.mend(fault, of)?;
     let mended_ns = sys::now_ns();
     let addresses = ground.addresses();
-    await_all(world, "answers of all nodes, and all clients", || {
+    await_all(world, "answers of all nodes, and the clients", || {
         ground.check()?;
         Ok(addresses.iter().all(|at| answers(*at).is_some())
-            && world.live.load(Relaxed) == connections)
+            && world.live.load(Relaxed) >= connections - connections / AWAY)
     })?;
     Ok(Happened {
         fault,

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::rig::{Nats, RunArgs, Server, Setting, program};
+use crate::rig::{Nats, RunArgs, Server, Setting, free_ports, program};
 use crate::sys::tun;
 
 /// Nodes.
@@ -64,6 +64,8 @@ pub struct Ground {
     /// They end before NATS does.
     pub nodes: Vec<Server>,
     pub nats: Nats,
+    /// Where the nodes' admin ports are, where they have some.
+    admin: Vec<SocketAddr>,
     /// The program that cuts, or why there is none.
     cutter: Result<PathBuf, String>,
 }
@@ -84,14 +86,20 @@ impl Ground {
             Err(_) => (Ipv4Addr::LOCALHOST, false),
         };
         let nats = Nats::start(SERVERS, listen, args.nats_server.as_deref())?;
+        let admin = free_ports(NODES as u16)?;
         let node = |node: usize| {
-            let settings = format!("{settings}\n{}", cluster(&nats, apart.then_some(node)));
+            let cluster = cluster(&nats, apart.then_some(node));
+            let settings = format!(
+                "{settings}\n{cluster}\n[admin]\nlisten = \"{}\"\n",
+                admin[node]
+            );
             Server::start_with(args, setting, &settings, None)
         };
         let nodes = (0..NODES).map(node).collect::<Result<_>>()?;
         Ok(Ground {
             nodes,
             nats,
+            admin,
             cutter,
         })
     }
@@ -104,6 +112,19 @@ impl Ground {
     /// Where the nodes are.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(|node| node.addresses[0]).collect()
+    }
+
+    /// Where the admin port of a node is.
+    pub fn admin(&self, node: usize) -> SocketAddr {
+        self.admin[node]
+    }
+
+    /// Where NATS is for this process.
+    pub fn urls(&self) -> Vec<String> {
+        let ports = self.nats.ports().iter();
+        ports
+            .map(|port| format!("nats://127.0.0.1:{port}"))
+            .collect()
     }
 
     /// Does it to this one.

@@ -1,0 +1,310 @@
+//! `cluster-rates`: publishes a second that a node of a cluster answers, beside the bare client of NATS with batches of the same size and as many
+//! in flight; the time from a publish at one node to its delivery at the other; and the memory of a node with many topics, beside that of a
+//! single server.
+
+mod bare;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::cluster::Ground;
+use super::crash::Link;
+use crate::client::parse;
+use crate::measure::sample::Process;
+use crate::measure::stats::median;
+use crate::report;
+use crate::rig::{
+    Kind, Moment, Publisher, RunArgs, Server, Setting, Subscriber, is_clean, locals, number, pause,
+    topics,
+};
+
+/// Bytes of a message, unless told otherwise.
+const SIZE: usize = 512;
+/// Seconds of each window, unless told otherwise.
+const SECONDS: f64 = 5.0;
+/// Topics that are published to: enough for all partitions.
+const TOPICS: &str = "/p/s{1..1024}/-";
+/// Partitions, by default.
+const PARTITIONS: u64 = 16;
+/// Batches of a partition that a node has in flight at most.
+const IN_FLIGHT: u64 = 16;
+/// Messages a second for which the time to the delivery is measured.
+const RATES: [u32; 2] = [1_000, 10_000];
+/// Subscribers at the other node.
+const SUBSCRIBERS: u32 = 1_000;
+/// Topics with a kept message, unless told otherwise.
+const KEPT: u32 = 100_000;
+/// Seconds until NATS has told a node the bytes of its streams again, and until logs are at rest.
+const REST_S: f64 = 5.0;
+/// How long an answer of the admin port may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a node is published to.
+struct Load {
+    name: &'static str,
+    flags: &'static [&'static str],
+    qos: u8,
+    /// Batches that may be in flight in NATS: each request has messages of all partitions.
+    in_flight: u64,
+}
+
+const LOADS: [Load; 3] = [
+    Load {
+        name: "HTTP, 1 batch of 256",
+        flags: &["--connections", "1", "--in-flight", "1", "--batch", "256"],
+        qos: 0,
+        in_flight: PARTITIONS,
+    },
+    Load {
+        name: "HTTP, 16 batches of 256",
+        flags: &["--connections", "4", "--in-flight", "4", "--batch", "256"],
+        qos: 0,
+        in_flight: IN_FLIGHT * PARTITIONS,
+    },
+    Load {
+        name: "MQTT QoS 1, 1,024 in flight",
+        flags: &[
+            "--connections",
+            "8",
+            "--in-flight",
+            "128",
+            "--protocol",
+            "mqtt",
+        ],
+        qos: 1,
+        in_flight: IN_FLIGHT * PARTITIONS,
+    },
+];
+
+/// Settings of all servers here: room for many topics, each with its newest message.
+fn settings(args: &RunArgs) -> String {
+    format!(
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"16 GiB\"\ntopics_per_address_per_s = 0\ntopics_max = 4000000\ntopics_per_shard = 4000000\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1\n",
+        args.accepts()
+    )
+}
+
+/// Runs the scenario.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let setting = Setting {
+        admin: true,
+        ..Setting::new(Kind::Crore, args.shards.unwrap_or(2), 0)
+    };
+    let mut ground = Ground::make(args, setting, &settings(args))?;
+    // First, while the nodes' heaps have grown by nothing else.
+    let memory = memory(args, &mut ground)?;
+    let rates = rates(args, &mut ground)?;
+    let latency = latency(args, &ground)?;
+    let clean = latency.iter().all(|row| row["clean"] == true);
+    Ok(json!({
+        "clean": clean,
+        "rates": rates,
+        "publish_to_delivery": latency,
+        "memory": memory,
+        "nats_version": ground.nats.version(),
+        "size": args.size.unwrap_or(SIZE),
+        "window_s": args.duration.unwrap_or(SECONDS),
+        "rounds": args.rounds,
+        "shards": setting.shards,
+    }))
+}
+
+/// Answered publishes a second of a node and of the bare client, in turn.
+fn rates(args: &RunArgs, ground: &mut Ground) -> Result<Value> {
+    let mut rows = serde_json::Map::new();
+    for load in &LOADS {
+        let mut rounds = Vec::new();
+        for _ in 0..args.rounds {
+            rounds.push(round(args, ground, load).with_context(|| load.name)?);
+        }
+        let of = |name: &str| {
+            let all: Vec<f64> = rounds.iter().map(|round| number(round, name)).collect();
+            median(&all)
+        };
+        report::say(&format!(
+            "{}: {:.0} publishes/s, the bare client {:.0}/s: {:.2}",
+            load.name,
+            of("/per_s"),
+            of("/bare_per_s"),
+            of("/of_bare")
+        ));
+        let row = json!({
+            "per_s": of("/per_s"), "bare_per_s": of("/bare_per_s"), "of_bare": of("/of_bare"), "rounds": rounds,
+        });
+        rows.insert(load.name.into(), row);
+    }
+    Ok(Value::Object(rows))
+}
+
+fn round(args: &RunArgs, ground: &mut Ground, load: &Load) -> Result<Value> {
+    let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
+    let text = seconds.to_string();
+    let flags = [load.flags, &["--saturate", "--duration", &text]].concat();
+    let before = Log::of(ground)?;
+    let cpu = cpu(ground)?;
+    let args = &args.at_qos(load.qos);
+    let result = Publisher::start_with(args, &ground.nodes[0], TOPICS, size, &flags)?.result()?;
+    let used: Vec<f64> = cpu_since(ground, &cpu)?;
+    ensure!(
+        result["refused"] == 0 && result["unanswered"] == 0,
+        "refused publishes: {result}"
+    );
+    pause(REST_S);
+    let after = Log::of(ground)?;
+    let accepted = number(&result, "/accepted");
+    let batches = (after.batches - before.batches).max(1) as f64;
+    let each = accepted / batches;
+    let bytes = (after.bytes - before.bytes) as f64 / batches;
+    let per_s = accepted / number(&result, "/seconds");
+    let urls = ground.urls();
+    let bare = bare::batches_per_s(&urls, PARTITIONS, bytes as usize, load.in_flight, seconds)?;
+    let us = |cpu_s: f64| cpu_s * 1e6 / accepted;
+    Ok(json!({
+        "per_s": per_s,
+        "bare_per_s": bare * each,
+        "of_bare": per_s / (bare * each),
+        "batches_per_s": batches / number(&result, "/seconds"),
+        "bare_batches_per_s": bare,
+        "messages_of_a_batch": each,
+        "bytes_of_a_batch": bytes,
+        "cpu_us_a_message": {
+            "node": us(used[0]), "other_node": us(used[1]), "nats": us(used[2]), "tool": us(number(&result, "/tool_cpu_s")),
+        },
+    }))
+}
+
+/// Processor time of the nodes, and of all servers of NATS.
+fn cpu(ground: &mut Ground) -> Result<Vec<f64>> {
+    let mut all = Vec::new();
+    for node in &mut ground.nodes {
+        all.push(node.cpu_s()?);
+    }
+    let of_nats = ground
+        .nats
+        .processes()
+        .map(|pid| Ok(Process::read(pid)?.cpu_s));
+    all.push(of_nats.sum::<Result<f64>>()?);
+    Ok(all)
+}
+
+fn cpu_since(ground: &mut Ground, before: &[f64]) -> Result<Vec<f64>> {
+    let now = cpu(ground)?;
+    Ok(now
+        .iter()
+        .zip(before)
+        .map(|(now, before)| now - before)
+        .collect())
+}
+
+/// What a node has written to the log.
+struct Log {
+    batches: u64,
+    bytes: u64,
+}
+
+impl Log {
+    /// By node 0, which alone is published to.
+    fn of(ground: &Ground) -> Result<Log> {
+        let told = get(ground.admin(0), "/api/v1/cluster")?;
+        let partitions = told["partitions"].as_array().context("partitions")?;
+        let bytes = partitions.iter().filter_map(|it| it["bytes"].as_u64());
+        Ok(Log {
+            batches: told["engine"]["appended"].as_u64().context("a count")?,
+            bytes: bytes.sum(),
+        })
+    }
+}
+
+fn get(address: SocketAddr, path: &str) -> Result<Value> {
+    let mut link = Link::open(address, PATIENCE)?;
+    link.send(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())?;
+    loop {
+        if let Some(response) = parse::response(&link.held)? {
+            let status = response.head.status;
+            ensure!(status == 200, "{path} was answered with {status}");
+            return Ok(serde_json::from_slice(response.body)?);
+        }
+        link.read()?;
+    }
+}
+
+/// From the publish at node 0 to the delivery at node 1.
+fn latency(args: &RunArgs, ground: &Ground) -> Result<Vec<Value>> {
+    let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
+    let (names, addresses) = (topics(SUBSCRIBERS), locals(SUBSCRIBERS));
+    let flags = ["--protocol", "ws", "--threads", "1", "--local", &addresses];
+    let mut rows = Vec::new();
+    for rate in RATES {
+        let mut subscriber =
+            Subscriber::start(args, &ground.nodes[1], SUBSCRIBERS, &names, &flags)?;
+        subscriber.open()?;
+        let rate = rate.to_string();
+        let flags = ["--rate", &rate];
+        let publisher = Publisher::start_with(args, &ground.nodes[0], &names, size, &flags)?;
+        pause(REST_S);
+        subscriber.ask("restart")?;
+        pause(seconds);
+        let report = subscriber.ask("report")?;
+        let published = publisher.stop()?;
+        let latency = &report["latency_ms"];
+        report::say(&format!(
+            "{rate} messages/s from one node to the other: p50 {} ms, p99 {} ms",
+            latency["p50"], latency["p99"]
+        ));
+        rows.push(json!({
+            "messages_per_s": rate,
+            "clean": is_clean(&report) && published["refused"] == 0,
+            "rate_kept": published["rate_kept"],
+            "latency_ms": latency,
+            "messages": report["messages"],
+        }));
+    }
+    Ok(rows)
+}
+
+/// Bytes of a topic with a message, at both nodes and at a single server.
+fn memory(args: &RunArgs, ground: &mut Ground) -> Result<Value> {
+    let (size, count) = (args.size.unwrap_or(SIZE), args.topics.unwrap_or(KEPT));
+    let settings = settings(args);
+    let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(2), 0);
+    let mut single = Server::start_with(args, setting, &settings, None)?;
+    let names = format!("/m/s{{1000001..{}}}/-", 1_000_000 + count);
+    let messages = count.to_string();
+    let flags = [
+        "--cycle",
+        "--saturate",
+        "--messages",
+        &messages,
+        "--batch",
+        "256",
+        "--in-flight",
+        "4",
+    ];
+    let each = |server: &mut Server, fed: bool, before: u64| -> Result<f64> {
+        if fed {
+            let result = Publisher::start_with(args, server, &names, size, &flags)?.result()?;
+            ensure!(result["accepted"] == count, "refused publishes: {result}");
+        }
+        pause(REST_S);
+        let grown = Moment::of(server)?.process.pss_bytes.saturating_sub(before);
+        Ok(grown as f64 / f64::from(count))
+    };
+    let [one, other] = ground.nodes.as_mut_slice() else {
+        anyhow::bail!("there are two nodes");
+    };
+    let before = [&mut *one, &mut *other, &mut single]
+        .map(|server| Moment::of(server).map(|moment| moment.process.pss_bytes));
+    let [at_one, at_other, at_single] = before;
+    let one = each(one, true, at_one?)?;
+    let other = each(other, false, at_other?)?;
+    let single = each(&mut single, true, at_single?)?;
+    report::say(&format!(
+        "{count} topics with a message of {size} B: {one:.0} B each at the node that took them, {other:.0} B at the other, {single:.0} B at a single server"
+    ));
+    Ok(json!({
+        "topics": count, "node_bytes": one, "other_node_bytes": other, "single_server_bytes": single,
+    }))
+}
