@@ -27,7 +27,8 @@ pub use base::placement::{PARTITIONS, Placement, SLOTS};
 pub use base::reason::{Closed, Reason};
 pub use base::time::Now;
 pub use base::{
-    access, node, pace, planted, position, reason, rules, settings, snapshot, time, turns, work,
+    access, continuity, node, pace, planted, position, reason, rules, settings, snapshot, time,
+    turns, work,
 };
 pub use budget::stats::{Accounts, Moved, Stats, Transport};
 pub use budget::world::{Offsets, World};

@@ -11,6 +11,7 @@
 pub mod arrival;
 mod doomed;
 mod entry;
+mod epoch;
 mod expiry;
 mod fingers;
 #[cfg(test)]

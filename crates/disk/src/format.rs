@@ -3,12 +3,15 @@
 use crate::planted::{self, Fault};
 
 /// The version of the format that this build reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A segment's groups begin here: the header has a page of its own, which is never written again.
 pub(crate) const DATA_BEGIN: u64 = 4096;
 /// Bytes of a group's header.
-pub(crate) const GROUP_HEADER: usize = 24;
+pub(crate) const GROUP_HEADER: usize = 32;
+/// Where a group's header has the checksum of the group before, and its length once more.
+pub(crate) const PREVIOUS_CRC: usize = 24;
+const LENGTH_AGAIN: usize = 28;
 /// Bytes of the length before each batch.
 pub(crate) const BATCH_HEADER: usize = 4;
 /// Groups begin at multiples of this.
@@ -114,6 +117,8 @@ impl SegmentHeader {
 pub(crate) struct Group<'a> {
     /// 1, 2, 3, ... in the log.
     pub number: u64,
+    /// Batches of the log before it.
+    pub batches_before: u64,
     pub crc: u32,
     /// The checksum of the group before it.
     pub previous_crc: u32,
@@ -141,12 +146,18 @@ impl<'a> Group<'a> {
     }
 
     /// Writes the header of a group that is whole, and pads it; returns its checksum.
-    pub fn seal(out: &mut Vec<u8>, number: u64, previous_crc: u32, salts: Salts) -> u32 {
+    pub fn seal(
+        out: &mut Vec<u8>,
+        (number, batches_before): (u64, u64),
+        previous_crc: u32,
+        salts: Salts,
+    ) -> u32 {
         let len =
             u32::try_from(out.len() - GROUP_HEADER).expect("a group is shorter than a segment");
         out[8..16].copy_from_slice(&number.to_le_bytes());
-        out[16..20].copy_from_slice(&previous_crc.to_le_bytes());
-        out[20..24].copy_from_slice(&(len ^ salts.length).to_le_bytes());
+        out[16..24].copy_from_slice(&batches_before.to_le_bytes());
+        out[PREVIOUS_CRC..28].copy_from_slice(&previous_crc.to_le_bytes());
+        out[LENGTH_AGAIN..32].copy_from_slice(&(len ^ salts.length).to_le_bytes());
         let crc = crc32c::crc32c_append(salts.crc, &out[8..]);
         out[..4].copy_from_slice(&len.to_le_bytes());
         out[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -159,7 +170,7 @@ impl<'a> Group<'a> {
         let len = word(bytes.get(..GROUP_HEADER)?, 0);
         // The length stands twice, so that a search for groups in a damaged segment computes no checksums of what clients sent: they do
         // not know the log's identity.
-        if len == 0 || len ^ salts.length != word(bytes, 20) {
+        if len == 0 || len ^ salts.length != word(bytes, LENGTH_AGAIN) {
             return None;
         }
         let end = GROUP_HEADER + len as usize;
@@ -168,8 +179,9 @@ impl<'a> Group<'a> {
         let verifies = crc32c::crc32c_append(salts.crc, whole) == crc;
         (verifies || planted::is(Fault::NoChecksum)).then(|| Group {
             number: long(bytes, 8),
+            batches_before: long(bytes, 16),
             crc,
-            previous_crc: word(bytes, 16),
+            previous_crc: word(bytes, PREVIOUS_CRC),
             batches: &bytes[GROUP_HEADER..end],
         })
     }
@@ -234,10 +246,11 @@ mod tests {
             identity: Identity { log: 6, seed: 7 },
         };
         let mut bytes = header.encode();
-        bytes[8] = 2;
+        bytes[8] = VERSION as u8 + 1;
         let crc = crc32c::crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(SegmentHeader::decode(&bytes), Err(NoSegment::Version(2)));
+        let newer = Err(NoSegment::Version(VERSION + 1));
+        assert_eq!(SegmentHeader::decode(&bytes), newer);
     }
 
     #[test]
@@ -248,9 +261,10 @@ mod tests {
         Group::push(&mut out, b"");
         Group::push(&mut out, b"three");
         let salts = Salts { crc: 5, length: 3 };
-        let crc = Group::seal(&mut out, 9, 77, salts);
+        let crc = Group::seal(&mut out, (9, 33), 77, salts);
         let group = Group::decode(&out, salts).expect("a group");
         assert_eq!((group.number, group.crc, group.previous_crc), (9, crc, 77));
+        assert_eq!(group.batches_before, 33);
         assert_eq!(group.bytes(), out.len() as u64);
         let batches: Vec<&[u8]> = group.batches().collect();
         assert_eq!(batches, [&b"one"[..], b"", b"three"]);

@@ -13,6 +13,7 @@
 //! Deliberately not here: the meaning of a batch, and checkpoints: a caller that has the content of old segments elsewhere removes them. `docs/LOG-FORMAT.md` describes the format byte by byte.
 #![forbid(unsafe_code)]
 
+mod damage;
 mod directory;
 mod engine;
 mod format;
@@ -24,12 +25,11 @@ mod storage;
 #[cfg(feature = "torn")]
 pub mod torn;
 
+pub use damage::{Damage, DamageKind};
 pub use directory::{Directory, OpenError};
 pub use engine::{Batch, Engine, SYNC_TIMES, State};
 pub use format::{Identity, VERSION};
 pub use log::{CommitError, End, Figures, Log, Options};
 pub use reader::Reader;
-pub use scan::{
-    Damage, DamageKind, Found, Place, Recovered, ScanError, Torn, identity, number_of, scan,
-};
+pub use scan::{Found, Place, Recovered, ScanError, Torn, identity, number_of, scan};
 pub use storage::{Entry, File, Storage};

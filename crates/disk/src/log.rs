@@ -114,6 +114,8 @@ pub struct Log<S: Storage> {
     /// The number of the last segment.
     segments: u64,
     next_group: u64,
+    /// Batches in all groups.
+    batches: u64,
     /// The checksum of the last group.
     crc: u32,
     /// Files of `segment_bytes` that wait, with their names.
@@ -155,6 +157,7 @@ impl<S: Storage> Log<S> {
             sealed: VecDeque::new(),
             segments: options.first_segment.max(1) - 1,
             next_group: 1,
+            batches: 0,
             crc: 0,
             spares: Vec::new(),
             spares_made: 0,
@@ -196,6 +199,7 @@ impl<S: Storage> Log<S> {
     /// between a write and its sync, or a sync of it failed: the last group is written once more, and all is synced.
     fn go_on(&mut self, end: ScanEnd) -> Result<(), ScanError> {
         (self.segments, self.next_group) = (end.segment, end.next_group);
+        self.batches = end.batches;
         if !planted::is(Fault::NoChain) {
             self.crc = end.crc;
         }
@@ -348,9 +352,10 @@ impl<S: Storage> Log<S> {
             )));
         }
         Group::begin(&mut self.group);
-        let empty = self.group.len();
+        let (empty, mut count) = (self.group.len(), 0);
         for batch in batches {
             Group::push(&mut self.group, batch);
+            count += 1;
         }
         if self.group.len() == empty {
             return Ok(());
@@ -361,7 +366,8 @@ impl<S: Storage> Log<S> {
         }
         let segment = self.segment.as_mut().expect("there is one now");
         let salts = segment.header.salts();
-        let crc = Group::seal(&mut self.group, self.next_group, self.crc, salts);
+        let numbers = (self.next_group, self.batches);
+        let crc = Group::seal(&mut self.group, numbers, self.crc, salts);
         let written = segment.write(&self.group);
         let synced = written.and_then(|()| match planted::is(Fault::NoSync) {
             true => Ok(()),
@@ -373,6 +379,7 @@ impl<S: Storage> Log<S> {
         }
         segment.offset += self.group.len() as u64;
         (self.next_group, self.crc) = (self.next_group + 1, crc);
+        self.batches += count;
         Ok(())
     }
 

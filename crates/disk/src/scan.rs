@@ -8,9 +8,10 @@ use std::fmt;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 
+use crate::damage::{Damage, DamageKind};
 use crate::format::{
-    ALIGNMENT, BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, NoSegment, Salts,
-    SegmentHeader, VERSION,
+    ALIGNMENT, BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, NoSegment, PREVIOUS_CRC,
+    Salts, SegmentHeader, VERSION,
 };
 use crate::planted::{self, Fault};
 use crate::storage::{Entry, File, Storage};
@@ -64,45 +65,6 @@ pub enum Found<'a> {
     Batch(Place, &'a [u8]),
     /// Here batches may be missing.
     Damage(Damage),
-}
-
-/// How batches were lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DamageKind {
-    /// Bytes between two groups are not those that were written.
-    Bytes,
-    /// The header of a segment is not readable: all of the segment is lost.
-    Header,
-    /// Segments are missing before this one.
-    Missing,
-    /// A group follows another one than the one that stands before it.
-    Chain,
-}
-
-/// A place where batches were lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// What happened.
-    pub kind: DamageKind,
-    /// The segment in which it was found.
-    pub segment: u64,
-    /// The offset in the segment at which the log is no longer good.
-    pub offset: u64,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.kind {
-            DamageKind::Bytes => "is damaged",
-            DamageKind::Header => "has a damaged header",
-            DamageKind::Missing => "comes after segments that are missing",
-            DamageKind::Chain => "does not follow what stands before it",
-        };
-        let Damage {
-            segment, offset, ..
-        } = self;
-        write!(f, "segment {segment} of the log {what}, at byte {offset}")
-    }
 }
 
 /// A group that was being written when the power went.
@@ -190,9 +152,14 @@ pub(crate) struct ScanEnd {
     pub last: u64,
     pub offset: u64,
     pub next_group: u64,
+    /// Batches of the log before that.
+    pub batches: u64,
     /// The checksum of the last group.
     pub crc: u32,
 }
+
+/// Added to the count of batches where nobody knows how many were lost: so many were not, and no count of losses that is known fits.
+const UNKNOWN: u64 = 1 << 40;
 
 /// The identity of the log in this directory: what its first segment with a good header says.
 ///
@@ -250,6 +217,9 @@ pub(crate) fn scan_to_end<S: Storage>(
             None => begin.unwrap_or(number),
             Some(at) => segments[at] + 1,
         };
+        if at == 0 && expected == 1 {
+            scan.batches = Some(0);
+        }
         if expected != number {
             scan.damage(DamageKind::Missing, number, 0);
         }
@@ -273,9 +243,11 @@ pub(crate) fn scan_to_end<S: Storage>(
             last: scan.last,
             offset,
             next_group: scan.expected.unwrap_or(1),
+            batches: scan.batches_or_more(),
             crc: scan.crc,
         });
     }
+    scan.report(None);
     scan.found.last_group = end.map_or(0, |end| end.next_group - 1);
     Ok((scan.found, end))
 }
@@ -300,8 +272,10 @@ struct Scan<E> {
     expected: Option<u64>,
     /// The checksum of the last group.
     crc: u32,
-    /// A loss was reported, and no group came since then.
-    told: bool,
+    /// A loss that is reported with the next group, or at the end.
+    loss: Option<Damage>,
+    /// Batches of the log up to here; none before the first group of a log whose beginning is not read.
+    batches: Option<u64>,
     /// The offset of the segment's last group; of its header before the first.
     last: u64,
 }
@@ -313,7 +287,8 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
             found: Recovered::default(),
             expected: None,
             crc: 0,
-            told: false,
+            loss: None,
+            batches: None,
             last: 0,
         }
     }
@@ -365,18 +340,29 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         Ok(Some(header))
     }
 
-    /// Reports a loss, once until the next group.
+    /// Notes a loss; one until the next group.
     fn damage(&mut self, kind: DamageKind, segment: u64, offset: u64) {
-        if core::mem::replace(&mut self.told, true) {
-            return;
-        }
-        let damage = Damage {
+        self.loss.get_or_insert(Damage {
             kind,
             segment,
             offset,
-        };
-        self.found.damages.push(damage);
-        (self.each)(Found::Damage(damage));
+            batches: None,
+        });
+    }
+
+    /// Reports the loss of so many batches, if one was noted.
+    fn report(&mut self, batches: Option<u64>) {
+        if let Some(loss) = self.loss.take() {
+            let damage = Damage { batches, ..loss };
+            self.found.damages.push(damage);
+            (self.each)(Found::Damage(damage));
+        }
+    }
+
+    /// The count of batches with which the log goes on here.
+    fn batches_or_more(&self) -> u64 {
+        let unknown = if self.loss.is_some() { UNKNOWN } else { 0 };
+        self.batches.unwrap_or(0) + unknown
     }
 
     /// Reads the groups of a segment; returns where they end.
@@ -436,7 +422,10 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 
     fn group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
-        self.told = false;
+        let before = group.batches_before;
+        let lost = self.batches.and_then(|known| before.checked_sub(known));
+        // None lost: this is a group of another history.
+        self.report(lost.filter(|lost| (1..UNKNOWN).contains(lost)));
         self.last = offset;
         self.crc = group.crc;
         self.found.groups += 1;
@@ -452,6 +441,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
             (self.each)(Found::Batch(place, batch));
             place.batch += (BATCH_HEADER + batch.len()) as u64;
         }
+        self.batches = Some(before + group.batches().count() as u64);
     }
 }
 
@@ -480,5 +470,5 @@ fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<
 fn is_torn(bytes: &[u8], offset: u64, expected: u64, crc: u32) -> bool {
     let header = bytes.get(offset as usize..).unwrap_or_default();
     let begins = |at: usize, wanted: &[u8]| header.get(at..at + wanted.len()) == Some(wanted);
-    begins(8, &expected.to_le_bytes()) && begins(16, &crc.to_le_bytes())
+    begins(8, &expected.to_le_bytes()) && begins(PREVIOUS_CRC, &crc.to_le_bytes())
 }

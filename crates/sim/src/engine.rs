@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crore_broker::batch::{HEADER_BYTES, Header};
 use crore_broker::{Batch, Committed, PartitionId};
 
-pub use drive::Drive;
+pub use drive::{Drive, Start};
 pub use shared::Shared;
 
 use crate::rng::Rng;
@@ -254,18 +254,27 @@ impl Engine {
         Ok(())
     }
 
-    /// A new process reads the log behind the base; returns the batches.
+    /// A new process reads the log behind the base.
     ///
     /// # Errors
-    /// What is wrong with them.
-    pub fn start(&mut self) -> Result<Vec<Arc<[u8]>>, Wrong> {
+    /// What is wrong with it.
+    pub fn start(&mut self) -> Result<Start, Wrong> {
         let drive = self.drive.as_mut().expect("worlds that crash have a disk");
-        let (batches, come) = drive.start()?;
-        for batch in &batches[batches.len() - come..] {
+        let start = drive.start()?;
+        for batch in &start.batches[start.batches.len() - start.came..] {
             keep(&mut self.messages, &mut self.log, batch)?;
         }
-        self.came += come as u64;
-        Ok(batches)
+        self.came += start.came as u64;
+        for lost in &start.lost {
+            for message in numbers_in(&lost[HEADER_BYTES..]) {
+                self.messages.remove(&message);
+            }
+        }
+        // A retry with a key may stand in another batch.
+        for batch in start.batches.iter().filter(|_| !start.lost.is_empty()) {
+            self.messages.extend(numbers_in(&batch[HEADER_BYTES..]));
+        }
+        Ok(start)
     }
 
     /// Whether a message is kept.

@@ -183,10 +183,13 @@ fn planted(args: &Args) -> bool {
     let mut passed = true;
     for fault in Fault::ALL {
         plant(Some(fault));
-        let of_nodes = matches!(fault, Fault::DeadAccepted | Fault::OwnOffset);
+        let of_later = matches!(
+            fault,
+            Fault::DeadAccepted | Fault::OwnOffset | Fault::SilentDamage
+        );
         let args = Args {
             first: args.first
-                + if of_nodes {
+                + if of_later {
                     crore_sim::plan::CLUSTERS_FROM
                 } else {
                     0

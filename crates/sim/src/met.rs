@@ -57,6 +57,12 @@ pub struct Met {
     pub power_cuts: u64,
     /// Batches that came back although no home had heard of them.
     pub came_back: u64,
+    /// Crashes that have harmed the disk.
+    pub damages: u64,
+    /// Partitions in which these were told.
+    pub touched: u64,
+    /// Other partitions of these logs.
+    pub untouched: u64,
     /// Bases that took the place of segments.
     pub bases: u64,
     /// Batches that an engine kept.
@@ -107,6 +113,9 @@ impl AddAssign for Met {
             (&mut self.kills, other.kills),
             (&mut self.power_cuts, other.power_cuts),
             (&mut self.came_back, other.came_back),
+            (&mut self.damages, other.damages),
+            (&mut self.touched, other.touched),
+            (&mut self.untouched, other.untouched),
             (&mut self.bases, other.bases),
             (&mut self.committed, other.committed),
             (&mut self.void, other.void),
@@ -125,7 +134,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 42] {
+    pub fn kinds(&self) -> [(&'static str, u64); 45] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -159,6 +168,9 @@ impl Met {
             ("kills", self.kills),
             ("power cuts", self.power_cuts),
             ("came back", self.came_back),
+            ("damages", self.damages),
+            ("touched", self.touched),
+            ("untouched", self.untouched),
             ("bases", self.bases),
             ("committed", self.committed),
             ("void", self.void),
@@ -172,11 +184,19 @@ impl Met {
         ]
     }
 
-    /// The kinds that did not occur, but for those of worlds with several nodes.
+    /// The kinds that did not occur, but for those of worlds that only some ranges of seeds have.
     pub fn missing(&self) -> Vec<&'static str> {
-        let of_nodes = ["nodes lost", "nodes cut off", "deaths", "of the dead"];
+        let of_some = [
+            "nodes lost",
+            "nodes cut off",
+            "deaths",
+            "of the dead",
+            "damages",
+            "touched",
+            "untouched",
+        ];
         let none = self.kinds().into_iter().filter(|(_, count)| *count == 0);
-        let none = none.filter(|(kind, _)| !of_nodes.contains(kind));
+        let none = none.filter(|(kind, _)| !of_some.contains(kind));
         none.map(|(kind, _)| kind).collect()
     }
 }

@@ -148,6 +148,8 @@ pub struct Plan {
     pub restarts_at: Option<usize>,
     /// The steps before which the server crashes, likewise.
     pub crashes_at: Vec<usize>,
+    /// Whether a crash may harm the disk.
+    pub damages: bool,
     /// Those of its checkpoints.
     pub checkpoints_at: Vec<usize>,
     /// Bytes of a segment of the log, if the engine is a disk.

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use crore_broker::Closed;
 
+use crate::client::mqtt::Client;
 use crate::met::Met;
 use crate::plan::{Plan, Step};
 use crate::rng::Rng;
@@ -156,8 +157,8 @@ fn check_shadow(world: &mut World) -> Result<(), Wrong> {
         return Ok(());
     };
     let passes = !world.truth.passing.is_empty();
-    let shares = world.plan.nodes > 1;
-    if forgets || passes || shares || !world.plan.budgets_are_wide || world.met.restarts > 0 {
+    let is_whole = world.has_whole_log();
+    if forgets || passes || !is_whole || !world.plan.budgets_are_wide {
         return Ok(());
     }
     let shards = world.shards.iter();
@@ -217,7 +218,24 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     for client in &mut world.mqtt {
         client.at_head(&world.truth)?;
     }
-    Ok(())
+    needs(world)
+}
+
+/// At rest the homes keep messages for as many subscriptions as need them.
+fn needs(world: &World) -> Result<(), Wrong> {
+    let is_there = |client: &Client| client.is_connected() && client.is_subscribed();
+    if !world.mqtt.iter().all(is_there) || !world.truth.budgets_are_wide {
+        return Ok(());
+    }
+    let homes = u32::from(world.shared.homes);
+    let needed: u32 = world.mqtt.iter().map(|it| it.needs_kept(homes)).sum();
+    let kept: u32 = world.shards.iter().map(|it| it.accounts().keepers).sum();
+    match needed <= kept {
+        true => Ok(()),
+        false => Err(format!(
+            "messages are kept for {kept} subscriptions, and {needed} need them"
+        )),
+    }
 }
 
 /// Followers' views agree with the topics' info.

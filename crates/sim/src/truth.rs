@@ -92,6 +92,8 @@ pub struct Topic {
     pub name: String,
     /// The rule that governs it.
     pub rule: Rule,
+    /// The step up to which damage may have taken messages.
+    pub harmed: Option<u32>,
     /// Deletes: when each was sent and when it was answered, in steps.
     pub deletes: Vec<(u32, Option<u32>)>,
     /// Messages whose offset is known.
@@ -181,7 +183,9 @@ impl Truth {
 
     /// Whether a crash may have taken what was sent to a topic up to this step.
     pub fn may_have_crashed(&self, topic: usize, at: u32) -> bool {
-        !self.topics[topic].rule.durable && self.crashed.is_some_and(|crashed| at <= crashed)
+        let of = &self.topics[topic];
+        let crashed = self.crashed.filter(|_| !of.rule.durable).max(of.harmed);
+        crashed.is_some_and(|crashed| at <= crashed)
     }
 
     /// Whether a crash may have taken a message.
@@ -196,7 +200,18 @@ impl Truth {
             let mut filters = filters.iter();
             filters.any(|filter| topic::overlaps(passing.as_bytes(), filter.as_bytes()))
         };
-        self.crashed.is_some() && self.passing.iter().any(overlaps)
+        let is_harmed = self.topics.iter().any(|topic| topic.harmed.is_some());
+        is_harmed || self.crashed.is_some() && self.passing.iter().any(overlaps)
+    }
+
+    /// Damage may have taken messages of a topic, and those that are left have other offsets now.
+    pub fn harm(&mut self, topic: usize) {
+        let of = &mut self.topics[topic];
+        of.harmed = self.crashed;
+        self.known.clear();
+        for number in std::mem::take(&mut of.by_offset).into_values() {
+            self.messages[number as usize].offset = None;
+        }
     }
 
     /// Adds an event to the trace.
@@ -361,7 +376,8 @@ impl Truth {
         let mut found = Vec::new();
         for (number, message) in self.messages.iter().enumerate() {
             let Some(acked) = message.acked else { continue };
-            if message.offset.is_some() || message.refused {
+            let is_lost = self.may_have_crashed(message.topic, message.sent);
+            if message.offset.is_some() || message.refused || is_lost {
                 continue;
             }
             let (mut low, mut high) = (0, u64::MAX);

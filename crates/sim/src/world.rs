@@ -142,6 +142,7 @@ impl World {
         let topic = |name: &String| Topic {
             rule: rules.get(rules.number_for(name.as_bytes())).clone(),
             name: name.clone(),
+            harmed: None,
             deletes: Vec::new(),
             by_offset: Default::default(),
             by_key: Default::default(),

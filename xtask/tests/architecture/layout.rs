@@ -80,7 +80,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "disk",
         &[
             &["planted", "storage"],
-            &["format", "torn"],
+            &["damage", "format", "torn"],
             &["directory", "scan"],
             &["log", "reader"],
             &["engine"],

@@ -1,6 +1,7 @@
 //! Terms for everything else: settings and rules, time, positions, the form of a snapshot. Knows nothing of shards.
 
 pub mod access;
+pub mod continuity;
 pub mod ids;
 pub mod node;
 pub(crate) mod notices;

@@ -71,6 +71,8 @@ pub enum Fault {
     DeadAccepted,
     /// A record has another offset at the node that wrote it.
     OwnOffset,
+    /// Damage in the log of a partition is told to nobody.
+    SilentDamage,
 }
 
 #[cfg(feature = "planted")]
@@ -81,7 +83,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 33] = [
+        pub const ALL: [super::Fault; 34] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -115,6 +117,7 @@ mod switch {
             Self::NoMark,
             Self::DeadAccepted,
             Self::OwnOffset,
+            Self::SilentDamage,
         ];
     }
 

@@ -88,9 +88,9 @@ impl Rules {
             .map(|(number, _)| number)
     }
 
-    /// The operator's rules whose topics stand in the log.
+    /// The operator's rules, and the default one, whose topics stand in the log.
     pub fn logged(&self) -> impl Iterator<Item = u8> {
-        let rules = (0..).zip(self.of_operator());
+        let rules = (0..).zip(&self.all[..=self.of_operator().len()]);
         rules
             .filter(|(_, rule)| rule.durable)
             .map(|(number, _)| number)

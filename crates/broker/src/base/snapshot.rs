@@ -27,7 +27,7 @@ use crate::base::placement::{Placement, SLOTS};
 /// The first bytes of every snapshot.
 pub const MAGIC: &[u8; 12] = b"crore state\n";
 /// The version of the form of the records. No other one is read.
-pub const FORM: u16 = 8;
+pub const FORM: u16 = 9;
 /// Bytes before the first block.
 pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before each block: its length and its checksum.

@@ -206,7 +206,7 @@ pub struct Accounts {
     pub session_bytes: usize,
     /// Shared subscriptions of MQTT clients, once for each home.
     pub groups: u32,
-    /// Topics and filters whose messages must be kept for a session.
+    /// Subscriptions of QoS 1 and 2, for which messages are kept; those by filter once for each home.
     pub keepers: u32,
     /// Topics with a retained message.
     pub retained: u32,

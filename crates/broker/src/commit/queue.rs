@@ -76,8 +76,8 @@ struct Queue<T> {
 pub(crate) enum Next<T> {
     /// A request, with its record if it writes one.
     Request(T, Option<Kept>),
-    /// A record of another process, of the partition at this place.
-    Foreign(usize, Kept),
+    /// A record of another process.
+    Foreign(Kept),
 }
 
 /// The partitions that a request must be ordered in.
@@ -292,7 +292,7 @@ impl<T> Commits<T> {
                 let (queue, held) = (&mut self.queues[at], &mut self.held);
                 if let Some(record) = queue.arrivals.next_record(held) {
                     self.next = at + 1;
-                    return Some(Next::Foreign(at, record));
+                    return Some(Next::Foreign(record));
                 }
                 let counts = |writer, number| counts(at, writer, number);
                 let (arrivals, batches) = (&mut queue.arrivals, &mut queue.batches);

@@ -9,17 +9,22 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::Home;
 use super::answers::Key;
 use super::around::{Around, Found};
+use super::partition::Partition;
 use super::row::{CREATED, DELETED};
-use crate::base::placement::Slotted;
+use crate::base::ids::PartitionId;
+use crate::base::placement::{SLOTS, Slotted};
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Change, Fact, Outcome, Tell};
+use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
 /// In a log a batch may stand behind batches of other partitions that are younger by so many seconds.
 const BEHIND_S: u32 = 600;
+/// A new epoch of a partition begins so far behind the last offset that is known: damage has taken fewer.
+const EPOCH_OFFSETS: u64 = 1 << 40;
 
 impl Home {
     /// Admits a fact and applies it: there is no engine.
@@ -82,6 +87,39 @@ impl Home {
         self.forgetting.end_turn(self.sequences());
     }
 
+    /// A batch that was read from the log of the partition at this place has this writer and number.
+    pub(crate) fn has_read(&mut self, at: usize, batch: (u64, u64)) {
+        self.partitions[at].batch = batch;
+    }
+
+    /// Partitions, with writer and number of the last batch that was read of each.
+    pub(crate) fn last_batches(&self) -> impl Iterator<Item = (PartitionId, (u64, u64))> {
+        let all = self.placement.of_home(self.me);
+        all.zip(self.partitions.iter().map(|it| it.batch))
+    }
+
+    /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. What is
+    /// left of the one before gets offsets of the new one, so that whoever has seen a part of it is told a gap, and gets it again.
+    pub(crate) fn begin_epoch(&mut self, at: usize, rules: &Rules) {
+        let Partition { sequence, mark, .. } = self.partitions[at];
+        let until = sequence.max(mark) + EPOCH_OFFSETS;
+        self.lose(at, until, rules);
+        let partition = &mut self.partitions[at];
+        partition.sequence = partition.log.begin_epoch(until);
+        for id in 0..self.rows.end() {
+            let row = self.rows.get(id);
+            if row.name == Blob::NONE || self.place_of(row) != at {
+                continue;
+            }
+            let log = &self.partitions[at].log;
+            let shown = self.retained.get(&id).copied().unwrap_or(NONE);
+            let last = log.last_offset(row.log).max(log.last_offset(shown));
+            self.rows.get_mut(id).set_last(last.max(until));
+        }
+        // The first turn begins here: none of it came in that turn.
+        self.forgetting.end_turn(self.sequences());
+    }
+
     /// The log of the partition at this place no longer has what had offsets up to this one: topics that it has nothing of begin there.
     pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
         let partition = &mut self.partitions[at];
@@ -90,6 +128,11 @@ impl Home {
         partition.roster.lose();
         for rule in rules.logged() {
             partition.forgotten.note(rule, until, 0);
+        }
+        for slot in 0..SLOTS {
+            if usize::from(self.places[slot]) == at {
+                self.floors[slot] = self.floors[slot].max(until);
+            }
         }
         // The first turn begins here: none of it came in that turn.
         self.forgetting.end_turn(self.sequences());

@@ -33,6 +33,8 @@ pub(super) struct Keepers {
     other_bytes: usize,
     /// The wider filters in their place; the value is one less than the number of others.
     wider: Filters,
+    /// All subscriptions.
+    subscriptions: u32,
 }
 
 /// Bytes that a filter needs, if no other subscription has it, in either place.
@@ -66,12 +68,13 @@ impl Keepers {
             others: BTreeMap::new(),
             other_bytes: 0,
             wider: Filters::new(seed, steps),
+            subscriptions: 0,
         }
     }
 
-    /// Topics and filters.
+    /// All subscriptions.
     pub fn len(&self) -> u32 {
-        self.topics.len() as u32 + self.filters()
+        self.subscriptions
     }
 
     /// Bytes of both.
@@ -103,6 +106,7 @@ impl Keepers {
     /// So many subscriptions more to a topic.
     pub fn add_topic(&mut self, topic: u32, count: u32) {
         *self.topics.entry(topic).or_default() += count;
+        self.subscriptions += count;
     }
 
     /// One subscription less to a topic; says whether it was the last.
@@ -111,6 +115,7 @@ impl Keepers {
             return false;
         };
         *count -= 1;
+        self.subscriptions -= 1;
         if *count > 0 {
             return false;
         }
@@ -126,8 +131,9 @@ impl Keepers {
         count.or_else(other).unwrap_or(0)
     }
 
-    /// A filter has so many subscriptions, one at least.
-    fn set_filter(&mut self, filter: &[u8], count: u32) {
+    /// A filter has so many subscriptions, one at least; it had `before`.
+    fn set_filter(&mut self, filter: &[u8], before: u32, count: u32) {
+        self.subscriptions = self.subscriptions + count - before;
         if let Some(before) = self.others.get_mut(filter) {
             *before = count;
         } else if let Ok(row) = self.filters.open(filter, NO_PARTY) {
@@ -162,20 +168,25 @@ impl Keepers {
 
     /// One subscription more to a filter.
     pub fn add_filter(&mut self, filter: &[u8]) {
-        self.set_filter(filter, self.of_filter(filter) + 1);
+        let before = self.of_filter(filter);
+        self.set_filter(filter, before, before + 1);
     }
 
     /// Restores a filter with its subscriptions, which each home counted alike.
     pub fn restore_filter(&mut self, filter: &[u8], count: u32) {
-        self.set_filter(filter, self.of_filter(filter).max(count).max(1));
+        let before = self.of_filter(filter);
+        self.set_filter(filter, before, before.max(count).max(1));
     }
 
     /// One subscription less to a filter; says whether there was one.
     pub fn remove_filter(&mut self, filter: &[u8]) -> bool {
         match self.of_filter(filter) {
             0 => return false,
-            1 => self.end_filter(filter),
-            count => self.set_filter(filter, count - 1),
+            1 => {
+                self.subscriptions -= 1;
+                self.end_filter(filter);
+            }
+            count => self.set_filter(filter, count, count - 1),
         }
         true
     }

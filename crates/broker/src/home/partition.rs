@@ -21,6 +21,8 @@ pub(super) struct Partition {
     pub mark: u64,
     /// The highest offset that a fact which stands in no log may get: where the log gives offsets, those up to the next batch are free.
     pub passes_to: u64,
+    /// Writer and number of the last batch that was read from its log, where it has one writer at a time.
+    pub batch: (u64, u64),
     /// There is nothing up to this offset that is not applied, where the log gives offsets.
     pub known_to: u64,
     /// Those who write to its log, where it has several writers.
@@ -46,6 +48,7 @@ impl Partition {
             sequence: 0,
             mark: 0,
             passes_to: u64::MAX,
+            batch: (0, 0),
             known_to: 0,
             roster: Roster::default(),
             time_s: 0,

@@ -45,6 +45,8 @@ impl Home {
             for partition in &self.partitions {
                 out.number(partition.sequence);
                 out.number(partition.mark);
+                out.word(partition.batch.0);
+                out.number(partition.batch.1);
             }
             for slot in self.origin().slots(self.placement, self.me) {
                 out.number(self.floors[usize::from(slot)]);
@@ -111,12 +113,14 @@ impl Home {
         let former = origin.placement;
         for partition in former.of_home(origin.home) {
             let (sequence, mark) = (from.number()?, from.number()?);
+            let batch = (from.word()?, from.number()?);
             if sequence.max(mark) > Slotted::OFFSET_MAX {
                 return Err(Damaged("a sequence is too large"));
             }
             if let Some(at) = self.place_here(partition) {
-                self.partitions[at].sequence = sequence;
-                self.partitions[at].mark = mark;
+                let partition = &mut self.partitions[at];
+                (partition.sequence, partition.mark) = (sequence, mark);
+                partition.batch = batch;
             }
         }
         for slot in 0..=u8::MAX {

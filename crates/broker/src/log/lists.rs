@@ -242,6 +242,21 @@ impl Lists {
         }
     }
 
+    /// All entries, with their offsets.
+    pub fn all(&self, entries: &Slab<Entry>) -> Vec<(u64, u32)> {
+        let mut all = Vec::new();
+        self.0
+            .iter()
+            .for_each(|list| list.gather(entries, &mut all));
+        all
+    }
+
+    /// The entries have got other offsets, in the same order.
+    pub fn mark_anew(&mut self, entries: &Slab<Entry>) {
+        let marks = self.0.iter_mut().flat_map(|list| &mut list.marks.all);
+        marks.for_each(|(offset, id)| *offset = entries.get(*id).offset);
+    }
+
     /// The marked entries of a list by offset.
     #[cfg(test)]
     pub fn marks(&self, number: usize) -> impl Iterator<Item = (u64, u32)> {

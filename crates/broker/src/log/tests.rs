@@ -17,6 +17,8 @@ use crate::mail::message::Headers;
 #[derive(Clone, Debug)]
 struct Kept {
     offset: u64,
+    /// Its first offset.
+    number: u64,
     key: String,
     time_s: u32,
     end_s: u64,
@@ -60,6 +62,7 @@ impl Model {
         let own = ttl_s.map_or(u64::MAX, |ttl_s| u64::from(now_s) + u64::from(ttl_s));
         self.kept.push(Kept {
             offset,
+            number: offset,
             key: key.into(),
             time_s: now_s,
             end_s: of_rule.min(own),
@@ -94,6 +97,7 @@ enum Op {
     Look(usize),
     Upkeep(usize),
     Clock(u32),
+    Epoch,
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -103,6 +107,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (0usize..3).prop_map(Op::Look),
         1 => (0usize..3).prop_map(Op::Upkeep),
         3 => (1u32..5).prop_map(Op::Clock),
+        1 => Just(Op::Epoch),
     ];
     prop::collection::vec(op, 1..80)
 }
@@ -135,6 +140,22 @@ fn attributes(offset: u64) -> &'static [u8] {
 
 fn qos(offset: u64) -> u8 {
     (offset / 3 % 3) as u8
+}
+
+/// All messages get offsets behind this one, in their order; returns the last.
+fn begin_epoch(models: &mut [Model], base: u64) -> u64 {
+    let all = models.iter().flat_map(|model| &model.kept);
+    let mut former: Vec<u64> = all.map(|kept| kept.offset).collect();
+    former.sort_unstable();
+    let moved = |offset| base + 1 + former.partition_point(|it| *it < offset) as u64;
+    for model in &mut *models {
+        for kept in &mut model.kept {
+            kept.offset = moved(kept.offset);
+        }
+        model.lost = base;
+        model.last = model.kept.last().map_or(base, |kept| kept.offset);
+    }
+    base + former.len() as u64
 }
 
 fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), TestCaseError> {
@@ -170,7 +191,7 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
             prop_assert_eq!(frames.key(record), kept.key.as_bytes());
             prop_assert_eq!(frames.content_type(record), b"text/plain");
             prop_assert_eq!(frames.event(record), b"e");
-            let attributes = attributes(kept.offset);
+            let attributes = attributes(kept.number);
             let origin = attributes
                 .first_chunk()
                 .map_or(0, |origin| u64::from_le_bytes(*origin));
@@ -181,9 +202,9 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
             );
             prop_assert_eq!(
                 (record.qos, record.retain),
-                (qos(kept.offset), kept.offset % 2 == 1)
+                (qos(kept.number), kept.number % 2 == 1)
             );
-            let data = format!("d{}", kept.offset);
+            let data = format!("d{}", kept.number);
             prop_assert_eq!(frames.data(record), data.as_bytes());
             previous = record.offset;
         }
@@ -240,6 +261,15 @@ proptest! {
                     model.look(now_s);
                     chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
                     look(&mut log, chains[topic], model, pages)?;
+                }
+                Op::Epoch => {
+                    // What the log has not let go is there, too.
+                    for (topic, model) in models.iter_mut().enumerate() {
+                        model.look(now_s);
+                        chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
+                    }
+                    offset = begin_epoch(&mut models, offset + 1000);
+                    prop_assert_eq!(log.begin_epoch(offset - log.len() as u64), offset);
                 }
                 Op::Upkeep(topic) => {
                     models[topic].tidy(now_s);

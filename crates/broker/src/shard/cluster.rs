@@ -19,7 +19,7 @@ use crate::mail::Ask;
 use crate::mail::orders::{ClusterState, NodeState, PartitionState};
 use crate::shard::Shard;
 use crate::shard::members::bit;
-use crate::shard::waiting::{Request, Waiting};
+use crate::shard::waiting::Waiting;
 
 /// The partition of the signs of life.
 const OF_BEATS: u16 = 0;
@@ -166,17 +166,12 @@ impl Shard {
         partition.noted |= bit(note);
         let home = self.home.as_mut().expect(HERE);
         let moment = (self.front.now, home.sequence(at));
-        let waiting = Waiting {
-            from: self.front.lanes.me,
-            weight: 0,
-            once: true,
-            request: Request::Note,
-        };
+        let waiting = Waiting::note(self.front.lanes.me);
         let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
         self.commits.write_aside(at, waiting, moment, encode);
     }
 
-    /// A note of this process has come back.
+    /// A note of this process is applied.
     pub(super) fn was_noted(&mut self, at: usize, note: &Note<'_>) {
         let Some(cluster) = &mut self.cluster else {
             return;

@@ -1,6 +1,8 @@
 //! What the engine has committed: records are applied, and requests that waited behind them are carried out. See
 //! [`commit`](crate::commit).
 
+use alloc::vec::Vec;
+
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Closed;
@@ -55,7 +57,7 @@ impl Shard {
             self.front.work.steps.add(1);
             match next {
                 Next::Request(waiting, record) => self.take_effect(waiting, record),
-                Next::Foreign(at, record) => self.take_foreign(at, &record),
+                Next::Foreign(record) => self.take_aside(&record),
             }
         }
         any
@@ -93,7 +95,7 @@ impl Shard {
             Request::Passing(fact, answer, client, reserved) => {
                 (answer, client, reserved, Some(fact))
             }
-            Request::Note => return self.take_own_note(record),
+            Request::Note => return record.into_iter().for_each(|it| self.take_aside(&it)),
             Request::Ask(ask) => {
                 let (ask, bytes) = *ask;
                 return self.carry_out(from, ask, &bytes);
@@ -132,41 +134,25 @@ impl Shard {
         }
     }
 
-    /// A record that nobody waits for stands in the log.
-    fn take_own_note(&mut self, record: Option<Kept>) {
-        let Some(record) = record else { return };
+    /// Applies a record that no request waits for: a note, or what another process has written. One that makes no sense is void; behind one that a
+    /// later version has written, and that must not be left out, nothing more of the partition is applied.
+    fn take_aside(&mut self, record: &Kept) {
         let header = record.header();
         let at = self.front.world.placement().place_at_home(header.partition);
-        let (bytes, first, unix_s) = record.parts();
-        match Note::decode(bytes) {
-            Ok(Some((behind, note))) => {
-                let offset = first + u64::from(behind);
-                self.take_note(at, &header, &note, (offset, unix_s));
-                let home = self.home.as_mut().expect(HERE);
-                home.has_applied(at, offset, record.is_last());
-                self.was_heard(at);
-                self.was_noted(at, &note);
-            }
-            // The record was encoded here.
-            Ok(None) | Err(_) => self.front.stats.closed[Closed::Broken as usize] += 1,
-        }
-    }
-
-    /// Applies a record of another process, of the partition at this place. One that makes no sense is void; behind one that a later version
-    /// has written, and that must not be left out, nothing more of the partition is applied.
-    fn take_foreign(&mut self, at: usize, record: &Kept) {
         let (bytes, first, unix_s) = record.parts();
         if unknown(bytes) == Some(false) {
             return self.commits.halt(at);
         }
-        let header = record.header();
-        let offset = self
-            .take_record(at, &header, bytes, (first, unix_s))
-            .unwrap_or(first);
+        let taken = self.take_record(at, &header, bytes, (first, unix_s));
         let home = self.home.as_mut().expect(HERE);
         home.make_room_for_others();
-        home.has_applied(at, offset, record.is_last());
+        home.has_applied(at, taken.unwrap_or(first), record.is_last());
         self.was_heard(at);
+        if header.writer == self.commits.writer(at)
+            && let Ok(Some((_, note))) = Note::decode(bytes)
+        {
+            self.was_noted(at, &note);
+        }
     }
 
     /// Applies a record of a batch with this header, whose first record has this offset and second; returns its own offset.
@@ -234,6 +220,7 @@ impl Shard {
         if is_shared && !home.counts(at, header.writer, header.number) {
             return Ok(());
         }
+        home.has_read(at, (header.writer, header.number));
         let unix_s = if is_shared { now.unix_s } else { header.unix_s };
         let mut records = In(&batch[HEADER_BYTES..]);
         for left in (0..header.records).rev() {
@@ -273,6 +260,25 @@ impl Shard {
         if let Some(home) = &mut self.home {
             home.lose(at, until, rules);
         }
+    }
+
+    /// The log of a partition is damaged, and may have lost anything of it before its end: positions of before are told a gap, with a new epoch.
+    /// To be called behind the last batch.
+    pub fn begin_epoch(&mut self, partition: PartitionId) {
+        let placement = self.front.world.placement();
+        let is_here = placement.home_of(partition) == self.front.lanes.me;
+        if let Some(home) = self.home.as_mut().filter(|_| is_here)
+            && !planted::is(Fault::SilentDamage)
+        {
+            let at = placement.place_at_home(partition);
+            home.begin_epoch(at, &self.front.world.rules);
+        }
+    }
+
+    /// Partitions, with writer and number of the last batch that was read of each.
+    pub fn last_batches(&self) -> Vec<(PartitionId, (u64, u64))> {
+        let home = self.home.iter();
+        home.flat_map(Home::last_batches).collect()
     }
 
     /// Applies a fact that stands in the log with this offset, in a batch of this second.

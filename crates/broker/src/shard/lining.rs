@@ -140,21 +140,14 @@ impl Shard {
         self.front.work.steps.add_bytes(len);
         weight
     }
-}
 
-impl Shard {
     /// Marks the offsets of facts that stand in no log, where the next one would be behind the mark: after a crash the partition goes on behind
     /// it, so that no offset is given twice.
     fn mark(&mut self, at: usize) {
         let home = self.home.as_ref().expect(HERE);
         let moment = (self.front.now, home.sequence(at));
         if let Some(until) = self.commits.mark(at, moment.1) {
-            let waiting = Waiting {
-                from: self.front.lanes.me,
-                weight: 0,
-                once: true,
-                request: Request::Note,
-            };
+            let waiting = Waiting::note(self.front.lanes.me);
             let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
             self.commits.write(at, waiting, moment, encode);
         }

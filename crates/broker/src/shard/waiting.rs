@@ -40,6 +40,16 @@ pub(crate) enum Due {
 }
 
 impl Waiting {
+    /// A note of this shard: nobody is answered.
+    pub fn note(me: ShardId) -> Waiting {
+        Waiting {
+            from: me,
+            weight: 0,
+            once: true,
+            request: Request::Note,
+        }
+    }
+
     /// It is late: whom to answer, if an answer is due. There is no second one when it takes effect.
     pub fn answer_late(&mut self) -> Option<(ShardId, Due)> {
         let due = match &mut self.request {

@@ -247,14 +247,14 @@ fn newer_format_of_a_segment_is_refused_with_the_remedy_and_left_alone() {
     let segment = &segments(&state)[0];
     let original = fs::read(segment).expect("the segment");
     let mut newer = original.clone();
-    newer[8] = 2;
+    newer[8] = 3;
     let crc = crc32c(&newer[..60]);
     newer[60..64].copy_from_slice(&crc.to_le_bytes());
     fs::write(segment, &newer).expect("the segment");
     let said = refused(&state);
     for words in [
-        "has version 2 of the log's format",
-        "this program reads version 1",
+        "has version 3 of the log's format",
+        "this program reads version 2",
         "start the version",
     ] {
         assert!(said.contains(words), "{words}: {said}");

@@ -97,6 +97,32 @@ fn a_crash_after_a_planned_restart_keeps_both_parts() {
     assert_eq!(stream.data(2), ["before the stop", "before the crash"]);
 }
 
+/// Changes a byte of the message with the word `needle` in the log of a server that has ended.
+fn damage(state: &State) {
+    let mut bytes = std::fs::read(segment(state)).expect("the segment");
+    let needle = b"needle";
+    let at = bytes.windows(needle.len()).position(|it| it == needle);
+    bytes[at.expect("the message is in the log")] ^= 1;
+    std::fs::write(segment(state), bytes).expect("the segment");
+}
+
+/// What a stream gets: messages by their data, `GAP` for a gap; and the position behind it.
+fn items(server: &Server, target: &str, position: &str, count: usize) -> (Vec<String>, String) {
+    let mut stream = Stream::open(server, target, &[("Last-Event-ID", position)]);
+    let (mut items, mut id) = (Vec::new(), String::new());
+    for _ in 0..count {
+        let event = stream.event().expect("an event");
+        items.push(match event.kind.as_str() {
+            "crore.gap" => GAP.to_string(),
+            _ => event.data,
+        });
+        id = event.id;
+    }
+    (items, id)
+}
+
+const GAP: &str = "(gap)";
+
 #[test]
 fn damage_in_the_log_is_told_as_a_gap_and_the_rest_stays() {
     let state = State::new();
@@ -106,23 +132,121 @@ fn damage_in_the_log_is_told_as_a_gap_and_the_rest_stays() {
     publish(&server, "a", "damaged: needle");
     publish(&server, "a", "kept");
     server.kill();
-    let mut bytes = std::fs::read(segment(&state)).expect("the segment");
-    let needle = b"needle";
-    let at = bytes.windows(needle.len()).position(|it| it == needle);
-    bytes[at.expect("the message is in the log")] ^= 1;
-    std::fs::write(segment(&state), bytes).expect("the segment");
-    let server = Server::with(&state.settings());
+    damage(&state);
+    let mut server = Server::with(&state.settings());
     server.await_log("of the log is damaged");
-    let came = behind(&server, "a", &seen, 1);
-    assert_eq!(came[0].0, "crore.gap");
+    let (came, behind_it) = items(&server, "/sub/a", &seen, 3);
+    assert_eq!(came, [GAP, "seen", "kept"]);
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(2), ["seen", "kept"]);
-    let seen = first_position(&server, "a");
     publish(&server, "a", "new");
-    server.kill();
-    // It is told once: positions of since then are good.
+    for _ in 0..2 {
+        // Positions of since then are good, and one of before is told again.
+        assert_eq!(behind(&server, "a", &behind_it, 1), messages(&["new"]));
+        let after = first_position(&server, "a");
+        assert_eq!(behind(&server, "a", &after, 2), messages(&["kept", "new"]));
+        let (came, _) = items(&server, "/sub/a", &seen, 4);
+        assert_eq!(came, [GAP, "seen", "kept", "new"]);
+        server.kill();
+        server = Server::with(&state.settings());
+    }
+}
+
+/// Topics of three partitions, each with a message that was seen. Returns the positions behind those.
+fn three_topics(server: &Server) -> [String; 3] {
+    ["a", "b", "c"].map(|topic| {
+        publish(server, topic, "seen");
+        let seen = first_position(server, topic);
+        assert!(seen.ends_with("-1"), "{topic} has a partition for itself");
+        seen
+    })
+}
+
+#[test]
+fn damage_in_one_partition_is_told_to_its_subscribers_alone() {
+    let state = State::new();
     let server = Server::with(&state.settings());
-    assert_eq!(behind(&server, "a", &seen, 2), messages(&["kept", "new"]));
+    let [a, b, c] = three_topics(&server);
+    let several = [
+        ("/sub?topic=a&topic=b&topic=c", 3),
+        ("/sub?filter=%2B", 3),
+        ("/sub?topic=b&topic=c", 2),
+    ];
+    let seen = several.map(|(target, count)| {
+        let mut stream = Stream::open(&server, &format!("{target}&since=oldest"), &[]);
+        let events = (0..count).map(|_| stream.event().expect("an event").id);
+        let ids: Vec<String> = events.collect();
+        ids.last().expect("several").clone()
+    });
+    publish(&server, "a", "damaged: needle");
+    publish(&server, "b", "b kept");
+    publish(&server, "a", "a kept");
+    server.kill();
+    damage(&state);
+    let mut server = Server::with(&state.settings());
+    publish(&server, "b", "b new");
+    // Nothing of it stands behind the damage.
+    publish(&server, "c", "c new");
+    // After one more crash it is the same.
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        assert_eq!(items(&server, "/sub/a", &a, 3).0, [GAP, "seen", "a kept"]);
+        assert_eq!(items(&server, "/sub/b", &b, 2).0, ["b kept", "b new"]);
+        assert_eq!(items(&server, "/sub/c", &c, 1).0, ["c new"]);
+        // Those of both, too, get again what is left of the one.
+        let all = &[GAP, "a kept", "b kept", "b new", "c new", "seen"][..];
+        let all = [all, all, &["b kept", "b new", "c new"]];
+        for (((target, _), seen), expected) in several.iter().zip(&seen).zip(all) {
+            let (mut came, behind_it) = items(&server, target, seen, expected.len());
+            came.sort_unstable();
+            assert_eq!(came, expected, "{target}");
+            ends.push((*target, behind_it));
+        }
+        server.kill();
+        server = Server::with(&state.settings());
+    }
+    publish(&server, "b", "last");
+    for (target, end) in ends {
+        assert_eq!(items(&server, target, &end, 1).0, ["last"], "{target}");
+    }
+}
+
+#[test]
+fn damage_to_the_last_message_of_a_partition_is_told_where_nothing_says_whose_it_was() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    let [a, b, c] = three_topics(&server);
+    publish(&server, "a", "damaged: needle");
+    publish(&server, "b", "b kept");
+    server.kill();
+    damage(&state);
+    let server = Server::with(&state.settings());
+    for topic in ["a", "b", "c"] {
+        publish(&server, topic, "new");
+    }
+    assert_eq!(items(&server, "/sub/a", &a, 3).0, [GAP, "seen", "new"]);
+    assert_eq!(items(&server, "/sub/b", &b, 2).0, ["b kept", "new"]);
+    assert_eq!(items(&server, "/sub/c", &c, 3).0, [GAP, "seen", "new"]);
+}
+
+#[test]
+fn damage_behind_a_stop_in_order_is_told_to_its_subscribers_alone() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    let [a, b, c] = three_topics(&server);
+    server.stop();
+    let server = Server::with(&state.settings());
+    publish(&server, "b", "b kept");
+    publish(&server, "a", "damaged: needle");
+    publish(&server, "a", "a kept");
+    server.kill();
+    damage(&state);
+    let server = Server::with(&state.settings());
+    publish(&server, "c", "new");
+    publish(&server, "b", "new");
+    assert_eq!(items(&server, "/sub/a", &a, 3).0, [GAP, "seen", "a kept"]);
+    assert_eq!(items(&server, "/sub/b", &b, 2).0, ["b kept", "new"]);
+    assert_eq!(items(&server, "/sub/c", &c, 1).0, ["new"]);
 }
 
 #[test]

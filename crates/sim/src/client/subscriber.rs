@@ -257,6 +257,14 @@ impl Subscriber {
         }
     }
 
+    /// Damage may have taken messages of its topics.
+    pub fn harmed(&mut self, truth: &Truth) {
+        let has_position = self.position.is_some();
+        let is_harmed = |track: &&mut Track| truth.topics[track.topic].harmed == truth.crashed;
+        let harmed = self.tracks.iter_mut().filter(is_harmed);
+        harmed.for_each(|track| track.harmed(has_position));
+    }
+
     /// Reads received bytes; `end`: nothing follows them.
     pub fn read(
         &mut self,

@@ -45,6 +45,8 @@ pub struct Track {
     stretches: Vec<Stretch>,
     /// Where it stands, if that is known.
     pub seen: Option<Seen>,
+    /// It has a position of before damage: a gap must be told before the next message.
+    must_gap: bool,
     /// Its topic is one that a filter matches: a delete does not end the stretch, and deleted messages are not missed.
     of_filter: bool,
 }
@@ -68,7 +70,7 @@ impl Track {
 
     /// Begins anew, with nothing seen.
     pub fn begin(&mut self, start: Start) {
-        self.seen = None;
+        (self.seen, self.must_gap) = (None, false);
         self.stretches.push(Stretch {
             start,
             whole: false,
@@ -108,6 +110,9 @@ impl Track {
     /// A message came.
     pub fn got(&mut self, number: u32, truth: &Truth) -> Result<(), Wrong> {
         let message = &truth.messages[number as usize];
+        if self.must_gap {
+            return Err(format!("message {number} came, and no gap behind damage"));
+        }
         let stretch = self.stretches.last_mut().expect("a subscriber has begun");
         if stretch.has(number) {
             return Err(format!("message {number} came twice"));
@@ -159,6 +164,14 @@ impl Track {
         let seen = self.seen;
         self.begin(Start::First);
         self.seen = seen;
+    }
+
+    /// Its partition is damaged. What it got before was looked at, and has other offsets now; it comes back with a position, or without.
+    pub fn harmed(&mut self, has_position: bool) {
+        let seen = self.seen;
+        self.stretches.clear();
+        self.begin(Start::First);
+        (self.seen, self.must_gap) = (seen, has_position);
     }
 
     /// Nothing is under way any more: the last stretch reaches to the newest message.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, PartitionId};
 use crore_disk::torn::{Disk, Fault};
-use crore_disk::{CommitError, End, Found, Identity, Log, Options, Place, scan};
+use crore_disk::{CommitError, Damage, DamageKind, End, Found, Identity, Log, Options, scan};
 
 use crate::rng::Rng;
 use crate::truth::Wrong;
@@ -39,6 +39,20 @@ pub struct Drive {
     torn: Vec<Arc<[u8]>>,
     /// The base contains all up to here.
     end: End,
+    /// The group that the disk has harmed since.
+    harmed: Option<u64>,
+}
+
+/// What a new process finds.
+pub struct Start {
+    /// The batches behind the base.
+    pub batches: Vec<Bytes>,
+    /// How many of them nobody knew to be there.
+    pub came: usize,
+    /// Batches that are lost to damage.
+    pub lost: Vec<Bytes>,
+    /// Before which batch the damage is told, and of how many batches.
+    pub damage: Option<(usize, Option<u64>)>,
 }
 
 impl Drive {
@@ -54,8 +68,9 @@ impl Drive {
             synced: Vec::new(),
             torn: Vec::new(),
             end: End::default(),
+            harmed: None,
         };
-        drive.open(|_, _| {}).expect("the disk is empty");
+        drive.open(|_| {}).expect("the disk is empty");
         drive
     }
 
@@ -135,7 +150,7 @@ impl Drive {
         if rng.chance(10) {
             // The next process does not come far.
             self.disk.power_goes_after(rng.below(2 * CALLS));
-            let _ = self.open(|_, _| {});
+            let _ = self.open(|_| {});
             self.log = None;
             self.disk.power_returns();
         }
@@ -147,25 +162,63 @@ impl Drive {
         self.log = None;
     }
 
-    /// A new process reads the log; returns the batches behind the base, and how many of them nobody knew to be there.
+    /// The disk changes a byte of a group behind the base that is not the last one.
+    pub fn harm(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let mut places = Vec::new();
+        let contained = self.end.group;
+        let found = scan(&self.disk, self.end.segment.max(1).., |it| match it {
+            Found::Batch(place, batch) if place.group > contained => {
+                places.push((place, batch.len()));
+            }
+            _ => {}
+        });
+        let last = found.map_err(|error| error.to_string())?.last_group;
+        places.retain(|(place, _)| place.group < last);
+        if !places.is_empty() {
+            let (place, len) = places[rng.below(places.len())];
+            let name = format!("segment-{:010}.log", place.segment);
+            assert!(
+                self.disk
+                    .damage(&name, place.batch as usize + rng.below(4 + len))
+            );
+            self.harmed = Some(place.group);
+        }
+        Ok(())
+    }
+
+    /// A new process reads the log.
     ///
     /// # Errors
-    /// When something is missing, or there that was never written, or when damage is told.
-    pub fn start(&mut self) -> Result<(Vec<Bytes>, usize), Wrong> {
+    /// When something is missing, or there that was never written, or when damage is told that is none, or is not told.
+    pub fn start(&mut self) -> Result<Start, Wrong> {
         let base = self.end;
         let contained = base.group;
-        let mut found: Vec<Stored> = Vec::new();
+        let (mut found, mut damage): (Vec<Stored>, _) = (Vec::new(), None);
         // Segments before the base's are removed: if one of them comes back, the log must not tell.
-        self.open(|place, batch| {
-            if place.group > contained || place.segment != base.segment {
-                found.push((place.group, batch.into()));
+        self.open(|it| match it {
+            Found::Batch(place, batch) => {
+                if place.group > contained || place.segment != base.segment {
+                    found.push((place.group, batch.into()));
+                }
             }
+            Found::Damage(it) => damage = Some((found.len(), it.batches)),
         })?;
+        let harmed = self.harmed.take();
+        let (harmed, known): (Vec<Stored>, _) = std::mem::take(&mut self.synced)
+            .into_iter()
+            .partition(|(group, _)| Some(*group) == harmed);
+        let told = damage.and_then(|(_, count)| count);
+        if damage.is_some() == harmed.is_empty() || told.is_some_and(|it| it != harmed.len() as u64)
+        {
+            let count = harmed.len();
+            return Err(format!(
+                "{count} batches are harmed, and {damage:?} is told"
+            ));
+        }
         self.waiting.clear();
         self.stored.clear();
         self.appended.clear();
         let torn = std::mem::take(&mut self.torn);
-        let known = std::mem::take(&mut self.synced);
         let mut rest = found.iter().map(|(_, batch)| batch);
         let lost = known.iter().filter(|(group, _)| *group > contained);
         if let Some((group, _)) = lost.clone().find(|(_, batch)| rest.next() != Some(batch)) {
@@ -177,7 +230,22 @@ impl Drive {
         }
         let batches = found.iter().map(|(_, batch)| batch.clone()).collect();
         self.synced = found;
-        Ok((batches, come))
+        Ok(Start {
+            batches,
+            came: come,
+            lost: harmed.into_iter().map(|(_, batch)| batch).collect(),
+            damage,
+        })
+    }
+
+    /// Behind damage a segment begins, for a base that has all before it.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn begin_segment(&mut self) -> Result<End, Wrong> {
+        let begun = self.log().begin_segment();
+        begun.map_err(|error| error.to_string())?;
+        Ok(self.ends())
     }
 
     /// A base contains all up to `end`: the segments before it are removed.
@@ -245,20 +313,17 @@ impl Drive {
         Ok(())
     }
 
-    fn open(&mut self, mut each: impl FnMut(Place, &[u8])) -> Result<(), Wrong> {
+    fn open(&mut self, each: impl FnMut(Found<'_>)) -> Result<(), Wrong> {
         let options = Options {
             segment_bytes: self.segment_bytes,
             bytes_max: u64::MAX,
             first_segment: self.end.segment.max(1),
         };
-        let opened = Log::open(self.disk.clone(), options, IDENTITY, |it| {
-            if let Found::Batch(place, batch) = it {
-                each(place, batch);
-            }
-        });
+        let opened = Log::open(self.disk.clone(), options, IDENTITY, each);
         let (log, found) = opened.map_err(|error| error.to_string())?;
         self.log = Some(log);
-        match found.damages.first() {
+        let is_told = |damage: &Damage| self.harmed.is_none() || damage.kind != DamageKind::Bytes;
+        match found.damages.iter().find(|it| is_told(it)) {
             Some(damage) => Err(format!("{damage:?} is told, and there is none")),
             None => Ok(()),
         }

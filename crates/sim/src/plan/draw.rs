@@ -62,6 +62,10 @@ const CLUSTERS: u64 = 0xC105_7E25;
 pub const CLUSTERS_FROM: u64 = 1 << 61;
 /// How many of a hundred worlds with wide budgets are clusters.
 const CLUSTERS_PERCENT: u32 = 12;
+/// Salt of the random choice whether crashes harm the disk, likewise.
+const DAMAGES: u64 = 0xDA3A_6E50;
+/// How many of a hundred worlds with crashes have such.
+const DAMAGES_PERCENT: u32 = 60;
 /// What happens to the nodes of a world, at most.
 const NODE_EVENTS_MAX: usize = 12;
 /// Longer than a run: a node forgets topics whose subscribers are at other nodes.
@@ -114,6 +118,7 @@ impl Plan {
         plan.crash(&mut own(CRASHES));
         if seed >= CLUSTERS_FROM {
             plan.cluster(&mut own(CLUSTERS));
+            plan.damage(&mut own(DAMAGES));
         }
         plan.wall_steps = own(WALL).chance(WALL_PERCENT);
         plan
@@ -165,6 +170,7 @@ impl Plan {
             restarts_at: None,
             crashes_at: Vec::new(),
             checkpoints_at: Vec::new(),
+            damages: false,
             segment_bytes: None,
             hoard: 0,
             wall_steps: false,
@@ -393,6 +399,14 @@ impl Plan {
         if rng.chance(50) {
             let at = rng.below(self.settings.rules.len());
             self.settings.rules[at].durable = false;
+        }
+    }
+
+    /// Some crashes harm the disk. MQTT has no word for a gap.
+    fn damage(&mut self, rng: &mut Rng) {
+        if self.segment_bytes.is_some() && rng.chance(DAMAGES_PERCENT) {
+            self.damages = true;
+            (self.mqtt_clients, self.retains) = (0, false);
         }
     }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
+use crore_broker::continuity::Continuity;
 use crore_broker::snapshot::Head;
-use crore_broker::{Control, Input, Report, Shadow, Shard, ShardId, Ticket};
+use crore_broker::{Control, Input, PartitionId, Report, Shadow, Shard, ShardId, Ticket};
 
 use super::restart::read;
 use super::{World, now};
@@ -15,6 +16,7 @@ use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::Subscriber;
+use crate::engine::Start;
 use crate::rng::Rng;
 use crate::truth::Wrong;
 
@@ -53,6 +55,9 @@ impl World {
             .as_mut()
             .expect("worlds that crash have one");
         engine.crash(cuts, rng)?;
+        if self.plan.damages {
+            engine.drive.as_mut().expect("and a disk").harm(rng)?;
+        }
         self.net.begin_anew();
         self.live.iter_mut().for_each(Vec::clear);
         self.subscribers.iter_mut().for_each(Subscriber::ended);
@@ -111,7 +116,7 @@ impl World {
             .engine
             .as_mut()
             .expect("worlds that crash have one");
-        let batches = engine.start()?;
+        let start = engine.start()?;
         for shard in &self.shards {
             self.met.stats += shard.stats();
         }
@@ -125,6 +130,7 @@ impl World {
             ..*self.shared
         });
         let begin = now(self.truth.now_s);
+        let mut before = Vec::new();
         for n in 0..self.shards.len() {
             let home = n as ShardId;
             let mut shard = Shard::new(home, self.shared.clone(), begin);
@@ -133,7 +139,8 @@ impl World {
                 let restored = self.restored(home, &self.documents, false);
                 shard.adopt(restored.map_err(|why| why.to_string())?);
             }
-            for batch in &batches {
+            before.extend(shard.last_batches());
+            for batch in &start.batches {
                 let header = Header::read(batch).map_err(|why| why.to_string())?;
                 let folded = shard.fold(batch, header.first, begin);
                 folded.map_err(|why| why.to_string())?;
@@ -143,7 +150,63 @@ impl World {
         }
         self.ticked_s.fill(0);
         self.busy.fill(false);
-        Ok(())
+        self.begin_epochs(&start, before, rng)
+    }
+
+    /// Behind damage a new epoch begins in the partitions that may have lost something, and a new base is written.
+    fn begin_epochs(
+        &mut self,
+        start: &Start,
+        before: Vec<(PartitionId, (u64, u64))>,
+        rng: &mut Rng,
+    ) -> Result<(), Wrong> {
+        let Some((at, count)) = start.damage else {
+            return Ok(());
+        };
+        let mut continuity = Continuity::new(self.shared.partitions);
+        for (n, batch) in start.batches.iter().enumerate() {
+            if n == at {
+                continuity.damage(count);
+            }
+            let header = Header::read(batch).map_err(|why| why.to_string())?;
+            continuity.batch(header.partition, header.writer, header.number);
+        }
+        let touched = continuity.touched(before);
+        let placement = self.shared.placement();
+        for lost in &start.lost {
+            let Header { partition, .. } = Header::read(lost).map_err(|why| why.to_string())?;
+            if !touched.contains(&partition) {
+                return Err(format!(
+                    "partition {partition} has lost a batch, not {touched:?}"
+                ));
+            }
+        }
+        self.truth
+            .note(|| format!("damage in partitions {touched:?}"));
+        self.met.damages += 1;
+        self.met.touched += touched.len() as u64;
+        self.met.untouched += u64::from(self.shared.partitions) - touched.len() as u64;
+        for subscriber in &self.subscribers {
+            subscriber.check(&self.truth, &[])?;
+        }
+        for topic in 0..self.truth.topics.len() {
+            let name = self.truth.topics[topic].name.as_bytes();
+            if touched.contains(&placement.partition_of(name)) {
+                self.truth.harm(topic);
+            }
+        }
+        for subscriber in &mut self.subscribers {
+            subscriber.harmed(&self.truth);
+        }
+        for partition in touched {
+            let home = usize::from(placement.home_of(partition));
+            self.shards[home].begin_epoch(partition);
+        }
+        self.write_first(rng);
+        let (engine, _) = self.net.engine.as_mut().expect("it was there");
+        let drive = engine.drive.as_mut().expect("it was there");
+        let end = drive.begin_segment()?;
+        drive.based(end)
     }
 
     /// Folds the sealed segments of the log into a new base, and has them removed. Gives up where a home is behind the log.

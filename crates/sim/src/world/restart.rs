@@ -61,10 +61,15 @@ impl World {
         Ok(())
     }
 
+    /// Whether the engine's log alone says all that the only node knows.
+    pub fn has_whole_log(&self) -> bool {
+        self.met.restarts == 0 && self.met.damages == 0 && self.plan.nodes == 1
+    }
+
     /// Makes a checkpoint of what the engine has by now. Logs of before a restart are not in the engine's.
     pub fn checkpoint(&mut self) -> Result<(), Wrong> {
         let now = now(self.truth.now_s);
-        let is_apart = self.met.restarts == 0 && self.plan.nodes == 1;
+        let is_apart = self.has_whole_log();
         let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
@@ -78,7 +83,7 @@ impl World {
     pub fn check_checkpoints(&mut self) -> Result<(), Wrong> {
         self.checkpoint()?;
         let now = now(self.truth.now_s);
-        let is_apart = self.met.restarts == 0 && self.plan.nodes == 1;
+        let is_apart = self.has_whole_log();
         let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
             return Ok(());
         };
@@ -114,7 +119,7 @@ impl World {
         drive.based(end)?;
         drive.stop();
         self.documents = documents;
-        match drive.start()?.0.len() {
+        match drive.start()?.batches.len() {
             0 => Ok(()),
             left => Err(format!("{left} batches are not in the documents of a stop")),
         }

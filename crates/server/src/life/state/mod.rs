@@ -96,30 +96,22 @@ pub fn resume(
         let new = Numbers { partitions, ..new };
         let numbers = numbers(new, documents.as_ref(), &path, same_epoch)?;
         let world = new_world(numbers);
-        let source = reads_log.then(|| Source {
-            directory: &path,
-            options: options(state, documents.as_ref()),
-            new: Identity {
-                log: memory::random_u64(),
-                seed: numbers.seed,
-            },
-        });
+        let source = reads_log.then(|| source(state, &path, documents.as_ref(), numbers.seed));
         let moment = moment(documents.as_ref());
         match replay(&world, documents.as_ref(), source.as_ref(), moment) {
             Ok(mut replayed) => {
                 let unsafe_rules = || memory_lost(directory, documents.as_ref(), &world);
                 replayed.lost = replayed.lost.or_else(unsafe_rules);
-                if let Some(lost) = replayed
-                    .lost
-                    .as_ref()
-                    .filter(|_| numbers.epoch != new.epoch)
-                {
-                    // All positions of before are void, since it is not known whose messages are missing.
-                    tracing::error!(
-                        "state.directory: {lost}; all clients with positions of before are told a gap"
-                    );
-                    same_epoch = false;
-                    continue;
+                // Positions of before count nowhere where it is another one.
+                if numbers.epoch != new.epoch {
+                    if let Some(lost) = &replayed.lost {
+                        tracing::error!(
+                            "state.directory: {lost}; all clients with positions of before are told a gap"
+                        );
+                        same_epoch = false;
+                        continue;
+                    }
+                    begin_epochs(&mut replayed, &world);
                 }
                 let resumed = resumed(directory, state, world, documents, (replayed, moment))?;
                 return Ok(Resumed {
@@ -134,6 +126,23 @@ pub fn resume(
             }
             Err(Failed::Start(error)) => return Err(error),
         }
+    }
+}
+
+/// The log behind these documents; a new one has this seed.
+fn source<'a>(
+    state: &State,
+    log: &'a Path,
+    documents: Option<&Documents>,
+    seed: u64,
+) -> Source<'a> {
+    Source {
+        directory: log,
+        options: options(state, documents),
+        new: Identity {
+            log: memory::random_u64(),
+            seed,
+        },
     }
 }
 
@@ -171,6 +180,21 @@ fn kept_partitions(asked: PartitionId, before: Option<PartitionId>) -> Partition
     before
 }
 
+/// Positions of before are told a gap in the partitions that may have lost something to damage.
+fn begin_epochs(replayed: &mut Replayed, world: &World) {
+    let Some((why, touched)) = &replayed.damage else {
+        return;
+    };
+    tracing::error!(
+        "state.directory: {why}; clients with positions of before in partitions {touched:?} of {} are told a gap",
+        world.partitions
+    );
+    let placement = world.placement();
+    for partition in touched {
+        replayed.homes[usize::from(placement.home_of(*partition))].begin_epoch(*partition);
+    }
+}
+
 /// What the last server had in memory alone and has lost, where the rules say now that it stands in the log: none of its topics is told a gap
 /// by the rule then.
 fn memory_lost(directory: &Path, documents: Option<&Documents>, world: &World) -> Option<String> {
@@ -206,6 +230,7 @@ fn resumed(
         mut homes,
         log,
         lost,
+        damage,
         is_damaged,
         last_unix_s,
     } = replayed;
@@ -222,7 +247,7 @@ fn resumed(
     let mut base = documents.map(|documents| documents.base);
     let mut log = log.filter(|_| state.is_durable());
     if let Some(log) = &mut log
-        && (base.is_none() || lost.is_some() || is_damaged)
+        && (base.is_none() || lost.is_some() || damage.is_some() || is_damaged)
     {
         if log.end().segment > 0 {
             // What is damaged is behind the base then, and no later start meets it again.

@@ -9,7 +9,8 @@ use std::{mem, thread};
 
 use anyhow::Context as _;
 use crore_broker::batch::Header;
-use crore_broker::{Now, Shard, ShardId, World};
+use crore_broker::continuity::Continuity;
+use crore_broker::{Now, PartitionId, Shard, ShardId, World};
 use crore_disk::{Damage, Directory, Found, Identity, Log, Options, Recovered};
 
 use super::load::{Documents, restore};
@@ -23,13 +24,16 @@ const RUNS_AHEAD: usize = 16;
 const TELL: Duration = Duration::from_secs(2);
 
 /// Everything that was read.
+#[derive(Default)]
 pub struct Replayed {
     /// The shards of all homes, by number.
     pub homes: Vec<Shard>,
     /// The log, ready to go on.
     pub log: Option<Log<Directory>>,
-    /// What is missing of it, if anything is.
+    /// Why nothing is certain, where the log ends too early.
     pub lost: Option<String>,
+    /// What is missing in its middle, and the partitions of which it may be.
+    pub damage: Option<(String, Vec<PartitionId>)>,
     /// Something in it is damaged, which the documents have perhaps.
     pub is_damaged: bool,
     /// The highest second of a batch.
@@ -68,84 +72,110 @@ pub fn replay(
         let (batches, threads): (Vec<_>, Vec<_>) = (0..world.homes).map(begin).unzip();
         let contained = documents.map_or(0, |it| it.base.end.1);
         let read = source.map(|source| read_log(source, contained, world, batches));
-        let (homes, lost) = join(threads)?;
-        let (Some(read), Some(source)) = (read, source) else {
-            return Ok(Replayed {
-                homes,
-                log: None,
-                lost,
-                is_damaged: false,
-                last_unix_s: 0,
-            });
-        };
-        let Read {
-            log,
-            found,
-            lost: groups,
-            last_unix_s,
-        } = read.map_err(Failed::Start)?;
-        if let (None, Some(why)) = (documents, &lost) {
-            // What is damaged on disk has no checksum; so this is the other number that nothing else says.
-            return Err(Failed::Start(anyhow::anyhow!(
-                "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
-                 written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
-                world.partitions,
-                source.directory.display()
-            )));
+        let homes = join(threads)?;
+        match (read, source) {
+            (Some(read), Some(source)) => {
+                let read = read.map_err(Failed::Start)?;
+                replayed(homes, read, (documents, source), world)
+            }
+            _ => Ok(Replayed {
+                homes: homes.homes,
+                ..Replayed::default()
+            }),
         }
-        if !found.foreign.is_empty() {
-            tracing::warn!(
-                "state.directory: {} are none of the log's files, and are left alone",
-                found.foreign.join(", ")
-            );
-        }
-        let ends = log.end().group;
-        let short = (ends < contained).then(|| {
-            format!("the log ends with group {ends}, before group {contained} of its documents")
-        });
-        tracing::info!(
-            segments = found.segments,
-            batches = found.batches,
-            torn = found.torn.is_some(),
-            damages = found.damages.len(),
-            "read the log in {}",
-            source.directory.display()
-        );
-        Ok(Replayed {
-            homes,
-            log: Some(log),
-            lost: groups.map(|it| it.to_string()).or(short).or(lost),
-            is_damaged: !found.damages.is_empty(),
-            last_unix_s,
-        })
     })
 }
 
-/// Waits for the readers of all homes; returns the shards, and why batches are damaged.
-fn join(
-    threads: Vec<ScopedJoinHandle<'_, Result<ReadHome, Unusable>>>,
-) -> Result<(Vec<Shard>, Option<String>), Failed> {
-    let (mut homes, mut lost, mut damaged) = (Vec::new(), None, None);
+/// What the homes and the log say together.
+fn replayed(
+    of_homes: Homes,
+    read: Read,
+    (documents, source): (Option<&Documents>, &Source<'_>),
+    world: &World,
+) -> Result<Replayed, Failed> {
+    let Homes {
+        homes,
+        before,
+        damaged,
+        why,
+    } = of_homes;
+    let Read { log, found, .. } = read;
+    if let (None, Some(why)) = (documents, &why) {
+        // What is damaged on disk has no checksum; so this is the other number that nothing else says.
+        return Err(Failed::Start(anyhow::anyhow!(
+            "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
+             written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
+            world.partitions,
+            source.directory.display()
+        )));
+    }
+    if !found.foreign.is_empty() {
+        tracing::warn!(
+            "state.directory: {} are none of the log's files, and are left alone",
+            found.foreign.join(", ")
+        );
+    }
+    let (contained, ends) = (documents.map_or(0, |it| it.base.end.1), log.end().group);
+    let short = (ends < contained).then(|| {
+        format!("the log ends with group {ends}, before group {contained} of its documents")
+    });
+    tracing::info!(
+        segments = found.segments,
+        batches = found.batches,
+        torn = found.torn.is_some(),
+        damages = found.damages.len(),
+        "read the log in {}",
+        source.directory.display()
+    );
+    let mut touched = read.continuity.touched(before);
+    touched.extend(damaged.into_iter().filter(|it| *it < world.partitions));
+    touched.sort_unstable();
+    touched.dedup();
+    let why = read.lost.map(|it| it.to_string()).or(why);
+    Ok(Replayed {
+        homes,
+        log: Some(log),
+        lost: short,
+        damage: why.map(|why| (why, touched)),
+        is_damaged: !found.damages.is_empty(),
+        last_unix_s: read.last_unix_s,
+    })
+}
+
+/// Waits for the readers of all homes.
+fn join(threads: Vec<ScopedJoinHandle<'_, Result<Homes, Unusable>>>) -> Result<Homes, Failed> {
+    let (mut all, mut documents) = (Homes::default(), None);
     for thread in threads {
         let read = thread.join();
         let failed = |_| Err(Unusable::Damaged("the reader failed".to_string()));
         match read.unwrap_or_else(failed) {
-            Ok((shard, why)) => {
-                homes.push(shard);
-                lost = lost.or(why);
+            Ok(home) => {
+                all.homes.extend(home.homes);
+                all.before.extend(home.before);
+                all.damaged.extend(home.damaged);
+                all.why = all.why.or(home.why);
             }
-            Err(Unusable::Damaged(why)) => damaged = damaged.or(Some(why)),
+            Err(Unusable::Damaged(why)) => documents = documents.or(Some(why)),
             Err(why) => return Err(Failed::Start(why.into())),
         }
     }
-    match damaged {
+    match documents {
         Some(why) => Err(Failed::Documents(why)),
-        None => Ok((homes, lost)),
+        None => Ok(all),
     }
 }
 
-/// The shard of a home, and why batches are damaged.
-type ReadHome = (Shard, Option<String>);
+/// What was read into homes.
+#[derive(Default)]
+struct Homes {
+    /// Their shards, by number.
+    homes: Vec<Shard>,
+    /// Partitions, with writer and number of the last batch that the documents contain.
+    before: Vec<(PartitionId, (u64, u64))>,
+    /// Partitions of batches that cannot be read, and why the first one cannot.
+    damaged: Vec<PartitionId>,
+    why: Option<String>,
+}
 
 /// Reads what belongs to a home: its documents, then the batches that come.
 fn read_home(
@@ -154,30 +184,38 @@ fn read_home(
     world: &Arc<World>,
     now: Now,
     come: &Receiver<Run>,
-) -> Result<ReadHome, Unusable> {
+) -> Result<Homes, Unusable> {
     let mut shard = restore(home, documents, world, now)?;
-    let mut damaged = None;
+    let before = shard.last_batches();
+    let (mut damaged, mut why) = (Vec::new(), None);
     for run in come {
         for batch in run.each() {
-            let folded =
-                Header::read(batch).and_then(|header| shard.fold(batch, header.first, now));
-            if let Err(why) = folded {
-                damaged.get_or_insert(format!("a batch of the log cannot be read: {why}"));
+            let header = Header::read(batch);
+            let folded = header.and_then(|header| shard.fold(batch, header.first, now));
+            if let Err(error) = folded {
+                damaged.extend(header.map(|header| header.partition));
+                why.get_or_insert(format!("a batch of the log cannot be read: {error}"));
             }
         }
     }
     if documents.is_none_or(|it| !it.clean) {
         shard.lose_what_passed();
     }
-    Ok((shard, damaged))
+    Ok(Homes {
+        homes: vec![shard],
+        before,
+        damaged,
+        why,
+    })
 }
 
 /// The log that was read.
 struct Read {
     log: Log<Directory>,
     found: Recovered,
-    /// Where groups are missing that the documents do not contain.
+    /// Where groups are missing that the documents do not contain, first.
     lost: Option<Damage>,
+    continuity: Continuity,
     last_unix_s: u32,
 }
 
@@ -192,7 +230,8 @@ fn read_log(
     let mut runs: Vec<Run> = homes.iter().map(|_| Run::default()).collect();
     let (mut told_at, mut bytes, mut last_unix_s) = (Instant::now(), 0, 0);
     let placement = world.placement();
-    let (mut lost, mut damaged, mut known) = (None, None, contained);
+    let (mut lost, mut damaged, mut known) = (None, None::<Damage>, contained);
+    let mut continuity = Continuity::new(world.partitions);
     let each = |found: Found<'_>| {
         let (place, batch) = match found {
             Found::Batch(place, batch) => (place, batch),
@@ -201,10 +240,10 @@ fn read_log(
                 return;
             }
         };
-        if place.group > known + 1 {
-            lost = lost.or(damaged);
+        if let Some(damage) = damaged.take().filter(|_| place.group > known + 1) {
+            lost.get_or_insert(damage);
+            continuity.damage(damage.batches);
         }
-        damaged = None;
         known = known.max(place.group);
         bytes += batch.len();
         if told_at.elapsed() >= TELL {
@@ -218,6 +257,10 @@ fn read_log(
         let partition = header.map_or(0, |it| it.partition % world.partitions);
         last_unix_s = last_unix_s.max(header.map_or(0, |it| it.unix_s));
         if place.group > contained {
+            match header.filter(|it| it.partition < world.partitions) {
+                Some(it) => continuity.batch(it.partition, it.writer, it.number),
+                None => continuity.damage(Some(1)),
+            }
             let home = usize::from(placement.home_of(partition));
             runs[home].push(batch);
             if runs[home].bytes.len() >= RUN_BYTES {
@@ -232,10 +275,15 @@ fn read_log(
     for (home, run) in homes.iter().zip(runs) {
         let _ = home.send(run);
     }
+    if let Some(damage) = damaged {
+        lost.get_or_insert(damage);
+        continuity.damage(damage.batches);
+    }
     Ok(Read {
         log,
         found,
-        lost: lost.or(damaged),
+        lost,
+        continuity,
         last_unix_s,
     })
 }

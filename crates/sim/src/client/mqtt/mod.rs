@@ -82,6 +82,8 @@ pub struct Client {
     subs: Vec<Sub>,
     /// It also subscribes to `#`, and to nothing with QoS 0: then each message comes once.
     covers: bool,
+    /// That one was granted in this session.
+    is_covered: bool,
     /// The topics that it publishes to.
     publishes: Vec<usize>,
     retains: bool,
@@ -150,6 +152,7 @@ impl Client {
                 false => Vec::new(),
             },
             covers: false,
+            is_covered: false,
             publishes: match publishes {
                 true => all[..rng.range(1, all.len())].to_vec(),
                 false => Vec::new(),

@@ -33,6 +33,7 @@ impl Client {
             met.sessions_resumed += 1;
         }
         if !present || is_other {
+            self.is_covered = false;
             // Nothing more is demanded of its earlier subscriptions.
             self.subs.iter_mut().for_each(|sub| sub.lost(true));
         }

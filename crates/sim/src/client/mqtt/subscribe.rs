@@ -43,6 +43,13 @@ impl Client {
         self.conn.asks.is_empty() && self.subs.iter().all(|sub| sub.state == State::Yes)
     }
 
+    /// Subscriptions for which messages must be kept, as far as it knows; one by filter counts for each of so many homes.
+    pub fn needs_kept(&self, homes: u32) -> u32 {
+        let needs = |sub: &&Sub| sub.state == State::Yes && sub.options.max_qos != Qos::AtMostOnce;
+        let by_filter = if self.is_covered { homes } else { 0 };
+        self.subs.iter().filter(needs).count() as u32 + by_filter
+    }
+
     /// Whether it is there and subscribes to this topic.
     pub fn subscribes_to(&self, topic: usize) -> bool {
         let is = |sub: &Sub| sub.track.topic == topic && sub.state == State::Yes;
@@ -186,6 +193,7 @@ impl Client {
         if asked.what.len() + usize::from(asked.covers) != reasons.len() {
             return Err(format!("{} answers to {}", reasons.len(), asked.what.len()));
         }
+        self.is_covered |= asked.covers && reasons.last().is_some_and(|it| !it.is_error());
         for ((at, again), reason) in asked.what.into_iter().zip(reasons) {
             let sub = &mut self.subs[at];
             let qos = sub.options.max_qos;

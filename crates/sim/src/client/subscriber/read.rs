@@ -8,6 +8,7 @@ use crore_wire::websocket::receive::{self, Config, Event, Role};
 use super::{Kind, Subscriber};
 use crate::client::http::{self, Framing};
 use crate::client::sse;
+use crate::client::track::Track;
 use crate::met::Met;
 use crate::truth::{Truth, Wrong, key_name, shown};
 
@@ -144,7 +145,15 @@ impl Subscriber {
                     .strip_prefix(b"messages are lost; ")
                     .unwrap_or(reason);
                 let id = reason.strip_prefix(b"resume from ");
-                let id = id.ok_or_else(|| format!("no position in {}", shown(reason)))?;
+                let Some(id) = id else {
+                    // In a new epoch the position of many partitions may be too long for a close: it begins anew.
+                    self.position = None;
+                    let is_harmed = |track: &Track| truth.topics[track.topic].harmed.is_some();
+                    return match self.tracks.iter().any(is_harmed) {
+                        true => Ok(met.told_gaps += 1),
+                        false => Err(format!("no position in {}", shown(reason))),
+                    };
+                };
                 return self.gap(None, id, truth, met);
             }
             Some(1001 | 1000 | 1013) => {}

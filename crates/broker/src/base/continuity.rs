@@ -1,0 +1,189 @@
+//! Which partitions may have lost batches where a log is damaged.
+//!
+//! Batches of a partition have numbers without gaps, and the log counts all of them. So a partition has lost something for certain where a number
+//! is missing; it may have, where no batch behind the damage shows that none is; and it has not where all that was lost is known to be of others.
+//!
+//! Invariant: a partition that has lost a batch is always told.
+
+use alloc::vec::Vec;
+
+use crate::base::ids::PartitionId;
+
+/// What is known of a partition.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Writer and number of the first batch, and whether damage was met before it.
+    first: Option<(u64, u64, bool)>,
+    /// Writer and number of the last one, and the damages met before it.
+    last: (u64, u64, u64),
+    /// Batches that are missing for certain.
+    missing: u64,
+    /// Others may be missing, too.
+    is_unsure: bool,
+}
+
+/// A log that is read behind documents.
+pub struct Continuity {
+    partitions: Vec<Known>,
+    damages: u64,
+    /// Batches that all damages have taken, where it is known.
+    lost: Option<u64>,
+}
+
+impl Continuity {
+    /// Nothing is read yet of so many partitions.
+    pub fn new(partitions: PartitionId) -> Continuity {
+        Continuity {
+            partitions: alloc::vec![Known::default(); partitions.into()],
+            damages: 0,
+            lost: Some(0),
+        }
+    }
+
+    /// Here so many batches are lost, where it is known.
+    pub fn damage(&mut self, batches: Option<u64>) {
+        self.damages += 1;
+        self.lost = self.lost.zip(batches).map(|(all, more)| all + more);
+    }
+
+    /// Whether anything is lost.
+    pub fn is_damaged(&self) -> bool {
+        self.damages > 0
+    }
+
+    /// A batch of this partition comes next, of this writer and with this number. Those that the documents contain are left out.
+    pub fn batch(&mut self, partition: PartitionId, writer: u64, number: u64) {
+        let damages = self.damages;
+        let Some(known) = self.partitions.get_mut(usize::from(partition)) else {
+            return;
+        };
+        if known.first.is_none() {
+            known.first = Some((writer, number, damages > 0));
+        } else {
+            let (before, last, met) = known.last;
+            known.follow((before, last), (writer, number), damages > met);
+        }
+        known.last = (writer, number, damages);
+    }
+
+    /// Behind the last batch: the partitions that may have lost something. `documents` has writer and number of the last batch of each that they
+    /// contain.
+    pub fn touched(
+        mut self,
+        documents: impl IntoIterator<Item = (PartitionId, (u64, u64))>,
+    ) -> Vec<PartitionId> {
+        let mut befores = alloc::vec![(0, 0); self.partitions.len()];
+        for (partition, before) in documents {
+            if let Some(it) = befores.get_mut(usize::from(partition)) {
+                *it = before;
+            }
+        }
+        for (known, before) in self.partitions.iter_mut().zip(befores) {
+            if let Some((writer, number, is_behind)) = known.first {
+                known.follow(before, (writer, number), is_behind);
+            }
+            known.is_unsure |= known.last.2 < self.damages;
+        }
+        let missing = self.partitions.iter().map(|known| known.missing).sum();
+        let is_all = self.lost == Some(missing);
+        let is_touched = |known: &Known| known.missing > 0 || known.is_unsure && !is_all;
+        let all = (0..).zip(&self.partitions);
+        all.filter(|(_, known)| is_touched(known))
+            .map(|(partition, _)| partition)
+            .collect()
+    }
+}
+
+impl Known {
+    /// A batch comes behind another one, both with writer and number; `is_behind` damage.
+    fn follow(&mut self, before: (u64, u64), (writer, number): (u64, u64), is_behind: bool) {
+        // Each writer begins with 1.
+        let last = if before.0 == writer { before.1 } else { 0 };
+        if is_behind {
+            self.missing += number.saturating_sub(last + 1);
+            self.is_unsure |= before.0 != writer;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Four batches of two partitions, and what is lost of them.
+    fn touched(lost: &[usize], counts: bool, documents: &[(PartitionId, (u64, u64))]) -> Vec<u16> {
+        let all = [(0, 1), (1, 1), (0, 2), (1, 2)];
+        let mut it = Continuity::new(3);
+        for (at, (partition, number)) in all.into_iter().enumerate() {
+            match lost.contains(&at) {
+                true => it.damage(counts.then_some(1)),
+                false => it.batch(partition, 7, number),
+            }
+        }
+        it.touched(documents.iter().copied())
+    }
+
+    #[test]
+    fn partitions_that_have_lost_nothing_are_not_touched() {
+        assert_eq!(touched(&[], true, &[]), []);
+        // The number is missing, and nothing else is.
+        assert_eq!(touched(&[1], true, &[(1, (7, 0))]), [1]);
+        // Nothing comes behind it, so that it may have been of any partition with no batch behind it.
+        assert_eq!(touched(&[2], true, &[]), [0, 2]);
+        // It is not known how many are lost.
+        assert_eq!(touched(&[1], false, &[]), [1, 2]);
+    }
+
+    #[test]
+    fn documents_say_which_batch_is_the_next() {
+        let mut it = Continuity::new(2);
+        it.damage(Some(2));
+        it.batch(0, 7, 6);
+        it.batch(1, 7, 3);
+        assert_eq!(it.touched([(0, (7, 5)), (1, (7, 0))]), [1]);
+    }
+
+    proptest! {
+        /// Writers come and go, batches are lost, and documents contain the first ones.
+        #[test]
+        fn no_loss_is_silent(
+            all in prop::collection::vec((0..3_u16, any::<bool>()), 1..40),
+            writers in prop::collection::btree_set(1..40_usize, 0..3),
+            contained in 0..10_usize,
+            counts: bool,
+        ) {
+            let (mut numbers, mut writer) = ([0; 3], 1);
+            let (mut it, mut documents) = (Continuity::new(3), [(0, 0); 3]);
+            let (mut really, mut run) = ([false; 3], 0);
+            for (at, (partition, is_lost)) in all.iter().enumerate() {
+                if writers.contains(&at) {
+                    (numbers, writer) = ([0; 3], writer + 1);
+                }
+                let place = usize::from(*partition);
+                numbers[place] += 1;
+                if at < contained {
+                    documents[place] = (writer, numbers[place]);
+                } else if *is_lost {
+                    really[place] = true;
+                    run += 1;
+                } else {
+                    if run > 0 {
+                        it.damage(counts.then_some(run));
+                    }
+                    run = 0;
+                    it.batch(*partition, writer, numbers[place]);
+                }
+            }
+            if run > 0 {
+                it.damage(None);
+            }
+            let is_damaged = it.is_damaged();
+            let touched = it.touched((0..).zip(documents));
+            for partition in 0..3 {
+                prop_assert!(!really[usize::from(partition)] || touched.contains(&partition));
+            }
+            prop_assert!(is_damaged || touched.is_empty());
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Places where batches of a log were lost.
+
+use std::fmt;
+
+/// How batches were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DamageKind {
+    /// Bytes between two groups are not those that were written.
+    Bytes,
+    /// The header of a segment is not readable: all of the segment is lost.
+    Header,
+    /// Segments are missing before this one.
+    Missing,
+    /// A group follows another one than the one that stands before it.
+    Chain,
+}
+
+/// A place where batches were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What happened.
+    pub kind: DamageKind,
+    /// The segment in which it was found.
+    pub segment: u64,
+    /// The offset in the segment at which the log is no longer good.
+    pub offset: u64,
+    /// How many batches were lost; none where nothing behind it says so.
+    pub batches: Option<u64>,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            DamageKind::Bytes => "is damaged",
+            DamageKind::Header => "has a damaged header",
+            DamageKind::Missing => "comes after segments that are missing",
+            DamageKind::Chain => "does not follow what stands before it",
+        };
+        let Damage {
+            segment, offset, ..
+        } = self;
+        write!(f, "segment {segment} of the log {what}, at byte {offset}")?;
+        match self.batches {
+            Some(batches) => write!(f, ", batches lost: {batches}"),
+            None => Ok(()),
+        }
+    }
+}
