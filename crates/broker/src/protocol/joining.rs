@@ -236,42 +236,6 @@ impl Front {
         }
     }
 
-    /// A group cannot take a partition's messages: it has seen the partition up to `offset`, and reads on from there.
-    pub(crate) fn fell_behind(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        partition: PartitionId,
-        offset: u64,
-    ) {
-        let (seen, epoch) = (self.matching.seen.clone(), self.world.epoch);
-        let Some(filtered) = self.filtered_mut(slot) else {
-            return self.broken(slot);
-        };
-        let Some(group) = filtered.group(serial) else {
-            return self.broken(slot);
-        };
-        let live = |offset| At {
-            offset,
-            epoch,
-            live: true,
-            ..At::default()
-        };
-        let mut positions = match group.positions() {
-            [] => seen.into_iter().map(live).collect(),
-            positions => positions.to_vec(),
-        };
-        let Some(at) = positions.get_mut(usize::from(partition)) else {
-            return self.broken(slot);
-        };
-        *at = At {
-            offset,
-            epoch,
-            ..At::default()
-        };
-        filtered.set_positions(serial, positions);
-    }
-
     /// Whether the group that the page is for still exists.
     pub(crate) fn awaits(&self, to: ReplyTo, serial: u32) -> bool {
         self.is_asked(to)

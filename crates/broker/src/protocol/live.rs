@@ -96,17 +96,7 @@ impl Front {
                 self.stats.sent(1, bytes.len());
                 continue;
             }
-            let extra_row = self.conns.extra(slot);
-            self.stats.fallbacks += 1;
-            extra_row.list[part as usize].flags &= !LIVE;
-            extra_row.list[part as usize].offset = record.previous;
-            let epoch = extra_row.list[part as usize].epoch;
-            extra_row.behind.push(Behind {
-                part,
-                offset: record.previous,
-                epoch,
-            });
-            return;
+            return self.fall_back(slot, part, record.previous);
         }
     }
 
@@ -114,21 +104,14 @@ impl Front {
     /// outbox, unless they may be superseded meanwhile.
     fn hold_of_set(&mut self, slot: u32, part: u32, topic: u32, frames: &Frames) {
         let bounds = self.bounds_of(self.topics.name(topic));
-        let epoch = self.world.epoch;
         let extra = self.conns.extra(slot);
         let attaching = extra.attaching.as_mut().expect("it is not begun");
         for record in self.run.records() {
             let full = attaching.frames.len() + frames.frame(record).len() > bounds.bytes
                 || attaching.held.len() >= bounds.messages;
             if record.latest || full {
-                extra.list[part as usize].flags &= !LIVE;
-                extra.behind.push(Behind {
-                    part,
-                    offset: record.previous,
-                    epoch,
-                });
-                self.stats.fallbacks += 1;
-                return;
+                let offset = record.previous;
+                return self.fall_back(slot, part, offset);
             }
             let record = attaching.frames.copy(record, frames);
             attaching.held.push(Held::Message(part, record));

@@ -11,12 +11,11 @@ use core::ops::Range;
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
-use crate::conn::{FILTERS, LIVE, State};
+use crate::conn::{FILTERS, State};
 use crate::mail::Frames;
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::Front;
 use crate::protocol::outbox::{PARTS_MAX, send_rope};
-use crate::protocol::side::Behind;
 use crate::store::rope::Rope;
 use crate::store::shared::{Part, SHARED_MIN};
 use crate::store::slab::NONE;
@@ -125,7 +124,6 @@ impl Front {
 
     /// A request or stream by filter cannot take these messages of the run: it reads them from the logs of their partitions.
     fn fell_behind_in_run(&mut self, slot: u32, rest: impl Iterator<Item = usize>) {
-        self.stats.fallbacks += 1;
         let group = self.filtered(slot).and_then(|all| all.groups().first());
         let Some(serial) = group.map(|group| group.serial) else {
             return self.broken(slot);
@@ -139,7 +137,7 @@ impl Front {
             let offset = record.offset - 1;
             if !behind.contains(&partition) {
                 behind.push(partition);
-                self.fell_behind(slot, serial, partition, offset);
+                self.fall_back_in(slot, serial, partition, offset);
             }
         }
     }
@@ -251,15 +249,7 @@ impl Front {
                 if self.conns.get(due.slot).wants(FILTERS) {
                     return self.fell_behind_in_run(due.slot, n..due.messages.end);
                 }
-                self.conns.get_mut(due.slot).flags &= !LIVE;
-                self.stats.fallbacks += 1;
-                let behind = Behind {
-                    part: 0,
-                    offset,
-                    epoch: self.world.epoch,
-                };
-                self.conns.extra(due.slot).behind.push(behind);
-                return;
+                return self.fall_back(due.slot, 0, offset);
             }
             match self.run.is_joined(due.encoding, n..n + 1) && len < SHARED_MIN {
                 true => {

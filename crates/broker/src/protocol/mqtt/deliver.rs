@@ -18,7 +18,7 @@ use super::options::qos;
 use super::state::{Inflight, NO_END_S, Step, without_payload};
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
-use crate::conn::{FRAMED, LIVE, MULTI, QOS_SHIFT, State};
+use crate::conn::{FRAMED, MULTI, QOS_SHIFT, State};
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
 use crate::protocol::front::Front;
@@ -62,22 +62,6 @@ impl Front {
             self.start_all(slot, partition, left.offset);
             self.fall_back(slot, part, left.previous);
         }
-    }
-
-    /// A subscription to a topic has seen it up to `offset` and reads on from there.
-    pub(super) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
-        let epoch = self.world.epoch;
-        let Some(sub) = self.sub_mut(slot, part) else {
-            return self.broken(slot);
-        };
-        sub.flags &= !LIVE;
-        (sub.offset, sub.epoch) = (offset, epoch);
-        self.conns.extra(slot).behind.push(Behind {
-            part,
-            offset,
-            epoch,
-        });
-        self.stats.fallbacks += 1;
     }
 
     /// Sends messages of a topic in their order; returns the first one without room.

@@ -370,8 +370,7 @@ impl Front {
         let filter = self.sub(slot, part).map_or(0, |sub| sub.own.filter);
         match filter.checked_sub(1) {
             Some(serial) => {
-                self.stats.fallbacks += 1;
-                self.fell_behind(slot, serial, message.partition, record.offset - 1);
+                self.fall_back_in(slot, serial, message.partition, record.offset - 1);
             }
             None => self.fall_back(slot, part, record.previous),
         }

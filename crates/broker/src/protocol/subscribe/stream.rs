@@ -167,7 +167,7 @@ impl Front {
                 {
                     // The rest is in the log, and is read when the socket has taken an outbox's worth.
                     later.push(part);
-                    self.read_later(slot, part, record.previous);
+                    self.read_on(slot, part, record.previous);
                 }
                 Held::Message(part, ref record) => {
                     self.saw(slot, part, record.offset, self.world.epoch);
@@ -197,20 +197,6 @@ impl Front {
         if self.conns.get(slot).outbox == NONE {
             self.resume_later(self.conns.id_of(slot));
         }
-    }
-
-    /// A topic of a set is read on from the log, after this offset.
-    fn read_later(&mut self, slot: u32, part: u32, offset: u64) {
-        let epoch = self.world.epoch;
-        self.saw(slot, part, offset, epoch);
-        *self.flags_of(slot, part) &= !LIVE;
-        let behind = &mut self.conns.extra(slot).behind;
-        behind.retain(|behind| behind.part != part);
-        behind.push(Behind {
-            part,
-            offset,
-            epoch,
-        });
     }
 
     pub(in crate::protocol) fn begin_with<I: Io>(&mut self, slot: u32, body: &Rope, io: &mut I) {
