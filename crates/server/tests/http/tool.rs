@@ -110,11 +110,7 @@ fn a_gap_with_nothing_behind_it_is_told_by_poll() {
     let output = finished(child);
     let (messages, told) = said(&output);
     assert_eq!(messages, "one\n", "{told}");
-    assert_eq!(
-        told.matches("(crore.gap)").count(),
-        1,
-        "{told}"
-    );
+    assert_eq!(told.matches("(crore.gap)").count(), 1, "{told}");
 }
 
 #[test]
@@ -148,8 +144,10 @@ fn history_prints_what_is_kept_and_ends() {
         message["id"].is_string() && message["time"].is_number(),
         "{message}"
     );
-    assert_eq!(said(&history(&["other"])), ("", ""));
-    let bad = history(&["a", "--since", "never"]);
+    let none = history(&["other"]);
+    assert_eq!(none.status.code(), Some(0));
+    assert_eq!(said(&none), ("", "crore: other keeps no messages\n"));
+    let bad = history(&["a", "--since", "not-1"]);
     assert_eq!(bad.status.code(), Some(1));
     assert!(said(&bad).1.contains("since="), "{:?}", said(&bad));
 }
