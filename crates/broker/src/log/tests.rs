@@ -212,6 +212,20 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
     Ok(())
 }
 
+/// The fields of the message with this offset.
+fn headers(offset: u64, key: &str, ttl_s: Option<u32>) -> Headers<&[u8]> {
+    Headers {
+        content_type: b"text/plain",
+        event: b"e",
+        key: key.as_bytes(),
+        attributes: attributes(offset),
+        ttl_s,
+        qos: qos(offset),
+        retain: offset % 2 == 1,
+        binary: false,
+    }
+}
+
 proptest! {
     #[test]
     fn a_log_is_what_its_model_says(rules in prop::collection::vec(rule(), 3), ops in ops(), pages in 1usize..5) {
@@ -240,16 +254,7 @@ proptest! {
                         owner: Client::of([127, 0, 0, offset as u8 % 3].into(), 7),
                         time_s: now_s,
                         latest: false,
-                        headers: Headers {
-                            content_type: b"text/plain",
-                            event: b"e",
-                            key: key.as_bytes(),
-                            attributes: attributes(offset),
-                            ttl_s,
-                            qos: qos(offset),
-                            retain: offset % 2 == 1,
-                            binary: false,
-                        },
+                        headers: headers(offset, &key, ttl_s),
                         frame: &frame,
                         whole: None,
                     };

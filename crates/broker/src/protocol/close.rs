@@ -7,56 +7,12 @@
 //! Where rows contradict each other, which is a fault of the server, their connection ends and is counted as
 //! [`Closed::Broken`]. A contradiction that would endanger other clients' bytes still asserts.
 
-use alloc::vec::Vec;
-
 use crate::base::ids::ConnId;
 use crate::base::reason::Closed;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
 use crate::protocol::front::Front;
 use crate::store::slab::NONE;
-
-/// Notes from the code that finds a reason to end a connection, for the code that ends it.
-#[derive(Default)]
-pub(super) struct Ending {
-    /// Why the connection at hand is about to end, where that is not its peer's doing.
-    why: Option<Closed>,
-    /// Connections that end with this input, since their rows contradict each other.
-    broken: Vec<ConnId>,
-}
-
-impl Ending {
-    /// Notes why the connection at hand is about to end, if no reason was noted before.
-    #[inline]
-    fn because(&mut self, reason: Closed) {
-        self.why.get_or_insert(reason);
-    }
-
-    /// Takes the reason that was noted: it counts for one end.
-    fn take_reason(&mut self) -> Option<Closed> {
-        self.why.take()
-    }
-
-    /// The connection at hand does not end after all: its end was counted before.
-    fn forget_reason(&mut self) {
-        self.why = None;
-    }
-
-    /// The rows of this connection contradict each other.
-    fn mark_broken(&mut self, conn: ConnId) {
-        self.broken.push(conn);
-    }
-
-    /// The next connection that is to end as broken. For that end no other reason counts.
-    fn next_broken(&mut self) -> Option<ConnId> {
-        self.broken.pop()
-    }
-
-    /// The connection at hand ends as broken, whatever reason was noted.
-    fn is_broken(&mut self) {
-        self.why = Some(Closed::Broken);
-    }
-}
 
 impl Front {
     /// Our last bytes are written, or wait for the socket: ends the subscription and lets the peer close.
@@ -196,17 +152,5 @@ mod tests {
         assert_eq!(io.closed, [(Link(5), Close::Reset)]);
         assert_eq!(shard.stats().closed[Closed::Broken as usize], 1);
         assert_eq!(shard.connections(), 1);
-    }
-
-    #[test]
-    fn the_first_reason_counts_and_counts_once() {
-        let mut ending = Ending::default();
-        ending.because(Closed::Slow);
-        ending.because(Closed::Operator);
-        assert_eq!(ending.take_reason(), Some(Closed::Slow));
-        assert_eq!(ending.take_reason(), None);
-        ending.because(Closed::Slow);
-        ending.is_broken();
-        assert_eq!(ending.take_reason(), Some(Closed::Broken));
     }
 }

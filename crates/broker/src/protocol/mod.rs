@@ -16,6 +16,7 @@ pub(crate) mod close;
 pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod encode;
+mod ending;
 mod fallback;
 pub(crate) mod front;
 pub(crate) mod joining;
