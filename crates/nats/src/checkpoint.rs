@@ -14,7 +14,7 @@ const FORMAT: &str = "format";
 const BATCH: &str = "batch";
 
 /// A checkpoint that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The partition.
     pub partition: u16,

@@ -77,6 +77,8 @@ pub struct Met {
     pub checkpoints: u64,
     /// Nodes that were lost.
     pub nodes_lost: u64,
+    /// Nodes that took the place of a lost one with checkpoints of the log.
+    pub nodes_joined: u64,
     /// Nodes that were cut off from the log.
     pub nodes_cut: u64,
     /// Deaths of nodes in the log of a partition.
@@ -123,6 +125,7 @@ impl AddAssign for Met {
             (&mut self.shadows, other.shadows),
             (&mut self.checkpoints, other.checkpoints),
             (&mut self.nodes_lost, other.nodes_lost),
+            (&mut self.nodes_joined, other.nodes_joined),
             (&mut self.nodes_cut, other.nodes_cut),
             (&mut self.deaths, other.deaths),
             (&mut self.of_dead, other.of_dead),
@@ -134,7 +137,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 45] {
+    pub fn kinds(&self) -> [(&'static str, u64); 46] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -178,6 +181,7 @@ impl Met {
             ("shadows", self.shadows),
             ("checkpoints", self.checkpoints),
             ("nodes lost", self.nodes_lost),
+            ("joined by checkpoints", self.nodes_joined),
             ("nodes cut off", self.nodes_cut),
             ("deaths", self.deaths),
             ("of the dead", self.of_dead),

@@ -73,6 +73,8 @@ pub enum Fault {
     OwnOffset,
     /// Damage in the log of a partition is told to nobody.
     SilentDamage,
+    /// A node that begins with a checkpoint does not know who has written the log before.
+    ForgottenWriters,
 }
 
 #[cfg(feature = "planted")]
@@ -83,7 +85,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 34] = [
+        pub const ALL: [super::Fault; 35] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -118,6 +120,7 @@ mod switch {
             Self::DeadAccepted,
             Self::OwnOffset,
             Self::SilentDamage,
+            Self::ForgottenWriters,
         ];
     }
 

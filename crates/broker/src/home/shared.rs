@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use super::Home;
 use super::readings::Reading;
 use crate::base::ids::OFFSETS_PER_BATCH;
+use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::base::roster::Roster;
 use crate::base::snapshot::{Block, Damaged, In, kind};
@@ -156,6 +157,7 @@ impl Home {
         if partition < self.placement.partitions()
             && let Some(at) = self.place_here(partition)
             && self.shared.is_some()
+            && !planted::is(Fault::ForgottenWriters)
         {
             let partition = &mut self.partitions[at];
             (partition.time_s, partition.known_to) = (time_s, known_to);

@@ -9,6 +9,7 @@ use prometheus_client::registry::Unit;
 
 use super::neighbours::{self, Neighbours};
 use crate::life::Life;
+use crate::life::checkpoint::node;
 
 /// What a node hears of the log of its cluster; all zero where the server is none.
 #[derive(Default)]
@@ -17,6 +18,8 @@ pub struct Cluster {
     lag: u64,
     backlog_bytes: usize,
     short: usize,
+    checkpoint_bytes: u64,
+    late: usize,
     appended: u64,
     refused: u64,
     disconnects: u64,
@@ -40,6 +43,8 @@ impl Cluster {
         };
         let status = member.status();
         let partitions = status.partitions.iter();
+        let settings = life.effective().file.cluster;
+        let newest = partitions.clone().filter_map(|it| it.checkpoint.as_ref());
         Cluster {
             hears: !life.is_cut_off(),
             lag: partitions
@@ -50,6 +55,8 @@ impl Cluster {
             short: partitions
                 .filter(|it| it.replicas_current < it.replicas)
                 .count(),
+            checkpoint_bytes: newest.map(|it| it.bytes).sum(),
+            late: node::late(&settings, &status.partitions),
             appended: status.appended,
             refused: status.append_errors,
             disconnects: status.disconnects,
@@ -89,6 +96,18 @@ impl Cluster {
                 None,
                 "Partitions with a server of NATS that is away or behind",
                 self.short as u64,
+            ),
+            (
+                "cluster_checkpoints",
+                Some(&Unit::Bytes),
+                "The newest checkpoints of all partitions of the cluster's log",
+                self.checkpoint_bytes,
+            ),
+            (
+                "cluster_late_checkpoints",
+                None,
+                "Partitions whose newest checkpoint is older than it should be",
+                self.late as u64,
             ),
         ] {
             let mut metric = out.encode_descriptor(name, help, unit, MetricType::Gauge)?;

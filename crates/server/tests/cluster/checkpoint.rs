@@ -9,7 +9,7 @@ use crate::settings;
 use crate::support::http::{once, publish};
 use crate::support::mqtt::{self, message};
 use crate::support::stream::Stream;
-use crate::support::{Server, eventually, port, until};
+use crate::support::{Server, eventually, port, program, until};
 
 const PARTITIONS: u64 = 16;
 const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
@@ -250,4 +250,29 @@ fn a_purge_by_the_steward_loses_nothing_to_those_that_resume() {
         assert_eq!(stream.data(all.len() - 1), all[1..]);
         assert_eq!(port::ask(node.admin(), "GET /readyz", None).status, 200);
     }
+}
+
+#[test]
+fn status_and_metrics_show_the_newest_checkpoint_of_each_partition() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers, "");
+    await_checkpoints(&one);
+    for of in partitions(&one) {
+        assert!(of["checkpoint_age_s"].is_u64(), "{of}");
+        assert!(of["checkpoint_bytes"].as_u64() > Some(0), "{of}");
+    }
+    let mut command = std::process::Command::new(program());
+    let url = format!("http://{}", one.admin());
+    command.args(["cluster", "status", "--url", &url]);
+    let shown = program::output(&mut command).stdout;
+    let shown = String::from_utf8(shown).expect("text").to_lowercase();
+    assert!(shown.contains("checkpoint_age_s"), "{shown}");
+    let metric = |name: &str| port::metric(one.admin(), name);
+    let made = metric("crore_checkpoints_total{result=\"made\"}");
+    assert!(made >= Some(16.0), "{made:?}");
+    assert!(metric("crore_cluster_checkpoints_bytes") > Some(0.0));
+    assert_eq!(metric("crore_cluster_late_checkpoints"), Some(0.0));
+    assert!(metric("crore_checkpoint_timestamp_seconds") > Some(0.0));
 }

@@ -60,17 +60,22 @@ impl Shared {
             of_dead: 0,
             deaths: 0,
         };
-        (0..nodes).for_each(|node| shared.join(node));
+        (0..nodes).for_each(|node| shared.join(node, vec![0; partitions]));
         shared
     }
 
-    /// A new process takes the place of a node, and reads all there is before it serves.
-    pub fn join(&mut self, node: usize) {
+    /// A new process takes the place of a node, and reads all there is behind so many batches of each partition before it serves.
+    pub fn join(&mut self, node: usize, told: Vec<usize>) {
         self.nodes[node] = Node {
-            told: vec![0; self.logs.len()],
+            told,
             begins_at: self.logs.iter().map(|log| log.stored.len()).collect(),
             ..Node::default()
         };
+    }
+
+    /// The log of a partition: each batch, and the second in which it was stored.
+    pub fn stored(&self, partition: PartitionId) -> &[(Bytes, u32)] {
+        &self.logs[usize::from(partition)].stored
     }
 
     /// Whether a node has read what there was when it began.

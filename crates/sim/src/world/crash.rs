@@ -268,7 +268,8 @@ impl World {
     }
 }
 
-fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
+/// The document of a shadow, in blocks.
+pub(super) fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
     let blocks = core::iter::from_fn(|| Some(shadow.save(head)));
     blocks.take_while(|block| !block.is_empty()).collect()
 }

@@ -3,13 +3,35 @@
 use std::sync::Arc;
 
 use crore_broker::admission::Admission;
-use crore_broker::{Shard, ShardId};
+use crore_broker::snapshot::Head;
+use crore_broker::{OFFSET_BITS, Restored, Shadow, Shard, ShardId};
 
+use super::crash::saved;
 use super::{World, now};
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::Subscriber;
 use crate::rng::Rng;
 use crate::truth::Wrong;
+
+/// What a node begins with.
+#[derive(Default)]
+struct Begun {
+    /// The document of each partition, in blocks.
+    documents: Vec<Vec<Vec<u8>>>,
+    /// How many batches of its log it contains.
+    contained: Vec<usize>,
+}
+
+/// Reads a document.
+fn read(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Wrong> {
+    let failed = |why: crore_broker::snapshot::Damaged| why.to_string();
+    let head = Head::read(&document[0]).map_err(failed)?;
+    restored.begin(&head).map_err(failed)?;
+    for block in &document[1..] {
+        restored.take(block).map_err(failed)?;
+    }
+    restored.end().map_err(failed)
+}
 
 impl World {
     /// The node that a shard belongs to.
@@ -37,7 +59,7 @@ impl World {
                 self.truth
                     .note(|| format!("node {node} is paused or goes on"));
             }
-            1 if has_other => self.lose(node),
+            1 if has_other => self.lose(node, rng)?,
             _ => {
                 let Some((engine, _)) = &mut self.net.engine else {
                     return Ok(());
@@ -65,7 +87,7 @@ impl World {
     }
 
     /// A node's process ends, and another one takes its place.
-    fn lose(&mut self, node: usize) {
+    fn lose(&mut self, node: usize, rng: &mut Rng) -> Result<(), Wrong> {
         self.truth.note(|| format!("node {node} is lost"));
         self.met.nodes_lost += 1;
         let all = node * self.plan.shards..(node + 1) * self.plan.shards;
@@ -84,11 +106,21 @@ impl World {
             }
         }
         self.net.lose(all.clone());
+        let joins_by_checkpoints = rng.chance(60);
+        let begun = match joins_by_checkpoints {
+            true => Some(self.checkpoints(rng)?),
+            false => None,
+        };
+        let partitions = usize::from(self.nodes[node].partitions);
+        let told = begun
+            .as_ref()
+            .map_or(vec![0; partitions], |it| it.contained.clone());
         if let Some((engine, _)) = &mut self.net.engine
             && let Some(shared) = &mut engine.shared
         {
-            shared.join(node);
+            shared.join(node, told);
         }
+        self.met.nodes_joined += u64::from(joins_by_checkpoints);
         self.paused[node] = false;
         let former = &self.nodes[node];
         self.writers += super::WRITERS_APART;
@@ -102,12 +134,57 @@ impl World {
         for shard in all {
             self.met.stats += self.shards[shard].stats();
             let local = (shard % self.plan.shards) as ShardId;
-            self.shards[shard] = Shard::new(local, world.clone(), now(self.truth.now_s));
-            self.shards[shard].set_pace(self.plan.pace);
+            let begin = now(self.truth.now_s);
+            let mut joined = Shard::new(local, world.clone(), begin);
+            joined.set_pace(self.plan.pace);
+            if let Some(begun) = begun.as_ref().filter(|_| local < world.homes) {
+                let mut restored = Restored::new(world.clone(), local, begin).without_local_state();
+                for partition in world.placement().of_home(local) {
+                    read(&mut restored, &begun.documents[usize::from(partition)])?;
+                }
+                joined.adopt(restored.finish().map_err(|why| why.to_string())?);
+            }
+            self.shards[shard] = joined;
             self.live[shard].clear();
             (self.ticked_s[shard], self.busy[shard]) = (0, false);
         }
         self.nodes[node] = world;
+        Ok(())
+    }
+
+    /// Checkpoints of all partitions, each of a part of its log, and each made behind an earlier one.
+    fn checkpoints(&mut self, rng: &mut Rng) -> Result<Begun, Wrong> {
+        let (head, moment) = (self.head(rng), now(self.truth.now_s));
+        let world = Shadow::world(&self.nodes[0]);
+        let engine = self.net.engine.as_ref();
+        let shared = engine.and_then(|(engine, _)| engine.shared.as_ref());
+        let shared = shared.expect("nodes share a log");
+        let mut begun = Begun::default();
+        for partition in 0..world.partitions {
+            let log = shared.stored(partition);
+            let end = rng.below(log.len() + 1);
+            let middle = rng.below(end + 1);
+            let mut document = Vec::new();
+            for places in [0..middle, middle..end] {
+                let mut restored = Shadow::restored(&world, partition, moment);
+                if places.start > 0 {
+                    read(&mut restored, &document)?;
+                }
+                let restored = restored.finish().map_err(|why| why.to_string())?;
+                let mut shadow = Shadow::new(restored);
+                for place in places {
+                    let (bytes, unix_s) = &log[place];
+                    let first = (place as u64 + 1) << OFFSET_BITS;
+                    let folded = shadow.fold_at(bytes, first, *unix_s);
+                    folded.map_err(|why| why.to_string())?;
+                }
+                shadow.settle(moment);
+                document = saved(&mut shadow, &head);
+            }
+            begun.documents.push(document);
+            begun.contained.push(end);
+        }
+        Ok(begun)
     }
 
     /// All nodes have come to the same state.

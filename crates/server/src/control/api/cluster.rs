@@ -14,7 +14,7 @@ use super::answer::{Answer, ApiError};
 use crate::control::moments::round;
 use crate::control::neighbours::{self, Heard};
 use crate::control::plane::Plane;
-use crate::life::checkpoint::node::{self, Due};
+use crate::life::checkpoint::node;
 use crate::life::cluster::CLOCK_AHEAD_S;
 use crate::settings::cluster::Cluster as Settings;
 
@@ -320,9 +320,7 @@ fn problems(
             "{short} partitions have a server of NATS that is away or behind"
         ));
     }
-    let count = status.partitions.len();
-    let is_late = |it: &&crore_nats::PartitionStatus| Due::of(settings, count, it).is_late(it);
-    let late = status.partitions.iter().filter(is_late).count();
+    let late = node::late(settings, &status.partitions);
     if late > 0 {
         found.push(format!(
             "{late} partitions have no checkpoint, or one that is older than it should be; the log of their steward says why"

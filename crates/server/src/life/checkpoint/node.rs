@@ -59,7 +59,7 @@ pub fn start(server: Server) -> std::io::Result<Checkpoints> {
 
 /// When a checkpoint of a partition is due.
 #[derive(Clone, Copy)]
-pub struct Due {
+struct Due {
     /// With so many bytes behind the former one.
     bytes: u64,
     age_s: u64,
@@ -67,7 +67,7 @@ pub struct Due {
 
 impl Due {
     /// By these settings, of one of so many partitions.
-    pub fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Due {
+    fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Due {
         let share = |bytes: usize| bytes as u64 / partitions.max(1) as u64;
         let former = of.checkpoint.as_ref().map_or(0, |it| it.bytes);
         let history = match settings.history_bytes {
@@ -93,10 +93,17 @@ impl Due {
     }
 
     /// Whether it is, and should have been made long ago.
-    pub fn is_late(self, of: &PartitionStatus) -> bool {
-        let is_old = age_s(of).is_some_and(|age_s| age_s >= self.age_s * 2);
+    fn is_late(self, of: &PartitionStatus) -> bool {
+        let has_news = of.checkpoint.as_ref().map_or(0, |it| it.sequence) < of.read;
+        let is_old = has_news && age_s(of).is_some_and(|age_s| age_s >= self.age_s * 2);
         of.behind_bytes >= self.bytes.saturating_mul(LATE) || is_old
     }
+}
+
+/// How many of these partitions should have had another checkpoint long ago.
+pub fn late(settings: &Settings, all: &[PartitionStatus]) -> usize {
+    let is_late = |it: &&PartitionStatus| Due::of(settings, all.len(), it).is_late(it);
+    all.iter().filter(is_late).count()
 }
 
 /// How old the newest checkpoint is.
@@ -352,6 +359,59 @@ impl Maker {
             if let Err(error) = purged {
                 tracing::warn!("cluster: partition {partition}: {error}");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A partition of 16: bytes and age of its checkpoint, and what is read behind it.
+    fn partition(former: Option<(u64, u64)>, behind_bytes: u64) -> PartitionStatus {
+        let checkpoint = former.map(|(bytes, age_s)| {
+            let mut checkpoint = Checkpoint::default();
+            (checkpoint.sequence, checkpoint.bytes) = (10, bytes);
+            checkpoint.unix_s = clock::unix_s() - age_s;
+            checkpoint
+        });
+        PartitionStatus {
+            checkpoint,
+            behind_bytes,
+            read: 10 + behind_bytes.min(1),
+            ..PartitionStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_is_due_by_bytes_or_age_and_late_much_later() {
+        let settings = Settings::default();
+        let short = Settings {
+            history_bytes: 64 << 20,
+            history_age_s: 3600,
+            ..Settings::default()
+        };
+        for (settings, former, behind_bytes, is_due, is_late) in [
+            (&settings, None, 32 * MIB - 1, false, false),
+            (&settings, None, 32 * MIB, true, false),
+            (&settings, None, 128 * MIB, true, true),
+            (&settings, Some((50 * MIB, 0)), 50 * MIB - 1, false, false),
+            (&settings, Some((50 * MIB, 0)), 50 * MIB, true, false),
+            // With a quarter of the history at the latest.
+            (&settings, Some((900 * MIB, 0)), 64 * MIB, true, false),
+            (&settings, Some((900 * MIB, 7 * 3600)), 1, true, false),
+            (&settings, Some((900 * MIB, 7 * 3600)), 0, false, false),
+            (&settings, Some((900 * MIB, 13 * 3600)), 1, true, true),
+            (&short, None, MIB, true, false),
+            (&short, Some((1, 1000)), 1, true, false),
+            (&short, Some((1, 800)), 1, false, false),
+        ] {
+            let of = partition(former, behind_bytes);
+            let due = Due::of(settings, 16, &of);
+            let found = (due.is_now(&of), due.is_late(&of));
+            assert_eq!(found, (is_due, is_late), "{former:?}, {behind_bytes}");
         }
     }
 }
