@@ -11,7 +11,7 @@
 //!
 //! Invariants: the batches of a partition are handed over in the order of their sequences, each once; a sequence that will not come is told
 //! ([`News::Lost`]). What is appended may be lost, doubled or late: whoever appends looks for its own batches in the log, and appends again
-//! what does not come. No thread but those of this crate touches the runtime's descriptors.
+//! what does not come. No shard's thread touches the runtime's descriptors.
 //!
 //! Deliberately not here: the meaning of a batch, and who may write one.
 #![forbid(unsafe_code)]
