@@ -185,10 +185,7 @@ fn planted(args: &Args) -> bool {
         plant(Some(fault));
         let of_later = matches!(
             fault,
-            Fault::DeadAccepted
-                | Fault::OwnOffset
-                | Fault::SilentDamage
-                | Fault::ForgottenWriters
+            Fault::DeadAccepted | Fault::OwnOffset | Fault::SilentDamage | Fault::ForgottenWriters
         );
         let args = Args {
             first: args.first
