@@ -139,9 +139,14 @@ impl Census {
             *bytes = absent(*party).max(*bytes);
         }
         let heaviest = all.iter().max_by_key(|(_, bytes)| **bytes);
-        self.heaviest = heaviest.map(|(party, _)| *party);
+        let heaviest = heaviest.map(|(party, _)| *party);
+        let before = core::mem::replace(&mut self.heaviest, heaviest);
         all.retain(|_, bytes| *bytes > little_bytes);
         self.heavy = all;
+        if self.has_heavy() && before.is_some_and(|party| self.held_by(party) == 0) {
+            // It held most while those who hold much were not there.
+            self.ends.clear();
+        }
     }
 }
 
@@ -179,6 +184,25 @@ mod tests {
         assert_eq!(census.next_end(), Some(conn(0)));
         assert_eq!(census.next_end(), Some(conn(2)));
         assert_eq!(census.next_end(), None);
+    }
+
+    #[test]
+    fn party_that_held_most_while_the_heavy_one_was_away_keeps_its_connections() {
+        let mut census = Census::default();
+        let (light, heavy) = (Party::user("light", 1), Party::user("heavy", 1));
+        for heavy_bytes in [0, 5_000] {
+            assert_eq!(census.rows(2), 0..2);
+            census.count(light, conn(0), 600);
+            census.count(heavy, conn(1), heavy_bytes);
+            census.counted(2, 2, 1_000, nowhere);
+        }
+        assert!(census.has_heavy());
+        assert_eq!(census.next_end(), None);
+        assert_eq!(census.rows(2), 0..2);
+        census.count(light, conn(0), 600);
+        census.count(heavy, conn(1), 5_000);
+        census.counted(2, 2, 1_000, nowhere);
+        assert_eq!(census.next_end(), Some(conn(1)));
     }
 
     #[test]
