@@ -22,7 +22,7 @@ use crate::sys::{self, Signal};
 /// The flag of the number of shards.
 const SHARDS: &str = "--shards";
 /// Longest start of a server. A node of a cluster reads its log first.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(180);
 /// Longest end of a server that has children to end; then all of them are killed.
 const END: Duration = Duration::from_secs(5);
 /// The product's settings, in its directory.
