@@ -36,6 +36,15 @@ struct Model {
 }
 
 impl Model {
+    fn new(rule: Rule) -> Model {
+        Model {
+            rule,
+            kept: Vec::new(),
+            lost: 0,
+            last: 0,
+        }
+    }
+
     fn is_expired(&self, kept: &Kept, now_s: u32) -> bool {
         u64::from(now_s) >= kept.end_s
     }
@@ -142,6 +151,14 @@ fn qos(offset: u64) -> u8 {
     (offset / 3 % 3) as u8
 }
 
+/// What is too old, or has expired, goes in both.
+fn freshen_all(log: &mut Log, chains: &mut [u32; 3], models: &mut [Model], now_s: u32) {
+    for (chain, model) in chains.iter_mut().zip(models) {
+        model.look(now_s);
+        *chain = log.freshen(*chain, model.rule.log_age_s, now_s);
+    }
+}
+
 /// All messages get offsets behind this one, in their order; returns the last.
 fn begin_epoch(models: &mut [Model], base: u64) -> u64 {
     let all = models.iter().flat_map(|model| &model.kept);
@@ -233,10 +250,7 @@ proptest! {
         settings.limits.log_bytes_per_address_max = 1;
         let admission = Admission::new(&settings, 7);
         let mut log = Log::new(&Rules::new(&settings.rules), 7, admission.clone(), Steps::default());
-        let mut models: Vec<_> = rules
-            .into_iter()
-            .map(|rule| Model { rule, kept: Vec::new(), lost: 0, last: 0 })
-            .collect();
+        let mut models: Vec<_> = rules.into_iter().map(Model::new).collect();
         let mut chains = [NONE; 3];
         let (mut now_s, mut offset) = (100, 0);
         for op in ops {
@@ -268,13 +282,9 @@ proptest! {
                     look(&mut log, chains[topic], model, pages)?;
                 }
                 Op::Epoch => {
-                    // What the log has not let go is there, too.
-                    for (topic, model) in models.iter_mut().enumerate() {
-                        model.look(now_s);
-                        chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
-                    }
+                    freshen_all(&mut log, &mut chains, &mut models, now_s);
                     offset = begin_epoch(&mut models, offset + 1000);
-                    prop_assert_eq!(log.begin_epoch(offset - log.len() as u64), offset);
+                    prop_assert_eq!(log.begin_epoch(offset - u64::from(log.len())), offset);
                 }
                 Op::Upkeep(topic) => {
                     models[topic].tidy(now_s);
@@ -285,11 +295,10 @@ proptest! {
                 }
             }
         }
-        for (topic, model) in models.iter_mut().enumerate() {
-            model.look(now_s);
-            chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
-            look(&mut log, chains[topic], model, pages)?;
-            log.clear(chains[topic]);
+        freshen_all(&mut log, &mut chains, &mut models, now_s);
+        for (chain, model) in chains.into_iter().zip(&models) {
+            look(&mut log, chain, model, pages)?;
+            log.clear(chain);
         }
         while log.has_doomed() {
             prop_assert_eq!(log.clear_some(1), 1);
