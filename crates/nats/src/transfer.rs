@@ -105,7 +105,7 @@ impl Upload {
             ..
         } = self;
         drop(pieces);
-        let done = driver.block_on(async { put.await });
+        let done = driver.block_on(put);
         let failed = |why: String| Error::passing(format!("a checkpoint: {why}"));
         done.map_err(|error| failed(error.to_string()))?
             .map_err(failed)?;
@@ -196,7 +196,7 @@ impl Batches {
     ///
     /// # Errors
     /// When it does not come.
-    pub fn next(&mut self) -> Result<Option<Stored>, Error> {
+    pub fn read(&mut self) -> Result<Option<Stored>, Error> {
         if self.next > self.to {
             return Ok(None);
         }

@@ -66,7 +66,7 @@ fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
     let last = *node.places(2).last().expect("a batch");
     let mut batches = node.store.batches(2, sequence + 1..=last).expect("batches");
     let mut behind = Vec::new();
-    while let Some(stored) = batches.next().expect("a batch") {
+    while let Some(stored) = batches.read().expect("a batch") {
         behind.push((stored.sequence, stored.bytes.to_vec()));
     }
     assert_eq!(behind, node.log().batches[&2][10..]);

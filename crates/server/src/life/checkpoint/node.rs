@@ -234,7 +234,7 @@ impl Maker {
         }
         let mut newest = None;
         let mut batches = store.batches(partition, former + 1..=last)?;
-        while let Some(stored) = batches.next()? {
+        while let Some(stored) = batches.read()? {
             self.folding.may_go_on()?;
             let header = Header::read(&stored.bytes);
             // What is no batch counts for nothing.
