@@ -18,7 +18,7 @@ const LINES: usize = 1000;
 /// A node that keeps all.
 fn node(servers: &Servers, checkpoint_bytes: &str) -> Server {
     let wanted = format!(
-        "checkpoint_bytes = \"{checkpoint_bytes}\"\nhistory_bytes = \"64GiB\"\n[limits]\nlog_bytes = \"8GiB\"\n[[rule]]"
+        "checkpoint_bytes = \"{checkpoint_bytes}\"\nhistory_bytes = 0\n[limits]\nlog_bytes = \"8GiB\"\n[[rule]]"
     );
     let settings = settings(servers).replace("[[rule]]", &wanted);
     let settings = settings.replace("log_messages = 1000", "log_messages = 100000");
