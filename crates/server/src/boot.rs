@@ -193,7 +193,7 @@ fn begin_log(
         return Ok(Begun {
             world: joined.world,
             homes: joined.homes,
-            engine: Some(Engine::Nats(joined.member)),
+            engine: Some(Engine::Nats(Box::new(joined.member))),
             ticket: None,
             took: joined.took,
         });

@@ -229,7 +229,7 @@ impl Life {
             Engine::Nats(member) => node::start(node::Server {
                 settings: settings.cluster,
                 shards,
-                member: member.clone(),
+                member: member.as_ref().clone(),
                 world,
                 progress,
             }),

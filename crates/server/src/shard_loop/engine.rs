@@ -14,7 +14,7 @@ pub enum Engine {
     /// The log on disk.
     Disk(Durable),
     /// The log of a cluster.
-    Nats(Member),
+    Nats(Box<Member>),
 }
 
 impl Engine {

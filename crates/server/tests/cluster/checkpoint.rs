@@ -238,7 +238,7 @@ fn a_purge_by_the_steward_loses_nothing_to_those_that_resume() {
         (0..12).for_each(|_| write(&one));
         until("a checkpoint", || of(&one, at) > before);
     }
-    until("a purge", || purged());
+    until("a purge", purged);
     let kept = jetstream.checkpoints(at as u64);
     assert!(
         jetstream.first(at as u64) <= sequence(&kept[1]),
