@@ -1,6 +1,7 @@
 //! Notifications to a supervisor (`sd_notify(3)`), read from a socket as systemd has it.
 
 use crate::support::{PATIENCE, Server, eventually};
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
@@ -33,7 +34,13 @@ impl Supervisor {
     /// The next message, by its lines.
     fn message(&self) -> Vec<(String, String)> {
         let mut bytes = [0; 4096];
-        let count = self.socket.recv(&mut bytes).expect("a message");
+        let count = loop {
+            match self.socket.recv(&mut bytes) {
+                // A stopped process that goes on is told so.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                count => break count.expect("a message"),
+            }
+        };
         let text = std::str::from_utf8(&bytes[..count]).expect("text");
         let pair = |line: &str| {
             let (name, value) = line.split_once('=').expect("NAME=VALUE");
