@@ -195,6 +195,7 @@ impl Met {
             "nodes cut off",
             "deaths",
             "of the dead",
+            "joined by checkpoints",
             "damages",
             "touched",
             "untouched",
