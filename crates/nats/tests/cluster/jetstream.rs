@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "no test program needs all of it")]
 
+use std::time::Duration;
+
 use async_nats::jetstream::Context;
 use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata};
 use futures_util::StreamExt as _;
@@ -46,6 +48,8 @@ impl JetStream {
 
     /// The checkpoints of a partition, the newest first.
     pub fn checkpoints(&self, partition: u64) -> Vec<ObjectInfo> {
+        // Each list leaves a consumer for half a minute, and NATS takes a thousand of them.
+        std::thread::sleep(Duration::from_millis(50));
         let mut found: Vec<ObjectInfo> = self.runtime.block_on(async {
             let bucket = self.context.get_object_store("CRORE_TEST").await;
             let bucket = bucket.expect("the bucket");
