@@ -11,7 +11,7 @@ fn probe(server: &Server, scheme: &str, flags: &[&str]) -> (Output, Value) {
     let url = format!("{scheme}://{}/news/1", server.address());
     let all = [
         &[
-            "bench", "probe", &url, "--rate", "500", "--quiet", "--json", "-",
+            "bench", "probe", &url, "--rate", "100", "--quiet", "--json", "-",
         ],
         flags,
     ]
