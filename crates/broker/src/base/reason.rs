@@ -6,7 +6,7 @@
 
 use crore_wire::mqtt::ReasonCode;
 
-/// Why a connection ended: the values of the label `reason` of `crore_connections_closed_total`.
+/// Why a connection ended: the values of the label `reason` of `crore_closed_connections_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The client ended it, or its link failed.
@@ -69,7 +69,7 @@ pub struct Row {
     pub close: Option<u16>,
     /// The reason code of MQTT 5. Version 3.1.1 has a return code for those of a CONNACK, and else only the end of the connection.
     pub mqtt: Option<ReasonCode>,
-    /// Under which reason of `crore_connections_closed_total` an end is counted.
+    /// Under which reason of `crore_closed_connections_total` an end is counted.
     pub closed: Closed,
     /// What clients and logs read, in one line. The code that finds a fault may be more exact.
     pub text: &'static str,
