@@ -68,8 +68,11 @@ impl Truth {
                 "message {number} had expired when it was asked for"
             ));
         }
+        // One that the disk has lost supersedes nothing any more.
+        let is_there = |acked| topic.harmed.is_none_or(|at| acked > at);
         self.check_newest(number, "it was asked for", |other| {
-            topic.keeps_latest() && other.acked.is_some_and(|acked| acked < asked)
+            let acked = other.acked.filter(|acked| *acked < asked);
+            topic.keeps_latest() && acked.is_some_and(is_there)
         })
     }
 
