@@ -8,7 +8,6 @@ use crore_wire::websocket::receive::{self, Config, Event, Role};
 use super::{Kind, Subscriber};
 use crate::client::http::{self, Framing};
 use crate::client::sse;
-use crate::client::track::Track;
 use crate::met::Met;
 use crate::truth::{Truth, Wrong, key_name, shown};
 
@@ -148,8 +147,7 @@ impl Subscriber {
                 let Some(id) = id else {
                     // In a new epoch the position of many partitions may be too long for a close: it begins anew.
                     self.position = None;
-                    let is_harmed = |track: &Track| truth.topics[track.topic].harmed.is_some();
-                    if !self.tracks.iter().any(is_harmed) {
+                    if !truth.topics.iter().any(|topic| topic.harmed.is_some()) {
                         return Err(format!("no position in {}", shown(reason)));
                     }
                     met.told_gaps += 1;
