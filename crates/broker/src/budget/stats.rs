@@ -99,7 +99,7 @@ pub struct Stats {
     pub relieved: u64,
     /// Connections that were accepted.
     pub accepted: u64,
-    /// Connections that ended, by [`Closed`].
+    /// Connections that ended, for each [`Closed`].
     pub closed: [u64; Closed::ALL.len()],
     /// Credentials that were refused.
     pub refused: u64,
