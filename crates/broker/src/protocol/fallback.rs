@@ -16,18 +16,34 @@ impl Front {
         self.read_on(slot, part, offset);
     }
 
+    /// The same of a stream that has not begun: messages before `offset` are held and not sent yet, so that its position stays behind them.
+    pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
+        self.stats.fallbacks += 1;
+        self.ask_again(slot, part, offset);
+    }
+
     /// A subscription to a topic is not live: it has seen the topic up to `offset`, and the next page begins there.
     pub(crate) fn read_on(&mut self, slot: u32, part: u32, offset: u64) {
         let epoch = self.world.epoch;
+        if self.conns.get(slot).wants(MULTI)
+            && let Some(sub) = self.conns.extra(slot).list.get_mut(part as usize)
+        {
+            (sub.offset, sub.epoch) = (offset, epoch);
+        }
+        self.ask_again(slot, part, offset);
+    }
+
+    /// The next page of a topic begins behind `offset`.
+    fn ask_again(&mut self, slot: u32, part: u32, offset: u64) {
         if self.conns.get(slot).wants(MULTI) {
             let Some(sub) = self.conns.extra(slot).list.get_mut(part as usize) else {
                 return self.broken(slot);
             };
             sub.flags &= !LIVE;
-            (sub.offset, sub.epoch) = (offset, epoch);
         } else {
             self.conns.get_mut(slot).flags &= !LIVE;
         }
+        let epoch = self.world.epoch;
         let behind = &mut self.conns.extra(slot).behind;
         behind.retain(|behind| behind.part != part);
         behind.push(Behind {

@@ -111,7 +111,7 @@ impl Front {
                 || attaching.held.len() >= bounds.messages;
             if record.latest || full {
                 let offset = record.previous;
-                return self.fall_back(slot, part, offset);
+                return self.fall_back_unsent(slot, part, offset);
             }
             let record = attaching.frames.copy(record, frames);
             attaching.held.push(Held::Message(part, record));
