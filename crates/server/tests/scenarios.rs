@@ -151,7 +151,8 @@ fn a_swarm_is_served_while_clients_come_and_go_and_no_message_is_lost() {
     );
     // One in a thousand each second in its window, and a tenth of all at once.
     assert!(count("/windows/churn/connections/dropped") >= 1);
-    assert_eq!(count("/windows/tsunami/connections/dropped"), 300);
+    // A client that the churn dropped last may be counted in this window.
+    assert!(count("/windows/tsunami/connections/dropped") >= 300);
     assert_eq!(
         count("/received/connections/opened") - count("/received/connections/dropped"),
         3000
