@@ -60,8 +60,9 @@ pub struct Engine {
     pub shared: Option<Shared>,
     /// Neither loses, doubles nor reorders.
     pub is_calm: bool,
-    /// The numbers of the messages in batches that count.
-    messages: BTreeSet<u32>,
+    /// The numbers of the messages in batches that count, and in how many of them each stands: a retry with a key may stand in another
+    /// batch than its message.
+    messages: BTreeMap<u32, u32>,
     /// The batches that count, each partition's in the order of its log.
     pub log: Vec<(Batch, Committed)>,
     /// Batches that count.
@@ -170,7 +171,7 @@ impl Engine {
                     }
                     self.kept += 1;
                     let records = &batch.bytes[HEADER_BYTES..];
-                    self.messages.extend(numbers_in(records));
+                    count(&mut self.messages, records);
                     if !log.records.insert((header.first, records.to_vec())) {
                         return Err(format!("records of partition {partition} are kept twice"));
                     }
@@ -204,7 +205,7 @@ impl Engine {
             if whole || rng.chance(manner.goes_on) {
                 let (messages, kept) = (&mut self.messages, &mut self.kept);
                 self.void += shared.store(partition, unix_s, |bytes| {
-                    messages.extend(numbers_in(&bytes[HEADER_BYTES..]));
+                    count(messages, &bytes[HEADER_BYTES..]);
                     *kept += 1;
                 })?;
             }
@@ -267,19 +268,15 @@ impl Engine {
         self.came += start.came as u64;
         for lost in &start.lost {
             for message in numbers_in(&lost[HEADER_BYTES..]) {
-                self.messages.remove(&message);
+                *self.messages.entry(message).or_insert(1) -= 1;
             }
-        }
-        // A retry with a key may stand in another batch.
-        for batch in start.batches.iter().filter(|_| !start.lost.is_empty()) {
-            self.messages.extend(numbers_in(&batch[HEADER_BYTES..]));
         }
         Ok(start)
     }
 
     /// Whether a message is kept.
     pub fn has(&self, message: u32) -> bool {
-        self.messages.contains(&message)
+        self.messages.get(&message).is_some_and(|count| *count > 0)
     }
 
     /// The homes begin anew, with numbers of their own.
@@ -305,12 +302,12 @@ impl Engine {
 
 /// A batch counts.
 fn keep(
-    messages: &mut BTreeSet<u32>,
+    messages: &mut BTreeMap<u32, u32>,
     log: &mut Vec<(Batch, Committed)>,
     bytes: &Arc<[u8]>,
 ) -> Result<(), Wrong> {
     let header = Header::read(bytes).map_err(|why| why.to_string())?;
-    messages.extend(numbers_in(&bytes[HEADER_BYTES..]));
+    count(messages, &bytes[HEADER_BYTES..]);
     let Header {
         partition, number, ..
     } = header;
@@ -329,6 +326,13 @@ fn keep(
     };
     log.push((batch, committed));
     Ok(())
+}
+
+/// Counts the messages in the records of a batch.
+fn count(messages: &mut BTreeMap<u32, u32>, records: &[u8]) {
+    for message in numbers_in(records) {
+        *messages.entry(message).or_default() += 1;
+    }
 }
 
 /// The numbers of the messages whose data are in a batch: each begins with `m`, its number and `;`.

@@ -198,6 +198,50 @@ fn what_waits_for_a_far_home_is_bounded_by_rule() {
     }
 }
 
+/// A client that is cut off right behind a gap of one topic has seen nothing of another one whose messages wait for the far home, also where
+/// they were too many to wait.
+#[test]
+fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
+    const EVENTS: &str = "Host: localhost\r\nAccept: text/event-stream\r\n";
+    let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
+    let mut near = (0..).map(|n: u32| format!("t/{n}"));
+    let mut near = || near.find(|name| home(name) == 0).expect("one is near");
+    let (short, other) = (near(), near());
+    let mut far = (0..).map(|n: u32| format!("t/{n}"));
+    let far = far.find(|name| home(name) == 1).expect("one is far");
+    let mut settings = by_rules(&[(&short, 0, 0), ("t/#", 0, 4)]);
+    settings.rules[0].log_messages = 1;
+    settings.rules[0].slow = Slow::Skip;
+    let mut town = Town::with(settings, Pace::default(), 2);
+    for n in 0..3 {
+        town.publish([(&short[..], format!("old{n}"))]);
+        town.settle();
+    }
+    let target = format!("/sub?topic={short}&topic={other}&topic={far}");
+    let begin = format!("GET {target}&since=17-0 HTTP/1.1\r\n{EVENTS}\r\n");
+    let link = town.says(begin);
+    town.settle();
+    for n in 0..4 {
+        town.publish([(&other[..], format!("message{n}"))]);
+        town.settle();
+    }
+    assert_eq!(town.stats().fallbacks, 1, "they are too many to wait");
+    town.far_turn();
+    let told = town.take(link);
+    let gap = told.find("event: crore.gap").expect("one is told");
+    let event = told[..gap].rfind("\n\n").map_or(0, |end| end + 2);
+    let end = event + told[event..].find("\n\n").expect("it ends");
+    let id = told[event..end].split_once("id: ").expect("it has an id").1;
+    let id = id.lines().next().expect("a line");
+    let link = town.says(format!(
+        "GET {target} HTTP/1.1\r\n{EVENTS}Last-Event-ID: {id}\r\n\r\n"
+    ));
+    town.settle();
+    town.far_turn();
+    let again = town.take(link);
+    assert_eq!(again.matches("message").count(), 4, "{again}");
+}
+
 /// QoS 0 and 1, by topic and by filter.
 #[test]
 fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
