@@ -57,9 +57,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         None => {
             let (first, try_s) = (f64::from(connections) / EVERY_S, duration_s * TRY);
             let (rate, tried) = highest(&mut session, first, try_s.max(TRY_S))?;
-            report::say(&format!(
-                "{rate:.0} messages a second are the highest rate"
-            ));
+            report::say(&format!("{rate:.0} messages a second are the highest rate"));
             (rate * SERVED, tried)
         }
     };
