@@ -10,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::ServeArgs;
 use crate::doctor;
+use crate::habits;
 use crate::tools::{
     AdminArgs, ClusterArgs, HistoryArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, cluster, log,
 };
@@ -76,65 +77,13 @@ impl Cli {
 
     /// The command line of this process; ends the process where that is wrong, or asks for help.
     pub fn read() -> Cli {
-        let matches = HABITS.iter().fold(Cli::program(), with_habit).get_matches();
-        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        if habits::names_host(std::env::args_os()) {
+            std::process::exit(WRONG_USAGE.into());
+        }
+        let matches = habits::known_to(Cli::program()).try_get_matches();
+        let read = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+        read.unwrap_or_else(|error| habits::without_wrong_tip(error).exit())
     }
-}
-
-/// Flags that people bring from other tools: the command, the flag, and what to write here. They stand in no help.
-const HABITS: [(&str, char, &str, &str); 6] = [
-    (
-        "pub",
-        't',
-        "topic",
-        "the topic stands by itself: crore pub {} MESSAGE",
-    ),
-    (
-        "pub",
-        'm',
-        "message",
-        "the message stands behind the topic: crore pub TOPIC {}",
-    ),
-    (
-        "pub",
-        'q',
-        "qos",
-        "a message is answered once it is published, as with QoS 1; leave it out",
-    ),
-    (
-        "sub",
-        't',
-        "topic",
-        "the topic stands by itself: crore sub {}",
-    ),
-    (
-        "sub",
-        'q',
-        "qos",
-        "messages come once and in order, also after a lost connection; leave it out",
-    ),
-    (
-        "serve",
-        'p',
-        "port",
-        "the port stands with its address: crore serve --listen 127.0.0.1:{}",
-    ),
-];
-
-/// The program that says so of such a flag.
-fn with_habit(
-    program: clap::Command,
-    habit: &(&'static str, char, &'static str, &'static str),
-) -> clap::Command {
-    let (command, short, long, remedy) = *habit;
-    let say = move |value: &str| Err::<String, String>(remedy.replace("{}", value));
-    let flag = clap::Arg::new(remedy)
-        .value_name("VALUE")
-        .short(short)
-        .long(long)
-        .hide(true)
-        .value_parser(say);
-    program.mut_subcommand(command, |it| it.arg(flag))
 }
 
 const BENCH_EXAMPLES: &str = "\
@@ -236,10 +185,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        HABITS
-            .iter()
-            .fold(Cli::program(), with_habit)
-            .debug_assert();
+        habits::known_to(Cli::program()).debug_assert();
     }
 
     #[test]

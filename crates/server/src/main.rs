@@ -12,6 +12,7 @@ mod client;
 mod config;
 mod control;
 mod doctor;
+mod habits;
 mod life;
 mod log;
 mod manual;

@@ -185,3 +185,42 @@ fn the_help_names_every_command_and_what_ends_connections() {
         assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
     }
 }
+
+#[test]
+fn flags_of_other_tools_are_answered_with_what_to_write_here() {
+    for (args, words) in [
+        (
+            &["sub", "-p", "19000", "news"][..],
+            "--server http://127.0.0.1:19000",
+        ),
+        (
+            &["sub", "-h", "10.0.0.5", "-t", "news"],
+            "--server http://10.0.0.5:8800",
+        ),
+        (
+            &["sub", "--host", "10.0.0.5", "news"],
+            "--server http://10.0.0.5:8800",
+        ),
+        (&["sub", "--filter", "a/#"], "crore sub 'a/#'"),
+        (&["sub", "-u", "ann", "news"], "crore token mint --user ann"),
+        (
+            &["pub", "-p", "1883", "-t", "news"],
+            "--server http://127.0.0.1:1883",
+        ),
+        (
+            &["admin", "topics", "--filter", "a/#"],
+            "crore admin topics 'a/#'",
+        ),
+        (&["admin", "messages", "a", "--since", "-5"], "--newest"),
+        (&["serve", "--host", "127.0.0.1"], "--listen 127.0.0.1:8800"),
+    ] {
+        let output = run(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+    // What is known to no tool is not taken for a value.
+    let output = run(&["sub", "--nothing", "news"]);
+    assert!(!text(&output.stderr).contains("as a value"), "{output:?}");
+    assert!(text(&run(&["sub", "news", "-h"]).stdout).contains("Usage: crore sub"));
+}

@@ -134,6 +134,7 @@ pub fn content(world: &World, shards: &mut [Shard], now: Now) -> Content {
                     name: topic.name.clone(),
                     after,
                     most: ALL,
+                    newest: false,
                 };
                 let Report::Messages(Some(page)) = told(shard, Control::Log(page), now) else {
                     break;

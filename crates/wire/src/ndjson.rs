@@ -35,6 +35,13 @@ pub struct Scratch {
     bytes: Vec<u8>,
 }
 
+impl Scratch {
+    /// The name of the field for which the line before was refused as [`LineError::UnknownField`].
+    pub fn unknown_field(&self) -> &[u8] {
+        &self.text
+    }
+}
+
 /// The first line of a body, without its end, and the rest of the body.
 #[inline]
 pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
@@ -332,13 +339,22 @@ fn named(rest: &[u8]) -> Option<(Field, usize)> {
 #[cold]
 fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Field>, LineError> {
     let start = scratch.text.len();
-    scan.string(&mut scratch.text)?;
+    let text = scan.string(&mut scratch.text)?;
+    if !text.escaped {
+        scratch
+            .text
+            .extend_from_slice(scan.slice(text.start, text.end));
+    }
     // No known name contains a quote.
     scratch.text.push(b'"');
     let name = &scratch.text[start..];
-    let found = named(name).filter(|&(_, len)| len == name.len());
+    let Some((field, _)) = named(name).filter(|&(_, len)| len == name.len()) else {
+        scratch.text.pop();
+        scratch.text.drain(..start);
+        return Ok(None);
+    };
     scratch.text.truncate(start);
-    Ok(found.map(|(field, _)| field))
+    Ok(Some(field))
 }
 
 fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Span, LineError> {
@@ -423,6 +439,16 @@ mod tests {
         ] {
             let why = parse(line.as_bytes(), &mut Scratch::default()).unwrap_err();
             assert!(why.reason().contains(words), "{why}");
+        }
+        let mut scratch = Scratch::default();
+        for (line, name) in [
+            (r#"{"topic":"a\n","evnet":1}"#, "evnet"),
+            (r#"{"topic":"a\n","ev\u006eet\"":1}"#, "evnet\""),
+            (r#"{"":1}"#, ""),
+        ] {
+            let why = parse(line.as_bytes(), &mut scratch).unwrap_err();
+            assert_eq!(why, LineError::UnknownField);
+            assert_eq!(scratch.unknown_field(), name.as_bytes());
         }
     }
 }

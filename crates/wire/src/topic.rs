@@ -55,10 +55,12 @@ impl TopicError {
                 "the topic has a control character (U+0000 to U+001F, U+007F to U+009F); leave it out"
             }
             Self::Wildcard => {
-                "the topic has a + or #, which only filters may have; in a URL a space is %20"
+                "the topic has a + or #, which only filters may have: subscribe with ?filter=, where + is %2B and # is %23; in a URL a space is %20"
             }
             Self::Misplaced => "the filter has a misplaced wildcard, + or #",
-            Self::EmptyLevel => "the topic has an empty level; give it as ?topic=",
+            Self::EmptyLevel => {
+                "the topic has an empty level; give it as ?topic=, or a filter as ?filter= (in a URL # is %23)"
+            }
             Self::DotSegment => "the topic has a level that is . or ..",
             Self::EncodedSlash => "the topic has an encoded slash; give it as ?topic=",
             Self::BadEscape => "the topic has a percent sign without two hexadecimal digits",

@@ -47,7 +47,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "server",
         &[
-            &["settings", "stdout", "log"],
+            &["habits", "log", "settings", "stdout"],
             &["client"],
             &["access"],
             &["config"],
@@ -55,7 +55,8 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["shard_loop"],
             &["life"],
             &["control"],
-            &["doctor", "tools"],
+            &["doctor"],
+            &["tools"],
             &["cli"],
             &["manual"],
             &["boot"],

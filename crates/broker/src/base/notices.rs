@@ -20,11 +20,13 @@ pub enum Notice {
     Mqtt,
     /// A topic whose log no longer had what its subscriber was to get.
     ShortLog,
+    /// A topic to which a publish was refused, since there was no room for its idempotency key.
+    Keys,
 }
 
 /// The names that are kept.
 #[derive(Debug, Default)]
-pub(crate) struct Notices([Option<String>; 5]);
+pub(crate) struct Notices([Option<String>; 6]);
 
 impl Notices {
     /// This one was met.

@@ -208,12 +208,12 @@ pub struct Deflate {
 pub struct Publishing {
     /// Seconds that the first answer to a key is kept.
     pub idempotency_window_s: u32,
-    /// Answers kept by all shards together; past it the oldest go before their time.
+    /// Answers kept by all shards together. Past it the oldest go before their time; with an engine publishes with a key are refused.
     pub idempotency_keys: usize,
 }
 
 impl Publishing {
-    /// Answers kept by each home: its share. Names are hashed, so the shares fill alike.
+    /// Answers kept by each home where there is no engine: its share. Names are hashed, so the shares fill alike.
     pub fn keys_per_home(&self, homes: usize) -> u32 {
         u32::try_from(self.idempotency_keys.div_ceil(homes)).unwrap_or(u32::MAX)
     }

@@ -11,6 +11,7 @@
 //! room. It only counts and refuses: `protocol::admission` has the answers to clients.
 
 mod client;
+pub mod keys;
 mod party;
 mod rate;
 pub mod shares;
@@ -24,6 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use client::Client;
 use client::Clients;
+use keys::Keys;
 pub use party::Party;
 use rate::{Buckets, Rate};
 
@@ -69,6 +71,8 @@ pub struct Counts {
     pub account: Account,
     /// Sums of the shards' counts.
     pub totals: Totals,
+    /// Idempotency keys of all homes.
+    pub keys: Keys,
     followers_max: AtomicU32,
     /// The engine takes nothing more for now.
     disk_is_full: AtomicBool,
@@ -112,6 +116,7 @@ impl Admission {
             sessions_max: AtomicU32::new(0),
             account: Account::new(limits.memory_bytes),
             totals: Totals::default(),
+            keys: Keys::default(),
             followers_max: AtomicU32::new(0),
             disk_is_full: AtomicBool::new(false),
             beaten_s: AtomicU32::new(0),

@@ -61,6 +61,8 @@ pub struct Stats {
     pub gaps: u64,
     /// Those of them whose topic's log no longer had the messages.
     pub short_logs: u64,
+    /// Publishes that were refused for want of room for their idempotency key.
+    pub keys_refused: u64,
     /// Counted subscriptions.
     pub attaches: u64,
     /// Counted subscriptions that were given back.
@@ -137,6 +139,7 @@ impl AddAssign for Stats {
         self.resumes += other.resumes;
         self.gaps += other.gaps;
         self.short_logs += other.short_logs;
+        self.keys_refused += other.keys_refused;
         self.attaches += other.attaches;
         self.detaches += other.detaches;
         self.published += other.published;

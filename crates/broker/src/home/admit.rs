@@ -7,6 +7,7 @@ use super::Home;
 use super::around::{Around, Found};
 use super::coming::Reserved;
 use super::row::{KEEPS, RETAINS};
+use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
@@ -131,8 +132,10 @@ impl Home {
         let found = self.admit(fact, around)?;
         if let Some(key) = &found.key
             && let Some(answers) = &mut self.answers
-            && !answers.reserve(key)
+            && !answers.reserve(key.group, around.settings.publish.idempotency_keys)
         {
+            self.stats.keys_refused += 1;
+            self.notices.met(Notice::Keys, fact.topic().1);
             return Err(Outcome::Full(Reason::KeysFull));
         }
         let (hash, _, client) = fact.topic();

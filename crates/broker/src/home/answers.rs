@@ -1,24 +1,21 @@
 //! The table of the first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key.
 //!
-//! Users, and addresses of publishers without a name, fall into [`GROUPS`] by their hash. When there is no room in memory, the
-//! group with the most answers loses its oldest, so that the many keys of one publisher do not push out the few of
-//! another group. With an engine none goes before its time: room is reserved for the answer to a record under way, or the publish is
-//! refused, and a group has [`MOST`] at most of what is free.
+//! Publishers fall into groups. When a home has no room in memory, the group with the most answers loses its oldest, so that the many keys
+//! of one publisher do not push out the few of another group. With an engine none goes before its time: room is reserved for the answer to
+//! a record under way, of the room of all homes ([`keys`](crate::budget::admission::keys)), or the publish is refused.
 //!
-//! Invariant: the rows of a group are chained from the oldest to the newest, and only the oldest is dropped.
+//! Invariants: the rows of a group are chained from the oldest to the newest, and only the oldest is dropped; each row and each
+//! reservation is counted among the keys of all homes.
 
 use alloc::boxed::Box;
 
 use crate::base::placement::Slotted;
 use crate::base::snapshot::{Block, kind};
 use crate::base::time::Now;
-use crate::budget::admission::Party;
-use crate::budget::admission::shares::{MOST, may_take};
+use crate::budget::admission::Admission;
+use crate::budget::admission::keys::GROUPS;
 use crate::store::index::{Chained, Index};
 use crate::store::slab::{NONE, Slab, Vacant};
-
-/// Groups of publishers.
-pub(super) const GROUPS: usize = 64;
 
 /// By what a retry is recognised.
 pub(crate) struct Key {
@@ -28,7 +25,7 @@ pub(crate) struct Key {
     pub key: u64,
     /// The hash of the message.
     pub message: u64,
-    /// Answers that may be kept.
+    /// Answers that the home may keep.
     pub max: u32,
 }
 
@@ -110,11 +107,6 @@ impl Group {
     };
 }
 
-/// The group of a publisher.
-pub(super) fn group_of(publisher: Party) -> usize {
-    publisher.number() as usize % GROUPS
-}
-
 /// All first answers of a home.
 pub(super) struct Answers {
     rows: Slab<Kept>,
@@ -122,17 +114,19 @@ pub(super) struct Answers {
     groups: Box<[Group; GROUPS]>,
     /// Answers to come of all groups.
     reserved: u32,
+    admission: Admission,
     /// Seconds that each is kept.
     pub window_s: u32,
 }
 
 impl Answers {
-    pub fn new(window_s: u32) -> Self {
+    pub fn new(window_s: u32, admission: Admission) -> Self {
         Answers {
             rows: Slab::new(),
             index: Index::new(),
             groups: Box::new([Group::EMPTY; GROUPS]),
             reserved: 0,
+            admission,
             window_s,
         }
     }
@@ -146,13 +140,10 @@ impl Answers {
         self.rows.len() + self.reserved == 0
     }
 
-    /// Reserves room for the answer to a publish with this key; says whether there is any.
-    pub fn reserve(&mut self, key: &Key) -> bool {
-        let taken = self.rows.len() + self.reserved;
-        let group = &mut self.groups[key.group];
-        let own = (group.answers + group.reserved) as usize;
-        let may = may_take(own, key.max.saturating_sub(taken) as usize, MOST);
-        group.reserved += u32::from(may);
+    /// Reserves room for the answer to a publish of this group, where all homes may keep `most`; says whether there is any.
+    pub fn reserve(&mut self, group: usize, most: usize) -> bool {
+        let may = self.admission.keys.reserve(group, most);
+        self.groups[group].reserved += u32::from(may);
         self.reserved += u32::from(may);
         may
     }
@@ -161,6 +152,7 @@ impl Answers {
     pub fn release(&mut self, group: usize) {
         self.groups[group].reserved -= 1;
         self.reserved -= 1;
+        self.admission.keys.remove(group, 1);
     }
 
     /// Bytes of the rows and their index.
@@ -190,6 +182,7 @@ impl Answers {
             ..Kept::vacant(NONE)
         });
         self.index.insert(&mut self.rows, id);
+        self.admission.keys.add(group);
         let group = &mut self.groups[group];
         match group.newest {
             NONE => group.oldest = id,
@@ -200,6 +193,7 @@ impl Answers {
     }
 
     fn drop_oldest(&mut self, group: usize) {
+        self.admission.keys.remove(group, 1);
         let group = &mut self.groups[group];
         let id = group.oldest;
         self.index.remove(&mut self.rows, id);
@@ -257,5 +251,14 @@ impl Answers {
             self.drop_oldest(group);
         }
         0
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        for (number, group) in self.groups.iter().enumerate() {
+            let count = group.answers + group.reserved;
+            self.admission.keys.remove(number, count);
+        }
     }
 }

@@ -17,12 +17,13 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Home;
-use super::answers::{Answer, Answers, GROUPS, Key, group_of};
+use super::answers::{Answer, Answers, Key};
 use crate::base::placement::Slotted;
 use crate::base::settings::Settings;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
+use crate::budget::admission::keys::{GROUPS, group_of};
 use crate::mail::message::{Publish, Retry};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
@@ -63,7 +64,9 @@ impl Home {
         let key = self.hash_of_key(message.name, retry);
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
         let (epoch, window_s) = (self.epoch, settings.publish.idempotency_window_s);
-        let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
+        let admission = &self.admission;
+        let answers =
+            (self.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
         let oldest_s = match self.coming.is_empty() && self.shared.is_none() {
             true => now.unix_s - behind_s.min(now.unix_s),
             false => self.oldest_s,
@@ -198,7 +201,9 @@ impl Home {
             return Ok(());
         }
         let window_s = settings.publish.idempotency_window_s;
-        let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
+        let admission = &self.admission;
+        let answers =
+            (self.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
         answers.keep(group, row, u32::MAX);
         Ok(())
     }

@@ -5,6 +5,7 @@ use crore_wire::topic;
 use super::Home;
 use super::row::DELETED;
 use crate::base::time::Now;
+use crate::log::seek::Back;
 use crate::mail::Frames;
 use crate::mail::orders::{LogPage, Message, Messages, Topic, Topics, TopicsPage};
 use crate::store::blobs::Blob;
@@ -24,17 +25,13 @@ impl Home {
         while id < until && found.topics.len() < page.most as usize {
             let row = self.rows.get(id);
             let is_there = row.name != Blob::NONE && !row.has(DELETED);
-            if is_there && self.is_meant(self.names.get(row.name), &page.filter) {
+            if is_there && topic::matches(&page.filter, self.names.get(row.name)) {
                 found.topics.push(self.tell_of(id, now));
             }
             id += 1;
         }
         found.next = Some(id).filter(|id| *id < end);
         found
-    }
-
-    fn is_meant(&self, name: &[u8], filter: &[u8]) -> bool {
-        filter == b"#" || topic::matches(filter, name)
     }
 
     /// The state of one topic.
@@ -60,11 +57,16 @@ impl Home {
         if row.has(DELETED) {
             return None;
         }
-        let (chain, after) = (row.log, page.after);
+        let chain = row.log;
         let at = self.place_of(row);
         let mut frames = Frames::default();
         let most = page.most as usize;
         let log = &mut self.partitions[at].log;
+        let newest = (log.before_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
+        let after = match newest {
+            Some(Back::Found(before)) => before.max(page.after),
+            _ => page.after,
+        };
         let all = log.read(chain, after, most, LOG_BYTES_PER_TURN, &mut frames);
         let back = log.reaches_back_to(chain);
         let messages = frames.pages.iter().map(|record| Message {

@@ -22,12 +22,17 @@ impl Home {
         self.notices.met_since(Notice::ShortLog, &setting, name);
     }
 
-    /// The setting that the log of a topic has reached, and its value. A log that has reached none was shortened by age; or it was emptied,
-    /// which nobody notes.
+    /// The setting that the log of a topic has reached, and its value; or damage, behind which it begins. A log that has reached none was
+    /// shortened by age; or it was emptied, which nobody notes.
     fn shortened_by(&self, id: u32, rules: &Rules) -> String {
         let row = self.rows.get(id);
         let rule = rules.get(row.rule);
-        let log = &self.partitions[self.place_of(row)].log;
+        let partition = &self.partitions[self.place_of(row)];
+        let log = &partition.log;
+        let begins = log.reaches_back_to(row.log).unwrap_or(row.last());
+        if self.shared.is_none() && begins <= partition.known_to {
+            return String::from("damage of the log on disk (`crore log check` shows it), topic ");
+        }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
         // The next message would have been one too many.
         let next = bytes / count.max(1) as usize;
@@ -46,12 +51,12 @@ impl Home {
             _ if self.log_bytes() + next + budget / 64 > budget => {
                 String::from("limits.log_bytes, topic ")
             }
-            _ => format!("rule.log_age_s = {} {of_rule}", rule.log_age_s),
+            _ => format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s),
         }
     }
 
-    /// Takes the name of a topic whose log was too short, if one was since the last time.
-    pub(crate) fn take_short_log(&mut self) -> Option<String> {
-        self.notices.take(Notice::ShortLog)
+    /// Takes the name of a topic of which the operator is told, if there was one since the last time.
+    pub(crate) fn take_notice(&mut self, kind: Notice) -> Option<String> {
+        self.notices.take(kind)
     }
 }

@@ -161,6 +161,8 @@ pub struct LogPage {
     pub after: u64,
     /// How many messages at most.
     pub most: u32,
+    /// The newest of them instead of the oldest: those of the end, from the oldest of them on.
+    pub newest: bool,
 }
 
 /// Messages of a topic's log, oldest first.

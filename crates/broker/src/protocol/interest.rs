@@ -14,7 +14,7 @@ use crore_wire::http::head::Head;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{form, json, sse, topic};
 
-use super::names::filter_reason;
+use super::names::{CUT_FILTER, filter_reason};
 use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::position;
@@ -89,6 +89,9 @@ impl Front {
             if key == b"match" && !value.is_empty() {
                 if !filter.is_empty() {
                     return Err("match= may stand there once");
+                }
+                if value.ends_with(b"/") {
+                    return Err(CUT_FILTER);
                 }
                 form::decode(value, &mut filter)
                     .map_err(|_| "a bad percent escape in the filter")?;

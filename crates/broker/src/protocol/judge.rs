@@ -18,6 +18,10 @@ use crate::home::Home;
 use crate::mail::{Change, Verb};
 use crate::protocol::front::Front;
 
+/// The words about a publish that names no topic; many send an object that has it, as to other servers.
+const NO_TOPIC_TO_PUBLISH: &str = "no topic is named: put it behind the path (/pub/news) or into ?topic=news, with the message alone as the body; \
+    objects with topic and data, a line each, are a batch: send it with Content-Type: application/x-ndjson";
+
 impl Front {
     /// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
     /// was received: answers do not depend on how a request was cut. `body` is what its head says of it.
@@ -179,6 +183,10 @@ impl Front {
         let mut names = match self.topic_names(head, rest, filtered) {
             Ok(names) => names,
             Err((reason, words)) => {
+                let words = match reason {
+                    Reason::NoName if posts => NO_TOPIC_TO_PUBLISH,
+                    _ => words,
+                };
                 self.respond_saying(slot, reason, words);
                 return Err(Answered);
             }

@@ -34,6 +34,9 @@ impl Front {
             if !filtered || key != b"filter" {
                 continue;
             }
+            if value.ends_with(b"/") {
+                return Err(bad(CUT_FILTER));
+            }
             form::decode(value, &mut name).map_err(|_| bad(TopicError::BadEscape.reason()))?;
             topic::check_filter(&name, max).map_err(|error| bad(filter_reason(&error)))?;
             self.add_name(&mut names, &mut name)?;
@@ -58,6 +61,9 @@ impl Front {
     }
 }
 
+/// What a URL such as `?filter=scores/#` comes to: clients keep the fragment to themselves.
+pub(super) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cut off: in a URL # is %23, and a / at the end of a filter %2F";
+
 /// Why the names of a request are refused, and exact words.
 type Named = (Reason, &'static str);
 
@@ -68,7 +74,7 @@ fn bad(words: &'static str) -> Named {
 /// Why a filter is wrong, in one line.
 pub(super) fn filter_reason(error: &TopicError) -> &'static str {
     match error {
-        TopicError::Empty => "the filter is empty",
+        TopicError::Empty => "the filter is empty; in a URL # is %23",
         TopicError::TooLong { .. } => "the filter is too long",
         TopicError::NotUtf8 => "the filter is not UTF-8",
         TopicError::Control => {

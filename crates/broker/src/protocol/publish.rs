@@ -8,7 +8,7 @@ mod outcomes;
 use crore_wire::http::head::Head;
 use crore_wire::{form, topic};
 
-use self::fields::{idempotency_key, retain, ttl_s};
+use self::fields::{content_type, idempotency_key, retain, ttl_s};
 use super::task::Flow;
 use crate::base::pace::WARMED;
 use crate::base::reason::Reason;
@@ -48,7 +48,7 @@ impl Front {
         data: &[u8],
         home: &mut Option<Home>,
     ) -> Flow {
-        let content_type = head.header("content-type").unwrap_or_default();
+        let content_type = content_type(head);
         let event = head.header("x-eventsource-event").unwrap_or_default();
         let key = head.header("crore-key").unwrap_or_default();
         let checked = check_fields(content_type, event, key);

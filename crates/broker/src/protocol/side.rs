@@ -1,5 +1,6 @@
 //! The side rows of a connection, which exist only while it needs them.
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -162,7 +163,7 @@ pub struct Batch {
     /// Those of them that had been published before.
     pub replayed: u32,
     /// Line numbers and reasons.
-    pub failed: Vec<(u32, &'static str)>,
+    pub failed: Vec<(u32, Cow<'static, str>)>,
     /// Lines that were read.
     pub number: u32,
     /// Homes, except that of this shard, that were handed a line; a bit each.

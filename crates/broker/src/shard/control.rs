@@ -15,9 +15,9 @@ impl Shard {
     pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
-            Control::Notice(Notice::ShortLog) => {
+            Control::Notice(kind @ (Notice::ShortLog | Notice::Keys)) => {
                 let home = self.home.as_mut();
-                Report::Notice(home.and_then(|home| home.take_short_log()))
+                Report::Notice(home.and_then(|home| home.take_notice(kind)))
             }
             Control::Notice(kind) => Report::Notice(self.front.gate.notices().take(kind)),
             Control::Topics(page) => Report::Topics(self.topics_page(&page)),

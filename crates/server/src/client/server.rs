@@ -210,6 +210,11 @@ impl Server {
         let mut target = format!("{}/sub?envelope=json", self.prefix);
         for name in names {
             target.push_str(&format!("&{kind}={}", escape(name)));
+            if filters && target.ends_with('/') {
+                // A filter that ends in a plain one is taken for one whose # was cut off.
+                target.pop();
+                target.push_str("%2F");
+            }
         }
         if let Some(since) = since {
             target.push_str("&since=");
@@ -302,6 +307,11 @@ mod tests {
         assert_eq!(
             server.subscribe_target(&filters, None),
             "/p/sub?envelope=json&filter=a/%2B&filter=%23&filter=c"
+        );
+        let filters = ["#".to_string(), "a/".to_string()];
+        assert_eq!(
+            server.subscribe_target(&filters, None),
+            "/p/sub?envelope=json&filter=%23&filter=a%2F"
         );
     }
 }

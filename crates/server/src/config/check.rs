@@ -386,7 +386,7 @@ fn deflate(check: &mut Check, deflate: &Deflate) {
 fn publish(check: &mut Check, publish: &Publishing) {
     ranges! { check, "publish", publish;
         idempotency_window_s: 1..=MAX_WAIT_S;
-        idempotency_keys: 1..=MAX_ROWS;
+        idempotency_keys ["by limits.memory_bytes"]: 1..=MAX_ROWS;
     }
 }
 

@@ -22,6 +22,17 @@ const PROCESS_BYTES: u64 = 200;
 /// shards it takes 0.3 ms, at half of that 0.1 ms, and 0.06 ms while no connection comes.
 const ACCEPTS_PER_CORE_AND_S: usize = 5_000;
 
+/// Bytes that the first answer to an idempotency key takes, with its part of the index.
+const KEY_BYTES: usize = 56;
+
+/// The part of `limits.memory_bytes` that the answers to keys may use by default: outboxes and sessions need the rest.
+const KEYS_PART: usize = 4;
+
+/// As many idempotency keys as a quarter of `limits.memory_bytes` holds.
+pub fn keys_default(limits: &Limits) -> usize {
+    limits.memory_bytes / KEYS_PART / KEY_BYTES
+}
+
 /// The resources that the defaults depend on: of this host, or of one that is only planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resources {

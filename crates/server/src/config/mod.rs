@@ -151,6 +151,9 @@ fn resolve(
     if limits.memory_bytes == 0 {
         limits.memory_bytes = resources.memory_bytes_default(limits);
     }
+    if file.publish.idempotency_keys == 0 {
+        file.publish.idempotency_keys = host::keys_default(limits);
+    }
     if limits.connections_max == 0 {
         limits.connections_max = resources.connections_default();
     }

@@ -49,7 +49,7 @@ impl Limit {
 /// its resident memory counts.
 pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec<Limit> {
     let settings = plane.effective().file;
-    let limits = &settings.limits;
+    let (limits, world) = (&settings.limits, plane.life().world());
     let together = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
         let used = shards.iter().map(of).sum();
         (limit > 0).then(|| Limit::new(name, unit, used, limit, None))
@@ -108,10 +108,27 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
         ),
         together(
             "publish.idempotency_keys",
-            "answers",
+            "keys",
             |s| u64::from(s.accounts.answers),
             settings.publish.idempotency_keys as u64,
         ),
+        // Who has most is refused before all are used.
+        Some(
+            world
+                .admission
+                .keys
+                .largest(settings.publish.idempotency_keys),
+        )
+        .filter(|_| world.appends())
+        .map(|(used, limit)| {
+            Limit::new(
+                "publish.idempotency_keys (largest publisher)",
+                "keys",
+                used,
+                limit,
+                None,
+            )
+        }),
         together(
             "mqtt.sessions_max",
             "sessions",

@@ -123,6 +123,7 @@ const COUNTERS: &Named = numbers! { s;
     resumed_subscriptions = s.stats.resumes, "Subscriptions that began at a position and missed nothing";
     gaps = s.stats.gaps, "Subscriptions that were told that messages are lost";
     short_logs = s.stats.short_logs, "Those of them whose topic's log no longer had the messages, by its rule or by limits.log_bytes";
+    refused_keys = s.stats.keys_refused, "Publishes that were refused since publish.idempotency_keys, or their publisher's share of it, was used up";
     fallbacks = s.stats.fallbacks, "Subscriptions that fell behind their socket and went on from the log";
     credit_waits = s.stats.credit_waits, "Publishers that waited for another shard";
     superseded_messages = s.stats.superseded, "Kept messages that a newer one of their key took the place of";

@@ -43,6 +43,7 @@ struct Tellers {
     readers: Told<1>,
     packets: Told<1>,
     logs: Told<1>,
+    keys: Told<1>,
 }
 
 /// The sum of a count of all shards.
@@ -116,8 +117,17 @@ impl Tellers {
             tracing::warn!(
                 told,
                 log,
-                "subscribers that came back, or read slowly, were told that messages are lost: their topic's log had them no more, as that \
-                 of this one; raise the setting if they should have got them"
+                "subscribers that came back, or read slowly, were told that messages are lost: their topic's log had them no more. One topic \
+                 is named, with what shortened its log: if they should have got them, raise a setting that stands there"
+            );
+        }
+        if let Some([refused]) = (self.keys).news([sum(read, |it| it.keys_refused)], now) {
+            let topic = name(shards, Notice::Keys).await.map(display);
+            tracing::warn!(
+                refused,
+                topic,
+                "publishes with an Idempotency-Key, such as to this topic, were refused (503): publish.idempotency_keys, or their publisher's share \
+                 of it, is used up; raise it, or shorten publish.idempotency_window_s (`crore admin stats --limits` shows both)"
             );
         }
     }

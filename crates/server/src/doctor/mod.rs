@@ -41,7 +41,7 @@ Exit codes: 0 the connections fit, 1 they do not, 2 wrong usage. docs/DOCTOR.md 
 
 Examples:
   crore doctor                                 whether it holds 10,000
-  crore doctor --connections 1000000
+  crore doctor --connections 1000000 --all     with every check and its reason
   crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host
   crore doctor --connections 1000000 --script > tune.sh
   sudo crore doctor --connections 1000000 --apply";
@@ -94,6 +94,10 @@ pub struct DoctorArgs {
     #[arg(long, conflicts_with_all = ["json", "cores", "memory"])]
     pub apply: bool,
 
+    /// Print all bounds, what memory is for, and each check with its reason
+    #[arg(short, long, conflicts_with_all = ["script", "apply", "json"])]
+    pub all: bool,
+
     /// Print everything as JSON
     #[arg(short, long)]
     pub json: bool,
@@ -131,8 +135,10 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         print(format!("{}\n", report::verdict(&findings)).as_bytes())?;
     } else if args.json {
         print(format!("{}\n", report::json(&findings)).as_bytes())?;
-    } else {
+    } else if args.all {
         print(report::text(&findings).as_bytes())?;
+    } else {
+        print(report::summary(&findings).as_bytes())?;
     }
     Ok(if findings.fits() {
         ExitCode::SUCCESS

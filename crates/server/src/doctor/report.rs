@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::account::Account;
+use super::bounds::Bound;
 use super::checks::{Check, Fix, State};
 use super::findings::Findings;
 use super::words::{bytes, count};
@@ -12,31 +13,81 @@ const WIDTH: usize = 110;
 /// Columns before a check's text.
 const INDENT: usize = 10;
 
-/// The findings as text.
+/// Bounds of the first screen.
+const TIGHTEST: usize = 3;
+/// Checks of the first screen, so that it fits a terminal.
+const TOLD: usize = 6;
+
+/// The first screen: the verdict, what binds first, and what is to be changed.
+pub fn summary(findings: &Findings) -> String {
+    let mut out = head(findings);
+    out.push_str("\nThe tightest bounds:\n");
+    out.push_str(&bounds(
+        &findings.bounds[..findings.bounds.len().min(TIGHTEST)],
+        findings,
+    ));
+    let account = &findings.account;
+    let mark = if account.is_over() { ">" } else { " " };
+    let room = account.room.map_or("unknown".to_string(), bytes);
+    out.push_str(&format!(
+        "{mark} memory when everything is full: {} of {room} available\n",
+        bytes(account.bytes())
+    ));
+    let mut told: Vec<&Check> = findings.checks.iter().filter(|it| it.is_told()).collect();
+    told.sort_by_key(|check| check.state);
+    if !told.is_empty() {
+        out.push('\n');
+    }
+    for check in told.iter().take(TOLD) {
+        let is = check.is.as_deref().unwrap_or("cannot be read here");
+        out.push_str(&cut(&format!(
+            "{:INDENT$}{}: is {is}, should be {}",
+            check.state.name(),
+            check.setting,
+            check.should
+        )));
+        if let Some(fix) = check.fixes.first() {
+            out.push_str(&cut(&format!("{:INDENT$}{}", "", change(fix))));
+        }
+    }
+    if told.len() > TOLD {
+        out.push_str(&format!("{:INDENT$}and {} more\n", "", told.len() - TOLD));
+    }
+    out.push_str(&format!(
+        "\n{}\n`crore doctor --all` shows all bounds, what memory is for, and each of {} checks with its reason\n",
+        verdict(findings),
+        findings.checks.len()
+    ));
+    out
+}
+
+/// A line of text, cut where a terminal ends.
+fn cut(text: &str) -> String {
+    let mut line: String = text.chars().take(WIDTH).collect();
+    line.push('\n');
+    line
+}
+
+/// Bounds, a line each.
+fn bounds(all: &[Bound], findings: &Findings) -> String {
+    let widest = all.iter().map(|bound| bound.name.len()).max().unwrap_or(0);
+    let line = |bound: &Bound| {
+        let mark = match bound.holds < findings.need.connections {
+            true => "<",
+            false => " ",
+        };
+        let (name, holds) = (&bound.name, count(bound.holds));
+        let line = format!("{mark} {name:widest$}  {holds:>13}  {}", bound.how);
+        line.trim_end().to_string() + "\n"
+    };
+    all.iter().map(line).collect()
+}
+
+/// All findings as text.
 pub fn text(findings: &Findings) -> String {
     let mut out = head(findings);
     out.push_str("\nWhat bounds the connections, the tightest first:\n\n");
-    let widest = findings
-        .bounds
-        .iter()
-        .map(|bound| bound.name.len())
-        .max()
-        .unwrap_or(0);
-    for bound in &findings.bounds {
-        let mark = if bound.holds < findings.need.connections {
-            "<"
-        } else {
-            " "
-        };
-        let line = format!(
-            "{mark} {:widest$}  {:>13}  {}",
-            bound.name,
-            count(bound.holds),
-            bound.how
-        );
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
+    out.push_str(&bounds(&findings.bounds, findings));
     out.push_str(&account(&findings.account));
     for check in &findings.checks {
         out.push('\n');

@@ -27,7 +27,8 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
 /// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
 const DEFAULT_BACKLOG: u32 = 4096;
 
-/// The whole file. `shards`, `limits.connections_max`, `limits.accepts_per_s`, `limits.log_bytes` and `limits.memory_bytes` at 0 stand for "by this host".
+/// The whole file. `shards`, `limits.connections_max`, `limits.accepts_per_s`, `limits.log_bytes`, `limits.memory_bytes` and
+/// `publish.idempotency_keys` at 0 stand for "by this host".
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
@@ -73,7 +74,7 @@ impl Default for File {
             timeouts,
             heartbeat,
             deflate,
-            publish,
+            mut publish,
             interest,
             access: _,
             mqtt,
@@ -84,6 +85,7 @@ impl Default for File {
         limits.log_bytes = 0;
         limits.memory_bytes = 0;
         limits.connections_max = 0;
+        publish.idempotency_keys = 0;
         File {
             listen: vec![DEFAULT_LISTEN.parse().expect("a literal address")],
             shards: 0,

@@ -3,20 +3,25 @@
 //! Tables for people; with `--json` the API's own JSON. The exit code is 0 when the server did what was asked.
 //! Tokens are better in the environment than on the command line, where others see them.
 
-use std::fmt::Write as _;
+mod list;
+mod overview;
+mod port;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::flags::{TlsFlags, named};
-use super::tables::{plain, sheet, table};
+use super::publish::from_stdin;
+use super::tables::{sheet, table};
 use super::values;
-use super::words::reason;
-use crate::client::http::Connection;
 use crate::client::server::{Server, escape};
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
+use list::List;
+pub use port::Port;
 
 /// Where the admin port is unless told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:8801";
@@ -26,50 +31,36 @@ const DEFAULT_PORT: u16 = 8801;
 const URL_VARIABLE: &str = "CRORE_ADMIN_URL";
 /// Where the token is looked for when no flag names one.
 const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
-/// Longest answer, in bytes: a page of a thousand entries, or messages.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// Entries of one page; the tool asks for as many as it needs.
-const PAGE: usize = 1_000;
-
-/// The columns of each table: fields of its entries.
-const TOPIC_COLUMNS: &[&str] = &["name", "messages", "bytes", "subscribers", "offset", "rule"];
-const MESSAGE_COLUMNS: &[&str] = &[
-    "offset",
-    "published_s",
-    "content_type",
-    "event",
-    "key",
-    "data",
-];
-const CONNECTION_COLUMNS: &[&str] = &[
-    "id",
-    "transport",
-    "state",
-    "address",
-    "user",
-    "client_id",
-    "topics",
-    "filters",
-    "outbox_bytes",
-    "silent_s",
-];
-
+/// The columns of tables that are made of other answers.
 const MEMORY_COLUMNS: &[&str] = &["name", "bytes", "limit"];
+const LIMIT_COLUMNS: &[&str] = &["name", "used", "limit", "unit", "share", "shard"];
+/// Of a rule what operators set most; `config` shows all of it.
+const RULE_COLUMNS: &[&str] = &[
+    "match",
+    "keep",
+    "log_messages",
+    "log_bytes",
+    "log_age_s",
+    "ttl_s",
+    "durable",
+    "slow",
+];
 
 /// Examples of `crore admin --help`.
 pub const EXAMPLES: &str = "\
 Examples:
   crore admin stats                                 what the server is doing
-  crore admin stats --json | jq .connections        the same, for programs
+  crore admin stats --json | jq .connections        all of it, for programs
   crore admin topics 'chat/#'                       topics, with their messages and subscribers
   crore admin topic chat/room1                      one of them
-  crore admin messages chat/room1 --limit 5         the oldest messages that are kept
+  crore admin messages chat/room1 --newest --limit 5    the newest messages that are kept
   crore admin publish chat/room1 'Hello.'
   crore admin purge chat/room1                      take its messages away
   crore admin delete chat/room1
   crore admin connections --slow                    who does not read fast enough
   crore admin connection 0-17-3                     one of them, by its id
   crore admin disconnect --user ann                 end all connections of a user
+  crore admin limits                                how near each limit is
   crore admin memory                                what memory is for
   crore admin rules                                 the rules that hold
   crore admin config                                the settings that hold
@@ -132,7 +123,7 @@ pub struct AdminArgs {
 /// What to ask.
 #[derive(Debug, Subcommand)]
 enum Order {
-    /// List topics
+    /// List topics; the server's own where the filter begins with $, as '$SYS/#'
     Topics {
         /// Topics that it matches
         #[arg(default_value = "#", value_parser = values::filter)]
@@ -146,7 +137,7 @@ enum Order {
         #[arg(value_parser = values::line)]
         name: String,
     },
-    /// Read the log of a topic, oldest first
+    /// Read the messages that a topic keeps, oldest first
     Messages {
         /// Its name, such as chat/lobby
         #[arg(value_parser = values::line)]
@@ -154,6 +145,9 @@ enum Order {
         /// Only messages behind this offset
         #[arg(long, value_name = "OFFSET")]
         after: Option<u64>,
+        /// The newest messages, the newest first
+        #[arg(short, long, conflicts_with = "after")]
+        newest: bool,
         #[command(flatten)]
         limit: Limit,
     },
@@ -196,8 +190,8 @@ enum Order {
         /// Its topic, such as chat/lobby
         #[arg(value_parser = values::line)]
         topic: String,
-        /// The message
-        data: String,
+        /// The message; without it, stdin
+        data: Option<String>,
         /// Its content type
         #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
         content_type: Option<String>,
@@ -215,7 +209,13 @@ enum Order {
         retain: bool,
     },
     /// Tell what the server is doing
-    Stats,
+    Stats {
+        /// Every figure
+        #[arg(short, long)]
+        all: bool,
+    },
+    /// Tell how near each limit is, the nearest first
+    Limits,
     /// Tell what memory is for: tables, the parts of limits.memory_bytes, and limits in bytes
     Memory,
     /// Show the rules
@@ -231,7 +231,7 @@ enum Order {
 #[derive(Debug, Args)]
 struct Limit {
     /// Entries to show at most
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, alias = "count", value_name = "N", default_value_t = 100)]
     limit: usize,
 }
 
@@ -290,24 +290,28 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     let server = args.flags.server()?;
     let port = Port { server: &server };
     let (answer, columns) = carry_out(&port, &args.order)?;
-    if !columns.is_empty() && !args.flags.json {
-        return print(table(&answer, columns).as_bytes());
-    }
-    let text = match args.flags.json {
-        true => serde_json::to_string_pretty(&answer)? + "\n",
-        false => sheet(&answer),
+    let text = match (&args.order, columns) {
+        _ if args.flags.json => serde_json::to_string_pretty(&answer)? + "\n",
+        (Order::Stats { all: false }, _) => overview::text(&answer),
+        (Order::Limits, _) => table(&overview::limits(&answer, usize::MAX), LIMIT_COLUMNS),
+        (Order::Rules, _) if answer["rules"].as_array().is_none_or(Vec::is_empty) => {
+            NO_RULES.to_string()
+        }
+        (_, []) => sheet(&answer),
+        (_, columns) => table(&answer, columns),
     };
     print(text.as_bytes())
 }
+
+/// The words where no rule is set.
+const NO_RULES: &str = "no rules are set: all topics have the built-in values (docs/SETTINGS.md)\n";
 
 /// The answer, and the columns of its rows where it has some.
 fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static [&'static str])> {
     if let Some(list) = List::of(order) {
         return Ok((port.list(&list)?, list.columns));
     }
-    if matches!(order, Order::Memory) {
-        return Ok((memory(port.ask("GET", "stats", None)?), MEMORY_COLUMNS));
-    }
+    let stats = || port.ask("GET", "stats", None);
     let named = |path: &str, name: &str| format!("{path}?name={}", escape(name));
     let answer = match order {
         Order::Topic { name } => port.ask("GET", &named("topic", name), None)?,
@@ -333,9 +337,18 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
             ttl,
             retain,
         } => {
+            let data = match data {
+                Some(data) => data.clone().into_bytes(),
+                None => from_stdin().context("stdin")?,
+            };
+            let (text, encoded) = match String::from_utf8(data) {
+                Ok(text) => (Some(text), None),
+                Err(error) => (None, Some(STANDARD.encode(error.as_bytes()))),
+            };
             let body = json!({
                 "topic": topic,
-                "data": data,
+                "data": text,
+                "data_base64": encoded,
                 "content_type": content_type.as_deref().unwrap_or_default(),
                 "event": event.as_deref().unwrap_or_default(),
                 "key": key.as_deref().unwrap_or_default(),
@@ -344,15 +357,14 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
             });
             port.ask("POST", "publish", Some(&body))?
         }
-        Order::Stats => port.ask("GET", "stats", None)?,
-        Order::Rules => port.ask("GET", "rules", None)?,
+        Order::Stats { .. } => stats()?,
+        Order::Limits => json!({ "limits": stats()?["limits"] }),
+        Order::Memory => return Ok((memory(stats()?), MEMORY_COLUMNS)),
+        Order::Rules => return Ok((port.ask("GET", "rules", None)?, RULE_COLUMNS)),
         Order::Config => port.ask("GET", "config", None)?,
         Order::Reload => port.ask("POST", "reload", None)?,
         Order::Drain => port.ask("POST", "drain", None)?,
-        Order::Topics { .. }
-        | Order::Messages { .. }
-        | Order::Connections { .. }
-        | Order::Memory => {
+        Order::Topics { .. } | Order::Messages { .. } | Order::Connections { .. } => {
             unreachable!("they are lists")
         }
     };
@@ -371,120 +383,4 @@ fn memory(mut stats: Value) -> Value {
         |limit| json!({ "name": limit["name"], "bytes": limit["used"], "limit": limit["limit"] }),
     ));
     json!({ "memory": rows })
-}
-
-/// A listing of the API.
-struct List {
-    path: &'static str,
-    /// Where its entries stand in the answer.
-    rows: &'static str,
-    /// The parameter that asks for the next page.
-    behind: &'static str,
-    /// The value of that parameter for the first page.
-    begin: Value,
-    /// Further parameters, each behind a `&`.
-    query: String,
-    limit: usize,
-    columns: &'static [&'static str],
-}
-
-impl List {
-    fn of(order: &Order) -> Option<List> {
-        let list = match order {
-            Order::Topics { filter, limit } => List {
-                path: "topics",
-                rows: "topics",
-                behind: "cursor",
-                begin: Value::Null,
-                query: format!("&filter={}", escape(filter)),
-                limit: limit.limit,
-                columns: TOPIC_COLUMNS,
-            },
-            Order::Messages { name, after, limit } => List {
-                path: "topic/messages",
-                rows: "messages",
-                behind: "after",
-                begin: json!(after),
-                query: format!("&name={}", escape(name)),
-                limit: limit.limit,
-                columns: MESSAGE_COLUMNS,
-            },
-            Order::Connections { which, limit } => List {
-                path: "connections",
-                rows: "connections",
-                behind: "cursor",
-                begin: Value::Null,
-                query: which.query(),
-                limit: limit.limit,
-                columns: CONNECTION_COLUMNS,
-            },
-            _ => return None,
-        };
-        Some(list)
-    }
-}
-
-/// An admin port.
-pub(super) struct Port<'a> {
-    pub server: &'a Server,
-}
-
-impl Port<'_> {
-    /// One request, and its answer.
-    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        let server = self.server;
-        let unreachable = || format!("no admin port at {server}; name it with --url");
-        let mut connection = Connection::open(server).with_context(unreachable)?;
-        let mut headers = vec![("Connection", "close")];
-        let body = body.map(Value::to_string);
-        if body.is_some() {
-            headers.push(("Content-Type", "application/json"));
-        }
-        let target = format!("{}/api/v1/{path}", server.target().trim_end_matches('/'));
-        let body = match (&body, method) {
-            (None, "POST") => Some(&b""[..]),
-            (body, _) => body.as_ref().map(String::as_bytes),
-        };
-        let head = connection.request(server, method, &target, &headers, body)?;
-        let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
-        let value = serde_json::from_slice::<Value>(&answer).ok();
-        let said = value.as_ref().and_then(|value| value.get("error"));
-        match (value.as_ref(), said, head.status) {
-            (Some(_), _, 200..300) => Ok(value.unwrap_or_default()),
-            (_, Some(why), 401) => {
-                bail!(
-                    "{}; give it with --token or in {TOKEN_VARIABLE}",
-                    plain(why)
-                )
-            }
-            (_, Some(why), _) => bail!("{} ({})", plain(why), head.status_line()),
-            // A data port, or a server of another kind.
-            _ => bail!(
-                "{server} is no admin port: it answers {}{}; name the address of admin.listen with --url, by default {DEFAULT_URL}",
-                head.status_line(),
-                reason(&answer)
-            ),
-        }
-    }
-
-    /// Pages of a list, until there are as many entries as wanted or no more.
-    fn list(&self, list: &List) -> anyhow::Result<Value> {
-        let (mut all, mut next) = (Vec::new(), list.begin.clone());
-        while all.len() < list.limit {
-            let left = PAGE.min(list.limit - all.len());
-            let mut target = format!("{}?limit={left}{}", list.path, list.query);
-            if !next.is_null() {
-                let _ = write!(target, "&{}={}", list.behind, escape(&plain(&next)));
-            }
-            let mut page = self.ask("GET", &target, None)?;
-            if let Some(Value::Array(more)) = page.get_mut(list.rows).map(Value::take) {
-                all.extend(more);
-            }
-            next = page.get_mut("next").map(Value::take).unwrap_or_default();
-            if next.is_null() {
-                break;
-            }
-        }
-        Ok(json!({ list.rows: all, "next": next }))
-    }
 }

@@ -19,7 +19,7 @@ const CA_VARIABLE: &str = "CRORE_CA";
 pub struct Connect {
     /// The server, on port 8800 unless the URL says another; https:// speaks TLS
     /// [default: $CRORE_SERVER, or http://127.0.0.1:8800]
-    #[arg(short, long, value_name = "URL")]
+    #[arg(short, long, alias = "url", value_name = "URL")]
     server: Option<Server>,
 
     /// The token that says who you are [default: $CRORE_TOKEN]

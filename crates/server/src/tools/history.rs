@@ -37,7 +37,7 @@ pub struct HistoryArgs {
     pub json: bool,
 
     /// Print at most N messages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, alias = "count", short_alias = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
 
     /// Where to begin: oldest, -N for the newest N, or the id of a message to begin after
@@ -93,10 +93,10 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
                     "oldest" => String::new(),
                     since => format!(" from {since} on"),
                 };
+                let topic = &args.topic;
                 let _ = writeln!(
                     io::stderr(),
-                    "crore: {} keeps no messages{behind}",
-                    args.topic
+                    "crore: no messages of `{topic}` are kept{behind}"
                 );
                 return Ok(());
             }

@@ -120,6 +120,16 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
 /// The name of a file that stands for stdin.
 const STDIN: &str = "-";
 
+/// All of stdin, as one message.
+///
+/// # Errors
+/// It cannot be read.
+pub fn from_stdin() -> io::Result<Vec<u8>> {
+    let mut data = Vec::new();
+    open(Path::new(STDIN))?.read_to_end(&mut data)?;
+    Ok(data)
+}
+
 fn open(source: &Path) -> io::Result<Box<dyn BufRead>> {
     if source != Path::new(STDIN) {
         return Ok(Box::new(BufReader::new(File::open(source)?)));

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
+use time::OffsetDateTime;
 
 /// Rows with more columns than this are shown one below the other.
 const COLUMNS_MAX: usize = 12;
@@ -24,15 +25,30 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
+/// The field of a second, which a table shows as a date.
+const PUBLISHED: &str = "published_s";
+
+/// A Unix second as `2026-11-26 06:10:43`.
+fn date(unix_s: &Value) -> Option<String> {
+    let at = OffsetDateTime::from_unix_timestamp(unix_s.as_i64()?).ok()?;
+    let (hour, minute, second) = at.to_hms();
+    Some(format!("{} {hour:02}:{minute:02}:{second:02}", at.date()))
+}
+
 /// The rows of a list, in columns; the last column is not padded.
 pub fn table(answer: &Value, columns: &[&str]) -> String {
     let lists = answer.as_object().into_iter().flat_map(|map| map.values());
     let rows = lists.filter_map(Value::as_array).flatten();
-    let cell = |row: &Value, name: &str| match (&row[name], &row["data_base64"]) {
-        (Value::Null, Value::String(data)) if name == "data" => format!("base64:{data}"),
-        (value, _) => plain(value),
+    let cell = |row: &Value, name: &str| match (name, &row[name], &row["data_base64"]) {
+        ("data", Value::Null, Value::String(data)) => format!("base64:{data}"),
+        (PUBLISHED, time, _) => date(time).unwrap_or_else(|| plain(time)),
+        (_, value, _) => plain(value),
     };
-    let mut lines = vec![columns.iter().map(ToString::to_string).collect()];
+    let head = columns.iter().map(|name| match *name {
+        PUBLISHED => "published (UTC)".to_string(),
+        name => name.to_string(),
+    });
+    let mut lines = vec![head.collect()];
     lines.extend(rows.map(|row| columns.iter().map(|name| cell(row, name)).collect()));
     let mut out = aligned(&lines);
     if !answer["next"].is_null() {
@@ -102,7 +118,7 @@ fn flatten<'v>(
 }
 
 /// Lines of cells, each column as wide as its widest cell; spaces at the end of a line are left out.
-fn aligned(lines: &[Vec<String>]) -> String {
+pub fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |n: usize| lines.iter().map(|line| line[n].chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|n| width(n).unwrap_or(0)).collect();
@@ -133,6 +149,11 @@ mod tests {
             ],
             "next": 12345,
         });
+        let dated = json!({"messages": [{"published_s": 1_795_673_443, "data": "x"}]});
+        assert_eq!(
+            table(&dated, &["published_s", "data"]),
+            "published (UTC)      data\n2026-11-26 06:10:43  x\n"
+        );
         let text = table(&answer, &["offset", "key", "data"]);
         assert_eq!(
             text,

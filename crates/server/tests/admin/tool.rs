@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -44,6 +44,13 @@ fn a_topic_is_published_to_listed_read_purged_and_deleted() {
         "{read}"
     );
     assert!(read.contains("and more"), "{read}");
+    let newest = said(&server, &["messages", "a/b", "--newest", "--limit", "2"]);
+    let at = |text: &str| newest.find(text);
+    assert!(
+        at("three") < at("two") && at("two").is_some() && at("one").is_none(),
+        "{newest}"
+    );
+    assert!(newest.contains("published (UTC)"), "{newest}");
     let json: Value = serde_json::from_str(&said(&server, &["messages", "a/b", "--json"])).unwrap();
     let first = json["messages"][0]["offset"].to_string();
     let rest = said(&server, &["messages", "a/b", "--after", &first]);
@@ -109,7 +116,7 @@ fn connections_are_listed_and_ended() {
     for (order, word) in [
         ("rules", "rules"),
         ("config", "limits"),
-        ("stats", "by_transport"),
+        ("limits", "limits"),
         ("reload", "changed"),
     ] {
         let json: Value = serde_json::from_str(&said(&server, &[order, "--json"])).expect("JSON");
@@ -117,7 +124,17 @@ fn connections_are_listed_and_ended() {
         let shown = said(&server, &[order]);
         assert!(shown.contains(word) && !shown.contains('{'), "{shown}");
     }
-    let stats = said(&server, &["stats"]);
+    let first = eventually("the connection is counted", || {
+        let first = said(&server, &["stats"]);
+        first.contains("(sse 1)").then_some(first)
+    });
+    assert!(first.lines().count() <= 25, "{first}");
+    for words in ["127.0.0.1", "nearest limits", "stats --all"] {
+        assert!(first.contains(words), "{words}: {first}");
+    }
+    let json: Value = serde_json::from_str(&said(&server, &["stats", "--json"])).expect("JSON");
+    assert!(json["connections"]["by_transport"]["sse"] == 1, "{json}");
+    let stats = said(&server, &["stats", "--all"]);
     assert!(
         stats.contains("connections.by_transport.sse  ") && stats.contains("\nshards:\nid  "),
         "{stats}"
@@ -203,4 +220,45 @@ fn each_port_names_the_other_to_clients_that_took_one_for_the_other() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn rules_are_a_table_and_the_message_may_come_from_stdin() {
+    let server = Server::with_admin("[[rule]]\nmatch = 'a/#'\nlog_age_s = '8h'\n");
+    let rules = said(&server, &["rules"]);
+    let mut rows = rules.lines();
+    assert!(rows.next().unwrap().starts_with("match  keep"), "{rules}");
+    let row = rows.next().unwrap();
+    assert!(
+        row.starts_with("a/#    log ") && row.contains(" 28800 "),
+        "{rules}"
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+    let url = format!("http://{}", server.admin());
+    let mut child = command
+        .args(["admin", "--url", &url, "publish", "a/b"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"piped").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(said(&server, &["messages", "a/b"]).contains("piped"));
+}
+
+#[test]
+fn topics_of_the_server_are_listed_when_they_are_asked_for() {
+    let server = Server::with_admin("");
+    said(&server, &["publish", "a/b", "x"]);
+    let _reader = stream(server.address(), "/sub/%24SYS/broker/uptime");
+    let own = eventually("the server's own topics", || {
+        let listed = said(&server, &["topics", "$SYS/#"]);
+        (listed.lines().count() > 1).then_some(listed)
+    });
+    assert!(own.contains("$SYS/broker/"), "{own}");
+    let listed = said(&server, &["topics"]);
+    assert!(
+        listed.contains("a/b") && !listed.contains("$SYS"),
+        "{listed}"
+    );
 }

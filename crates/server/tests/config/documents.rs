@@ -79,6 +79,7 @@ fn the_documented_settings_are_all_of_them_with_their_defaults() {
             "limits.connections_max",
             "limits.accepts_per_s",
             "limits.memory_bytes",
+            "publish.idempotency_keys",
         ];
         if resolved.contains(&key.as_str()) {
             *value = Value::Integer(0);

@@ -33,7 +33,7 @@ fn what_has_a_limit_is_added_up_and_must_fit() {
     assert_eq!(findings.0["memory"]["bytes"], others + 16 * GIB);
     assert_eq!(findings.0["memory"]["available"], available);
     assert_eq!(findings.state("limits.memory_bytes"), "fits");
-    let text = Tree::large().doctor(TEN).stdout;
+    let text = Tree::large().doctor(&[TEN, &["--all"]].concat()).stdout;
     let text = String::from_utf8(text).unwrap();
     assert!(
         text.contains("  limits.memory_bytes    16.0 GiB  what"),
@@ -49,7 +49,7 @@ fn what_has_a_limit_is_added_up_and_must_fit() {
     let left = (available - others) >> 20;
     let change = format!("[\"limits.memory_bytes = \\\"{left} MiB\\\" in the server's settings\"]");
     assert_eq!(findings.change("limits.memory_bytes"), change);
-    let text = String::from_utf8(host.doctor(TEN).stdout).unwrap();
+    let text = String::from_utf8(host.doctor(&[TEN, &["--all"]].concat()).stdout).unwrap();
     assert!(text.contains("\n> all together "), "{text}");
     // It is advice that does for the doctor too.
     let smaller = format!("[limits]\nmemory_bytes = \"{left} MiB\"\n");

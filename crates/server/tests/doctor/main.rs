@@ -131,7 +131,7 @@ fn a_host_that_says_nothing_is_told_so_and_not_refused() {
     ] {
         assert!(unknown.contains(&setting), "{setting} of {unknown:?}");
     }
-    let text = host.doctor(&["--connections", "1000"]);
+    let text = host.doctor(&["--connections", "1000", "--all"]);
     assert!(text.status.success());
     assert!(
         String::from_utf8(text.stdout)
@@ -147,6 +147,36 @@ fn a_host_that_says_nothing_is_told_so_and_not_refused() {
     assert_eq!(unknown.state("net.ipv4.tcp_mem"), "unknown");
     assert_eq!(unknown.state("memory"), "unknown");
     assert_eq!(unknown.state("fs.file-max"), "unknown");
+}
+
+#[test]
+fn the_first_screen_fits_a_terminal_and_tells_what_to_change() {
+    let host = Tree::large()
+        .with("proc/sys/fs/file-max", "102048")
+        .with("proc/sys/vm/min_free_kbytes", "8192")
+        .with("proc/sys/net/core/somaxconn", "128")
+        .with("proc/sys/net/core/netdev_max_backlog", "1000")
+        .with("proc/sys/net/ipv4/tcp_max_orphans", "262144")
+        .with("proc/sys/net/ipv4/tcp_max_tw_buckets", "262144")
+        .with("proc/sys/net/ipv4/tcp_syncookies", "0")
+        .with("proc/sys/net/ipv4/tcp_wmem", "4096 16384 4194304");
+    let text = String::from_utf8(host.doctor(TEN).stdout).unwrap();
+    assert!(text.lines().count() <= 25, "{text}");
+    let first = text.lines().find(|line| line.starts_with("change"));
+    assert!(
+        first.is_some_and(|line| line.contains("fs.file-max: is 102,048")),
+        "{text}"
+    );
+    for words in [
+        "sysctl -w fs.file-max=",
+        "and 2 more",
+        "do not fit",
+        "--all",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let whole = String::from_utf8(host.doctor(&[TEN, &["--all"]].concat()).stdout).unwrap();
+    assert!(whole.lines().count() > 100, "{whole}");
 }
 
 #[test]

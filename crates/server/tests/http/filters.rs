@@ -293,3 +293,26 @@ fn a_stream_begins_with_the_newest_of_each_topic() {
     );
     assert_eq!(refused.status, 400);
 }
+
+#[test]
+fn a_filter_that_a_url_cut_off_is_told_and_not_waited_for() {
+    let server = Server::start();
+    // What a client sends of `?filter=scores/#`, `?filter=#` and `/sub/scores/#`; and a filter in a path.
+    for target in [
+        "/sub?filter=scores/",
+        "/sub?filter=",
+        "/sub/scores/",
+        "/sub/scores/%23",
+        "/sub/scores/+/x",
+        "/interest?match=scores/",
+    ] {
+        let answer = once(&server, "GET", target, &[], "");
+        assert_eq!(answer.status, 400, "{target}");
+        assert!(answer.text().contains("%23"), "{target}: {}", answer.text());
+    }
+    // A level that is empty can be asked for.
+    publish(&server, "scores/1", "no");
+    once(&server, "POST", "/pub?topic=scores/", &[], "yes");
+    let mut stream = Stream::open(&server, "/sub?filter=scores%2F&since=oldest", &[]);
+    assert_eq!(stream.data(1), ["yes"]);
+}

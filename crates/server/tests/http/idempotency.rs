@@ -2,8 +2,10 @@
 //! publish. Topics are many, so that both shards are homes of some, and of each kind some are the other shard's.
 
 use crate::support::http::{Conn, Response, info, once, publish};
+use crate::support::port::{await_metric, get};
+use crate::support::state::State;
 use crate::support::stream::Stream;
-use crate::support::{Server, eventually};
+use crate::support::{Server, eventually, until};
 
 const REPLAYED: &str = "idempotency-replayed";
 const JSON: (&str, &str) = ("Accept", "application/json");
@@ -275,4 +277,33 @@ fn scripts_of_allowed_pages_may_use_keys() {
         "x",
     );
     assert!(answer.lists("access-control-expose-headers", "Idempotency-Replayed"));
+}
+
+/// No key goes before its time there, so that the room for keys ends, and it must not end early.
+#[test]
+fn one_publisher_to_one_topic_may_use_the_room_of_all_homes_and_the_end_of_it_is_told() {
+    let state = State::new();
+    let settings = format!("[publish]\nidempotency_keys = 20\n{}", state.settings());
+    let server = Server::with_admin(&settings);
+    let mut conn = Conn::open(&server);
+    let kept = (0..30).take_while(|n| post(&mut conn, "a", &format!("k{n}"), "x").status != 503);
+    // Four fifths of all keys, though one home of two keeps them.
+    assert_eq!(kept.count(), 16);
+    assert_eq!(
+        post(&mut conn, "a", "k0", "x").header(REPLAYED).as_deref(),
+        Some("true")
+    );
+    server.await_log("publish.idempotency_keys, or their publisher's share of it, is used up");
+    assert!(server.log().contains("topic=a"), "{}", server.log());
+    await_metric(server.admin(), "crore_refused_keys_total", 1.0);
+    let limit = |name: &str| {
+        let limits = get(server.admin(), "stats")["limits"].clone();
+        let mut rows = limits.as_array().unwrap().iter();
+        let row = rows.find(|row| row["name"] == name).unwrap();
+        (row["used"].as_u64(), row["limit"].as_u64())
+    };
+    let largest = "publish.idempotency_keys (largest publisher)";
+    for (name, most) in [("publish.idempotency_keys", 20), (largest, 16)] {
+        until(name, || limit(name) == (Some(16), Some(most)));
+    }
 }

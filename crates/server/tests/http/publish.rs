@@ -377,3 +377,74 @@ fn many_publishes_to_many_homes_are_answered_in_order() {
         }
     }
 }
+
+#[test]
+fn the_content_type_that_curl_sends_by_itself_is_none() {
+    let server = Server::start();
+    let form = "application/x-www-form-urlencoded";
+    for (given, kept) in [
+        (form, "text/plain; charset=utf-8"),
+        (
+            "Application/X-WWW-Form-URLEncoded",
+            "text/plain; charset=utf-8",
+        ),
+        (
+            "application/x-www-form-urlencoded; charset=utf-8",
+            "application/x-www-form-urlencoded; charset=utf-8",
+        ),
+        ("text/html", "text/html"),
+    ] {
+        let topic = format!("t{}", given.len());
+        let target = format!("/pub/{topic}");
+        once(&server, "POST", &target, &[("Content-Type", given)], "a=1");
+        let got = once(&server, "GET", &format!("/sub/{topic}?since=-1"), &[], "");
+        assert_eq!(got.header("content-type").as_deref(), Some(kept), "{given}");
+        let target = format!("/sub/{topic}?since=-1&envelope=json");
+        let envelope = once(&server, "GET", &target, &[], "").text().to_string();
+        assert_eq!(
+            envelope.contains("content_type"),
+            !kept.starts_with("text/plain"),
+            "{envelope}"
+        );
+    }
+}
+
+#[test]
+fn an_object_that_names_its_topic_is_answered_with_the_form_that_takes_it() {
+    let server = Server::start();
+    let json = [("Content-Type", "application/json")];
+    let object = r#"{"topic":"a","data":"x"}"#;
+    let answer = once(&server, "POST", "/pub", &json, object);
+    assert_eq!(answer.status, 400);
+    for words in ["/pub/news", "?topic=news", "application/x-ndjson"] {
+        assert!(answer.text().contains(words), "{words}: {}", answer.text());
+    }
+    let ndjson = [("Content-Type", "application/x-ndjson")];
+    let answer = once(&server, "POST", "/pub", &ndjson, object);
+    assert_eq!(answer.json()["published"], 1);
+}
+
+#[test]
+fn unknown_fields_of_a_batch_are_named() {
+    let server = Server::start();
+    let ndjson = [("Content-Type", "application/x-ndjson")];
+    let long = "x".repeat(1000);
+    let lines = [
+        r#"{"topic":"a","dta":1}"#.to_string(),
+        format!(r#"{{"topic":"a","data":1,"{long}":1}}"#),
+        r#"{"topic":"a","data":1,"a\u001b[2J":1}"#.to_string(),
+    ];
+    let answer = once(&server, "POST", "/pub", &ndjson, &lines.join("\n")).json();
+    let reason = |n: usize| answer["failed"][n]["reason"].as_str().unwrap().to_string();
+    assert!(
+        reason(0).starts_with("`dta` is an unknown field; a line has topic"),
+        "{}",
+        reason(0)
+    );
+    assert!(
+        reason(1).starts_with(&format!("`{}` is", &long[..40])),
+        "{}",
+        reason(1)
+    );
+    assert!(reason(2).starts_with(r"`a\x1b[2J` is"), "{}", reason(2));
+}

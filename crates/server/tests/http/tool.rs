@@ -146,7 +146,10 @@ fn history_prints_what_is_kept_and_ends() {
     );
     let none = history(&["other"]);
     assert_eq!(none.status.code(), Some(0));
-    assert_eq!(said(&none), ("", "crore: other keeps no messages\n"));
+    assert_eq!(
+        said(&none),
+        ("", "crore: no messages of `other` are kept\n")
+    );
     let bad = history(&["a", "--since", "not-1"]);
     assert_eq!(bad.status.code(), Some(1));
     assert!(said(&bad).1.contains("since="), "{:?}", said(&bad));

@@ -1,8 +1,11 @@
 //! Batches over HTTP: lines of JSON, each published by itself, as far as the turn's budget goes; the rest waits at the connection.
 
+use alloc::borrow::Cow;
+use alloc::format;
 use alloc::vec::Vec;
 
-use crore_wire::{json, ndjson, topic};
+use crore_wire::ndjson::{self, LineError};
+use crore_wire::{json, topic};
 
 use super::fields::{check_fields, check_idempotency_key};
 use crate::base::access::Right;
@@ -20,6 +23,17 @@ use crate::protocol::side::{Batch, Pending};
 use crate::protocol::task::Flow;
 use crate::store::slab::NONE;
 
+/// In so many lines of a batch an unknown field is named: the client chooses the name.
+const NAMED_LINES: u32 = 100;
+/// So many bytes of it.
+const NAME_BYTES_MAX: usize = 40;
+
+/// The words about a field of another name than those of a message.
+fn unknown_field(error: LineError, name: &[u8]) -> Cow<'static, str> {
+    let name = &name[..name.len().min(NAME_BYTES_MAX)];
+    format!("`{}` is {}", name.escape_ascii(), error.reason()).into()
+}
+
 impl Batch {
     /// Records the outcome of a line that was handed on, unless it was simply published.
     pub(super) fn line_ended(&mut self, number: u32, outcome: Outcome) {
@@ -35,7 +49,7 @@ impl Batch {
             Outcome::Unknown => Reason::OutcomeUnknown.text(),
         };
         self.lines -= 1;
-        self.failed.push((number, reason));
+        self.failed.push((number, reason.into()));
     }
 }
 
@@ -104,7 +118,7 @@ impl Front {
         let rest = core::mem::take(&mut batch.rest);
         self.conns.let_go_bytes(rest.capacity());
         let reason = "the log has not answered in time; this and the rest were not published";
-        batch.failed.push((batch.number + 1, reason));
+        batch.failed.push((batch.number + 1, reason.into()));
         if self.batch_is_read(slot, &mut batch) {
             return self.answer_waiting(slot, io);
         }
@@ -165,7 +179,8 @@ impl Front {
             if number as usize > self.world.settings.limits.batch_lines {
                 batch.failed.push((
                     number,
-                    "more lines than limits.batch_lines allows; this and the rest were not read",
+                    "more lines than limits.batch_lines allows; this and the rest were not read"
+                        .into(),
                 ));
                 rest = b"";
                 break;
@@ -216,19 +231,25 @@ impl Front {
         number: u32,
         scratch: &mut ndjson::Scratch,
         home: &mut Option<Home>,
-    ) -> Result<(ShardId, Option<Outcome>), &'static str> {
-        let line = ndjson::parse(line, scratch).map_err(|error| error.reason())?;
+    ) -> Result<(ShardId, Option<Outcome>), Cow<'static, str>> {
+        let line = match ndjson::parse(line, scratch) {
+            Ok(line) => line,
+            Err(error @ LineError::UnknownField) if number <= NAMED_LINES => {
+                return Err(unknown_field(error, scratch.unknown_field()));
+            }
+            Err(error) => return Err(error.reason().into()),
+        };
         let limits = &self.world.settings.limits;
         topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
         if topic::is_reserved(line.topic) {
-            return Err(Reason::Reserved.text());
+            return Err(Reason::Reserved.text().into());
         }
         if let Err(denied) = self.may(slot, Right::Publish, line.topic) {
             self.stats.denied += 1;
-            return Err(denied.text());
+            return Err(denied.text().into());
         }
         if line.data.len() > limits.message_bytes {
-            return Err("the data is longer than limits.message_bytes allows");
+            return Err("the data is longer than limits.message_bytes allows".into());
         }
         if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
             check_fields(line.content_type, line.event, line.key)?;

@@ -47,6 +47,15 @@ pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(),
     Ok(())
 }
 
+/// The content type of the message. That of forms counts as none: `curl -d` says it of any data, and no form is read here.
+pub(super) fn content_type<'h>(head: &'h Head<'_>) -> &'h [u8] {
+    let given = head.header("content-type").unwrap_or_default();
+    match given.eq_ignore_ascii_case(b"application/x-www-form-urlencoded") {
+        true => b"",
+        false => given,
+    }
+}
+
 /// Seconds that the message lives, if the request says so; numbers beyond 32 bits count as the largest of 32 bits.
 pub(super) fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, &'static str> {
     let Some(text) = head.header("crore-ttl") else {

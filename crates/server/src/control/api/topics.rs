@@ -97,6 +97,8 @@ pub struct Read {
     after: Option<u64>,
     /// Messages of a page, 1 to 1000; 100 without it.
     limit: Option<u32>,
+    /// The newest `limit` messages instead of the oldest; still oldest first.
+    newest: Option<bool>,
 }
 
 /// A page of a topic's log, oldest first.
@@ -326,6 +328,7 @@ pub async fn messages(
         name,
         after: asked.after.unwrap_or_default(),
         most: page_len(asked.limit)?,
+        newest: asked.newest.unwrap_or_default(),
     };
     let read = match plane.shards().ask(home, Control::Log(page)).await? {
         Report::Messages(Some(read)) => read,

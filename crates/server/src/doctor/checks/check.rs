@@ -77,6 +77,11 @@ pub struct Check {
 }
 
 impl Check {
+    /// Whether it says to change something.
+    pub fn is_told(&self) -> bool {
+        matches!(self.state, State::Change | State::Advice)
+    }
+
     pub(super) fn new(
         setting: impl Into<String>,
         is: Option<String>,

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use crore_net::memory::random_u64;
 
 use super::flags::Connect;
@@ -33,7 +33,7 @@ const MIN_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// How to subscribe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Server-Sent Events
     Sse,
@@ -41,6 +41,19 @@ pub enum Protocol {
     Ws,
     /// Long-poll
     Poll,
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    match text {
+        "sse" => Ok(Protocol::Sse),
+        "ws" => Ok(Protocol::Ws),
+        "poll" => Ok(Protocol::Poll),
+        // As other tools have it.
+        port if port.parse::<u16>().is_ok() => Err(format!(
+            "a port stands in the URL: --server http://127.0.0.1:{port}; the protocol is sse, ws or poll"
+        )),
+        _ => Err("write sse, ws or poll".to_string()),
+    }
 }
 
 /// Arguments of `crore sub`.
@@ -80,7 +93,7 @@ pub struct SubArgs {
     pub format: Option<Format>,
 
     /// Exit after N messages
-    #[arg(short, short_alias = 'C', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, short_aliases = ['C', 'n'], long, alias = "limit", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
     /// Exit after so long
@@ -99,7 +112,7 @@ pub struct SubArgs {
     pub since: Option<String>,
 
     /// What to speak: sse (Server-Sent Events), ws (WebSocket) or poll (long-poll)
-    #[arg(short, long, value_enum, default_value_t = Protocol::Sse, hide_possible_values = true, help_heading = "Connection")]
+    #[arg(short, long, default_value = "sse", value_parser = protocol, help_heading = "Connection")]
     pub protocol: Protocol,
 
     #[command(flatten)]
@@ -135,7 +148,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
         .filter_map(|it| Some((it, values::meant(it)?)))
     {
         tracing::warn!(
-            "`{topic}` is one topic; if it is to match several, write '{meant}': + is any one level, # all that follow"
+            "`{topic}` is the name of one topic; for the filter write '{meant}': levels have / between, + is any one of them, # all that follow"
         );
     }
     // A long-poll would begin with the oldest message that is kept.

@@ -1,0 +1,89 @@
+//! The idempotency keys of all homes together, where a log on disk forbids that one goes before its time: who publishes to one topic may use
+//! the room of all.
+//!
+//! Users, and addresses of publishers without a name, fall into [`GROUPS`] by their hash. A group has [`MOST`] at most of what is free.
+//!
+//! Invariant: what is added is removed once. Homes that reserve at the same moment may each take the last place: one too many for each.
+
+use core::array::from_fn;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::party::Party;
+use super::shares::{MOST, may_take};
+
+/// Groups of publishers.
+pub const GROUPS: usize = 64;
+
+/// The counts.
+#[derive(Debug)]
+pub struct Keys {
+    all: AtomicU32,
+    groups: [AtomicU32; GROUPS],
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Keys {
+            all: AtomicU32::new(0),
+            groups: from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+}
+
+/// The group of a publisher.
+pub fn group_of(publisher: Party) -> usize {
+    publisher.number() as usize % GROUPS
+}
+
+impl Keys {
+    /// Takes a place for a key of this group, of `most` for all; says whether there is one.
+    pub fn reserve(&self, group: usize, most: usize) -> bool {
+        let own = self.groups[group].load(Relaxed) as usize;
+        let free = most.saturating_sub(self.all.load(Relaxed) as usize);
+        let may = may_take(own, free, MOST);
+        if may {
+            self.add(group);
+        }
+        may
+    }
+
+    /// A key that has no place reserved takes one.
+    pub fn add(&self, group: usize) {
+        self.all.fetch_add(1, Relaxed);
+        self.groups[group].fetch_add(1, Relaxed);
+    }
+
+    /// So many places of this group are free again.
+    pub fn remove(&self, group: usize, count: u32) {
+        self.all.fetch_sub(count, Relaxed);
+        self.groups[group].fetch_sub(count, Relaxed);
+    }
+
+    /// How many keys the group with most has, and how many it may have, of `most` for all.
+    pub fn largest(&self, most: usize) -> (u64, u64) {
+        let groups = self.groups.iter().map(|group| group.load(Relaxed));
+        let own = groups.max().unwrap_or(0) as usize;
+        let free = most.saturating_sub(self.all.load(Relaxed) as usize);
+        // It may take one more while it holds less than [`MOST`] times what is free then.
+        let more = (MOST * free).saturating_sub(own).div_ceil(MOST + 1);
+        (own as u64, (own + more) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_of_the_largest_group_ends_where_it_is_told() {
+        let keys = Keys::default();
+        (0..7).for_each(|_| keys.add(1));
+        let (_, told) = keys.largest(100);
+        let own = 7 + (0..100).take_while(|_| keys.reserve(1, 100)).count() as u64;
+        assert_eq!((own, told), (80, 80));
+        assert_eq!(keys.largest(100), (80, 80));
+        assert!(keys.reserve(2, 100), "others find room");
+        keys.remove(1, 80);
+        assert_eq!(keys.largest(100), (1, 80));
+    }
+}

@@ -1,0 +1,117 @@
+//! Flags that people bring from other tools: they stand in no help, and the error says what to write here.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Arg, Command, Error};
+
+/// The commands of the table below.
+const CLIENTS: &[&str] = &["pub", "sub", "history"];
+const OF_A_TOPIC: &[&str] = &[
+    "admin topic",
+    "admin purge",
+    "admin delete",
+    "admin messages",
+];
+
+/// A flag of other tools.
+struct Habit {
+    /// The commands that people write it behind.
+    commands: &'static [&'static str],
+    short: Option<char>,
+    long: &'static str,
+    /// The words; `{}` is its value.
+    remedy: &'static str,
+}
+
+const fn habit(
+    commands: &'static [&'static str],
+    short: Option<char>,
+    long: &'static str,
+    remedy: &'static str,
+) -> Habit {
+    Habit {
+        commands,
+        short,
+        long,
+        remedy,
+    }
+}
+
+#[rustfmt::skip]
+const HABITS: &[Habit] = &[
+    habit(&["pub"], Some('t'), "topic", "the topic stands by itself: crore pub {} MESSAGE"),
+    habit(&["pub"], Some('m'), "message", "the message stands behind the topic: crore pub TOPIC {}"),
+    habit(&["pub"], Some('q'), "qos", "a message is answered once it is published, as with QoS 1; leave it out"),
+    habit(&["pub"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    habit(&["sub"], None, "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    habit(&["history"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    habit(CLIENTS, None, "host", "the host stands in the URL: --server http://{}:8800"),
+    habit(CLIENTS, Some('u'), "user", "a token says who you are: --token or CRORE_TOKEN (crore token mint --user {})"),
+    habit(CLIENTS, Some('P'), "password", "a token says who you are: --token or CRORE_TOKEN (crore token mint)"),
+    habit(&["sub"], Some('t'), "topic", "the topic stands by itself: crore sub {}"),
+    habit(&["sub"], Some('f'), "filter", "a filter stands by itself: crore sub '{}'"),
+    habit(&["sub"], Some('q'), "qos", "messages come once and in order, also after a lost connection; leave it out"),
+    habit(&["sub"], Some('o'), "offset", "write --since: oldest, live, -N for the newest N, or the id of a message"),
+    habit(&["history"], Some('t'), "topic", "the topic stands by itself: crore history {}"),
+    habit(&["serve"], Some('p'), "port", "the port stands with its address: crore serve --listen 127.0.0.1:{}"),
+    habit(&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
+    habit(&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
+    habit(&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
+    habit(OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
+    habit(&["admin publish"], Some('t'), "topic", "the topic stands by itself: crore admin publish {} MESSAGE"),
+    habit(&["admin publish"], Some('m'), "message", "the message stands behind the topic: crore admin publish TOPIC {}"),
+];
+
+/// The program that knows these flags.
+pub fn known_to(program: Command) -> Command {
+    HABITS.iter().fold(program, |program, habit| {
+        habit.commands.iter().fold(program, |program, path| {
+            let names: Vec<&'static str> = path.split(' ').collect();
+            with(program, &names, habit)
+        })
+    })
+}
+
+fn with(command: Command, path: &[&'static str], habit: &'static Habit) -> Command {
+    if let [name, rest @ ..] = path {
+        return command.mut_subcommand(name, |it| with(it, rest, habit));
+    }
+    let say = |value: &str| Err::<String, String>(habit.remedy.replace("{}", value));
+    let flag = Arg::new(habit.remedy)
+        .value_name("VALUE")
+        .long(habit.long)
+        .hide(true)
+        .allow_hyphen_values(true)
+        .value_parser(say);
+    command.arg(match habit.short {
+        Some(short) => flag.short(short),
+        None => flag,
+    })
+}
+
+/// Says of `-h HOST` behind a client's command that it is wrong: it would show the help, and say nothing of the host.
+pub fn names_host(args: impl Iterator<Item = OsString>) -> bool {
+    let args: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let is_client = args.get(1).is_some_and(|name| CLIENTS.contains(&&name[..]));
+    let mut pairs = args.windows(2).filter(|pair| pair[0] == "-h");
+    let Some(pair) = pairs.find(|pair| is_client && !pair[1].starts_with('-')) else {
+        return false;
+    };
+    // A closed stderr is no reason to go on.
+    let _ = writeln!(
+        std::io::stderr(),
+        "error: -h asks for help and takes no value; the host stands in the URL: --server http://{}:8800",
+        pair[1]
+    );
+    true
+}
+
+/// The error without the tip to write an unknown flag as a value: hardly anybody means that.
+pub fn without_wrong_tip(mut error: Error) -> Error {
+    if error.kind() == ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested);
+    }
+    error
+}

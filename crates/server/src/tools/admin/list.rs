@@ -1,0 +1,130 @@
+//! Listings of the admin API, a page after the other.
+
+use std::fmt::Write as _;
+
+use anyhow::bail;
+use serde_json::{Value, json};
+
+use super::super::tables::plain;
+use super::{Order, Port};
+use crate::client::server::escape;
+
+/// Entries of one page; the tool asks for as many as it needs.
+const PAGE: usize = 1_000;
+
+/// The columns of each table: fields of its entries.
+const TOPIC_COLUMNS: &[&str] = &["name", "messages", "bytes", "subscribers", "offset", "rule"];
+const MESSAGE_COLUMNS: &[&str] = &[
+    "offset",
+    "published_s",
+    "content_type",
+    "event",
+    "key",
+    "data",
+];
+const CONNECTION_COLUMNS: &[&str] = &[
+    "id",
+    "transport",
+    "state",
+    "address",
+    "user",
+    "client_id",
+    "topics",
+    "filters",
+    "outbox_bytes",
+    "silent_s",
+];
+
+/// A listing of the API.
+pub struct List {
+    path: &'static str,
+    /// Where its entries stand in the answer.
+    rows: &'static str,
+    /// The parameter that asks for the next page.
+    behind: &'static str,
+    /// The value of that parameter for the first page.
+    begin: Value,
+    /// Further parameters, each behind a `&`.
+    query: String,
+    /// Only the newest entries, and those first.
+    newest: bool,
+    limit: usize,
+    pub columns: &'static [&'static str],
+}
+
+impl List {
+    pub(super) fn of(order: &Order) -> Option<List> {
+        let list = match order {
+            Order::Topics { filter, limit } => List {
+                path: "topics",
+                rows: "topics",
+                behind: "cursor",
+                begin: Value::Null,
+                query: format!("&filter={}", escape(filter)),
+                newest: false,
+                limit: limit.limit,
+                columns: TOPIC_COLUMNS,
+            },
+            Order::Messages {
+                name,
+                after,
+                newest,
+                limit,
+            } => List {
+                path: "topic/messages",
+                rows: "messages",
+                behind: "after",
+                begin: json!(after),
+                query: format!("&name={}", escape(name)),
+                newest: *newest,
+                limit: limit.limit,
+                columns: MESSAGE_COLUMNS,
+            },
+            Order::Connections { which, limit } => List {
+                path: "connections",
+                rows: "connections",
+                behind: "cursor",
+                begin: Value::Null,
+                query: which.query(),
+                newest: false,
+                limit: limit.limit,
+                columns: CONNECTION_COLUMNS,
+            },
+            _ => return None,
+        };
+        Some(list)
+    }
+}
+
+impl Port<'_> {
+    /// Pages of a list, until there are as many entries as wanted or no more.
+    pub fn list(&self, list: &List) -> anyhow::Result<Value> {
+        let (mut all, mut next) = (Vec::new(), list.begin.clone());
+        let mut newest = if list.newest { "&newest=true" } else { "" };
+        if list.newest && list.limit > PAGE {
+            bail!("--limit is at most {PAGE} with --newest");
+        }
+        while all.len() < list.limit {
+            let left = PAGE.min(list.limit - all.len());
+            let mut target = format!("{}?limit={left}{}{newest}", list.path, list.query);
+            newest = "";
+            if !next.is_null() {
+                let _ = write!(target, "&{}={}", list.behind, escape(&plain(&next)));
+            }
+            let mut page = self.ask("GET", &target, None)?;
+            if let Some(Value::Array(more)) = page.get_mut(list.rows).map(Value::take) {
+                all.extend(more);
+            }
+            next = page.get_mut("next").map(Value::take).unwrap_or_default();
+            if next.is_null() {
+                break;
+            }
+        }
+        if list.newest {
+            // The server tells them from the oldest on.
+            all.reverse();
+            next = Value::Null;
+        }
+        Ok(json!({ list.rows: all, "next": next }))
+    }
+}

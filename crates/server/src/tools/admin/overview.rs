@@ -1,0 +1,195 @@
+//! The first screen of `crore admin stats`: what an operator looks for first, in a line each.
+
+use serde_json::{Value, json};
+
+use super::super::tables::{aligned, plain, table};
+use crate::doctor::words;
+
+/// Limits that are shown.
+const NEAREST: usize = 3;
+/// Where the rest is.
+const MORE: &str = "\ncrore admin stats --all has every figure, crore admin limits every limit, crore admin memory every table\n";
+
+/// The first screen.
+pub fn text(stats: &Value) -> String {
+    let n = |path: &str| words::count(whole(at(stats, path)));
+    let bytes = |path: &str| words::bytes(whole(at(stats, path)));
+    let mut lines = vec![["server".to_string(), server(stats)]];
+    let mut row = |name: &str, text: String| lines.push([name.to_string(), text]);
+    row(
+        "connections",
+        format!(
+            "{}{}; {} opened/s, {} closed/s",
+            n("connections.total"),
+            by_transport(&stats["connections"]["by_transport"]),
+            n("accepts_per_s"),
+            n("closes_per_s")
+        ),
+    );
+    for (name, way) in [("published", "in"), ("delivered", "out")] {
+        let text = format!(
+            "{}/s, {}/s of network; {} since the start",
+            n(&format!("messages.{way}_per_s")),
+            bytes(&format!("messages.{way}_bytes_per_s")),
+            n(&format!("messages.{way}_total"))
+        );
+        row(name, text);
+    }
+    row("latency", latency(&stats["latency_us"]));
+    row(
+        "topics",
+        format!(
+            "{}; subscriptions {}, filters {}, MQTT sessions {}",
+            n("topics"),
+            n("subscriptions"),
+            n("filters"),
+            n("sessions")
+        ),
+    );
+    row(
+        "kept",
+        format!("{} messages, {}", n("log.messages"), bytes("log.bytes")),
+    );
+    if let Some(disk) = disk(&stats["disk"]) {
+        row("disk", disk);
+    }
+    row(
+        "slow",
+        format!(
+            "{} consumers, {} waiting; {} gaps told",
+            n("slow.consumers"),
+            bytes("slow.outbox_bytes"),
+            n("slow.gaps_total")
+        ),
+    );
+    row("memory", bytes("memory.pss_bytes"));
+    row("load", load(&stats["shards"]));
+    row("refused", refused(&stats["refusals"]));
+    let lines: Vec<Vec<String>> = lines.into_iter().map(Vec::from).collect();
+    let nearest = limits(stats, NEAREST);
+    aligned(&lines) + "\n" + &table(&nearest, &["nearest limits", "used", "limit", "share"]) + MORE
+}
+
+fn server(stats: &Value) -> String {
+    let node = match stats["cluster"].is_null() {
+        true => String::new(),
+        false => format!(", of the cluster {}", plain(&stats["cluster"])),
+    };
+    format!(
+        "crore {} on {}, up {}, {}{node}",
+        plain(&stats["version"]),
+        plain(&stats["host"]),
+        span(whole(&stats["uptime_s"])),
+        plain(&stats["url"])
+    )
+}
+
+fn latency(us: &Value) -> String {
+    let n = |name: &str| words::count(whole(&us[name]));
+    match us["p50"].is_null() {
+        true => "nothing was delivered in the last second".to_string(),
+        false => format!(
+            "half within {} us, 99 % within {} us, all within {} us, from publish to write",
+            n("p50"),
+            n("p99"),
+            n("max")
+        ),
+    }
+}
+
+/// The limits, the nearest first, as a person reads them.
+pub fn limits(stats: &Value, most: usize) -> Value {
+    let mut all: Vec<&Value> = stats["limits"].as_array().into_iter().flatten().collect();
+    all.sort_by(|a, b| share(b).total_cmp(&share(a)));
+    let rows = all.into_iter().take(most).map(|limit| {
+        let shown = |field: &str| match limit["unit"].as_str() {
+            Some("bytes") => words::bytes(whole(&limit[field])),
+            _ => words::count(whole(&limit[field])),
+        };
+        json!({
+            "name": limit["name"],
+            "nearest limits": limit["name"],
+            "used": shown("used"),
+            "limit": shown("limit"),
+            "unit": limit["unit"],
+            "share": format!("{:.1} %", share(limit) * 100.0),
+            "shard": limit["shard"],
+        })
+    });
+    json!({ "limits": rows.collect::<Vec<_>>() })
+}
+
+fn share(limit: &Value) -> f64 {
+    limit["share"].as_f64().unwrap_or_default()
+}
+
+fn at<'v>(value: &'v Value, path: &str) -> &'v Value {
+    path.split('.').fold(value, |value, name| &value[name])
+}
+
+/// The number, rounded; 0 where it is not known.
+fn whole(value: &Value) -> u64 {
+    value.as_f64().unwrap_or_default().round() as u64
+}
+
+/// A time in its two largest units.
+fn span(s: u64) -> String {
+    match s {
+        0..60 => format!("{s} s"),
+        60..3_600 => format!("{} min {} s", s / 60, s % 60),
+        3_600..86_400 => format!("{} h {} min", s / 3_600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86_400, s / 3_600 % 24),
+    }
+}
+
+fn by_transport(by: &Value) -> String {
+    let some = by.as_object().into_iter().flatten();
+    let some = some.filter(|(_, count)| whole(count) > 0);
+    let some: Vec<_> = some
+        .map(|(name, count)| format!("{name} {}", words::count(whole(count))))
+        .collect();
+    match some.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", some.join(", ")),
+    }
+}
+
+fn disk(disk: &Value) -> Option<String> {
+    disk.as_object()?;
+    let held = whole(&disk["log_bytes"]) + whole(&disk["base_bytes"]);
+    let full = match disk["full"].as_bool() {
+        Some(true) => "; FULL: publishes are refused",
+        _ => "",
+    };
+    Some(format!(
+        "{}, {} syncs/s of {} us{full}",
+        words::bytes(held),
+        words::count(whole(&disk["syncs_per_s"])),
+        words::count(whole(&disk["sync_us_mean"]))
+    ))
+}
+
+fn load(shards: &Value) -> String {
+    let loads = shards.as_array().into_iter().flatten();
+    let loads: Vec<f64> = loads.filter_map(|shard| shard["load"].as_f64()).collect();
+    let most = loads.iter().copied().fold(0.0, f64::max);
+    let mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
+    format!(
+        "{:.0} % of {} shards, the busiest {:.0} %",
+        mean * 100.0,
+        loads.len(),
+        most * 100.0
+    )
+}
+
+fn refused(refusals: &Value) -> String {
+    let some = refusals.as_array().into_iter().flatten();
+    let some = some.filter(|row| whole(&row["total"]) > 0);
+    let some: Vec<_> = some
+        .map(|row| format!("{} {}", plain(&row["reason"]), whole(&row["total"])))
+        .collect();
+    match some.is_empty() {
+        true => "nobody".to_string(),
+        false => some.join(", "),
+    }
+}

@@ -1,0 +1,57 @@
+//! An admin port: one request and its answer, with the server's words where it refuses.
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use super::super::tables::plain;
+use super::super::words::reason;
+use super::{DEFAULT_URL, TOKEN_VARIABLE};
+use crate::client::http::Connection;
+use crate::client::server::Server;
+
+/// Longest answer, in bytes: a page of a thousand entries, or messages.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// An admin port.
+pub struct Port<'a> {
+    pub server: &'a Server,
+}
+
+impl Port<'_> {
+    /// One request, and its answer.
+    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let server = self.server;
+        let unreachable = || format!("no admin port at {server}; name it with --url");
+        let mut connection = Connection::open(server).with_context(unreachable)?;
+        let mut headers = vec![("Connection", "close")];
+        let body = body.map(Value::to_string);
+        if body.is_some() {
+            headers.push(("Content-Type", "application/json"));
+        }
+        let target = format!("{}/api/v1/{path}", server.target().trim_end_matches('/'));
+        let body = match (&body, method) {
+            (None, "POST") => Some(&b""[..]),
+            (body, _) => body.as_ref().map(String::as_bytes),
+        };
+        let head = connection.request(server, method, &target, &headers, body)?;
+        let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
+        let value = serde_json::from_slice::<Value>(&answer).ok();
+        let said = value.as_ref().and_then(|value| value.get("error"));
+        match (value.as_ref(), said, head.status) {
+            (Some(_), _, 200..300) => Ok(value.unwrap_or_default()),
+            (_, Some(why), 401) => {
+                bail!(
+                    "{}; give it with --token or in {TOKEN_VARIABLE}",
+                    plain(why)
+                )
+            }
+            (_, Some(why), _) => bail!("{} ({})", plain(why), head.status_line()),
+            // A data port, or a server of another kind.
+            _ => bail!(
+                "{server} is no admin port: it answers {}{}; name the address of admin.listen with --url, by default {DEFAULT_URL}",
+                head.status_line(),
+                reason(&answer)
+            ),
+        }
+    }
+}
