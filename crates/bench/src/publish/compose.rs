@@ -113,6 +113,17 @@ impl Composer {
         self.next
     }
 
+    /// The same among the topics of one of `links` connections: each has every `links`th topic.
+    pub fn draw_of(&mut self, link: u32, links: u32) -> u32 {
+        let own = (self.topics.count() - link).div_ceil(links);
+        if !self.is_cyclic {
+            return link + links * self.random.below(own);
+        }
+        let next = (self.next + 1).saturating_sub(link).div_ceil(links) % own;
+        self.next = link + links * next;
+        self.next
+    }
+
     /// The first bytes of a connection that carries `topic`.
     pub fn greeting(&self, topic: u32) -> Vec<u8> {
         match self.form {
@@ -233,6 +244,22 @@ mod tests {
     fn composer(form: Form, topics: &str) -> Composer {
         let topics = Pattern::parse(topics).unwrap();
         Composer::new(form, topics, true, "127.0.0.1:80".into(), 40, false)
+    }
+
+    #[test]
+    fn a_connection_draws_its_own_topics_in_turn() {
+        let mut composer = composer(Form::Single, "t/{1..10}");
+        let mut draws = |link, count| -> Vec<u32> {
+            (0..count).map(|_| composer.draw_of(link, 3)).collect()
+        };
+        assert_eq!(draws(0, 5), [3, 6, 9, 0, 3]);
+        assert_eq!(draws(1, 4), [4, 7, 1, 4]);
+        assert_eq!(draws(2, 4), [5, 8, 2, 5]);
+        composer.is_cyclic = false;
+        let mut random: Vec<u32> = (0..200).map(|_| composer.draw_of(0, 3)).collect();
+        random.sort_unstable();
+        random.dedup();
+        assert_eq!(random, [0, 3, 6, 9]);
     }
 
     #[test]

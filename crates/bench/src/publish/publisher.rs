@@ -249,16 +249,13 @@ impl Publisher {
         let mark = self.composer.begin(&mut link.out);
         let mut messages = 0;
         while messages < room && link.out.len() < bytes_max {
-            let topic = self.composer.draw();
-            // With several connections, each takes the draws that fall on its own topics.
-            if topic % count == index {
-                let before = link.out.len();
-                let id = link.packet_id();
-                self.composer.message(topic, id, &mut link.out);
-                messages += 1;
-                if link.out.len() * 2 - before > bytes_max {
-                    break;
-                }
+            let topic = self.composer.draw_of(index, count);
+            let before = link.out.len();
+            let id = link.packet_id();
+            self.composer.message(topic, id, &mut link.out);
+            messages += 1;
+            if link.out.len() * 2 - before > bytes_max {
+                break;
             }
         }
         let start = self.composer.seal(mark, &mut link.out);
