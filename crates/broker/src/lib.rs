@@ -32,7 +32,7 @@ pub use base::{
 };
 pub use budget::stats::{Accounts, Moved, Stats, Transport};
 pub use budget::world::{Offsets, World};
-pub use budget::{account, admission, stats, totals};
+pub use budget::{account, admission, door, stats, totals};
 pub use commit::record::{Beat, Note};
 pub use commit::{Backlog, Batch, Committed, Foreign, batch};
 pub use conn::io;

@@ -3,8 +3,8 @@
 //! kernel.
 //!
 //! This crate knows nothing of HTTP, topics or shards, and it is the only one of the server that may
-//! contain `unsafe`. It has three policies of its own: which connections are accepted ([`kernel::entrance`]: how fast, and
-//! which are turned away when there is no room), in which order TLS handshakes get their share of a turn ([`stream`]), and how
+//! contain `unsafe`. It has three policies of its own: which connections are turned away when there is no room
+//! ([`kernel::entrance`]), in which order TLS handshakes get their share of a turn ([`stream`]), and how
 //! much freed memory is kept for large messages ([`memory::Pieces`]).
 //! It buffers bytes only for TLS.
 //!

@@ -106,20 +106,20 @@ pub trait Transport {
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> Arrival;
 
-    /// The connection that was accepted last is turned away: it counts a quarter against the rate of arrivals.
-    fn was_turned_away(&mut self);
+    /// Accepts nothing until this time of the monotonic clock: new connections wait, and none is reported.
+    fn pause(&mut self, until_ms: u64);
 
     /// How many connections there is room for; a few more can be answered that there is none.
     fn room(&self) -> u32;
 
-    /// Ends a turn after which so many connections are open, and adjusts how new ones are accepted.
+    /// Ends a turn after which so many accepted connections are open, and adjusts how new ones are accepted.
     ///
     /// # Errors
     /// When new connections cannot be kept from coming here although there is no room.
     fn settle(&mut self, connections: u32, now_ms: u64) -> io::Result<()>;
 
     /// Lets no more connections arrive, and returns how many listeners there are; those already queued can still be
-    /// accepted, without regard to the rate.
+    /// accepted, also during a pause.
     fn bar(&mut self) -> usize;
 
     /// Closes the listeners, which resets the connections in their queues.

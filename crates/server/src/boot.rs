@@ -278,7 +278,6 @@ fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<Sha
     let limits = entrance::Limits {
         backlog: entry.backlog,
         connections_max: u32::try_from(limits.connections_per_shard).unwrap_or(u32::MAX),
-        accepts_per_s: limits.accepts_per_s.div_ceil(u32::from(start.world.shards)),
         sockets: SocketOptions {
             // The kernel doubles it: its own bookkeeping takes up to half.
             send_buffer_bytes: (send_buffer_bytes > 0)

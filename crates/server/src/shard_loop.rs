@@ -13,6 +13,7 @@ mod order;
 
 use std::sync::Arc;
 
+use crore_broker::door::Door;
 use crore_broker::{ConnId, Input, Now, Shard, ShardId, World};
 use crore_net::transport::{Event, Transport};
 use crore_net::{Inbox, Sender, clock};
@@ -74,6 +75,7 @@ pub struct ShardLoop<T> {
     buffer: Box<[u8]>,
     letters: Vec<Letter>,
     order: Order,
+    door: Door,
     /// The event from which on the last turn had no time.
     left_from: usize,
     began_ms: u64,
@@ -93,6 +95,10 @@ impl<T: Transport> ShardLoop<T> {
     pub fn new(start: Start, transport: T) -> Self {
         let apart_ms = u64::from(start.id) * SHARD_APART_MS % 1000;
         let began_ms = clock::monotonic_ms().saturating_sub(apart_ms);
+        let world = &start.world;
+        let accepts_per_s = world.settings.limits.accepts_per_s;
+        let accepts_per_s = accepts_per_s.div_ceil(u32::from(world.shards));
+        let door = Door::new(accepts_per_s, transport.room(), world.seed);
         let begun = start.shard;
         let mut shard = begun.unwrap_or_else(|| Shard::new(start.id, start.world, now(0)));
         shard.limit_connections(transport.room());
@@ -114,6 +120,7 @@ impl<T: Transport> ShardLoop<T> {
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             letters: Vec::new(),
             order: Order::default(),
+            door,
             left_from: 0,
             began_ms,
             turned_away: 0,
@@ -155,6 +162,9 @@ impl<T: Transport> ShardLoop<T> {
         }
         self.tick(now_ms, now);
         self.events(events, began_ns + EVENTS_NS, now);
+        if !self.door.is_empty() {
+            self.accept(None, began_ns + EVENTS_NS, now);
+        }
         let handshakes = self.handshakes(now);
         let mut letters = std::mem::take(&mut self.letters);
         self.inbox.drain(&mut letters);
@@ -179,7 +189,8 @@ impl<T: Transport> ShardLoop<T> {
         while let Some(conn) = self.io.failed.pop() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
         }
-        let (connections, now_ms) = (self.shard.connections(), clock::monotonic_ms());
+        let connections = self.shard.connections() + self.door.len() as u32;
+        let now_ms = clock::monotonic_ms();
         if let Err(error) = self.io.transport.settle(connections, now_ms) {
             tracing::warn!(%error, "new connections cannot be kept from a shard that is full");
         }
@@ -220,7 +231,7 @@ impl<T: Transport> ShardLoop<T> {
             }
             match self.io.transport.event(n) {
                 Event::Link(ready) => self.connection_event(ready, now),
-                Event::Arrival(listener) => self.accept(listener, until_ns, now),
+                Event::Arrival(listener) => self.accept(Some(listener), until_ns, now),
                 Event::Woken => {}
             }
         }
@@ -249,7 +260,8 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Until the next tick while there is anything that may time out or is to be told, else without end.
+    /// Until the next tick while there is anything that may time out or is to be told, and until the door opens for those who wait; else without
+    /// end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
@@ -258,7 +270,9 @@ impl<T: Transport> ShardLoop<T> {
         let ticks = !self.shard.is_idle();
         let tick = ticks.then(|| self.tick_ms.saturating_sub(now_ms) as u32);
         let publish = self.io.meter.sleep_ms(now_ms);
-        tick.into_iter().chain(publish).min()
+        let waits = !self.door.is_empty();
+        let door = waits.then(|| self.door.opens_ms().saturating_sub(now_ms) as u32);
+        tick.into_iter().chain(publish).chain(door).min()
     }
 }
 

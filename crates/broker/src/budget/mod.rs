@@ -2,6 +2,7 @@
 
 pub mod account;
 pub mod admission;
+pub mod door;
 pub mod part;
 pub mod passage;
 pub mod passes;

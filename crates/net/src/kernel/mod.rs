@@ -7,7 +7,6 @@
 pub mod driver;
 pub mod entrance;
 pub mod fd_table;
-pub mod line;
 pub mod listener;
 pub mod socket;
 pub mod steering;
@@ -35,8 +34,6 @@ const PARTS_MAX: usize = 32;
 pub struct Kernel {
     driver: Driver,
     entrance: Entrance,
-    /// Events of the driver at the last wait; the one behind them says that somebody stands in the line at the entrance.
-    events: usize,
 }
 
 impl Kernel {
@@ -52,11 +49,7 @@ impl Kernel {
     ) -> io::Result<Kernel> {
         let mut driver = Driver::new(EVENTS_MAX)?;
         let entrance = Entrance::open(listen, limits, group, &mut driver)?;
-        Ok(Kernel {
-            driver,
-            entrance,
-            events: 0,
-        })
+        Ok(Kernel { driver, entrance })
     }
 
     /// From now on mail in this inbox ends a wait.
@@ -82,18 +75,12 @@ impl Transport for Kernel {
             let left_ms = until_ms.saturating_sub(clock::monotonic_ms());
             left_ms.max(1) as u32
         });
-        let is_due = self.entrance.is_due();
-        let due_ms = is_due.then_some(0);
-        let waits_ms = pause_ms.into_iter().chain(timeout_ms).chain(due_ms).min();
-        self.events = self.driver.wait(waits_ms)?;
-        Ok(self.events + usize::from(is_due))
+        self.driver
+            .wait(pause_ms.into_iter().chain(timeout_ms).min())
     }
 
     #[inline]
     fn event(&self, n: usize) -> Event {
-        if n == self.events {
-            return Event::Arrival(0);
-        }
         self.driver.event(n)
     }
 
@@ -106,8 +93,8 @@ impl Transport for Kernel {
         self.entrance.accept(listener, now_ms, answer)
     }
 
-    fn was_turned_away(&mut self) {
-        self.entrance.was_turned_away();
+    fn pause(&mut self, until_ms: u64) {
+        self.entrance.pause(until_ms);
     }
 
     fn room(&self) -> u32 {

@@ -43,7 +43,7 @@ impl Transport for Memory {
     fn accept(&mut self, _: usize, _: u64, _: impl FnOnce(&[u8]) -> Vec<u8>) -> Arrival {
         Arrival::Nobody
     }
-    fn was_turned_away(&mut self) {}
+    fn pause(&mut self, _: u64) {}
     fn room(&self) -> u32 {
         1
     }

@@ -7,48 +7,70 @@ use crore_net::transport::{Arrival, Transport};
 
 use super::ShardLoop;
 
-/// Connections accepted from one listener in one turn, so that a storm of arrivals does not hold up
+/// Connections let in from one listener in one turn, so that a storm of arrivals does not hold up
 /// deliveries.
 const ACCEPTS_PER_TURN: usize = 64;
+/// Connections that come from a queue to the door before one is let in: the door sees more addresses than it has let in.
+const LINE_UP: usize = 16;
 /// How often it is said that connections are turned away, at most.
 const TELL_EVERY_S: u32 = 60;
 
 impl<T: Transport> ShardLoop<T> {
-    /// Takes connections that wait, until then; the next wait tells of those that are left.
-    pub(super) fn accept(&mut self, listener: usize, until_ns: u64, now: Now) {
+    /// Lets connections in, those first that wait at the door, until then; the next turn goes on.
+    pub(super) fn accept(&mut self, mut listener: Option<usize>, until_ns: u64, now: Now) {
         for n in 0..ACCEPTS_PER_TURN {
-            if !self.accept_one(listener, n as u32, now) || clock::monotonic_ns() > until_ns {
+            if !self.accept_one(&mut listener, n as u32, now) || clock::monotonic_ns() > until_ns {
                 return;
             }
         }
     }
 
-    /// Takes the connection that waits, as the `n`th of a turn; false when there is no other one now.
-    fn accept_one(&mut self, listener: usize, n: u32, now: Now) -> bool {
+    /// Takes connections from the listener's queue, while it has some, to the door; then lets in the one that is next, as the `n`th of a turn.
+    /// False when there is no other one now.
+    fn accept_one(&mut self, listener: &mut Option<usize>, n: u32, now: Now) -> bool {
         let now_ms = clock::monotonic_ms();
-        let answer = |request: &[u8]| shed(request, now_ms as u32 ^ n << 16);
-        match self.io.transport.accept(listener, now_ms, answer) {
-            Arrival::Connection(link, peer) => {
-                let arrived = Input::Accepted(Link(link.0), peer);
-                let turned_away = self.shard.arrivals_turned_away();
-                self.shard.handle(arrived, now, &mut self.io);
-                if self.shard.arrivals_turned_away() > turned_away {
-                    self.io.transport.was_turned_away();
+        if !self.door.is_open(now_ms) {
+            self.io.transport.pause(self.door.opens_ms());
+            return false;
+        }
+        *listener = listener.filter(|listener| self.line_up(*listener, n, now_ms, now));
+        let Some((link, peer)) = self.door.pop() else {
+            return listener.is_some();
+        };
+        let turned_away = self.shard.arrivals_turned_away();
+        self.shard
+            .handle(Input::Accepted(link, peer), now, &mut self.io);
+        if self.shard.arrivals_turned_away() > turned_away {
+            self.door.was_turned_away();
+        }
+        self.tell_untrusted(now);
+        true
+    }
+
+    /// Takes some connections from a listener's queue to the door, and returns whether more may wait there.
+    fn line_up(&mut self, listener: usize, n: u32, now_ms: u64, now: Now) -> bool {
+        for _ in 0..LINE_UP {
+            if !self.door.has_place() {
+                break;
+            }
+            let answer = |request: &[u8]| shed(request, now_ms as u32 ^ n << 16);
+            match self.io.transport.accept(listener, now_ms, answer) {
+                Arrival::Connection(link, peer) => self.door.push(Link(link.0), peer),
+                Arrival::Shed(_) => {
+                    self.door.charge();
+                    self.io.meter.turns.shed += 1;
+                    self.tell("out of descriptors or memory", now);
+                    break;
                 }
-                self.tell_untrusted(now);
-            }
-            Arrival::Shed(_) => {
-                self.io.meter.turns.shed += 1;
-                self.tell("out of descriptors or memory", now);
-            }
-            Arrival::Stuck(_) => {
-                self.tell("the machine is out of descriptors", now);
-                return false;
-            }
-            Arrival::Nobody => return false,
-            Arrival::Failed(errno) => {
-                tracing::debug!(errno, "accept failed");
-                return false;
+                Arrival::Stuck(_) => {
+                    self.tell("the machine is out of descriptors", now);
+                    return false;
+                }
+                Arrival::Nobody => return false,
+                Arrival::Failed(errno) => {
+                    tracing::debug!(errno, "accept failed");
+                    return false;
+                }
             }
         }
         true
@@ -56,9 +78,10 @@ impl<T: Transport> ShardLoop<T> {
 
     /// Closes the entrance: connections that stand in the queues are still let in, later ones are not.
     pub(super) fn close_entrance(&mut self, now: Now) {
+        self.door.open_wide();
         for listener in 0..self.io.transport.bar() {
-            let mut n = 0;
-            while self.accept_one(listener, n, now) {
+            let (mut listener, mut n) = (Some(listener), 0);
+            while self.accept_one(&mut listener, n, now) {
                 n += 1;
             }
         }
