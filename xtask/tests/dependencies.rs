@@ -97,7 +97,7 @@ impl Policy {
 }
 
 #[test]
-fn what_we_build_from_is_allowed() {
+fn dependencies_are_allowed() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args([

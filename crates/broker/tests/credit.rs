@@ -85,7 +85,7 @@ fn frames(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn who_comes_anew_is_held_until_there_is_credit() {
+fn new_publisher_waits_until_there_is_credit() {
     let mut pair = Pair::new();
     let first = pair.send(&post("message", ""));
     assert_eq!(pair.turn(SHARD), 1);
@@ -140,7 +140,7 @@ fn who_comes_anew_is_held_until_there_is_credit() {
 }
 
 #[test]
-fn who_sends_no_more_is_answered_all_the_same() {
+fn publisher_that_closed_its_side_is_still_answered() {
     let mut pair = Pair::new();
     pair.send(&post("message", ""));
     assert_eq!(pair.turn(SHARD), 1);
@@ -157,7 +157,7 @@ fn who_sends_no_more_is_answered_all_the_same() {
 }
 
 #[test]
-fn who_is_held_and_leaves_leaves_nothing() {
+fn publisher_that_leaves_while_it_waits_for_credit_leaves_nothing() {
     let mut pair = Pair::new();
     pair.send(&post("message", ""));
     pair.turn(SHARD);

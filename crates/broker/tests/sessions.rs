@@ -158,7 +158,7 @@ fn client(pair: &mut Pair) -> (String, usize) {
 }
 
 #[test]
-fn who_comes_back_while_its_publish_is_under_way_gets_the_session_once_that_stands_in_the_log() {
+fn client_that_returns_during_its_publish_gets_its_session_after_the_commit() {
     let mut pair = Pair::new(Settings::default());
     let topic = topic_at(1, "t");
     let (client, first) = client(&mut pair);
@@ -176,7 +176,7 @@ fn who_comes_back_while_its_publish_is_under_way_gets_the_session_once_that_stan
 }
 
 #[test]
-fn what_was_refused_while_its_client_was_away_is_published_when_it_is_sent_again() {
+fn publish_refused_while_its_client_was_away_is_accepted_when_sent_again() {
     let mut settings = Settings::default();
     settings.limits.topics_per_shard = 1;
     let mut pair = Pair::new(settings);

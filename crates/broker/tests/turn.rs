@@ -30,7 +30,7 @@ fn publish<N: std::fmt::Display>(town: &mut Town, conn: usize, topics: &[N]) {
 /// Expired messages are dropped a few in a turn while nothing comes, and at least as fast as others come; then the
 /// topics.
 #[test]
-fn what_has_grown_old_goes_in_as_many_turns_as_it_takes() {
+fn expired_messages_go_in_as_many_turns_as_it_takes() {
     const COUNT: u32 = 100;
     let mut settings = Settings::default();
     settings.rules.push(Rule {

@@ -46,7 +46,7 @@ fn answer(town: &mut Town) {
 }
 
 #[test]
-fn what_was_asked_before_a_change_of_the_settings_is_not_remembered_after_it() {
+fn verdict_asked_for_before_a_reload_is_not_remembered_after_it() {
     let mut town = Town::new(&world(), Pace::default(), NOW);
     assert!(comes(&mut town));
     answer(&mut town);

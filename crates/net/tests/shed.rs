@@ -116,7 +116,7 @@ fn a_full_table_answers_and_recovers() {
 /// Lowering the limit below the spare descriptor's number has the effect of a machine without descriptors: giving up the
 /// spare does not help.
 #[test]
-fn who_cannot_even_shed_pauses_and_recovers() {
+fn entrance_that_cannot_shed_pauses_and_recovers() {
     let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     set_limit(TABLE);
     thread::spawn(|| {

@@ -117,7 +117,7 @@ fn a_tail_of_nothing_of_two_things_or_of_no_topic_is_refused_in_words() {
 }
 
 #[test]
-fn where_nobody_may_subscribe_the_operator_s_tail_still_can() {
+fn tail_of_the_operator_works_where_nobody_may_subscribe() {
     let server = Server::with_admin("[access]\nanonymous = { publish = [\"#\"] }\n");
     let refused = answer(
         server.address(),

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_a_close_is_seen_however_it_is_torn() {
+    fn bytes_after_a_close_are_seen_at_any_split() {
         let mut sent = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n".to_vec();
         sent.extend([0x81, 126, 0, 200]);
         sent.extend([8; 200]);

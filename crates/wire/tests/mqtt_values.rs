@@ -16,7 +16,7 @@ fn whole(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
 }
 
 #[test]
-fn what_only_servers_send_is_refused_from_clients() {
+fn server_only_packets_are_refused_from_clients() {
     let not = |kind| Some(Error::NotFromClient(kind));
     let code = |code| Some(Error::ReasonCode(code));
     let table: [(&[u8], Option<Error>); 16] = [

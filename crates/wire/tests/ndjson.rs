@@ -92,7 +92,7 @@ fn escapes_are_decoded() {
 }
 
 #[test]
-fn what_is_not_json_is_refused_with_its_reason() {
+fn invalid_json_is_refused_with_its_reason() {
     use LineError::*;
     for (value, why) in [
         ("", ExpectedValue),
@@ -150,7 +150,7 @@ fn what_is_not_json_is_refused_with_its_reason() {
 }
 
 #[test]
-fn what_is_no_message_is_refused_with_its_reason() {
+fn invalid_message_is_refused_with_its_reason() {
     use LineError::*;
     use crore_wire::ndjson::Field::*;
     for (line, why) in [
@@ -366,7 +366,7 @@ fn agrees(line: &[u8]) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn what_is_meant_is_what_is_read(
+    fn line_is_read_as_it_was_written(
         topic in text(),
         data in prop_oneof![
             text().prop_map(|text| Data::Json(text.into())),

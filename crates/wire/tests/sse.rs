@@ -180,7 +180,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn what_is_written_reads_back_for_every_split(
+    fn stream_reads_back_for_every_split(
         sent in prop::collection::vec(
             (prop::option::of("[ -~]{1,10}"), prop::option::of("[ -~]{1,10}"), "[a:\u{e9} \r\n]{0,100}"),
             1..5,

@@ -252,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn what_passes_is_clean(raw in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(b"%/.+#02fFeE$a".to_vec())], 0..24)) {
+    fn decoded_path_is_clean(raw in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(b"%/.+#02fFeE$a".to_vec())], 0..24)) {
         for door in [topic::from_path, topic::from_query] {
             let mut out = Vec::new();
             if door(&raw, MAX, &mut out).is_ok() {

@@ -112,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_compressed_inflates_to_itself(data in body(), level in 1_u8..=9) {
+    fn compressed_data_inflates_to_itself(data in body(), level in 1_u8..=9) {
         let packed = compressed(&data, level);
         prop_assert!(packed.len() <= data.len() + data.len() / 8 + 64);
         let back = inflated(&packed, data.len());

@@ -331,7 +331,7 @@ fn a_circle_may_stand_in_one_small_folder_only() {
 }
 
 #[test]
-fn what_is_known_excuses_itself_and_nothing_else() {
+fn entry_of_the_known_list_excuses_itself_and_nothing_else() {
     let found = || {
         vec![
             ("old".to_string(), "old is long".to_string()),

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_agreed_to_is_refused() {
+    fn suback_with_another_qos_is_refused() {
         let old = dialect(Version::V311, 0, false);
         // Quality of service 1; a name longer than its packet; five digits; a client's packet.
         for bytes in [

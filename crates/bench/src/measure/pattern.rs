@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn malformed_range_is_refused() {
         for text in [
             "a{1..",
             "a{1}",

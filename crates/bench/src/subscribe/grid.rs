@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_stands_beside_me_has_me_beside_them_on_the_way_back() {
+    fn neighbours_are_neighbours_in_both_directions() {
         for clients in [2, 3, 4, 7, 9, 20, 500] {
             let grid = Grid::of(clients);
             let mut messages = 0;

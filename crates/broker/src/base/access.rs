@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_or_no_name_cannot_be_granted() {
+    fn invalid_filter_or_name_cannot_be_granted() {
         let wrong = Grants::new("", [(Right::Publish, "a/#/b")]);
         assert_eq!(
             wrong,

@@ -94,7 +94,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_match_the_same_topic_does_not_overlap() {
+fn filters_without_a_common_topic_do_not_overlap() {
     for (one, other) in [
         ("a/+", "b/+"),
         ("a", "a/b"),

@@ -470,7 +470,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_groups_hold_is_counted_until_they_end() {
+    fn bytes_of_groups_are_counted_until_they_end() {
         let mut groups = Groups::new(7, 1, &Steps::default());
         let id = groups
             .make(b"a/+", b"workers", RESTORED, core::iter::once(0))

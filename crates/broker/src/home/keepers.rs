@@ -230,7 +230,7 @@ mod tests {
     use alloc::string::String;
 
     #[test]
-    fn what_is_kept_for_goes_with_the_last_subscription() {
+    fn kept_messages_go_with_the_last_subscription() {
         let mut keepers = Keepers::new(7, &Steps::default());
         keepers.add_topic(3, 2);
         keepers.add_filter(b"a/+");

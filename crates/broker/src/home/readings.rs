@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_owed_is_counted_until_it_is_read() {
+    fn waiting_pages_are_counted_until_they_are_read() {
         let mut readings = Readings::default();
         for id in 0..1_000 {
             readings.push(Reading::Group(id));

@@ -228,7 +228,7 @@ impl World {
 /// Messages removed from the end were not lost, so the last lost message is not the topic's last one: the log still
 /// knows it after a restart, whether it was empty by then or not.
 #[test]
-fn what_is_gone_at_the_end_of_a_topic_is_not_told_as_lost() {
+fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
     let rule = Rule {
         keep: Keep::Latest,
         keys_max: 10,
@@ -353,7 +353,7 @@ fn made(rules: &[Rule]) -> Rules {
 
 proptest! {
     #[test]
-    fn who_reads_by_filter_finds_what_a_plain_list_has(
+    fn reader_by_filter_finds_the_messages_of_a_plain_list(
         rules in rules(),
         of in prop::array::uniform4(0..RULES as u8 + 1),
         ops in prop::collection::vec((op(), any::<prop::sample::Index>()), 1..120),

@@ -175,7 +175,7 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
 
 /// A topic with a flood of messages makes room, not topics with a few old ones.
 #[test]
-fn who_is_furthest_over_its_share_makes_room() {
+fn topic_furthest_over_its_share_makes_room() {
     let rule = rule();
     let mut log = log(core::slice::from_ref(&rule));
     let mut chains = [NONE; 2];
@@ -310,7 +310,7 @@ fn a_message_comes_out_as_it_went_in() {
 /// Keys count for no topic, so that the budget can be spent while every topic has less than its share: then the oldest message
 /// goes, and not one of the topic with the most.
 #[test]
-fn who_has_less_than_its_share_has_no_more_than_its_age_against_it() {
+fn topic_below_its_share_loses_messages_by_age_only() {
     let rule = Rule {
         keep: Keep::Latest,
         ..rule()
@@ -371,7 +371,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
 
 /// Offsets count over years: the two halves of an empty chain's lost offset are put together again.
 #[test]
-fn what_was_lost_is_told_beyond_four_billion_messages() {
+fn losses_are_told_beyond_four_billion_messages() {
     let mut log = log(&[rule()]);
     for lost in [7, 7 << 32, 5 << 32 | 7, u64::MAX - 1] {
         let chain = log.empty_chain(0, 0, false, lost);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_in_small_pieces_is_moved_a_few_times_at_most() {
+    fn bytes_taken_in_small_pieces_are_moved_a_few_times_at_most() {
         let all: Vec<u8> = (0..60_000_u32).map(|n| n as u8).collect();
         let (mut held, mut moved, mut seen) = (Inbox::default(), 0, Vec::new());
         for piece in all.chunks(7) {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_shed_unread_gets_what_fits_what_came() {
+    fn shed_connection_gets_the_answer_that_fits_its_first_bytes() {
         let text = |request: &[u8]| alloc::string::String::from_utf8(shed(request, 3)).unwrap();
         let plain = text(b"GET /sub/a HTTP/1.1\r\n");
         assert!(plain.starts_with("HTTP/1.1 503 ") && plain.contains("\r\nRetry-After: "));

@@ -270,7 +270,7 @@ mod tests {
     use crate::{Input, Now, World};
 
     #[test]
-    fn who_waits_for_the_answer_to_a_head_is_refused_without_a_body() {
+    fn request_that_expects_continue_is_refused_without_a_body() {
         let world = World::for_tests(Settings::default(), 2);
         let now = Now { s: 1, unix_s: 9 };
         let mut io = Recorded::default();

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_pieces_pays_for_the_seconds_between_them() {
+    fn bytes_in_pieces_pay_for_the_seconds_between_them() {
         let mut progress = Progress::default();
         for s in 0..2_000 {
             // Ten kilobytes every fifteen seconds.

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_class_is_full_the_next_larger_one_takes_over() {
+    fn full_size_class_is_relieved_by_the_next_larger_one() {
         let admission = Admission::new(&Settings::default(), 7);
         let mut blobs = Blobs::new();
         let of = |n: u32| n.to_le_bytes();

@@ -372,7 +372,7 @@ mod tests {
 
         /// A peer that lags for ever holds no more memory.
         #[test]
-        fn what_is_gone_is_let_go_of(behind in 1..2000usize) {
+        fn bytes_that_were_sent_are_released(behind in 1..2000usize) {
             let mut queue = Queue::default();
             queue.push(&alloc::vec![0; behind]);
             for _ in 0..300 {

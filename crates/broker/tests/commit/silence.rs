@@ -109,7 +109,7 @@ fn a_topic_has_room_reserved_until_it_is_made() {
 }
 
 #[test]
-fn what_writes_nothing_is_answered_at_once_where_nothing_is_under_way() {
+fn request_without_a_record_is_answered_at_once_when_nothing_is_in_flight() {
     let mut town = Town::new(1, |_| {});
     let asker = town.ask(&format!("GET /pub/{}", topic_at(0, 0)), "", "");
     town.settle();

@@ -165,7 +165,7 @@ fn topics_of_several_rules_wait_side_by_side() {
 
 /// A stream on two topics that waits for the far home holds as many messages as may wait.
 #[test]
-fn what_waits_for_a_far_home_is_bounded_by_rule() {
+fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
     let names = || (0..).map(|n: u32| format!("t/{n}"));
     let near = names().find(|name| home(name) == 0).expect("one is near");
@@ -275,7 +275,7 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
 /// A subscriber that begins live and is held up by a far home is told of messages that meanwhile grew too old in the
 /// near home's log, even if they are not dropped yet.
 #[test]
-fn what_is_lost_before_a_far_home_has_answered_is_told() {
+fn loss_before_a_far_home_has_answered_is_told() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
     let mut names = (0..)
         .map(|n: u32| format!("t/{n}"))

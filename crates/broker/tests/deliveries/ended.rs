@@ -19,7 +19,7 @@ fn delete(town: &mut Town, topic: &str) {
 const STREAM: &str = "Accept: text/event-stream\r\n";
 
 #[test]
-fn who_asks_behind_a_delete_is_not_told_of_it() {
+fn subscriber_after_a_delete_is_not_told_of_it() {
     let (near, far) = (name_at(0), name_at(1));
     for target in [
         format!("/sub/{far}"),
@@ -55,7 +55,7 @@ fn who_asks_behind_a_delete_is_not_told_of_it() {
 }
 
 #[test]
-fn who_asked_before_a_delete_is_told_when_all_homes_have_answered() {
+fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
     let (near, far) = (name_at(0), name_at(1));
     for fields in ["", STREAM] {
         let mut town = Town::with(Settings::default(), Pace::default(), 2);
@@ -80,7 +80,7 @@ fn who_asked_before_a_delete_is_told_when_all_homes_have_answered() {
 /// Bytes that a client sends behind its request are kept as far as a head may be long; then its socket is not read
 /// until there is an answer.
 #[test]
-fn who_sends_much_behind_a_request_is_read_again_when_the_stream_begins() {
+fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
     let far = name_at(1);
     for (kind, bytes, is_read) in [
         (Kind::Plain, 100, true),

@@ -59,7 +59,7 @@ fn an_outbox_of_a_subscriber_by_filter_takes_what_fits_and_no_more() {
 
 /// Every message counts as delivered when it is in a socket or waits for one, once.
 #[test]
-fn what_is_cut_anywhere_is_counted_once() {
+fn delivery_cut_anywhere_is_counted_once() {
     let count = 5;
     for (query, lie_apart) in [("topic=a/1", true), (FILTER, true), (FILTER, false)] {
         for window in 0..=count * FRAME_BYTES {
@@ -136,7 +136,7 @@ proptest! {
 
     /// Of each kind and query, one reads at once and one as its socket lets it.
     #[test]
-    fn who_reads_slowly_by_filter_gets_the_same_bytes(
+    fn slow_reader_by_filter_gets_the_same_bytes(
         ops in ops(KINDS.len() * QUERIES.len(), ALL.len()),
         outbox_bytes in prop_oneof![Just(0_usize), 20..300_usize, Just(1 << 20)],
         outbox_messages in prop_oneof![Just(0_u32), 1..5_u32],

@@ -298,7 +298,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
 /// A stream on two topics begins when both homes have answered. Messages of the near one wait meanwhile as far as an
 /// outbox may hold them.
 #[test]
-fn what_waits_for_a_far_home_is_bounded() {
+fn messages_waiting_for_a_far_home_are_bounded() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
     let names = || (0..).map(|n: u32| n.to_string());
     let near = names().find(|name| home(name) == 0).expect("one is near");
@@ -330,7 +330,7 @@ fn what_waits_for_a_far_home_is_bounded() {
 
 /// Messages that were under way when a long-poll asked again are in its page, and come once.
 #[test]
-fn who_asks_again_gets_nothing_before_its_page() {
+fn second_subscription_gets_nothing_before_its_page() {
     let far = (0..)
         .map(|n: u32| n.to_string())
         .find(|name| crore_wire::topic::slot(name.as_bytes()) % 2 == 1)
@@ -457,7 +457,7 @@ fn reads_the_same(
 proptest! {
     /// Of each kind and topic, one reads at once and one as its socket lets it.
     #[test]
-    fn who_reads_slowly_gets_the_same_bytes(
+    fn slow_reader_gets_the_same_bytes(
         ops in ops(KINDS.len() * TOPICS.len(), TOPICS.len()),
         outbox_bytes in prop_oneof![Just(0_usize), 20..300_usize, Just(1 << 20)],
         outbox_messages in prop_oneof![Just(0_u32), 1..5_u32],

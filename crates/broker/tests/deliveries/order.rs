@@ -6,7 +6,7 @@ use crore_broker::settings::Keep;
 
 /// Messages that go to some by filter and to others by name are told in the order in which they were published.
 #[test]
-fn who_subscribes_by_filter_and_who_by_name_get_messages_in_their_order() {
+fn subscribers_by_filter_and_by_name_get_messages_in_order() {
     for exact in ["a/1", "a/2"] {
         let mut town = wide();
         let by_name = town.subscribe(Kind::Plain, exact);
@@ -45,7 +45,7 @@ fn messages_of_a_topic_keep_their_order_while_filters_come_and_go_within_a_turn(
 
 /// Filters that match other topics do not change that.
 #[test]
-fn what_lies_side_by_side_is_one_part_and_sixteen_parts_are_one_write() {
+fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
     // Two messages side by side, then one of another topic.
     for (pairs, writes) in [(1, 1), (16, 1), (17, 2), (32, 2), (33, 3)] {
         for filter in [false, true] {
@@ -85,7 +85,7 @@ fn messages_of_a_topic_without_filters_go_out_with_one_write() {
 }
 
 #[test]
-fn who_measures_is_told_each_turn_s_deliveries_once_with_its_stamp() {
+fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
     for query in ["topic=t", "filter=%2B"] {
         let mut town = wide();
         for _ in 0..3 {

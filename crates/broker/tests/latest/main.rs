@@ -242,7 +242,7 @@ impl World {
 
 /// A stream on two topics begins when both homes have answered; messages of the first may meanwhile be superseded.
 #[test]
-fn what_was_superseded_before_the_stream_began_is_not_sent() {
+fn superseded_message_is_not_sent_to_a_stream_that_begins_later() {
     let mut town = Town::new(2, 128);
     let home = |topic: usize| crore_wire::topic::slot(town::TOPICS[topic].as_bytes()) % 2;
     let near = (0..2).find(|topic| home(*topic) == 0).expect("one is near");

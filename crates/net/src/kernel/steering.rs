@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_most_room_takes_what_comes_unless_too_few_have_it() {
+    fn shard_with_most_room_gets_new_connections_unless_too_few_have_it() {
         let [open, near, last, full] = [0, 1, 2, 3];
         let takes = |counts: [usize; 4]| {
             let levels: Vec<u8> = [open, near, last, full]

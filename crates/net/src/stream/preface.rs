@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_seen_by_its_first_wrong_byte() {
+    fn invalid_header_is_recognized_by_its_first_wrong_byte() {
         assert_eq!(Preface::default().take(b"\x16\x03"), Part::Other);
         assert_eq!(Preface::default().take(b"\r\n\r\nG"), Part::Other);
         assert_eq!(Preface::default().take(b""), Part::Header);

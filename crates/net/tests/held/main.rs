@@ -26,7 +26,7 @@ fn brought(pair: &mut Pair, bytes: &[u8], cut: usize) -> (i64, i64) {
 }
 
 #[test]
-fn what_a_handshake_holds_is_counted() {
+fn bytes_of_a_handshake_are_counted() {
     let source = source();
     // The shard's tables are allocated once; the first handshake must not be charged for them.
     let mut first = Pair::new(

@@ -68,7 +68,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_said_right_behind_a_handshake_is_no_part_of_it() {
+fn bytes_right_behind_a_handshake_are_no_part_of_it() {
     use std::io::Write;
     let source = source();
     for suite in suites() {

@@ -74,7 +74,7 @@ fn a_replaced_certificate_is_shown_from_the_next_handshake_on_and_connections_st
 }
 
 #[test]
-fn what_does_not_fit_changes_nothing() {
+fn unusable_certificate_changes_nothing() {
     let (good, other) = (source(), source());
     let handle = Handle::new(good.clone()).unwrap();
     let bad = [
@@ -220,7 +220,7 @@ fn a_handshake_that_fails_is_counted_by_its_reason() {
 }
 
 #[test]
-fn who_leaves_a_handshake_is_gone_and_who_is_made_to_leave_it_was_slow() {
+fn client_that_leaves_a_handshake_is_gone_and_one_that_is_ended_was_slow() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
     let begun = || {

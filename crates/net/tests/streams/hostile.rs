@@ -114,7 +114,7 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
 }
 
 #[test]
-fn who_shows_no_certificate_may_not_say_more_than_a_record_before_an_answer() {
+fn client_without_certificate_may_send_one_record_before_an_answer() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
     let mut pair = Pair::new(handle, client(&source, suites()[0]));
@@ -146,7 +146,7 @@ fn reported(pair: &mut Pair) -> bool {
 }
 
 #[test]
-fn who_has_sent_all_while_its_handshake_waits_is_not_reported_as_over() {
+fn client_that_ended_its_side_during_a_waiting_handshake_is_not_reported_as_closed() {
     let source = source();
     let mut pair = Pair::new(
         Handle::new(source.clone()).unwrap(),

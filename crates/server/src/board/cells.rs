@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_taken() {
+    fn counters_written_are_read_back() {
         let mut stats = Stats {
             resumes: 1,
             expired: 2,

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_while_nothing_was_said_is_said_together() {
+    fn refusals_between_two_log_lines_are_logged_together() {
         let mut told = Told::default();
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_any_more_is_given_back_once_when_nothing_moves() {
+    fn free_memory_is_returned_once_when_nothing_moves() {
         let rush = [(10, 1), (200, 180), (310, 300), (310, 150), (311, 2)];
         let calm = [(311, 1), (311, 1), (311, 1)];
         let looks = spares(&[&rush[..], &calm].concat());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_or_moves_or_is_little_is_left_alone() {
+    fn memory_in_use_or_in_motion_or_small_is_not_returned() {
         let grows: Vec<(u64, u64)> = (0..500)
             .map(|n| (10 + 20 * n + n / 2, 1 + 20 * n))
             .collect();

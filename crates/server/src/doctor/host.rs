@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_kept_is_read_without_its_comments() {
+    fn file_of_an_earlier_run_is_read_without_its_comments() {
         let text = "# fs.file-max = 1\nnet.ipv4.tcp_mem = 1 2 3\n\nfs.nr_open=5\n";
         let expected = [("fs.nr_open", "5"), ("net.ipv4.tcp_mem", "1 2 3")];
         let expected = expected.map(|(name, value)| (name.to_string(), value.to_string()));

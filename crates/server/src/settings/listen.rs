@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_not_looked_for() {
+    fn invalid_name_is_not_looked_up() {
         for text in [
             "",
             ":1",

@@ -352,7 +352,7 @@ fn it_is_asked_once_for_all_who_wait_and_not_again_while_its_answer_holds() {
 }
 
 #[test]
-fn who_asks_after_a_reload_is_not_answered_by_what_held_before_it() {
+fn request_after_a_reload_gets_no_answer_of_the_settings_before_it() {
     let (former, settings) = Endpoint::start("");
     let server = Server::with_admin(&settings);
     former.hold(true);

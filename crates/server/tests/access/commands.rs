@@ -48,7 +48,7 @@ fn file(name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn what_is_minted_can_be_inspected_and_opens_what_it_says() {
+fn minted_token_can_be_inspected_and_grants_its_claims() {
     let secret = file("secret", &format!("{SECRET}\n"));
     let secret = secret.to_str().expect("text");
     let token = done(crore(
@@ -137,7 +137,7 @@ fn a_hashed_password_lets_its_user_in() {
 }
 
 #[test]
-fn what_cannot_be_a_key_a_filter_or_a_token_is_refused_with_the_remedy() {
+fn invalid_key_filter_or_token_is_refused_with_the_remedy() {
     let short = file("short", "secret\n");
     let secret = file("long", SECRET);
     let (short, secret) = (

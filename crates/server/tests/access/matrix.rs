@@ -290,7 +290,7 @@ fn a_session_outlives_its_connection_for_who_is_known_and_for_nobody_else() {
 }
 
 #[test]
-fn what_is_open_to_everybody_is_open_to_all_who_come_with_nothing_or_with_something_right() {
+fn public_topic_is_open_without_and_with_valid_credentials() {
     let rules = "[[rule]]\nmatch = 'free/secret/#'\n[[rule]]\nmatch = 'free/#'\nopen = ['publish', 'subscribe']\n";
     let server = Server::with(&format!("{}{rules}", settings()));
     let authorization = format!("Bearer {}", token(everything()));

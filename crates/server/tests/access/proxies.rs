@@ -12,7 +12,7 @@ fn bearer(user: &str) -> String {
 }
 
 #[test]
-fn what_one_request_may_the_next_over_the_same_connection_may_not() {
+fn rights_of_one_request_do_not_hold_for_the_next_on_its_connection() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let (ann, bob) = (bearer("ann"), bearer("bob"));
     let table: [(Option<&str>, &str, u16); 7] = [
@@ -98,7 +98,7 @@ fn a_body_that_comes_later_belongs_to_the_user_of_its_head() {
 }
 
 #[test]
-fn who_says_no_more_than_one_request_gets_its_answer() {
+fn client_that_ends_its_side_after_one_request_gets_the_answer() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     for (user, expected) in [("ann", 202), ("bob", 403)] {
         let mut conn = Conn::open(&server);

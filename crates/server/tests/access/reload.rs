@@ -195,7 +195,7 @@ fn when_nothing_is_open_any_more_an_mqtt_client_that_has_nothing_ends_too() {
 }
 
 #[test]
-fn what_a_token_grants_is_had_whatever_else_changes_and_what_only_a_rule_opened_is_lost() {
+fn reload_keeps_the_grants_of_a_token_and_ends_those_of_a_rule() {
     let open = "[[rule]]\nmatch = 'doors/#'\nopen = ['subscribe']\n[[rule]]\nmatch = 'lobby'\nopen = ['subscribe']\n";
     let broker = start(&format!("[access]\n{}{open}", key_settings()));
     let of = broker.server();

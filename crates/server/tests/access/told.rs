@@ -169,7 +169,7 @@ fn over_mqtt_they_are_counted_and_logged_as_well() {
 }
 
 #[test]
-fn who_is_refused_by_the_operators_port_is_logged_once_for_each_reason_and_counted() {
+fn refusal_of_the_admin_port_is_logged_once_for_each_reason_and_counted() {
     let server = Server::with_admin("[admin]\ntoken = '0123456789abcdef'\n");
     let admin = server.admin();
     let host = format!("Host: {admin}\r\n");

@@ -59,7 +59,7 @@ fn past_the_limit_everybody_is_told_and_health_is_still_answered() {
 }
 
 #[test]
-fn who_does_not_say_in_time_what_it_wants_is_ended() {
+fn admin_client_without_a_request_in_time_is_ended() {
     let server = Server::with_admin("[admin]\nhead_s = 1\n");
     let admin = server.admin();
     let silent = connect(admin);

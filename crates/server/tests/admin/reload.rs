@@ -61,7 +61,7 @@ fn count(server: &Server, text: &str) -> usize {
 }
 
 #[test]
-fn what_changed_and_what_waits_for_a_restart_is_named_and_counts_at_once() {
+fn reload_names_settings_that_changed_and_those_that_wait_for_a_restart() {
     let server = server();
     assert_eq!(kept(&server), 3);
     let answer = reload(&server);
@@ -230,7 +230,7 @@ fn a_signal_does_the_same_and_each_reading_is_logged_once() {
 }
 
 #[test]
-fn what_the_operators_port_takes_from_the_settings_follows_them() {
+fn settings_of_the_admin_port_follow_a_reload() {
     let server = server();
     let admin = server.admin();
     let body = json!({"topic": "a", "data": "x".repeat(3_000_000)}).to_string();

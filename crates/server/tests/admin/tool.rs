@@ -172,7 +172,7 @@ fn memory_is_told_by_its_parts_and_limits() {
 }
 
 #[test]
-fn who_has_no_token_is_told_where_to_put_it() {
+fn admin_without_a_token_is_told_where_to_put_it() {
     let server = Server::with_admin("[admin]\ntoken = \"0123456789abcdef\"\n");
     let output = admin(&server, &["rules"]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -157,7 +157,7 @@ fn a_page_of_another_origin_gets_nothing_by_its_visitors_cookie() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn what_a_browser_holds_open_ends_with_its_token() {
+fn stream_of_a_browser_ends_with_its_token() {
     let (server, own, mut browser) = visit_own(&format!("{}{RULE}", settings()));
     set_cookie(&mut browser, &expiring(SOON_S));
     browser.tell(&websocket(&own, "news/w"));

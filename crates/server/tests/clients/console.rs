@@ -105,7 +105,7 @@ fn its_numbers_move_with_connections_and_messages() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn what_is_published_in_the_box_comes_back_as_text() {
+fn message_published_in_the_console_comes_back_as_text() {
     let server = Server::with_admin("");
     publish(&server, "a/b", "before");
     let mut browser = Browser::on(&server, "/topic/a%2Fb");
@@ -139,7 +139,7 @@ fn what_is_published_in_the_box_comes_back_as_text() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn what_is_kept_is_shown_and_purged_after_a_question() {
+fn kept_messages_are_shown_and_purged_after_a_question() {
     let server = Server::with_admin("[[rule]]\nmatch = \"#\"\nlog_messages = 100\n");
     for i in 1..=60 {
         publish(&server, "a/b", &format!("<b>message {i}</b>"));
@@ -302,7 +302,7 @@ fn it_says_that_it_is_disconnected_and_comes_back() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn who_reads_too_slowly_is_listed_and_can_be_disconnected() {
+fn slow_consumer_is_listed_and_can_be_disconnected() {
     let server = Server::with_admin("[limits]\nsend_buffer_bytes = \"4 KiB\"\n");
     let slow = subscribers(&server, 1);
     let mut browser = Browser::on(&server, "/slow");

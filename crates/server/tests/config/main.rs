@@ -93,7 +93,7 @@ fn flags_win_over_the_file_and_the_file_over_the_defaults() {
 }
 
 #[test]
-fn what_check_prints_gives_the_same_again() {
+fn output_of_check_is_read_back_as_the_same() {
     let file = "[[rule]]\nmatch = 'x/+'\nfirst = -7\nslow = 'skip'\nconcurrency = 'last'\n[http]\ntrusted_proxies = ['10.0.0.0/8', '::1']";
     let printed = effective(
         Some(file),
@@ -115,7 +115,7 @@ fn what_check_prints_gives_the_same_again() {
 }
 
 #[test]
-fn what_is_left_to_the_host_is_resolved() {
+fn settings_left_to_the_host_are_resolved() {
     let table = effective(None, &[]);
     assert!(table["shards"].as_integer().unwrap() >= 1);
     let logs = table["limits"]["log_bytes"].clone();

@@ -4,7 +4,7 @@ use crate::TEN;
 use crate::tree::{Findings, Tree};
 
 #[test]
-fn what_has_a_limit_is_added_up_and_must_fit() {
+fn limited_memory_is_added_up_and_must_fit() {
     const GIB: u64 = 1 << 30;
     let parts = |findings: &Findings| -> Vec<(String, Option<u64>)> {
         let parts = findings.0["memory"]["parts"].as_array().unwrap().iter();

@@ -128,7 +128,7 @@ fn applying_shows_each_step_and_takes_it_once() {
 }
 
 #[test]
-fn what_an_earlier_run_kept_outlives_a_later_one() {
+fn settings_kept_by_an_earlier_run_outlive_a_later_one() {
     let host = lacking();
     host.doctor(&[TEN, &["--apply"]].concat());
     let host = host.with("proc/sys/net/core/netdev_max_backlog", "10\n");

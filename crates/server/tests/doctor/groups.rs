@@ -132,7 +132,7 @@ fn threads_need_a_place_in_each_group() {
 }
 
 #[test]
-fn what_is_written_as_nobody_expects_is_no_limit() {
+fn unexpected_cgroup_value_is_no_limit() {
     let group = "system.slice/crore.service";
     for text in [
         "",

@@ -55,7 +55,7 @@ fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
 }
 
 #[test]
-fn who_sends_requests_and_reads_no_answers_is_not_read_either() {
+fn client_that_reads_no_answers_is_not_read() {
     let server = Server::start();
     publish(&server, "big", "x".repeat(50_000));
     let before = server.resident_bytes();

@@ -366,7 +366,7 @@ fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
 }
 
 #[test]
-fn what_the_messages_of_one_address_take_in_logs_has_a_limit() {
+fn log_bytes_of_one_address_have_a_limit() {
     const SETTING: &str = "limits.log_bytes_per_address_max";
     let server = Server::with(
         "[limits]\nmessage_bytes = \"2 KiB\"\nlog_bytes_per_address_max = \"64 KiB\"\n\

@@ -38,7 +38,7 @@ fn refused(server: &Server, method: &str, target: &str, more: &[(&str, &str)]) -
 }
 
 #[test]
-fn who_is_refused_is_told_before_the_body_and_not_asked_for_it() {
+fn refused_request_is_answered_before_its_body_and_not_asked_for_it() {
     let open = Server::with("[limits]\nmessage_bytes = \"64 KiB\"\n");
     let closed = Server::with(CLOSED);
     let foreign = ("Origin", "https://evil.example");
@@ -80,7 +80,7 @@ fn who_is_refused_is_told_before_the_body_and_not_asked_for_it() {
 }
 
 #[test]
-fn who_may_is_asked_for_the_body_once() {
+fn allowed_request_is_asked_for_its_body_once() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     conn.send(head("POST", "/pub/a", &[EXPECTS], 10));
@@ -121,7 +121,7 @@ fn a_client_that_sends_before_it_reads_gets_the_answer_and_no_reset() {
 }
 
 #[test]
-fn who_never_stops_sending_what_nobody_reads_is_cut_off() {
+fn client_that_never_stops_sending_an_unread_body_is_cut_off() {
     let server = Server::with(
         "[limits]\nmessage_bytes = 10000\nbatch_bytes = 10000\n[timeouts]\ndrain_s = 600\n",
     );
@@ -135,7 +135,7 @@ fn who_never_stops_sending_what_nobody_reads_is_cut_off() {
 }
 
 #[test]
-fn who_is_turned_away_gets_one_answer_whatever_the_body_is() {
+fn refused_client_gets_one_answer_for_any_body() {
     let server = Server::with("[limits]\nconnections_max = 1\n");
     let mut held = Conn::open(&server);
     assert_eq!(held.request("POST", "/pub/a", &[], "x").status, 202);
@@ -153,7 +153,7 @@ fn who_is_turned_away_gets_one_answer_whatever_the_body_is() {
 }
 
 #[test]
-fn what_curl_uploads_is_not_lost_without_a_word() {
+fn put_with_a_body_is_refused_with_a_remedy() {
     let server = Server::start();
     let response = once(&server, "PUT", "/pub/a", &[], "a file");
     assert_eq!(response.status, 400);

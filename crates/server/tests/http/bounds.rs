@@ -54,7 +54,7 @@ fn waiting(server: &Server, topic: &str) -> (u64, bool) {
 }
 
 #[test]
-fn what_waits_for_who_does_not_read_is_bounded_by_the_rule_of_its_topic() {
+fn outbox_of_a_client_that_does_not_read_is_bounded_by_the_rule_of_the_topic() {
     let server = Server::with_admin(&settings());
     let mut bounds = Vec::new();
     for (rule, least, most) in [

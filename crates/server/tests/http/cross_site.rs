@@ -228,7 +228,7 @@ fn on_loopback_only_names_of_the_loopback_are_hosts() {
 }
 
 #[test]
-fn who_is_refused_reads_which_setting_and_the_log_says_it_once() {
+fn cross_site_refusal_names_the_setting_and_is_logged_once() {
     let server = Server::start();
     let host = "a.example";
     for _ in 0..3 {

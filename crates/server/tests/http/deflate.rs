@@ -132,7 +132,7 @@ fn a_client_may_compress_whole_or_in_fragments() {
 }
 
 #[test]
-fn what_inflates_beyond_the_limit_is_1009() {
+fn message_that_inflates_beyond_the_limit_is_1009() {
     let server = Server::start();
     let before = server.resident_bytes();
     for size in [(1 << 20) + 1, 64 << 20] {
@@ -145,7 +145,7 @@ fn what_inflates_beyond_the_limit_is_1009() {
 }
 
 #[test]
-fn what_is_no_deflate_closes() {
+fn invalid_deflate_closes() {
     let server = Server::start();
     for bytes in [
         &b"\xff\xff\xff\xff"[..],

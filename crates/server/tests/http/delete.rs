@@ -63,7 +63,7 @@ fn a_stream_ends_and_then_gets_204() {
 }
 
 #[test]
-fn what_is_published_after_a_delete_begins_anew() {
+fn topic_begins_anew_after_a_delete() {
     let server = Server::start();
     publish(&server, "news", "old");
     once(&server, "DELETE", "/pub/news", &[], "");

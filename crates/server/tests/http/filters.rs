@@ -224,7 +224,7 @@ fn a_new_subscriber_gets_the_latest_values_that_match_and_nothing_else_of_the_pa
 }
 
 #[test]
-fn what_is_no_filter_is_refused_with_the_reason() {
+fn invalid_filter_is_refused_with_the_reason() {
     let server = Server::start();
     for (query, reason) in [
         ("filter=a/%23/b", "whole levels"),

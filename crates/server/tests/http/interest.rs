@@ -204,7 +204,7 @@ fn long_polls_and_websockets_are_subscribers_too() {
 }
 
 #[test]
-fn who_returns_within_the_debounce_was_never_away() {
+fn subscriber_that_returns_within_the_debounce_was_never_away() {
     let server = Server::with("[interest]\ndebounce_s = 3600\n");
     let mut follower = Follower::open(&server, "/interest");
     follower.whole();
@@ -222,7 +222,7 @@ fn who_returns_within_the_debounce_was_never_away() {
 }
 
 #[test]
-fn who_does_not_return_is_gone_when_the_debounce_is_over() {
+fn subscriber_that_stays_away_is_gone_after_the_debounce() {
     let server = Server::with("[interest]\ndebounce_s = 1\n");
     let mut follower = Follower::open(&server, "/interest");
     follower.whole();
@@ -363,7 +363,7 @@ fn pages_of_other_sites_may_not_follow() {
 }
 
 #[test]
-fn who_reads_too_slowly_is_told_so_and_may_come_again() {
+fn slow_follower_is_told_and_may_come_again() {
     /// Events of this size, so many that two kernels' buffers and an outbox cannot hold them.
     const NAME_BYTES: usize = 900;
     const TOPICS: usize = 60;

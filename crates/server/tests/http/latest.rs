@@ -104,7 +104,7 @@ fn scripts_of_other_origins_may_send_and_read_keys() {
 }
 
 #[test]
-fn who_comes_gets_the_newest_of_each_key_over_every_transport() {
+fn new_subscriber_gets_the_newest_of_each_key_over_every_transport() {
     let server = Server::with(LATEST);
     fill(&server, "news");
     assert_eq!(info(&server, "news")["messages"], 3);
@@ -139,7 +139,7 @@ fn who_comes_gets_the_newest_of_each_key_over_every_transport() {
 }
 
 #[test]
-fn who_resumes_gets_what_changed_and_is_told_no_gap() {
+fn resumed_subscriber_gets_the_changes_and_no_gap() {
     let server = Server::with(LATEST);
     publish(&server, "news", "a", "a1");
     let first = once(&server, "GET", "/sub/news", &[], "").position();

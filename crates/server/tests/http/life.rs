@@ -40,7 +40,7 @@ fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
 }
 
 #[test]
-fn whose_messages_they_are_outlives_a_restart() {
+fn owners_of_messages_survive_a_restart() {
     let state = State::new();
     let settings = format!(
         "[limits]\nmessage_bytes = 2048\nlog_bytes_per_address_max = 2048\n{}",
@@ -193,7 +193,7 @@ fn keeps_positions_messages_and_answers(state: &State) {
 }
 
 #[test]
-fn what_is_damaged_is_set_aside_and_told_as_a_gap() {
+fn damaged_state_is_set_aside_and_told_as_a_gap() {
     let state = State::of_stops();
     let server = Server::with(&state.settings());
     publish(&server, "a", "old");

@@ -180,7 +180,7 @@ fn a_timeout_is_304_to_a_condition_and_else_204() {
 
 /// By the ETag of each timeout, whatever the first request said.
 #[test]
-fn what_is_published_between_a_timeout_and_the_next_poll_comes_or_its_loss_is_told() {
+fn message_between_a_timeout_and_the_next_poll_comes_or_its_loss_is_told() {
     let server = Server::with(
         "[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\npoll_timeout_s = 1\n\
          [[rule]]\nmatch = \"old/#\"\npoll_timeout_status = 408\npoll_timeout_s = 1\n\
@@ -297,7 +297,7 @@ fn head_never_waits() {
 }
 
 #[test]
-fn who_hangs_up_is_no_subscriber_any_more() {
+fn poll_that_hung_up_is_no_subscriber() {
     let server = Server::start();
     publish(&server, "news", "one");
     let mut polls: Vec<Conn> = (0..3).map(|_| Conn::open(&server)).collect();

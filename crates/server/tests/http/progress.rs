@@ -91,7 +91,7 @@ fn a_byte_now_and_then_holds_nothing() {
 }
 
 #[test]
-fn who_comes_on_is_never_cut_off() {
+fn client_that_makes_progress_is_never_cut_off() {
     let server = Server::with(SHORT);
     let mut slow = Conn::open(&server);
     let mut frames = Ws::open(&server, "/pub/frames", &[]);
@@ -159,7 +159,7 @@ fn half_sent_bodies_do_not_shut_out_those_who_send_theirs() {
 }
 
 #[test]
-fn who_holds_little_does_not_go_for_what_others_do_not_acknowledge() {
+fn client_with_little_memory_is_not_ended_for_the_unacknowledged_messages_of_others() {
     let settings = "[limits]\nmessage_bytes = 65536\nbatch_bytes = 65536\noutbox_bytes = 65536\n\
         memory_bytes = 524288\n[[rule]]\nmatch = 'big'\nkeep = 'latest'\n";
     let server = Server::with_shards(1, settings);

@@ -84,7 +84,7 @@ fn a_header_of_anybody_but_a_trusted_proxy_is_not_read() {
 }
 
 #[test]
-fn who_did_not_ask_for_it_takes_it_for_noise() {
+fn proxy_header_is_noise_where_it_is_not_configured() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     let request = conn.text_of("POST", "/pub/news", &[], b"x");

@@ -250,7 +250,7 @@ fn a_batch_publishes_its_lines_and_tells_failures_by_line() {
 }
 
 #[test]
-fn what_is_said_of_a_message_is_text_without_control_characters() {
+fn fields_of_a_message_are_text_without_control_characters() {
     let server = Server::start();
     let mut reader = Ws::meta(&server, "/sub/news");
     server.await_subscribers("news", 1);

@@ -240,7 +240,7 @@ fn an_event_stream_tells_the_gap_where_it_is() {
 }
 
 #[test]
-fn who_reads_late_misses_nothing_that_the_log_holds() {
+fn late_reader_misses_nothing_that_the_log_holds() {
     for rule in ["skip", "disconnect"] {
         let server = server(rule, MESSAGES);
         let mut slow = Ws::open(&server, "/sub/news", &[]);
@@ -260,7 +260,7 @@ fn who_reads_late_misses_nothing_that_the_log_holds() {
 }
 
 #[test]
-fn who_stays_behind_by_the_same_amount_costs_the_same_memory() {
+fn reader_with_a_constant_lag_takes_constant_memory() {
     // The outbox is never empty, and never full: one message comes for each that is read.
     const OUTBOX_BYTES: u64 = 16 << 20;
     let server = Server::with(&format!(

@@ -5,7 +5,7 @@ use crate::support::http::{Conn, attempt, info, once, publish};
 use std::process::Command;
 
 #[test]
-fn what_does_not_parse_is_400_and_the_end() {
+fn malformed_request_is_400_and_the_end() {
     let server = Server::start();
     let chunked = "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut wrong = Vec::new();
@@ -43,7 +43,7 @@ fn options_of_the_server_as_a_whole_are_told() {
 }
 
 #[test]
-fn who_speaks_http_2_is_told_so_in_http_2() {
+fn http_2_client_is_refused_in_http_2() {
     let server = Server::start();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     for dribbles in [false, true] {

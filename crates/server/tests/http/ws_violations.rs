@@ -144,7 +144,7 @@ fn fragments_together_stay_below_the_limit() {
 }
 
 #[test]
-fn what_comes_after_a_violation_is_not_published() {
+fn frames_after_a_violation_are_not_published() {
     let server = Server::start();
     let mut ws = Ws::open(&server, "/pub/news", &[]);
     let bytes = [

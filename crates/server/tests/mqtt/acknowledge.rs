@@ -262,7 +262,7 @@ fn an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_settles_nothing(
 }
 
 #[test]
-fn what_waits_to_be_sent_again_is_acknowledged_like_what_was() {
+fn message_waiting_to_be_sent_again_can_be_acknowledged() {
     let broker = Broker::start();
     if !broker.is_ours() {
         return;

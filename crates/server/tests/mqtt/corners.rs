@@ -10,7 +10,7 @@ use crore_wire::mqtt::{
 };
 
 #[test]
-fn what_is_retained_and_too_large_is_left_out_and_the_rest_comes() {
+fn retained_message_too_large_for_the_client_is_left_out() {
     let broker = Broker::start();
     for qos in 0..3 {
         for filter in ["r/large", "r/+", "#"] {
@@ -207,7 +207,7 @@ fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_t
 }
 
 #[test]
-fn what_is_left_of_an_expiry_is_told_with_each_delivery() {
+fn remaining_expiry_is_sent_with_each_delivery() {
     let broker = Broker::start();
     for filter in ["e/t", "e/+", "$share/g/e/t"] {
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");

@@ -173,7 +173,7 @@ fn be_disorderly(settings: &str) {
 }
 
 #[test]
-fn what_a_member_gives_back_of_a_deleted_topic_takes_nothing_of_others() {
+fn message_returned_by_a_group_member_of_a_deleted_topic_leaves_others_alone() {
     let broker = Broker::start();
     if !broker.is_ours() {
         return; // nobody else deletes topics

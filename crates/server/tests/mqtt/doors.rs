@@ -112,7 +112,7 @@ fn key_event_and_properties_from_http_are_user_properties() {
 }
 
 #[test]
-fn what_http_retains_waits_for_mqtt() {
+fn message_retained_over_http_is_sent_over_mqtt() {
     let broker = Broker::start();
     if !broker.is_ours() {
         return;
@@ -284,7 +284,7 @@ fn all_that_mqtt_says_of_a_message_comes_to_a_poll() {
 }
 
 #[test]
-fn what_belongs_to_mqtt_alone_passes_other_doors_by() {
+fn mqtt_properties_are_not_shown_over_http() {
     let broker = Broker::start();
     if !broker.is_ours() {
         return;

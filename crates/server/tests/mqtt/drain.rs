@@ -82,7 +82,7 @@ fn a_client_that_takes_small_packets_only_is_told_the_reason_alone() {
 }
 
 #[test]
-fn who_has_not_said_connect_is_closed_without_a_word() {
+fn connection_without_connect_is_closed_without_a_packet() {
     let Some(broker) = Broker::ours("") else {
         return;
     };

@@ -34,7 +34,7 @@ fn six_thousand_subscriptions_to_a_large_retained_message_hold_it_once() {
 }
 
 #[test]
-fn what_ten_sessions_have_not_acknowledged_is_there_once_also_when_they_have_left() {
+fn message_unacknowledged_by_ten_sessions_is_stored_once() {
     let Some(broker) = Broker::ours("") else {
         return;
     };

@@ -16,7 +16,7 @@ fn mortal(broker: &Broker, version: Version, client_id: &str, keep_alive_s: u16)
 }
 
 #[test]
-fn who_is_silent_for_one_and_a_half_times_is_ended() {
+fn client_silent_for_one_and_a_half_keep_alives_is_ended() {
     let broker = Broker::start();
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
     watcher.subscribe("w", 0);
@@ -36,7 +36,7 @@ fn who_is_silent_for_one_and_a_half_times_is_ended() {
 }
 
 #[test]
-fn who_pings_stays() {
+fn client_that_pings_stays() {
     let broker = Broker::start();
     for version in VERSIONS {
         let mut pings = mortal(&broker, version, "pings", 2);
@@ -52,7 +52,7 @@ fn who_pings_stays() {
 }
 
 #[test]
-fn what_the_server_sends_does_not_keep_the_client_alive() {
+fn messages_from_the_server_do_not_keep_a_client_alive() {
     let broker = Broker::start();
     let mut conn = mortal(&broker, Version::V5, "it", 1);
     conn.subscribe("t", 0);

@@ -251,7 +251,7 @@ const NEW: &[Row] = &[
 ];
 
 #[test]
-fn what_no_client_may_send_ends_the_connection_with_its_reason() {
+fn packet_forbidden_to_clients_ends_the_connection_with_its_reason() {
     let broker = Broker::start();
     let mut bystander = Conn::connected(&broker, Version::V311, "bystander");
     bystander.subscribe("a", 1);
@@ -279,7 +279,7 @@ fn what_no_client_may_send_ends_the_connection_with_its_reason() {
 }
 
 #[test]
-fn what_came_before_a_malformed_packet_counts() {
+fn packets_before_a_malformed_one_count() {
     let broker = Broker::start();
     let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
     subscriber.subscribe("t", 0);

@@ -154,7 +154,7 @@ impl Taken {
 }
 
 #[test]
-fn what_a_session_missed_comes_once_however_many_subscriptions_match_it() {
+fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
     let broker = Broker::start();
     if !broker.is_ours() {
         return; // several copies are allowed

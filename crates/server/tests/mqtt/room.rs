@@ -105,7 +105,7 @@ fn a_session_whose_topic_finds_no_room_is_told_so_and_has_its_subscription_when_
 }
 
 #[test]
-fn who_makes_too_many_topics_is_refused_more_and_keeps_those_that_there_are() {
+fn client_with_too_many_topics_is_refused_new_ones_and_keeps_the_others() {
     const LIMITS: &str = "[limits]\ntopics_per_address_per_s = 1\ntopics_per_address_burst = 4\n";
     for qos in [0, 1] {
         let broker = small(LIMITS);
@@ -147,7 +147,7 @@ fn who_makes_too_many_topics_is_refused_more_and_keeps_those_that_there_are() {
 }
 
 #[test]
-fn what_is_asked_for_many_times_at_once_is_granted_as_often() {
+fn repeated_filters_of_one_subscribe_are_each_granted() {
     let broker = Broker::start();
     let several = [Qos::AtLeastOnce; 2];
     for version in VERSIONS {

@@ -28,7 +28,7 @@ fn a_takeover_ends_the_old_connection_before_the_new_one_is_answered() {
 }
 
 #[test]
-fn what_the_old_connection_did_not_acknowledge_comes_to_the_new_one() {
+fn message_unacknowledged_on_the_old_connection_comes_to_the_new_one() {
     let broker = Broker::start();
     for version in VERSIONS {
         let client = format!("{version:?}");

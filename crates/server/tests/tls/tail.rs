@@ -48,7 +48,7 @@ fn behind_a_proxy_a_tail_comes_by_tls_too() {
 }
 
 #[test]
-fn where_clients_must_show_certificates_it_is_said_that_there_is_no_tail() {
+fn tail_is_refused_with_the_reason_where_clients_must_show_certificates() {
     let all = Certificates::new();
     let more = format!("required = true\nclient_ca = '{}'", all.path("ca.pem"));
     let server = Server::with_admin(&all.settings(&more));

@@ -30,7 +30,7 @@ fn complaint(args: &[&str]) -> String {
 }
 
 #[test]
-fn what_is_published_by_tls_is_read_by_tls_over_each_transport() {
+fn message_published_over_tls_is_read_over_tls_by_each_transport() {
     let all = Certificates::new();
     let server = Server::with_admin(&all.settings("required = true"));
     let port = server.address().port();
@@ -250,7 +250,7 @@ fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_w
 }
 
 #[test]
-fn who_speaks_tls_to_what_does_not_is_told_and_so_is_the_other_way_round() {
+fn tool_is_told_when_only_one_side_speaks_tls() {
     let all = Certificates::new();
     let ca = all.path("ca.pem");
     let plain = Server::start();

@@ -138,7 +138,7 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
 }
 
 #[test]
-fn what_is_kept_of_an_address_has_a_limit_and_makes_room_when_it_goes() {
+fn kept_bytes_of_an_address_have_a_limit_and_free_it_when_they_go() {
     let admission = admission(|limits| limits.log_bytes_per_address_max = 1_000);
     let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
     assert_eq!(admission.log_owner(one), one);

@@ -257,7 +257,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn what_followers_are_told_is_exact(
+    fn followers_are_told_the_exact_interest(
         steps in steps(),
         debounce_s in 0..4_u32,
         topics_max in prop::sample::select(alloc::vec![TOPICS / 2, 10 * TOPICS]),

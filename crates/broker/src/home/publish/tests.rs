@@ -152,7 +152,7 @@ fn an_empty_message_that_removes_the_retained_one_is_not_kept() {
 }
 
 #[test]
-fn what_a_session_or_a_group_needs_is_kept() {
+fn messages_that_a_session_or_group_needs_are_kept() {
     let steps: [(&str, &str); 2] = [("plain/a", "plain/a"), ("plain/+", "plain/a")];
     for (needed, name) in steps {
         let mut world = World::new(1000, |_| {});

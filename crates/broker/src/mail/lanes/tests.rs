@@ -137,7 +137,7 @@ fn credit_waits_while_carriers_hold_too_many_turns_and_comes_when_they_let_go() 
 
 /// It is enough that a single held turn is below the limit, wherever it is in the list.
 #[test]
-fn whoever_let_go_counts_no_more() {
+fn mail_that_was_let_go_counts_no_more() {
     let mut lanes = lanes();
     lanes.under_way_max = 2;
     let mut held = Vec::new();
@@ -178,7 +178,7 @@ fn frames_are_written_again_when_everybody_has_let_go() {
 }
 
 #[test]
-fn what_a_shard_told_itself_keeps_its_frames_beyond_the_turn() {
+fn tell_to_the_same_shard_keeps_its_frames_beyond_the_turn() {
     let mut lanes = lanes();
     assert!(!lanes.has_own() && lanes.take_own().is_none());
     lanes.tell(1, GONE);

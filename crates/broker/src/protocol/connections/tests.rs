@@ -22,7 +22,7 @@ fn charged(conns: &Connections, part: Part) -> usize {
 }
 
 #[test]
-fn what_is_known_of_who_is_behind_a_proxy_is_charged_until_the_connection_ends() {
+fn address_behind_a_proxy_is_charged_until_the_connection_ends() {
     let mut conns = two();
     for last in [1, 2] {
         conns.set_relayed(0, Some([10, 0, 0, last].into()));

@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_remembers_is_weighed() {
+    fn state_of_a_connection_is_weighed() {
         let mut mqtt = Mqtt::default();
         assert_eq!(mqtt.bytes(), size_of::<Mqtt>());
         let sent = |packet: &[u8]| Inflight {

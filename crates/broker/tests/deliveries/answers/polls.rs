@@ -240,7 +240,7 @@ fn a_head_request_is_answered_at_once_and_without_a_body() {
 
 /// A client that hangs up before the topic's home has answered does not wait there.
 #[test]
-fn who_hangs_up_before_the_answer_does_not_wait() {
+fn poll_that_hangs_up_before_the_answer_does_not_wait() {
     for target in [
         "/sub/empty",
         "/sub?topic=empty&topic=void",

@@ -87,7 +87,7 @@ fn an_idle_subscriber_of_one_topic_has_no_side_rows() {
 
 /// Subscriptions that count with the home, those that resumed, and those that were told of losses.
 #[test]
-fn what_became_of_subscriptions_is_counted() {
+fn outcomes_of_subscriptions_are_counted() {
     for (target, fields, expected) in [
         ("/sub/full", GET, (0, 0, 0, 1)),
         ("/sub/full?since=17-1", GET, (0, 1, 0, 1)),

@@ -49,7 +49,7 @@ fn an_upgrade_takes_what_it_offers() {
 
 /// Frames that come behind the request for an upgrade, before there is an answer, are frames.
 #[test]
-fn what_comes_behind_an_upgrade_is_read_when_the_stream_has_begun() {
+fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
     let mut town = town();
     let mut bytes = format!("GET /pub/x HTTP/1.1\r\n{UPGRADE}\r\n");
     // A masked text frame, its mask all zeros.

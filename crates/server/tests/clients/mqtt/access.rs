@@ -46,7 +46,7 @@ fn a_token_or_a_users_password_opens_what_it_grants_and_nothing_else() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn who_comes_with_something_worthless_is_told_why() {
+fn worthless_credentials_are_refused_with_the_reason() {
     each(|peer| {
         assert_eq!(refused(peer, "p", "ann", "wrong"), 0x86);
         assert_eq!(refused(peer, "n", "nobody", PASSWORD), 0x86);

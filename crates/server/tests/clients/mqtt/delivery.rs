@@ -182,7 +182,7 @@ fn overlapping_subscriptions_give_one_copy_with_the_highest_quality() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn who_unsubscribes_gets_no_more() {
+fn unsubscribed_client_gets_no_more() {
     each(|peer| {
         peer.connect("it", json!({}));
         peer.subscribe("it", &[("a", 1), ("b", 1)]);

@@ -48,7 +48,7 @@ fn poll(peer: &Peer, topic: &str) -> (String, String) {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn what_curl_publishes_comes_over_mqtt() {
+fn message_of_curl_arrives_over_mqtt() {
     let Some(mut peer) = start() else { return };
     peer.subscribe("it", &[("t", 1)]);
     let headers = [
@@ -72,7 +72,7 @@ fn what_curl_publishes_comes_over_mqtt() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn what_mqtt_publishes_comes_over_http() {
+fn message_of_mqtt_arrives_over_http() {
     let Some(mut peer) = start() else { return };
     let properties = json!({
         "content_type": "application/json",

@@ -110,7 +110,7 @@ fn a_will_waits_for_its_delay() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn who_returns_within_the_delay_has_not_died() {
+fn client_that_returns_within_the_delay_has_no_will_sent() {
     each_five(|peer| {
         start(peer, 2, 60);
         peer.cut("mortal");

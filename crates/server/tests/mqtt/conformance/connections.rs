@@ -115,7 +115,7 @@ fn behind_a_refusal_nothing_is_read() {
 }
 
 #[test]
-fn what_nobody_asked_for_is_not_said() {
+fn optional_properties_are_not_sent_unasked() {
     let broker = Broker::start();
     for wants in [None, Some(false), Some(true)] {
         let mut properties = PropertyBuf::new();
@@ -169,7 +169,7 @@ fn a_farewell_is_no_larger_than_the_client_takes() {
 }
 
 #[test]
-fn who_takes_no_answer_gets_none() {
+fn answer_larger_than_the_client_takes_is_not_sent() {
     // Smaller than any CONNACK that tells what must be told.
     let broker = Broker::start();
     if !broker.is_ours() {

@@ -25,7 +25,7 @@ fn dup_is_each_delivery_s_own() {
 }
 
 #[test]
-fn what_a_topic_retains_stays_until_it_is_replaced_or_removed() {
+fn retained_message_stays_until_it_is_replaced_or_removed() {
     let broker = Broker::start();
     for version in VERSIONS {
         let topic = &format!("{version:?}");
@@ -106,7 +106,7 @@ fn acknowledgements_come_in_the_order_of_the_publishes() {
 }
 
 #[test]
-fn what_a_client_sends_before_its_receipt_is_released_in_order() {
+fn publishes_sent_before_a_receipt_are_released_in_order() {
     let broker = Broker::start();
     for version in VERSIONS {
         let mut conn = Conn::connected(&broker, version, "it");

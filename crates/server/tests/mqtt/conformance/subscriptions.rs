@@ -64,7 +64,7 @@ fn every_filter_has_its_code_in_its_place() {
 }
 
 #[test]
-fn what_began_before_an_unsubscribe_is_finished() {
+fn delivery_begun_before_an_unsubscribe_is_finished() {
     let broker = Broker::start();
     for version in VERSIONS {
         for filter in ["t", "t/#"] {
