@@ -19,33 +19,33 @@ mod attach;
 mod budget;
 mod carriers;
 mod change;
-mod coming;
 mod filters;
 mod followers;
-mod foresight;
-mod forgetting;
 mod forgotten;
+mod gaps;
 mod groups;
-mod held;
 mod idempotence;
+mod idle_topics;
 mod interest;
 mod keepers;
 mod kept;
 mod operator;
-mod owed;
+mod pages;
 mod partition;
+mod planned_rules;
 mod publish;
 mod readings;
 mod registered;
+mod reservations;
 mod retained;
 mod row;
 mod shadow;
 mod shared;
 mod sharing;
-mod short;
 mod snapshot;
 mod subscribers;
 mod upkeep;
+mod usage;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -74,17 +74,17 @@ use crate::home::ahead::Ahead;
 use crate::home::answers::Answers;
 pub(crate) use crate::home::around::Around;
 use crate::home::carriers::Carriers;
-use crate::home::coming::Coming;
-pub(crate) use crate::home::coming::Reserved;
 use crate::home::followers::Followers;
-use crate::home::foresight::Foresight;
-use crate::home::forgetting::Forgetting;
 use crate::home::groups::Groups;
+use crate::home::idle_topics::IdleTopics;
 use crate::home::keepers::Keepers;
 use crate::home::partition::Partition;
+use crate::home::planned_rules::PlannedRules;
 use crate::home::readings::Readings;
 use crate::home::registered::Registered;
 pub use crate::home::registered::SEPARATOR;
+use crate::home::reservations::Reservations;
+pub(crate) use crate::home::reservations::Reserved;
 use crate::home::row::HomeTopic;
 use crate::log::{self, Log};
 use crate::store::blobs::Names;
@@ -119,21 +119,21 @@ pub struct Home {
     keepers: Keepers,
     /// The chain of each topic's retained message.
     retained: BTreeMap<u32, u32>,
-    forgetting: Forgetting,
+    idle_topics: IdleTopics,
     filters: Registered,
     epoch: u32,
     /// Present while a change of the rules is prepared.
-    foresight: Option<Foresight>,
+    planned_rules: Option<PlannedRules>,
     topics_max: usize,
     /// The clients that made the topics of the table's second half.
     makers: Holders,
     /// Topics that records under way are about.
-    coming: Coming,
+    reservations: Reservations,
     /// Records under way are of this second or a later one.
     oldest_s: u32,
     admission: Admission,
     followers: Followers,
-    /// Pages that are owed.
+    /// Pages that subscribers wait for.
     readings: Readings,
     answers: Option<Answers>,
     /// Present where the log has other writers, too.
@@ -197,14 +197,14 @@ impl Home {
             groups: Groups::new(seed, count, &steps),
             keepers: Keepers::new(seed, &steps),
             retained: BTreeMap::new(),
-            forgetting: Forgetting::new(rules.count()),
+            idle_topics: IdleTopics::new(rules.count()),
             filters: Registered::new(seed, &steps),
             steps,
             epoch,
-            foresight: None,
+            planned_rules: None,
             topics_max: settings.limits.topics_per_home(homes),
             makers: Holders::default(),
-            coming: Coming::default(),
+            reservations: Reservations::default(),
             oldest_s: 0,
             admission,
             followers: Followers::new(settings.interest.debounce_s),
@@ -296,11 +296,11 @@ impl Home {
         row.set_last(self.floor_of(name, row.rule, rules));
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
-        self.coming.made(hash);
+        self.reservations.made(hash);
         let taken = self.rows.len() as usize;
         self.makers.took(id, client, taken, self.topics_max);
-        if let Some(foresight) = &mut self.foresight {
-            foresight.created(id, name);
+        if let Some(planned_rules) = &mut self.planned_rules {
+            planned_rules.created(id, name);
         }
         id
     }

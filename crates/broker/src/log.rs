@@ -9,16 +9,16 @@
 //! It does not decide which clients may read, and knows neither names nor subscribers.
 
 pub mod arrival;
-mod doomed;
+mod cursors;
 mod entry;
 mod epoch;
 mod expiry;
-mod fingers;
 #[cfg(test)]
 mod history_tests;
 mod keys;
 mod lists;
 mod losses;
+mod orphans;
 mod read;
 mod removal;
 #[cfg(test)]
@@ -36,8 +36,8 @@ use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Rule};
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
+use crate::log::cursors::Cursors;
 use crate::log::entry::{Chain, Entry, LENGTH_BYTES, taken_by, with_parts};
-use crate::log::fingers::Fingers;
 use crate::log::keys::{Key, Keys};
 use crate::log::lists::Lists;
 use crate::log::losses::Losses;
@@ -60,11 +60,11 @@ pub struct Log {
     /// Entries with a time to live of their own: chain, second of expiry, entry. So the expired entries of a chain are
     /// found without looking at the others.
     mortals: BTreeSet<(u32, u32, u32)>,
-    /// Chains of deleted or emptied topics that still have messages, see `doomed.rs`.
-    doomed: BTreeSet<u32>,
+    /// Chains of deleted or emptied topics that still have messages, see `orphans.rs`.
+    orphaned: BTreeSet<u32>,
     /// Steps of work done.
     steps: Steps,
-    fingers: Fingers,
+    cursors: Cursors,
     /// What readers by filter must be told is lost.
     pub losses: Losses,
     /// Messages that a newer one of their key took the place of.
@@ -85,9 +85,9 @@ impl Log {
             admission,
             lists: Lists::new(rules),
             mortals: BTreeSet::new(),
-            doomed: BTreeSet::new(),
+            orphaned: BTreeSet::new(),
             steps,
-            fingers: Fingers::new(),
+            cursors: Cursors::new(),
             losses: Losses::default(),
             superseded: 0,
             expired: 0,

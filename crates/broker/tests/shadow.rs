@@ -461,7 +461,7 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
         let header = batch::Header::read(bytes).expect("a batch");
         shard.fold(bytes, header.first, NOW).expect("a batch");
     }
-    shard.lose_what_passed();
+    shard.lose_unlogged();
     let now = Now {
         s: NOW.s + 1000,
         unix_s: NOW.unix_s + 1000,

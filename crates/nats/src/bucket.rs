@@ -36,7 +36,7 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore
             made.map_err(|error| refused(&what, settings.replicas, &error))?;
         }
     }
-    let failed = |why: String| Error::passing(format!("{what}: {why}"));
+    let failed = |why: String| Error::transient(format!("{what}: {why}"));
     let store = context.get_object_store(&bucket).await;
     let store = store.map_err(|error| failed(chain(&error)))?;
     let stream = context.get_stream(&name).await;

@@ -164,7 +164,7 @@ async fn patient<T>(
     let mut told_at: Option<Instant> = None;
     loop {
         match what().await {
-            Err(error) if error.passes() && began.elapsed() < patience => {
+            Err(error) if error.is_transient() && began.elapsed() < patience => {
                 if told_at.is_none_or(|at| at.elapsed() >= TELL) {
                     tracing::warn!("cluster: {error}; trying again");
                     told_at = Some(Instant::now());
@@ -203,7 +203,7 @@ async fn dial(settings: &Settings, shared: &Arc<Shared>) -> Result<Client, Error
             _ if why.contains("certificate") => Error::lasting(format!(
                 "no TLS with NATS at {urls}: {why}; check cluster.tls_ca"
             )),
-            _ => Error::passing(format!(
+            _ => Error::transient(format!(
                 "no server of NATS answers at {urls} ({why}); check cluster.urls, and that nats-server runs there"
             )),
         }

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Error {
     text: String,
     /// Whether the same may succeed a moment later, as while servers start or elect a leader.
-    passes: bool,
+    is_transient: bool,
 }
 
 impl Error {
@@ -15,20 +15,20 @@ impl Error {
     pub(crate) fn lasting(text: impl Into<String>) -> Error {
         Error {
             text: text.into(),
-            passes: false,
+            is_transient: false,
         }
     }
 
     /// It may pass by itself.
-    pub(crate) fn passing(text: impl Into<String>) -> Error {
+    pub(crate) fn transient(text: impl Into<String>) -> Error {
         Error {
             text: text.into(),
-            passes: true,
+            is_transient: true,
         }
     }
 
-    pub(crate) fn passes(&self) -> bool {
-        self.passes
+    pub(crate) fn is_transient(&self) -> bool {
+        self.is_transient
     }
 }
 
@@ -64,7 +64,7 @@ pub fn refused(what: &str, replicas: usize, error: &dyn std::error::Error) -> Er
         ));
     }
     if why.contains("10005") || why.contains("no suitable peers") {
-        return Error::passing(format!(
+        return Error::transient(format!(
             "{text}; cluster.replicas = {replicas} needs as many servers of NATS with JetStream and room on disk"
         ));
     }
@@ -78,7 +78,7 @@ pub fn refused(what: &str, replicas: usize, error: &dyn std::error::Error) -> Er
             "{text}; see the limits of JetStream and of this account"
         ));
     }
-    Error::passing(format!(
+    Error::transient(format!(
         "{text}; see that JetStream is on (`jetstream {{ ... }}`), that more than half of the servers run, and that the account may use it"
     ))
 }

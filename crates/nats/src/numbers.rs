@@ -54,17 +54,17 @@ pub async fn get(context: &Context, settings: &Settings, new: Numbers) -> Result
         Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
         Err(error) => {
             let text = format!("bucket {bucket}: cannot be written: {}", chain(&error));
-            return Err(Error::passing(text));
+            return Err(Error::transient(text));
         }
     }
     let read = store.get(NUMBERS).await.map_err(|error| {
-        Error::passing(format!(
+        Error::transient(format!(
             "bucket {bucket}: cannot be read: {}",
             chain(&error)
         ))
     })?;
     let read =
-        read.ok_or_else(|| Error::passing(format!("bucket {bucket}: its numbers are gone")))?;
+        read.ok_or_else(|| Error::transient(format!("bucket {bucket}: its numbers are gone")))?;
     let found: Numbers = serde_json::from_slice(&read).map_err(|error| {
         Error::lasting(format!(
             "bucket {bucket}: these are not the numbers of a Crore cluster ({error}); choose another cluster.name"
@@ -89,22 +89,24 @@ pub async fn get(context: &Context, settings: &Settings, new: Numbers) -> Result
 pub async fn has_streams(context: &Context, settings: &Settings) -> Result<bool, Error> {
     let store = bucket(context, settings).await?;
     let read = store.get(STREAMS).await;
-    read.map(|value| value.is_some())
-        .map_err(|error| Error::passing(format!("bucket {}: {}", settings.bucket(), chain(&error))))
+    read.map(|value| value.is_some()).map_err(|error| {
+        Error::transient(format!("bucket {}: {}", settings.bucket(), chain(&error)))
+    })
 }
 
 /// Notes that all streams were made: one that is missing from now on was lost.
 pub async fn set_streams(context: &Context, settings: &Settings) -> Result<(), Error> {
     let store = bucket(context, settings).await?;
     let put = store.put(STREAMS, "made".into()).await;
-    put.map(drop)
-        .map_err(|error| Error::passing(format!("bucket {}: {}", settings.bucket(), chain(&error))))
+    put.map(drop).map_err(|error| {
+        Error::transient(format!("bucket {}: {}", settings.bucket(), chain(&error)))
+    })
 }
 
 /// A new epoch in the place of this one, unless another node was faster: what stands in the streams is no longer what was told.
 pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
     let store = bucket(context, settings).await?;
-    let failed = |why: String| Error::passing(format!("bucket {}: {why}", settings.bucket()));
+    let failed = |why: String| Error::transient(format!("bucket {}: {why}", settings.bucket()));
     let entry = store
         .entry(NUMBERS)
         .await

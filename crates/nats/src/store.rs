@@ -71,7 +71,7 @@ impl Store {
         let limited = async { timeout(PATIENCE, answer).await };
         let answered = self.0.driver.block_on(limited);
         let answered = answered.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
-        answered.map_err(|why| Error::passing(format!("{what}: {why}")))
+        answered.map_err(|why| Error::transient(format!("{what}: {why}")))
     }
 
     fn stream(&self, partition: u16) -> &Stream {

@@ -21,7 +21,7 @@ pub async fn unix_s(context: &Context, settings: &Settings) -> Result<u64, Error
     }
     let name = settings.stream(0);
     let failed =
-        |why: String| Error::passing(format!("stream {name} does not tell the time: {why}"));
+        |why: String| Error::transient(format!("stream {name} does not tell the time: {why}"));
     let subject = format!("STREAM.INFO.{name}");
     let asked = context.request(subject, &serde_json::json!({})).await;
     let told: Told = asked.map_err(|error| failed(chain(&error)))?;

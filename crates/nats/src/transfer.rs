@@ -106,7 +106,7 @@ impl Upload {
         } = self;
         drop(pieces);
         let done = driver.block_on(put);
-        let failed = |why: String| Error::passing(format!("a checkpoint: {why}"));
+        let failed = |why: String| Error::transient(format!("a checkpoint: {why}"));
         done.map_err(|error| failed(error.to_string()))?
             .map_err(failed)?;
         written.map_err(|error| failed(error.to_string()))
@@ -203,7 +203,7 @@ impl Batches {
         let messages = &mut self.messages;
         let come = async { timeout(PATIENCE, messages.next()).await };
         let place = self.next;
-        let failed = |why: &str| Error::passing(format!("batch {place} does not come: {why}"));
+        let failed = |why: &str| Error::transient(format!("batch {place} does not come: {why}"));
         let message = match self.driver.block_on(come) {
             Ok(Some(Ok(message))) => message,
             Ok(Some(Err(error))) => return Err(failed(&chain(&error))),

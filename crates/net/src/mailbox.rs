@@ -92,7 +92,7 @@ pub struct Inbox<T> {
     announced: bool,
     /// Rings that senders have begun and that we have not taken from the bell yet. A slow sender's ring may come when this
     /// thread is long awake, even in its next sleep.
-    owed: u64,
+    rings_expected: u64,
 }
 
 impl<T: Send> Inbox<T> {
@@ -129,16 +129,16 @@ impl<T: Send> Inbox<T> {
     pub fn awake(&mut self) {
         if std::mem::take(&mut self.announced) {
             let unrung = std::mem::take(&mut self.shared.lock().asleep);
-            self.owed += u64::from(!unrung);
+            self.rings_expected += u64::from(!unrung);
         }
-        if self.owed > 0 {
+        if self.rings_expected > 0 {
             let rung = self.shared.bell.take();
             assert!(
-                rung <= self.owed,
+                rung <= self.rings_expected,
                 "{rung} rings, but only {} sleeps were ended",
-                self.owed
+                self.rings_expected
             );
-            self.owed -= rung;
+            self.rings_expected -= rung;
         }
     }
 
@@ -176,7 +176,7 @@ pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
         Inbox {
             shared,
             announced: false,
-            owed: 0,
+            rings_expected: 0,
         },
     ))
 }

@@ -21,7 +21,7 @@ use crore_net::{Inbox, Sender, clock};
 use crate::access::Asker;
 use crate::board::Meter;
 use crate::tls;
-pub use engine::{Appender, Durable, Engine, Listener, Member, Told};
+pub use engine::{Appender, Durable, Engine, Listener, LogNews, Member};
 pub use letters::{Letter, Reported};
 use links::Links;
 use order::Order;
@@ -83,7 +83,7 @@ pub struct ShardLoop<T> {
     untrusted: u64,
     /// The second until which the log says nothing more of connections that are turned away.
     told_s: u32,
-    tls_told: Option<tls::Told>,
+    tls_told: Option<tls::FailureLog>,
     /// When the next tick is due.
     tick_ms: u64,
     /// The second of the last look at the wall clock.

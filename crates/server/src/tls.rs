@@ -41,8 +41,8 @@ impl Shared {
     }
 
     /// The way of one shard to tell the operator.
-    pub fn told(&self) -> Told {
-        Told {
+    pub fn told(&self) -> FailureLog {
+        FailureLog {
             all: self.told.clone(),
             met: [0; Trouble::COUNT],
         }
@@ -139,13 +139,13 @@ fn wrong(tls: &Tls, error: &ConfigError) -> anyhow::Error {
 }
 
 /// Tells the operator why connections were ended, for one shard; all shards together say each reason once in a while.
-pub struct Told {
+pub struct FailureLog {
     all: Arc<[Reason; Trouble::COUNT]>,
     /// How much of `all` this shard has added.
     met: [u64; Trouble::COUNT],
 }
 
-impl Told {
+impl FailureLog {
     /// Logs what is new: each reason once in a while, with what to do.
     pub fn tell(&mut self, tls: &mut Streams, now_s: u32) {
         let stats = tls.stats();

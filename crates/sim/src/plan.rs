@@ -180,7 +180,7 @@ impl Plan {
     }
 
     /// The filters of the rules whose topics stand in no log.
-    pub fn passing(&self) -> Vec<String> {
+    pub fn unlogged(&self) -> Vec<String> {
         let rules = self.settings.rules.iter();
         let passing = rules.filter(|rule| !rule.durable);
         passing.map(|rule| rule.filter.clone()).collect()

@@ -156,9 +156,9 @@ fn check_shadow(world: &mut World) -> Result<(), Wrong> {
     let Some((engine, _)) = &world.net.engine else {
         return Ok(());
     };
-    let passes = !world.truth.passing.is_empty();
+    let has_unlogged = !world.truth.unlogged.is_empty();
     let is_whole = world.has_whole_log();
-    if forgets || passes || !is_whole || !world.plan.budgets_are_wide {
+    if forgets || has_unlogged || !is_whole || !world.plan.budgets_are_wide {
         return Ok(());
     }
     let shards = world.shards.iter();

@@ -148,7 +148,7 @@ pub struct Truth {
     /// The step of the last crash.
     pub crashed: Option<u32>,
     /// The filters of the rules whose topics stand in no log.
-    pub passing: Vec<String>,
+    pub unlogged: Vec<String>,
     /// Messages of one topic that may wait for a stalled socket, where that is bounded.
     pub waits: Option<usize>,
     /// Only their rules shorten logs, not the budget of the process or the count of topics.
@@ -176,7 +176,7 @@ impl Truth {
     }
 
     /// Whether a message stands in no log.
-    pub fn passes(&self, number: u32) -> bool {
+    pub fn is_unlogged(&self, number: u32) -> bool {
         let topic = self.messages[number as usize].topic;
         !self.topics[topic].rule.durable
     }
@@ -201,7 +201,7 @@ impl Truth {
             filters.any(|filter| topic::overlaps(passing.as_bytes(), filter.as_bytes()))
         };
         let is_harmed = self.topics.iter().any(|topic| topic.harmed.is_some());
-        is_harmed || self.crashed.is_some() && self.passing.iter().any(overlaps)
+        is_harmed || self.crashed.is_some() && self.unlogged.iter().any(overlaps)
     }
 
     /// Damage may have taken messages of a topic, and those that are left have other offsets now.

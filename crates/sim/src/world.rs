@@ -154,7 +154,7 @@ impl World {
             now_s: 1,
             rest: None,
             crashed: None,
-            passing: plan.passing(),
+            unlogged: plan.unlogged(),
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
             known: Vec::new(),

@@ -42,7 +42,7 @@ pub struct Tally {
     /// When the last message of the window came.
     pub last_ns: u64,
     /// The messages that the connections sent themselves.
-    pub said: Said,
+    pub said: RequestCounts,
     /// Counters of connections.
     pub life: Life,
 }
@@ -135,7 +135,7 @@ impl Tally {
 
 /// The messages that the clients of a grid have sent. A request carries a message to each neighbour.
 #[derive(Clone, Default)]
-pub struct Said {
+pub struct RequestCounts {
     /// Requests that clients have begun.
     pub requests: u64,
     /// Messages of those that were answered, which the server took.
@@ -154,9 +154,9 @@ pub struct Said {
     pub first_refusal: Option<String>,
 }
 
-impl Said {
+impl RequestCounts {
     /// Adds what another worker has counted.
-    pub fn merge(&mut self, other: &Said) {
+    pub fn merge(&mut self, other: &RequestCounts) {
         add!(self, other; requests, accepted, refused, unanswered, turned_away);
         self.late_ns_max = self.late_ns_max.max(other.late_ns_max);
         self.answered.merge(&other.answered);

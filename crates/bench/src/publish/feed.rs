@@ -17,7 +17,7 @@ const LOOK_NS: u64 = 50_000_000;
 pub const DRAIN_NS: u64 = 10_000_000_000;
 
 #[derive(Default)]
-struct Said {
+struct Control {
     rate: AtomicU64,
     stop: AtomicBool,
     late_ns: AtomicU64,
@@ -25,16 +25,16 @@ struct Said {
 
 /// A publisher on a thread of its own.
 pub struct Feed {
-    said: Arc<Said>,
+    control: Arc<Control>,
     thread: JoinHandle<Result<Value>>,
 }
 
 impl Feed {
     /// Connects to the server and publishes at `rate` from now on, counting in `published`.
     pub fn start(args: &PublishArgs, rate: f64, published: Arc<[AtomicU32]>) -> Result<Feed> {
-        let said = Arc::new(Said::default());
-        said.rate.store(rate.to_bits(), Relaxed);
-        let (heard, args) = (said.clone(), args.clone());
+        let control = Arc::new(Control::default());
+        control.rate.store(rate.to_bits(), Relaxed);
+        let (heard, args) = (control.clone(), args.clone());
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new().name("feed".into());
         let thread = thread.spawn(move || {
@@ -45,12 +45,12 @@ impl Feed {
         })?;
         // A sender that is gone has failed, which the thread's result tells.
         let _ = told.recv();
-        Ok(Feed { said, thread })
+        Ok(Feed { control, thread })
     }
 
     /// Publishes at another rate.
     pub fn set_rate(&self, rate: f64) {
-        self.said.rate.store(rate.to_bits(), Relaxed);
+        self.control.rate.store(rate.to_bits(), Relaxed);
     }
 
     /// Whether it has ended by itself, which is an error.
@@ -60,30 +60,30 @@ impl Feed {
 
     /// The longest that a message was late at the present rate, in milliseconds.
     pub fn late_ms(&self) -> f64 {
-        self.said.late_ns.load(Relaxed) as f64 / 1e6
+        self.control.late_ns.load(Relaxed) as f64 / 1e6
     }
 
     /// Waits for the last answers, and returns the result.
     pub fn stop(self) -> Result<Value> {
-        self.said.stop.store(true, Relaxed);
+        self.control.stop.store(true, Relaxed);
         self.thread
             .join()
             .map_err(|_| anyhow!("the publisher panicked"))?
     }
 }
 
-fn feed(mut publisher: Publisher, said: &Said) -> Result<Value> {
+fn feed(mut publisher: Publisher, control: &Control) -> Result<Value> {
     let begun_ns = sys::now_ns();
     let mut rate = 0.0;
-    while !said.stop.load(Relaxed) {
+    while !control.stop.load(Relaxed) {
         let now_ns = sys::now_ns();
-        let wanted = f64::from_bits(said.rate.load(Relaxed));
+        let wanted = f64::from_bits(control.rate.load(Relaxed));
         if wanted != rate {
             rate = wanted;
             publisher.set_rate(rate, now_ns);
         }
         publisher.turn(now_ns, now_ns + LOOK_NS)?;
-        said.late_ns.store(publisher.late_ns_max(), Relaxed);
+        control.late_ns.store(publisher.late_ns_max(), Relaxed);
     }
     let seconds = (sys::now_ns() - begun_ns) as f64 / 1e9;
     publisher.drain(DRAIN_NS)?;

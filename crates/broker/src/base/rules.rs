@@ -81,7 +81,7 @@ impl Rules {
     }
 
     /// The operator's rules whose topics stand in no log.
-    pub fn passing(&self) -> impl Iterator<Item = u8> {
+    pub fn unlogged(&self) -> impl Iterator<Item = u8> {
         let rules = (0..).zip(self.of_operator());
         rules
             .filter(|(_, rule)| !rule.durable)
@@ -98,7 +98,7 @@ impl Rules {
 
     /// Which topics stand in the log of the engine, as a text; empty where all do. Rules with the same text agree about every topic.
     pub fn durability(&self) -> String {
-        if self.passing().next().is_none() {
+        if self.unlogged().next().is_none() {
             return String::new();
         }
         let rules = self.of_operator().iter();

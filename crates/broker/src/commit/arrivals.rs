@@ -22,7 +22,7 @@ pub(super) struct Arrivals {
 
 /// Their number and bytes, those of all partitions of a home together.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct Unapplied {
     pub batches: usize,
     pub bytes: usize,
 }
@@ -31,7 +31,7 @@ fn bytes_of(of: &Committed) -> usize {
     of.batch.as_ref().map_or(0, |it| it.bytes().len())
 }
 
-impl Held {
+impl Unapplied {
     fn done(&mut self, bytes: usize) {
         self.batches -= 1;
         self.bytes -= bytes;
@@ -40,21 +40,21 @@ impl Held {
 
 impl Arrivals {
     /// A batch stands in the log, behind all others.
-    pub fn push(&mut self, of: Committed, held: &mut Held) {
-        held.batches += 1;
-        held.bytes += bytes_of(&of);
+    pub fn push(&mut self, of: Committed, unapplied: &mut Unapplied) {
+        unapplied.batches += 1;
+        unapplied.bytes += bytes_of(&of);
         self.waiting.push_back(of);
     }
 
     /// Takes the next record of the other writer's batch that is being applied.
-    pub fn next_record(&mut self, held: &mut Held) -> Option<Kept> {
+    pub fn next_record(&mut self, unapplied: &mut Unapplied) -> Option<Kept> {
         if self.is_halted {
             return None;
         }
         let (records, foreign) = self.foreign.as_mut()?;
         let record = records.next();
         if records.is_empty() {
-            held.done(foreign.bytes().len());
+            unapplied.done(foreign.bytes().len());
             self.foreign = None;
         }
         Some(record)
@@ -66,7 +66,7 @@ impl Arrivals {
         &mut self,
         batches: &mut Batches,
         now_s: u32,
-        held: &mut Held,
+        unapplied: &mut Unapplied,
         counts: impl FnOnce(u64, u64) -> bool,
     ) -> bool {
         if self.is_halted || self.foreign.is_some() || batches.has_record() {
@@ -80,7 +80,7 @@ impl Arrivals {
             if batches.committed(of.number, (of.first, of.unix_s), now_s) {
                 counts(of.writer, of.number);
             }
-            held.done(bytes);
+            unapplied.done(bytes);
             return true;
         }
         let batch = of.batch.filter(|it| {
@@ -96,7 +96,7 @@ impl Arrivals {
                 let records = Records::new(batch.bytes().clone(), of.first, of.unix_s);
                 self.foreign = Some((records, batch));
             }
-            None => held.done(bytes),
+            None => unapplied.done(bytes),
         }
         true
     }

@@ -103,7 +103,7 @@ impl Batches {
     }
 
     /// Leaves an offset of the open batch free, for a fact that stands in no log.
-    pub fn pass(&mut self) {
+    pub fn skip_offset(&mut self) {
         self.offsets += 1;
     }
 

@@ -12,7 +12,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::arrivals::{Arrivals, Held};
+use super::arrivals::{Arrivals, Unapplied};
 use super::batch::Kept;
 use super::batches::Batches;
 use super::{Batch, Committed};
@@ -43,14 +43,14 @@ struct Entry<T> {
     ticket: u64,
     state: State,
     asked_s: u32,
-    /// The request; it stands in `wide` where it concerns all partitions.
+    /// The request; it stands in `barriers` where it concerns all partitions.
     request: Option<T>,
     /// Bytes that were counted for it.
     bytes: usize,
 }
 
 /// A request that concerns all partitions.
-struct Wide<T> {
+struct Barrier<T> {
     ticket: u64,
     /// The partitions in which it is not the first yet.
     left: usize,
@@ -93,7 +93,7 @@ pub(crate) enum Place {
 pub(crate) struct Commits<T> {
     is_shared: bool,
     queues: Vec<Queue<T>>,
-    wide: VecDeque<Wide<T>>,
+    barriers: VecDeque<Barrier<T>>,
     tickets: u64,
     /// The queue that is looked at first.
     next: usize,
@@ -108,7 +108,7 @@ pub(crate) struct Commits<T> {
     /// Those of them that no other waits for.
     aside: usize,
     /// Batches of a log with several writers that are not applied.
-    held: Held,
+    unapplied: Unapplied,
     /// Bytes of the buffers of open batches.
     open_bytes: usize,
     record: Vec<u8>,
@@ -148,7 +148,7 @@ impl<T> Commits<T> {
         Commits {
             is_shared,
             queues: all.into_iter().flatten().map(queue).collect(),
-            wide: VecDeque::new(),
+            barriers: VecDeque::new(),
             tickets: 0,
             next: 0,
             looks_at: usize::MAX,
@@ -157,7 +157,7 @@ impl<T> Commits<T> {
             entries: 0,
             bytes: 0,
             aside: 0,
-            held: Held::default(),
+            unapplied: Unapplied::default(),
             open_bytes: 0,
             record: Vec::new(),
         }
@@ -202,7 +202,7 @@ impl<T> Commits<T> {
                 for queue in &mut self.queues {
                     queue.waiting.push_back(entry(None, 0));
                 }
-                self.wide.push_back(Wide {
+                self.barriers.push_back(Barrier {
                     ticket,
                     left: parts,
                     in_time: parts,
@@ -259,9 +259,9 @@ impl<T> Commits<T> {
     }
 
     /// Queues a fact of the partition at this place that stands in no log and holds so many bytes. [`mark`](Self::mark) must have been asked.
-    pub fn pass(&mut self, at: usize, request: T, bytes: usize, now: Now) {
+    pub fn push_unlogged(&mut self, at: usize, request: T, bytes: usize, now: Now) {
         self.push(Place::One(at), request, bytes, now);
-        self.queues[at].batches.pass();
+        self.queues[at].batches.skip_offset();
     }
 
     /// The mark that must stand in the log before the next fact of the partition at this place that does not.
@@ -289,14 +289,14 @@ impl<T> Commits<T> {
                         return Some(Next::Request(request, record));
                     }
                 }
-                let (queue, held) = (&mut self.queues[at], &mut self.held);
-                if let Some(record) = queue.arrivals.next_record(held) {
+                let (queue, unapplied) = (&mut self.queues[at], &mut self.unapplied);
+                if let Some(record) = queue.arrivals.next_record(unapplied) {
                     self.next = at + 1;
                     return Some(Next::Foreign(record));
                 }
                 let counts = |writer, number| counts(at, writer, number);
                 let (arrivals, batches) = (&mut queue.arrivals, &mut queue.batches);
-                if !arrivals.begin_next(batches, now.s, held, counts) {
+                if !arrivals.begin_next(batches, now.s, unapplied, counts) {
                     break;
                 }
             }
@@ -313,8 +313,8 @@ impl<T> Commits<T> {
         if first.request.is_none() {
             first.state = State::Reached;
             let ticket = first.ticket;
-            let found = self.wide.binary_search_by_key(&ticket, |it| it.ticket);
-            self.wide[found.expect("it stands in each partition")].left -= 1;
+            let found = self.barriers.binary_search_by_key(&ticket, |it| it.ticket);
+            self.barriers[found.expect("it stands in each partition")].left -= 1;
             return None;
         }
         let entry = queue.pop()?;
@@ -332,10 +332,10 @@ impl<T> Commits<T> {
     }
 
     fn take_wide(&mut self) -> Option<T> {
-        if self.wide.front()?.left > 0 {
+        if self.barriers.front()?.left > 0 {
             return None;
         }
-        let Wide { request, bytes, .. } = self.wide.pop_front()?;
+        let Barrier { request, bytes, .. } = self.barriers.pop_front()?;
         self.queues.iter_mut().for_each(|queue| drop(queue.pop()));
         self.forget(bytes);
         Some(request)
@@ -362,12 +362,12 @@ impl<T> Commits<T> {
 
     /// Bytes that they and the open batches occupy.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.open_bytes + self.held.bytes
+        self.bytes + self.open_bytes + self.unapplied.bytes
     }
 
     /// Whether neither a request waits nor a batch.
     pub fn is_empty(&self) -> bool {
-        self.entries == 0 && self.held.batches == 0
+        self.entries == 0 && self.unapplied.batches == 0
     }
 
     /// The number of this process among the writers of the partition at this place.
@@ -427,7 +427,7 @@ impl<T> Commits<T> {
             return;
         };
         if self.is_shared {
-            queue.arrivals.push(of, &mut self.held);
+            queue.arrivals.push(of, &mut self.unapplied);
             self.stirred = true;
         } else if of.writer == queue.batches.writer() {
             let begins = (of.first, of.unix_s);
@@ -461,11 +461,11 @@ impl<T> Commits<T> {
             return entry.request.as_mut();
         }
         let found = self
-            .wide
+            .barriers
             .binary_search_by_key(&entry.ticket, |it| it.ticket);
-        let wide = &mut self.wide[found.expect("it stands in each partition")];
-        wide.in_time -= 1;
-        (wide.in_time == 0).then_some(&mut wide.request)
+        let barriers = &mut self.barriers[found.expect("it stands in each partition")];
+        barriers.in_time -= 1;
+        (barriers.in_time == 0).then_some(&mut barriers.request)
     }
 }
 

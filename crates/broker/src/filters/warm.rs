@@ -10,7 +10,7 @@ use crate::base::pace::WARMED;
 
 /// A topic on its way down the trie.
 #[derive(Clone, Copy)]
-struct Way<'a> {
+struct Descent<'a> {
     /// The following levels; `None` at its end.
     rest: Option<&'a [u8]>,
     /// The present node; [`NONE`] at first.
@@ -26,63 +26,63 @@ impl Filters {
         if self.is_empty() {
             return;
         }
-        let mut ways = [Way {
+        let mut descents = [Descent {
             rest: None,
             at: NONE,
             hash: 0,
             next: NONE,
         }; WARMED];
-        for (way, topic) in ways.iter_mut().zip(topics) {
-            way.rest = Some(topic);
+        for (descent, topic) in descents.iter_mut().zip(topics) {
+            descent.rest = Some(topic);
         }
         for _ in 0..LEVELS_MAX {
-            if ways.iter().all(|way| way.rest.is_none()) {
+            if descents.iter().all(|descent| descent.rest.is_none()) {
                 break;
             }
-            self.warm_level(&mut ways);
+            self.warm_level(&mut descents);
         }
     }
 
     /// One level of each topic: all buckets, then all nodes, then all texts.
-    fn warm_level(&self, ways: &mut [Way<'_>]) {
+    fn warm_level(&self, descents: &mut [Descent<'_>]) {
         let mut ended = [false; WARMED];
-        for (way, ended) in ways.iter_mut().zip(&mut ended) {
-            let Some(rest) = way.rest else { continue };
+        for (descent, ended) in descents.iter_mut().zip(&mut ended) {
+            let Some(rest) = descent.rest else { continue };
             let end = rest.iter().position(|b| *b == b'/');
             *ended = end.is_none();
             let end = end.unwrap_or(rest.len());
-            if self.has_texts(way.at) {
-                way.hash = hash_under(way.at, self.hash_of_level(&rest[..end]));
-                way.next = self.index.first(way.hash).unwrap_or(NONE);
+            if self.has_texts(descent.at) {
+                descent.hash = hash_under(descent.at, self.hash_of_level(&rest[..end]));
+                descent.next = self.index.first(descent.hash).unwrap_or(NONE);
             }
-            way.rest = Some(rest.get(end + 1..).unwrap_or_default());
+            descent.rest = Some(rest.get(end + 1..).unwrap_or_default());
         }
         // A chain has one node or two, seldom more.
         for _ in 0..2 {
-            for way in ways.iter_mut().filter(|way| way.next != NONE) {
-                let node = self.nodes.get(way.next);
-                if node.hash != way.hash {
-                    way.next = node.next;
+            for descent in descents.iter_mut().filter(|descent| descent.next != NONE) {
+                let node = self.nodes.get(descent.next);
+                if node.hash != descent.hash {
+                    descent.next = node.next;
                 }
             }
         }
         let mut read = 0;
-        for (way, ended) in ways.iter_mut().zip(ended) {
-            if way.rest.is_none() {
+        for (descent, ended) in descents.iter_mut().zip(ended) {
+            if descent.rest.is_none() {
                 continue;
             }
-            way.at = match core::mem::replace(&mut way.next, NONE) {
-                NONE => self.wildcards(way.at).0,
+            descent.at = match core::mem::replace(&mut descent.next, NONE) {
+                NONE => self.wildcards(descent.at).0,
                 next => {
                     read ^= self.levels.get(self.nodes.get(next).level).len() as u32;
                     next
                 }
             };
-            if way.at == NONE || ended {
-                way.rest = None;
+            if descent.at == NONE || ended {
+                descent.rest = None;
             }
-            if way.at != NONE {
-                read ^= self.nodes.get(way.at).value;
+            if descent.at != NONE {
+                read ^= self.nodes.get(descent.at).value;
             }
         }
         core::hint::black_box(read);

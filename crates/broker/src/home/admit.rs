@@ -5,7 +5,7 @@
 
 use super::Home;
 use super::around::{Around, Found};
-use super::coming::Reserved;
+use super::reservations::Reserved;
 use super::row::{KEEPS, RETAINS};
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
@@ -67,7 +67,7 @@ impl Home {
         now: Now,
     ) -> Result<Option<u32>, Reason> {
         let found = self.find(hash, name);
-        if found.is_none() && !self.coming.makes(hash) {
+        if found.is_none() && !self.reservations.makes(hash) {
             self.make_room(client, now)?;
         }
         Ok(found)
@@ -80,7 +80,7 @@ impl Home {
     pub(super) fn make_room(&mut self, client: Client, now: Now) -> Result<(), Reason> {
         // First: a client that makes too many topics must not cause others to be forgotten.
         self.admission.make_topic(client, now.unix_s)?;
-        let topics = self.rows.len() as usize + self.coming.to_make();
+        let topics = self.rows.len() as usize + self.reservations.to_make();
         let has_share = self.makers.may_take(client, topics, self.topics_max);
         // One that has its share gives up its own idle topics, and takes no place of topics that others have only just left.
         let idle_since_s = match topics < self.topics_max {
@@ -149,7 +149,7 @@ impl Home {
             Fact::Publish(_) | Fact::Topic { .. } => 0,
         };
         self.admission.keep(owner, bytes);
-        self.coming.add(hash, makes && found.row.is_none());
+        self.reservations.add(hash, makes && found.row.is_none());
         Ok(Reserved {
             topic: hash,
             kept: (owner, bytes),
@@ -164,7 +164,7 @@ impl Home {
         if let (Some(group), Some(answers)) = (reserved.key, &mut self.answers) {
             answers.release(group.into());
         }
-        if self.coming.remove(reserved.topic) {
+        if self.reservations.remove(reserved.topic) {
             let mut id = self.index.first(reserved.topic).unwrap_or(NONE);
             while id != NONE {
                 if self.rows.get(id).hash == reserved.topic {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::readings::Reading;
 
 /// The partition, by its place, the position, and a number of its own.
-pub(super) type Due = (usize, u64, u64);
+pub(super) type Key = (usize, u64, u64);
 
 /// What a home of a node has beside others.
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(super) struct Ahead {
     /// Records that were applied.
     pub records: u64,
     /// Pages that wait for the log, by where they begin.
-    waiting: BTreeMap<Due, Reading>,
+    waiting: BTreeMap<Key, Reading>,
     /// The number of the last of them.
     count: u64,
     names_bytes: usize,
@@ -23,7 +23,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Bytes of what waits.
     pub fn bytes(&self) -> usize {
-        let each = size_of::<(Due, Reading)>();
+        let each = size_of::<(Key, Reading)>();
         self.waiting.len() * each + self.names_bytes
     }
 
@@ -41,7 +41,7 @@ impl Ahead {
     }
 
     /// At most so many pages that wait for the partition at this place, up to the one with this number.
-    pub fn up_to(&self, at: usize, number: u64, most: usize) -> Vec<Due> {
+    pub fn up_to(&self, at: usize, number: u64, most: usize) -> Vec<Key> {
         let of_partition = self.waiting.range((at, 0, 0)..(at + 1, 0, 0));
         let due = of_partition.map(|(due, _)| *due);
         due.filter(|(_, _, count)| *count <= number)
@@ -50,12 +50,12 @@ impl Ahead {
     }
 
     /// The first page that waits for the log of the partition at this place, and begins at this offset or before it.
-    pub fn first_until(&self, at: usize, offset: u64) -> Option<Due> {
+    pub fn first_until(&self, at: usize, offset: u64) -> Option<Key> {
         let mut due = self.waiting.range((at, 0, 0)..=(at, offset, u64::MAX));
         due.next().map(|(due, _)| *due)
     }
 
-    pub fn take(&mut self, due: &Due) -> Option<Reading> {
+    pub fn take(&mut self, due: &Key) -> Option<Reading> {
         let reading = self.waiting.remove(due)?;
         self.names_bytes -= reading.names_bytes();
         Some(reading)

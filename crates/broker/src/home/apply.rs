@@ -41,15 +41,19 @@ impl Home {
     }
 
     /// Admits a fact that stands in no log, and applies it.
-    pub(crate) fn pass_now(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
+    pub(crate) fn apply_unlogged_now(
+        &mut self,
+        fact: &Fact<'_>,
+        around: &mut Around<'_>,
+    ) -> Outcome {
         match self.admit(fact, around) {
-            Ok(_) => self.pass(fact, around),
+            Ok(_) => self.apply_unlogged(fact, around),
             Err(outcome) => outcome,
         }
     }
 
     /// Applies a fact that stands in no log and was admitted before: its turn has come.
-    pub(crate) fn pass(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
+    pub(crate) fn apply_unlogged(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
         let (hash, name, _) = fact.topic();
         let row = self.find(hash, name);
         let at = self.place_of_topic(row, fact);
@@ -76,15 +80,15 @@ impl Home {
     }
 
     /// What stood in no log is lost: the partitions go on behind their marks, and topics that keep nothing in the log begin there.
-    pub(crate) fn lose_what_passed(&mut self, rules: &Rules) {
+    pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
         for partition in &mut self.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
-            for rule in rules.passing() {
+            for rule in rules.unlogged() {
                 partition.forgotten.note(rule, partition.sequence, 0);
             }
         }
         // The first turn begins here: none of it came in that turn.
-        self.forgetting.end_turn(self.sequences());
+        self.idle_topics.end_turn(self.sequences());
     }
 
     /// A batch that was read from the log of the partition at this place has this writer and number.
@@ -117,7 +121,7 @@ impl Home {
             self.rows.get_mut(id).set_last(last.max(until));
         }
         // The first turn begins here: none of it came in that turn.
-        self.forgetting.end_turn(self.sequences());
+        self.idle_topics.end_turn(self.sequences());
     }
 
     /// The log of the partition at this place no longer has what had offsets up to this one: topics that it has nothing of begin there.
@@ -135,7 +139,7 @@ impl Home {
             }
         }
         // The first turn begins here: none of it came in that turn.
-        self.forgetting.end_turn(self.sequences());
+        self.idle_topics.end_turn(self.sequences());
     }
 
     /// Applies a fact that stands in the log. `around` has the second of its batch.

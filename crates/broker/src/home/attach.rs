@@ -14,7 +14,7 @@ use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::{Concurrency, First, Keep, Rule};
 use crate::base::time::Now;
-use crate::log::seek::{Back, Sought};
+use crate::log::seek::{Back, SeekResult};
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell, Values};
 
@@ -330,8 +330,8 @@ impl Home {
         gap |= is_short;
         let start = start.max(oldest);
         let first_entry = match log.seek(chain, start, limit) {
-            Sought::Found(entry) => entry,
-            Sought::Further(offset) => {
+            SeekResult::Found(entry) => entry,
+            SeekResult::Further(offset) => {
                 return Err(Place::Behind {
                     offset,
                     gap,

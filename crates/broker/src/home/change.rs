@@ -11,8 +11,8 @@
 use alloc::sync::Arc;
 
 use super::Home;
-use super::foresight::Foresight;
 use super::partition::Partition;
+use super::planned_rules::PlannedRules;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
@@ -22,14 +22,14 @@ use crate::store::blobs::Blob;
 impl Home {
     /// Looks ahead to the rules of this world, some rows further than the last time; whether there are more.
     pub fn foresee(&mut self, world: &Arc<World>) -> bool {
-        let known = self.foresight.take().filter(|known| known.is_of(world));
-        let mut foresight = known.unwrap_or_else(|| Foresight::new(world));
+        let known = self.planned_rules.take().filter(|known| known.is_of(world));
+        let mut planned_rules = known.unwrap_or_else(|| PlannedRules::new(world));
         let name_of = |id| match self.rows.get(id).name {
             Blob::NONE => None,
             name => Some(self.names.get(name)),
         };
-        let more = foresight.look(self.rows.end(), name_of);
-        self.foresight = Some(foresight);
+        let more = planned_rules.look(self.rows.end(), name_of);
+        self.planned_rules = Some(planned_rules);
         more
     }
 
@@ -52,13 +52,13 @@ impl Home {
             while self.foresee(world) {}
             self.change_rules(former, rules);
         }
-        self.foresight = None;
+        self.planned_rules = None;
         self.enforce_budget(rules, now);
     }
 
     fn change_rules(&mut self, former: &Rules, rules: &Rules) {
-        let foresight = self.foresight.take().expect("it was looked ahead");
-        for (id, number) in (0..).zip(foresight.into_numbers()) {
+        let planned_rules = self.planned_rules.take().expect("it was looked ahead");
+        for (id, number) in (0..).zip(planned_rules.into_numbers()) {
             if self.rows.get(id).name != Blob::NONE {
                 self.rows.get_mut(id).rule = number;
             }
@@ -69,7 +69,7 @@ impl Home {
             log.change_rules(rules, rule_of);
             forgotten.change_rules(former, rules);
         }
-        self.forgetting.change_rules(rules.count(), rule_of);
+        self.idle_topics.change_rules(rules.count(), rule_of);
     }
 }
 

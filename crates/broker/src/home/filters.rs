@@ -323,7 +323,7 @@ impl Home {
     ) -> Fate {
         let reader = draft.reader;
         match *arrival {
-            Arrival::Doomed { .. } => Fate::Passed,
+            Arrival::Orphaned { .. } => Fate::Passed,
             Arrival::Lost {
                 offset,
                 topic,

@@ -42,8 +42,8 @@ pub(super) struct Group {
     pub cursors: Box<[Cursor]>,
     /// The partition that is read first the next time.
     first: usize,
-    /// Whether it waits among the pages that the home owes.
-    owed: bool,
+    /// Whether it waits among the pages that are to be read.
+    is_queued: bool,
     /// Messages that members gave back.
     again: VecDeque<Unacked>,
 }
@@ -235,7 +235,7 @@ impl Groups {
             members: Members::default(),
             cursors: offsets.map(cursor).collect(),
             first: 0,
-            owed: false,
+            is_queued: false,
             again: VecDeque::new(),
         };
         self.bytes += group.own_bytes();
@@ -362,15 +362,15 @@ impl Groups {
         let Some(group) = self.all.get_mut(&id) else {
             return false;
         };
-        let begins = group.waits() && !group.owed;
-        group.owed |= begins;
+        let begins = group.waits() && !group.is_queued;
+        group.is_queued |= begins;
         begins
     }
 
     /// Takes a group out whose turn has come; it must be [put back](Groups::put).
     pub fn take(&mut self, id: u64) -> Option<Group> {
         let mut group = self.all.remove(&id)?;
-        group.owed = false;
+        group.is_queued = false;
         Some(group)
     }
 

@@ -67,7 +67,7 @@ impl Home {
         let admission = &self.admission;
         let answers =
             (self.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
-        let oldest_s = match self.coming.is_empty() && self.shared.is_none() {
+        let oldest_s = match self.reservations.is_empty() && self.shared.is_none() {
             true => now.unix_s - behind_s.min(now.unix_s),
             false => self.oldest_s,
         };

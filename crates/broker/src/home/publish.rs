@@ -7,7 +7,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 use super::Home;
 use super::around::Around;
 use super::row::{CREATED, DELETED, WANTS_DEFLATE};
-use super::subscribers::Whom;
+use super::subscribers::Recipients;
 use crate::base::settings::{Keep, Settings};
 use crate::base::work::STEP_BYTES;
 use crate::log::Log;
@@ -66,8 +66,8 @@ impl Home {
             frame: &[],
             whole: None,
         };
-        let whom = self.find_subscribers(id, message.name, around.here, around.lanes.me);
-        let most = match whom.needs_log {
+        let recipients = self.find_subscribers(id, message.name, around.here, around.lanes.me);
+        let most = match recipients.needs_log {
             true => rule
                 .messages_max()
                 .max(around.settings.mqtt.session_messages),
@@ -84,8 +84,8 @@ impl Home {
             };
             kept.losses.add(id, before, offset);
         }
-        if keep || message.headers.retain || whom.is_anybody() {
-            self.keep_and_tell(message, &new, most, &whom, around);
+        if keep || message.headers.retain || recipients.is_anybody() {
+            self.keep_and_tell(message, &new, most, &recipients, around);
         }
         if keep || message.headers.retain {
             self.log_grew(at, rules, now);
@@ -94,8 +94,8 @@ impl Home {
             self.queue_if_idle(id, now);
         }
         let mut info = self.info(id, now);
-        info.subscribers += whom.shards + u32::from(whom.groups);
-        info.wanted = whom.needs_log;
+        info.subscribers += recipients.shards + u32::from(recipients.groups);
+        info.wanted = recipients.needs_log;
         info
     }
 
@@ -105,7 +105,7 @@ impl Home {
         message: &Publish<'_>,
         new: &New<'_>,
         most: u32,
-        whom: &Whom,
+        recipients: &Recipients,
         around: &mut Around<'_>,
     ) {
         let Around {
@@ -141,10 +141,10 @@ impl Home {
         if message.headers.retain {
             self.retain(id, &kept, message.data.is_empty(), rules);
         }
-        if whom.is_anybody() {
+        if recipients.is_anybody() {
             frames.read_at(read_at);
             let record = self.record(id, frames, span, new, settings);
-            self.tell(id, message.name, record, whom, lanes);
+            self.tell(id, message.name, record, recipients, lanes);
         }
     }
 

@@ -37,7 +37,7 @@ use crate::store::slab::{NONE, Side, Slab, Vacant};
 pub const FOREVER_S: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum Hold {
     /// By a connection.
     Yes,
     /// By nobody: it is away.
@@ -55,7 +55,7 @@ struct Row {
     generation: u16,
     shard: ShardId,
     serial: u16,
-    held: Held,
+    held: Hold,
     life: u8,
 }
 
@@ -71,7 +71,7 @@ impl Vacant for Row {
             generation: 0,
             shard: 0,
             serial: 0,
-            held: Held::No,
+            held: Hold::Away,
             life: 0,
         }
     }
@@ -247,7 +247,7 @@ impl Sessions {
     /// The client id of this holder's session, unless the session has another holder by now.
     pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
         let row = self.rows.try_get(id.row)?;
-        let holds = row.held != Held::No && (row.serial, row.life) == (id.serial, id.life);
+        let holds = row.held != Hold::Away && (row.serial, row.life) == (id.serial, id.life);
         holds.then(|| self.clients.get(row.client))
     }
 
@@ -276,7 +276,7 @@ impl Sessions {
             return self.hand_over(id, &claim, None, None);
         };
         let row = self.rows.get_mut(id);
-        if row.held == Held::No {
+        if row.held == Hold::Away {
             let (kept, will, owner) = self.take_away(id, counts, now);
             counts.move_session(owner, claim.owner);
             return self.hand_over(id, &claim, Some(kept), will);
@@ -284,8 +284,8 @@ impl Sessions {
         if planted::is(Fault::HastyTakeover) {
             return self.hand_over(id, &claim, None, None);
         }
-        let told = row.held == Held::Claimed;
-        row.held = Held::Claimed;
+        let told = row.held == Hold::Claimed;
+        row.held = Hold::Claimed;
         let holder = ConnId {
             slot: row.holder,
             generation: row.generation,
@@ -304,7 +304,7 @@ impl Sessions {
         will: Option<Box<Will>>,
     ) -> Opening {
         let row = self.rows.get_mut(id);
-        row.held = Held::Yes;
+        row.held = Hold::Connected;
         (row.shard, row.holder, row.generation) = (claim.shard, claim.to.slot, claim.to.generation);
         row.serial = row.serial.wrapping_add(1);
         let id = SessionId {
@@ -336,13 +336,13 @@ impl Sessions {
             will,
             ..
         } = farewell;
-        let holds = |row: &Row| row.serial == id.serial && row.held != Held::No;
+        let holds = |row: &Row| row.serial == id.serial && row.held != Hold::Away;
         if !self.rows.try_get(id.row).is_some_and(holds) {
             return Closing::Stale;
         }
         let row = self.rows.get_mut(id.row);
         // A claimed session has a claimant.
-        if row.held == Held::Claimed
+        if row.held == Hold::Claimed
             && let Some(claim) = self.claims.remove(&id.row)
         {
             counts.move_session(owner, claim.owner);

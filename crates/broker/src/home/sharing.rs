@@ -177,7 +177,7 @@ impl Home {
                     };
                     return;
                 }
-                Some(Arrival::Doomed { offset }) => offset,
+                Some(Arrival::Orphaned { offset }) => offset,
                 Some(Arrival::Lost { offset, topic, .. }) => {
                     let name = self.names.get(self.rows.get(topic).name);
                     self.stats.gaps += u64::from(topic::matches(&group.filter, name));

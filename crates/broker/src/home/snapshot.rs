@@ -306,7 +306,7 @@ impl Home {
 
     /// Ends the restoring after the last record.
     pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
-        self.forgetting.end_turn(self.sequences());
+        self.idle_topics.end_turn(self.sequences());
         for id in ended {
             let row = self.rows.get(*id);
             let at = self.place_of(row);

@@ -14,7 +14,7 @@ use crate::mail::{Record, Tell};
 use crate::store::slab::NONE;
 
 /// The recipients of a message.
-pub(super) struct Whom {
+pub(super) struct Recipients {
     /// Carriers with subscribers of its topic.
     carriers: bool,
     /// Shards with a filter that matches.
@@ -25,7 +25,7 @@ pub(super) struct Whom {
     pub needs_log: bool,
 }
 
-impl Whom {
+impl Recipients {
     pub fn is_anybody(&self) -> bool {
         self.carriers || self.shards > 0 || self.groups
     }
@@ -83,11 +83,11 @@ impl Home {
         name: &[u8],
         here: &Matching,
         me: ShardId,
-    ) -> Whom {
+    ) -> Recipients {
         let shards = self.filters.find_with(name, here, me);
         let groups = !self.groups.is_empty() && self.groups.find(name);
         let row = self.rows.get(id);
-        Whom {
+        Recipients {
             carriers: row.carrier != NONE,
             shards,
             groups,
@@ -100,13 +100,13 @@ impl Home {
         id: u32,
         name: &[u8],
         record: Record,
-        whom: &Whom,
+        recipients: &Recipients,
         lanes: &mut Lanes,
     ) {
-        if whom.groups {
+        if recipients.groups {
             self.tell_groups(self.at(id), name, record, lanes);
         }
-        if whom.shards > 0 {
+        if recipients.shards > 0 {
             return self.tell_matched(id, name, record, lanes);
         }
         self.each_carrier(id, |carrier| {

@@ -68,7 +68,7 @@ impl Home {
         row.carrier == NONE
             && row.flags & (RETAINS | KEEPS) == 0
             && self.messages_of(row) == 0
-            && !self.coming.has(row.hash)
+            && !self.reservations.has(row.hash)
     }
 
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {
@@ -77,7 +77,7 @@ impl Home {
             row.flags |= QUEUED;
             row.touched_s = now.unix_s;
             let client = self.makers.holder(id);
-            self.forgetting.queue(row.rule, client, id, now.unix_s);
+            self.idle_topics.queue(row.rule, client, id, now.unix_s);
         }
     }
 
@@ -110,22 +110,22 @@ impl Home {
     pub fn tick(&mut self, oldest_s: u32) {
         self.oldest_s = self.oldest_of_log_s().unwrap_or(oldest_s);
         self.expire_answers(self.oldest_s);
-        self.forgetting.due = true;
+        self.idle_topics.due = true;
     }
 
     /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known: as many as
     /// messages came in the turn and some more, so that dropping keeps up; says whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
-        let came = self.forgetting.end_turn(self.sequences());
+        let came = self.idle_topics.end_turn(self.sequences());
         let mut most = self.pace.forgets_per_turn + came as usize;
         for partition in &mut self.partitions {
             most -= partition.log.clear_some(most);
         }
-        if !self.forgetting.due {
+        if !self.idle_topics.due {
             return self.logs().any(Log::has_doomed);
         }
         for _ in 0..rules.count() {
-            let number = self.forgetting.rule();
+            let number = self.idle_topics.rule();
             for at in 0..self.partitions.len() {
                 most -= self.expire_rule(at, number, rules, now, most);
             }
@@ -133,9 +133,9 @@ impl Home {
             if most == 0 {
                 return true;
             }
-            self.forgetting.next_rule();
+            self.idle_topics.next_rule();
         }
-        self.forgetting.due = false;
+        self.idle_topics.due = false;
         self.logs().any(Log::has_doomed)
     }
 
@@ -147,7 +147,7 @@ impl Home {
             let Some(until_s) = now.unix_s.checked_sub(age_s) else {
                 return looked_at;
             };
-            let Some(id) = self.forgetting.take_until(number, until_s) else {
+            let Some(id) = self.idle_topics.take_until(number, until_s) else {
                 return looked_at;
             };
             self.steps.add(1);
@@ -168,7 +168,7 @@ impl Home {
             };
             row.flags |= QUEUED;
             let client = self.makers.holder(id);
-            self.forgetting.queue(number, client, id, since_s);
+            self.idle_topics.queue(number, client, id, since_s);
         }
         most
     }
@@ -202,9 +202,9 @@ impl Home {
         for _ in 0..ROOM_TRIES {
             let own = match client {
                 Client::NOBODY => None,
-                client => self.forgetting.take_of(client),
+                client => self.idle_topics.take_of(client),
             };
-            let Some(id) = own.or_else(|| self.forgetting.take_any(until_s)) else {
+            let Some(id) = own.or_else(|| self.idle_topics.take_any(until_s)) else {
                 return false;
             };
             self.steps.add(1);

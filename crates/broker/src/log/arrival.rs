@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use super::*;
-use crate::log::entry::DOOMED;
+use crate::log::entry::ORPHANED;
 use crate::mail::{Frames, Record};
 
 impl Arrival {
@@ -15,7 +15,7 @@ impl Arrival {
         match self {
             Arrival::Kept { offset, .. }
             | Arrival::Lost { offset, .. }
-            | Arrival::Doomed { offset } => *offset,
+            | Arrival::Orphaned { offset } => *offset,
         }
     }
 }
@@ -50,8 +50,8 @@ pub enum Arrival {
         /// The number of the loss, see [`Losses::count`].
         number: u64,
     },
-    /// A message of a doomed chain, which no reader gets.
-    Doomed {
+    /// A message of an orphaned chain, which no reader gets.
+    Orphaned {
         /// Its offset.
         offset: u64,
     },
@@ -93,8 +93,8 @@ impl Log {
             *head = (self.entries.get(entry.younger).offset, entry.younger);
         }
         let chain = self.chains.get(entry.chain);
-        if chain.topic == DOOMED {
-            return Some(Arrival::Doomed { offset });
+        if chain.topic == ORPHANED {
+            return Some(Arrival::Orphaned { offset });
         }
         Some(Arrival::Kept {
             id,

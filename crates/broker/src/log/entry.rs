@@ -200,8 +200,8 @@ pub(super) fn with_parts<T>(
     ])
 }
 
-/// Stands for the topic's row in a doomed chain, see `doomed.rs`.
-pub(super) const DOOMED: u32 = NONE - 1;
+/// Stands for the topic's row in an orphaned chain, see `orphans.rs`.
+pub(super) const ORPHANED: u32 = NONE - 1;
 
 /// The chain of a topic that has messages, or whose messages have all expired: then it keeps only [`Chain::lost`], so
 /// that subscribers who resume are told no gap.

@@ -33,7 +33,7 @@ impl Log {
             }
         }
         self.lists.mark_anew(&self.entries);
-        self.fingers = Fingers::new();
+        self.cursors = Cursors::new();
         if let Some(count) = self.losses.counted() {
             self.losses.watch_from(count);
         }

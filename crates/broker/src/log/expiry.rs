@@ -3,9 +3,9 @@
 //! Invariants: when [`Log::freshen_some`] says that it has finished, the chain has no expired messages. Other chains
 //! are not searched, but for the oldest message of each rule.
 
-use super::removal::Gone;
+use super::removal::Cause;
 use super::*;
-use crate::log::entry::DOOMED;
+use crate::log::entry::ORPHANED;
 
 /// Expired messages that go at once where one must.
 const EXPIRED_AT_ONCE: u64 = 64;
@@ -42,7 +42,7 @@ impl Log {
             let topic = self.chains.get(entry.chain).topic;
             // The oldest entry of a rule is the oldest of its chain.
             let chain = self.drop_oldest(entry.chain, now_s);
-            if self.count(chain) == 0 && topic != DOOMED {
+            if self.count(chain) == 0 && topic != ORPHANED {
                 emptied(topic, chain);
             }
         }
@@ -107,7 +107,7 @@ impl Log {
                 return false;
             }
             self.expired += 1;
-            self.take(self.before(id), id, Gone::Unneeded);
+            self.take(self.before(id), id, Cause::Unneeded);
             if self.count(chain) == 0 {
                 return true;
             }

@@ -15,7 +15,7 @@ use crate::base::settings::Settings;
 use crate::log::arrival::Arrival;
 use crate::log::entry::MARKED;
 use crate::log::lists::MARK_EVERY;
-use crate::log::seek::{Back, Sought};
+use crate::log::seek::{Back, SeekResult};
 use crate::log::snapshot::Past;
 use crate::mail::Frames;
 use crate::mail::message::Headers;

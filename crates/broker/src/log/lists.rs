@@ -64,16 +64,16 @@ impl Marks {
 }
 
 /// The lists that entries move from and to when the rules change.
-pub(super) struct Ways {
+pub(super) struct Moves {
     lists: usize,
     /// Whether entries move from list `n / lists` to list `n % lists`.
     some: Vec<bool>,
 }
 
-impl Ways {
-    pub fn new(former: usize, lists: usize) -> Ways {
+impl Moves {
+    pub fn new(former: usize, lists: usize) -> Moves {
         let some = alloc::vec![false; former * lists];
-        Ways { lists, some }
+        Moves { lists, some }
     }
 
     pub fn add(&mut self, from: u8, to: u8) {
@@ -83,10 +83,10 @@ impl Ways {
     /// The new list of all entries of a list, if no others move there.
     fn alone(&self, from: usize) -> Option<usize> {
         let row = &self.some[from * self.lists..][..self.lists];
-        let mut ways = (0..self.lists).filter(|to| row[*to]);
-        let to = ways.next()?;
+        let mut moves = (0..self.lists).filter(|to| row[*to]);
+        let to = moves.next()?;
         let sources = self.some.chunks(self.lists).filter(|row| row[to]);
-        (ways.next().is_none() && sources.count() == 1).then_some(to)
+        (moves.next().is_none() && sources.count() == 1).then_some(to)
     }
 }
 
@@ -220,12 +220,12 @@ impl Lists {
         entries: &mut Slab<Entry>,
         chains: &Slab<Chain>,
         rules: &Rules,
-        ways: &Ways,
+        moves: &Moves,
     ) {
         let former = core::mem::replace(self, Lists::new(rules));
         let mut rest = Vec::new();
         for (from, list) in former.0.into_iter().enumerate() {
-            match ways.alone(from) {
+            match moves.alone(from) {
                 Some(to) => {
                     let ttl_s = self.0[to].ttl_s;
                     self.0[to] = List { ttl_s, ..list };

@@ -3,7 +3,7 @@
 //! Invariant: time plays no part here; callers that must show no expired message have removed them ([`Log::freshen_some`]).
 
 use super::*;
-use crate::log::seek::Sought;
+use crate::log::seek::SeekResult;
 use crate::mail::{Frames, Record};
 
 impl Log {
@@ -45,7 +45,7 @@ impl Log {
         bytes_max: usize,
         frames: &mut Frames,
     ) -> bool {
-        let Sought::Found(id) = self.seek(chain, offset, usize::MAX) else {
+        let SeekResult::Found(id) = self.seek(chain, offset, usize::MAX) else {
             unreachable!("without a limit it is found");
         };
         self.read_from(id, offset, messages_max, bytes_max, frames)
@@ -66,7 +66,7 @@ impl Log {
             if messages == messages_max || (messages > 0 && bytes + entry.bytes() > bytes_max) {
                 return false;
             }
-            self.fingers.put(entry.chain, entry.offset, id);
+            self.cursors.put(entry.chain, entry.offset, id);
             messages += 1;
             bytes += entry.bytes();
             self.steps.add(1);

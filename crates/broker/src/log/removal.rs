@@ -3,7 +3,7 @@
 //! Invariant: only the oldest entry of a chain is ever lost.
 
 use super::*;
-use crate::log::entry::DOOMED;
+use crate::log::entry::ORPHANED;
 
 /// How many of the oldest entries of each rule are compared when the byte budget is spent, to find a topic that is far
 /// over its share.
@@ -11,7 +11,7 @@ const VICTIMS_COMPARED: usize = 16;
 
 /// Why an entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum Cause {
     /// Removed by a limit: a reader that has not seen it misses it.
     Lost,
     /// Superseded or expired: no reader misses it.
@@ -30,7 +30,7 @@ impl Log {
         others.any(|other| self.lists.oldest(other) != NONE)
     }
 
-    /// Removes messages until `budget_bytes` are kept at most: first those of doomed chains, then the oldest of the topic that is
+    /// Removes messages until `budget_bytes` are kept at most: first those of orphaned chains, then the oldest of the topic that is
     /// furthest over its share, among topics with the oldest messages; messages of rule `last` only when there are no
     /// others. `emptied` gets the topic
     /// and rule of each chain that has become empty, and the topic's chain from now on.
@@ -81,7 +81,7 @@ impl Log {
         best.map(|(_, _, chain)| chain)
     }
 
-    /// Removes a whole chain; a long one is doomed and goes bit by bit.
+    /// Removes a whole chain; a long one is orphaned and goes bit by bit.
     pub fn clear(&mut self, chain: u32) {
         if chain == NONE {
             return;
@@ -95,7 +95,7 @@ impl Log {
                 self.chains.remove(chain);
                 return;
             }
-            self.take(NONE, oldest, Gone::Unneeded);
+            self.take(NONE, oldest, Cause::Unneeded);
         }
     }
 
@@ -138,9 +138,9 @@ impl Log {
         let oldest = self.chains.get(chain).oldest();
         if self.is_expired(oldest, now_s) {
             self.expired += 1;
-            return self.take(NONE, oldest, Gone::Unneeded);
+            return self.take(NONE, oldest, Cause::Unneeded);
         }
-        self.take(NONE, oldest, Gone::Lost)
+        self.take(NONE, oldest, Cause::Lost)
     }
 
     /// Removes the message with this key from a chain that keeps the latest, if there is one.
@@ -155,7 +155,7 @@ impl Log {
         if let Some(row) = self.key_row(chain, key) {
             let Key { entry, before, .. } = *self.keys.get(row);
             self.superseded += 1;
-            self.take(before, entry, Gone::Unneeded);
+            self.take(before, entry, Cause::Unneeded);
         }
     }
 
@@ -179,7 +179,7 @@ impl Log {
 
     /// Removes the entry behind `before` (`NONE`: the oldest) from its chain; returns the chain, or `NONE` when all up
     /// to the topic's last message is lost.
-    pub(super) fn take(&mut self, before: u32, id: u32, gone: Gone) -> u32 {
+    pub(super) fn take(&mut self, before: u32, id: u32, cause: Cause) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);
         let latest = self.chains.get(chain).latest;
@@ -199,16 +199,16 @@ impl Log {
         self.admission.drop_kept(owner, taken_by(entry.bytes()));
         self.blobs.remove(entry.blob);
         let retained = number == self.lists.retained();
-        let doomed = row.topic == DOOMED;
-        if gone == Gone::Lost && !retained && !doomed {
+        let orphaned = row.topic == ORPHANED;
+        if cause == Cause::Lost && !retained && !orphaned {
             self.losses.add(row.topic, entry.previous, entry.offset);
         }
         if row.count == 0 {
-            let lost = gone == Gone::Lost;
-            if doomed {
-                self.doomed.remove(&chain);
+            let lost = cause == Cause::Lost;
+            if orphaned {
+                self.orphaned.remove(&chain);
             }
-            if doomed || lost && !row.ended {
+            if orphaned || lost && !row.ended {
                 self.chains.remove(chain);
                 return NONE;
             }
@@ -226,7 +226,7 @@ impl Log {
             row.ended = true;
             return chain;
         }
-        if gone == Gone::Unneeded {
+        if cause == Cause::Unneeded {
             self.entries.get_mut(entry.next).previous = entry.previous;
         }
         if latest {

@@ -8,11 +8,11 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::Log;
-use super::removal::Gone;
+use super::removal::Cause;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
-use crate::log::entry::{DOOMED, Entry};
-use crate::log::lists::Ways;
+use crate::log::entry::{Entry, ORPHANED};
+use crate::log::lists::Moves;
 use crate::store::slab::NONE;
 
 impl Log {
@@ -25,31 +25,31 @@ impl Log {
     /// chains, and with the messages in lists that are split or merged.
     pub fn change_rules(&mut self, rules: &Rules, number_of: impl Fn(u32) -> u8) {
         let retained = self.lists.retained();
-        let mut ways = Ways::new(self.lists.len(), rules.count());
+        let mut moves = Moves::new(self.lists.len(), rules.count());
         for chain in 0..self.chains.end() {
             let row = self.chains.get(chain);
             if row.topic == NONE {
                 continue;
             }
-            let (former, doomed) = (row.rule, row.topic == DOOMED);
+            let (former, orphaned) = (row.rule, row.topic == ORPHANED);
             let number = match former == retained {
                 true => rules.retained(),
-                // A doomed chain may go into any list.
-                false if doomed => 0,
+                // An orphaned chain may go into any list.
+                false if orphaned => 0,
                 false => number_of(row.topic),
             };
             let latest = rules.get(number).keep == Keep::Latest;
-            if latest != row.latest && !doomed {
+            if latest != row.latest && !orphaned {
                 self.change_form(chain, latest);
             }
             let row = self.chains.get_mut(chain);
             row.rule = number;
             if row.count > 0 {
-                ways.add(former, number);
+                moves.add(former, number);
             }
         }
         self.lists
-            .change(&mut self.entries, &self.chains, rules, &ways);
+            .change(&mut self.entries, &self.chains, rules, &moves);
     }
 
     /// A chain begins or ceases to keep only the newest message of each key.
@@ -78,7 +78,7 @@ impl Log {
                 before = id;
             } else {
                 self.superseded += 1;
-                self.take(before, id, Gone::Unneeded);
+                self.take(before, id, Cause::Unneeded);
             }
             id = next;
         }

@@ -11,7 +11,7 @@ use super::*;
 
 /// The first message behind an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sought {
+pub enum SeekResult {
     /// This entry; `NONE` if there is none.
     Found(u32),
     /// Not found up to this offset: the search goes on from there.
@@ -29,30 +29,30 @@ pub enum Back {
 
 impl Log {
     /// Looks for the first message of a chain behind `offset`, at no more than `limit` entries.
-    pub fn seek(&self, chain: u32, offset: u64, limit: usize) -> Sought {
+    pub fn seek(&self, chain: u32, offset: u64, limit: usize) -> SeekResult {
         let newest = match chain {
             NONE => NONE,
             chain => self.chains.get(chain).newest(),
         };
         if newest == NONE || self.entries.get(newest).offset <= offset {
-            return Sought::Found(NONE);
+            return SeekResult::Found(NONE);
         }
         let mut by_chain = self.oldest(chain);
         if self.entries.get(by_chain).offset > offset {
-            return Sought::Found(by_chain);
+            return SeekResult::Found(by_chain);
         }
-        if let Some(entry) = self.entries.try_get(self.fingers.get(chain, offset))
+        if let Some(entry) = self.entries.try_get(self.cursors.get(chain, offset))
             && entry.chain == chain
             && entry.offset == offset
         {
             // If the row was reused, its offset or its chain is different.
-            return Sought::Found(entry.next);
+            return SeekResult::Found(entry.next);
         }
         let number = self.chains.get(chain).rule;
         let mut by_list = self.first_behind(number, offset.saturating_sub(1));
         let entry = self.entries.get(by_list);
         if entry.offset == offset && entry.chain == chain {
-            return Sought::Found(entry.next);
+            return SeekResult::Found(entry.next);
         }
         if entry.offset == offset {
             by_list = entry.younger;
@@ -63,16 +63,16 @@ impl Log {
             self.steps.add(1);
             let entry = self.entries.get(by_list);
             if entry.offset > offset && entry.chain == chain {
-                return Sought::Found(by_list);
+                return SeekResult::Found(by_list);
             }
             (seen, by_list) = (entry.offset, entry.younger);
             let entry = self.entries.get(by_chain);
             if entry.offset > offset {
-                return Sought::Found(by_chain);
+                return SeekResult::Found(by_chain);
             }
             by_chain = entry.next;
         }
-        Sought::Further(seen)
+        SeekResult::Further(seen)
     }
 
     /// Looks for the place where the newest `count` messages begin, at no more than `limit` entries; none if there are

@@ -45,8 +45,8 @@ pub enum Control {
     Publish(Box<Publishing>),
     /// A page of connections: at most this many, from this row on.
     Connections {
-        /// Which.
-        which: Which,
+        /// Which ones.
+        which: Selection,
         /// The row.
         from: u32,
         /// How many.
@@ -60,8 +60,8 @@ pub enum Control {
     Disconnect(ConnId),
     /// End connections, from this row on, as many as one turn may.
     DisconnectAll {
-        /// Which.
-        which: Which,
+        /// Which ones.
+        which: Selection,
         /// The row.
         from: u32,
     },
@@ -208,7 +208,7 @@ pub struct Publishing {
 
 /// A selection of connections: all conditions must hold.
 #[derive(Clone, Debug, Default)]
-pub struct Which {
+pub struct Selection {
     /// Only connections with this protocol.
     pub transport: Option<Transport>,
     /// Only connections of this user.

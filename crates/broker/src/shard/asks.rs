@@ -117,7 +117,7 @@ impl Shard {
                 (fact, answer)
             }
             _ => {
-                self.line_up(from, ask, bytes);
+                self.enqueue(from, ask, bytes);
                 return 0;
             }
         };

@@ -17,7 +17,7 @@ use crate::conn::io::Io;
 use crate::home::{HERE, Home};
 use crate::mail::{Fact, Outcome, Tell};
 use crate::shard::Shard;
-use crate::shard::waiting::{Due, Request, Waiting};
+use crate::shard::waiting::{LateAnswer, Request, Waiting};
 
 impl Shard {
     /// Hands batches to the engine.
@@ -74,8 +74,8 @@ impl Shard {
                 && let Some((from, due)) = waiting.answer_late()
             {
                 match due {
-                    Due::Outcome(answer) => self.reply(from, answer, Outcome::Unknown),
-                    Due::Fence(to) => self.front.lanes.tell(from, Tell::Fenced(to)),
+                    LateAnswer::Outcome(answer) => self.reply(from, answer, Outcome::Unknown),
+                    LateAnswer::Fence(to) => self.front.lanes.tell(from, Tell::Fenced(to)),
                 }
             }
         }
@@ -90,9 +90,9 @@ impl Shard {
             ..
         } = waiting;
         self.front.lanes.to[usize::from(from)].credit_bytes += weight;
-        let (answer, client, reserved, passing) = match request {
+        let (answer, client, reserved, unlogged) = match request {
             Request::Fact(answer, client, reserved) => (answer, client, reserved, None),
-            Request::Passing(fact, answer, client, reserved) => {
+            Request::Unlogged(fact, answer, client, reserved) => {
                 (answer, client, reserved, Some(fact))
             }
             Request::Note => return record.into_iter().for_each(|it| self.take_aside(&it)),
@@ -105,9 +105,11 @@ impl Shard {
         let home = self.home.as_mut().expect(HERE);
         home.release(reserved, self.front.now);
         let seed = self.front.world.seed;
-        if let Some(fact) = passing {
+        if let Some(fact) = unlogged {
             let mut around = self.front.around();
-            let passed = Fact::decode(&fact, seed, client, |_, fact| home.pass(fact, &mut around));
+            let passed = Fact::decode(&fact, seed, client, |_, fact| {
+                home.apply_unlogged(fact, &mut around)
+            });
             return self.reply(from, answer, passed.expect("it was encoded here"));
         }
         let outcome = record.and_then(|record| {
@@ -242,10 +244,10 @@ impl Shard {
 
     /// The log was read behind a crash: what stood in no log is lost. Partitions go on behind their marks, and clients with positions of before
     /// are told a gap where they may have missed something.
-    pub fn lose_what_passed(&mut self) {
+    pub fn lose_unlogged(&mut self) {
         let rules = &self.front.world.rules;
         if let Some(home) = &mut self.home {
-            home.lose_what_passed(rules);
+            home.lose_unlogged(rules);
         }
     }
 

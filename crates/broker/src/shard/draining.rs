@@ -15,7 +15,7 @@ pub(crate) struct Draining {
     rate_per_s: u64,
     /// The share that the last ticks have left over, counted so that a connection is [`TICKS_PER_S`] for each shard:
     /// shards that outnumber the rate take turns.
-    owed: u64,
+    tokens: u64,
     /// The next row.
     cursor: u32,
     /// The second in which all that is left is closed.
@@ -28,7 +28,7 @@ impl Draining {
         Draining {
             rate_per_s: u64::from(rate_per_s),
             // They begin apart, so that they do not all take the same turn.
-            owed: u64::from(me) * u64::from(TICKS_PER_S),
+            tokens: u64::from(me) * u64::from(TICKS_PER_S),
             cursor: 0,
             until_s,
         }
@@ -41,10 +41,10 @@ impl Draining {
 
     /// A tick of one of so many shards: how many connections are due with it.
     pub fn tick(&mut self, shards: ShardId) -> u64 {
-        self.owed += self.rate_per_s;
+        self.tokens += self.rate_per_s;
         let whole = u64::from(TICKS_PER_S) * u64::from(shards);
-        let due = self.owed / whole;
-        self.owed %= whole;
+        let due = self.tokens / whole;
+        self.tokens %= whole;
         due
     }
 

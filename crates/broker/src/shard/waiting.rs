@@ -26,13 +26,13 @@ pub(crate) enum Request {
     /// A fact: the answer that is due, the client, and what is reserved.
     Fact(Answer, Client, Reserved),
     /// A fact that stands in no log, in the form of a record, likewise.
-    Passing(Box<[u8]>, Answer, Client, Reserved),
+    Unlogged(Box<[u8]>, Answer, Client, Reserved),
     /// A record about the partition, or about this process: nobody waits for it.
     Note,
 }
 
 /// The answer to a late request.
-pub(crate) enum Due {
+pub(crate) enum LateAnswer {
     /// That the outcome is not known.
     Outcome(Answer),
     /// That all that was asked before is done or was answered.
@@ -51,23 +51,25 @@ impl Waiting {
     }
 
     /// It is late: whom to answer, if an answer is due. There is no second one when it takes effect.
-    pub fn answer_late(&mut self) -> Option<(ShardId, Due)> {
+    pub fn answer_late(&mut self) -> Option<(ShardId, LateAnswer)> {
         let due = match &mut self.request {
             // A second copy must not be acknowledged while the first is in flight (MQTT QoS 2).
             Request::Fact(..) if self.once => return None,
-            Request::Fact(answer, ..) => Due::Outcome(core::mem::replace(answer, Answer::None)),
+            Request::Fact(answer, ..) => {
+                LateAnswer::Outcome(core::mem::replace(answer, Answer::None))
+            }
             Request::Ask(ask) => {
                 let due = match ask.0 {
-                    Ask::Topic { answer, .. } => Due::Outcome(answer),
-                    Ask::Fence(to) => Due::Fence(to),
+                    Ask::Topic { answer, .. } => LateAnswer::Outcome(answer),
+                    Ask::Fence(to) => LateAnswer::Fence(to),
                     _ => return None,
                 };
                 self.request = Request::Answered;
                 due
             }
-            Request::Passing(..) if self.once => return None,
-            Request::Passing(_, answer, ..) => {
-                Due::Outcome(core::mem::replace(answer, Answer::None))
+            Request::Unlogged(..) if self.once => return None,
+            Request::Unlogged(_, answer, ..) => {
+                LateAnswer::Outcome(core::mem::replace(answer, Answer::None))
             }
             Request::Answered | Request::Note => return None,
         };

@@ -2,11 +2,11 @@
 
 mod full;
 mod groups;
-mod passing;
 mod sessions;
 mod silence;
 #[path = "../support/mod.rs"]
 mod support;
+mod unlogged;
 
 use std::sync::Arc;
 

@@ -337,19 +337,19 @@ mod tests {
     }
 
     /// A piece in the hands of a test: filled with its number.
-    struct Held {
+    struct Allocated {
         at: *mut u8,
         layout: Layout,
         fill: u8,
     }
 
-    impl Held {
-        fn new(size: usize, fill: u8) -> Held {
+    impl Allocated {
+        fn new(size: usize, fill: u8) -> Allocated {
             let layout = Layout::from_size_align(size, 8).unwrap();
             // SAFETY: the size is not 0.
             let at = unsafe { Pieces.alloc(layout) };
             assert!(!at.is_null());
-            let held = Held { at, layout, fill };
+            let held = Allocated { at, layout, fill };
             held.fill(0);
             held
         }
@@ -377,7 +377,7 @@ mod tests {
         }
     }
 
-    impl Drop for Held {
+    impl Drop for Allocated {
         fn drop(&mut self) {
             assert!(self.bytes().iter().all(|byte| *byte == self.fill));
             // SAFETY: allocated with this layout, and not used again.
@@ -396,7 +396,7 @@ mod tests {
                     .wrapping_add(99);
                 (random >> 33) as usize % most
             };
-            let mut held: Vec<Held> = Vec::new();
+            let mut held: Vec<Allocated> = Vec::new();
             for step in 0..200 {
                 let size = LEAST - 1000 + next(MOST - LEAST + 2000);
                 match next(4) {
@@ -405,7 +405,7 @@ mod tests {
                         let at = next(held.len());
                         held[at].grow(size);
                     }
-                    _ if held.len() < 20 => held.push(Held::new(size, step as u8)),
+                    _ if held.len() < 20 => held.push(Allocated::new(size, step as u8)),
                     _ => held.truncate(10),
                 }
             }
@@ -425,7 +425,7 @@ mod tests {
         }
 
         // Pieces freed beyond the bound lose their memory at once, the others when nothing has needed them for a while.
-        let many: Vec<Held> = (0..40).map(|n| Held::new(1 << 20, n)).collect();
+        let many: Vec<Allocated> = (0..40).map(|n| Allocated::new(1 << 20, n)).collect();
         let at: Vec<*mut u8> = many.iter().map(|held| held.at).collect();
         let all = |at: &[*mut u8]| at.iter().map(|at| resident(*at, 1 << 20)).sum::<usize>();
         assert_eq!(all(&at), 40 << 20);
@@ -438,7 +438,7 @@ mod tests {
         age();
         age();
         assert_eq!((all(&at), kept_bytes()), (0, 0));
-        let again = Held::new(1 << 20, 7);
+        let again = Allocated::new(1 << 20, 7);
         assert!(at.contains(&again.at), "its addresses are used again");
     }
 }

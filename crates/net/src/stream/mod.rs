@@ -18,12 +18,12 @@
 mod cache;
 mod cipher;
 mod config;
-mod due;
 mod early;
 mod handshake;
 mod keys;
 mod out;
 mod preface;
+mod ready;
 mod receive;
 mod record;
 mod state;

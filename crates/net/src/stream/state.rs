@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::config::{Current, Handle};
-use super::due::Due;
 use super::handshake::Handshake;
 use super::preface::Preface;
+use super::ready::ReadyHandshakes;
 use super::record::Crypt;
 use super::stats::{Stats, Trouble, Usage};
 use super::table::{Fresh, Table};
@@ -112,7 +112,7 @@ pub struct Streams {
     pub(super) prefaces: HashMap<u32, Preface>,
     pub(super) early: HashMap<u32, Early>,
     /// Handshakes that can go on.
-    pub(super) due: Due,
+    pub(super) due: ReadyHandshakes,
     /// Handshakes in the order in which they began, some of them finished.
     pub(super) begun: VecDeque<(u32, u64)>,
     pub(super) under_way: usize,
@@ -145,7 +145,7 @@ impl Streams {
             fresh: Fresh::new(),
             prefaces: HashMap::new(),
             early: HashMap::new(),
-            due: Due::default(),
+            due: ReadyHandshakes::default(),
             begun: VecDeque::new(),
             under_way: 0,
             rush: 0,

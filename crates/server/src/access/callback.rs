@@ -46,7 +46,7 @@ pub struct Callback {
 }
 
 /// The callback's answer, and for how many seconds it holds.
-pub type Said = (Result<Known, Reason>, u32);
+pub type TimedAnswer = (Result<Known, Reason>, u32);
 
 impl Callback {
     /// By these settings. The file of roots is read here.
@@ -90,7 +90,7 @@ impl Callback {
     }
 
     /// Asks, over `kept` if it is still there. Blocks.
-    pub fn ask(&self, question: &Question, kept: &mut Option<Connection>) -> Said {
+    pub fn ask(&self, question: &Question, kept: &mut Option<Connection>) -> TimedAnswer {
         let body = match request(question) {
             Some(body) => body.to_string(),
             // JSON has no words for it.
@@ -137,7 +137,7 @@ impl Callback {
         Ok((head.status, answer))
     }
 
-    fn read(&self, status: u16, answer: &[u8]) -> Said {
+    fn read(&self, status: u16, answer: &[u8]) -> TimedAnswer {
         let answer = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
         match (status, serde_json::from_slice::<Map<String, Value>>(answer)) {
             (401 | 403, _) => (Err(Reason::CredentialsRefused), self.cache_s),
@@ -156,7 +156,7 @@ impl Callback {
 
     /// # Errors
     /// The member that is not of its form.
-    fn read_answer(&self, mut answer: Map<String, Value>) -> Result<Said, String> {
+    fn read_answer(&self, mut answer: Map<String, Value>) -> Result<TimedAnswer, String> {
         // Many serializers write a member that is not set so.
         answer.retain(|_, value| !value.is_null());
         let cache_s = claims::moment(&answer, "cache_s")?;

@@ -41,7 +41,7 @@ enum Note {
     /// A connection waits for an answer.
     Asked(ShardId, ConnId, Question),
     /// Work is done, for this address, by the checks of this round.
-    Found(Flown, (Queue, u64), Result<Known, Reason>, u32),
+    Found(FlightKey, (Queue, u64), Result<Known, Reason>, u32),
     /// The operator has changed what to verify with.
     Checks(Arc<Checks>),
 }
@@ -86,7 +86,7 @@ impl Waiting {
 
 /// Work that waits for the threads of a queue.
 #[derive(Default)]
-struct Line {
+struct JobQueue {
     jobs: Mutex<Jobs>,
     more: Condvar,
 }
@@ -98,7 +98,7 @@ struct Jobs {
     over: bool,
 }
 
-impl Line {
+impl JobQueue {
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +120,7 @@ impl Line {
 }
 
 /// The books' end of a line.
-struct Workers(Arc<Line>);
+struct Workers(Arc<JobQueue>);
 
 impl Workers {
     fn hand(&self, job: Job) {
@@ -188,7 +188,7 @@ impl Desk {
             // Connections that wait for one flight wait together: they cost a row, not work.
             open_max: OPEN_MAX,
         };
-        let books = Books {
+        let books = DeskState {
             checks,
             round: 0,
             shards,
@@ -252,12 +252,12 @@ impl Answers {
 
 /// A credential that is being looked at, and by which checks: how often they were replaced. A question that comes after a
 /// replacement does not share the answer of the checks before it.
-type Flown = (Digest, u64);
+type FlightKey = (Digest, u64);
 
 /// The connection that waits for an answer, and the round of its shard in which it asked.
-type Waits = (ShardId, ConnId, u32);
+type Waiter = (ShardId, ConnId, u32);
 
-struct Books {
+struct DeskState {
     checks: Arc<Checks>,
     /// How often those were replaced.
     round: u64,
@@ -267,7 +267,7 @@ struct Books {
     /// By queue.
     waiting: [Waiting; 3],
     workers: [Option<Workers>; 3],
-    flights: HashMap<Flown, Vec<Waits>>,
+    flights: HashMap<FlightKey, Vec<Waiter>>,
     answers: Answers,
     /// When each refusal was logged, and how many there were since.
     told: Vec<(Reason, Instant, u64)>,
@@ -280,7 +280,7 @@ struct Job {
     question: Question,
 }
 
-impl Books {
+impl DeskState {
     fn keep(mut self, inbox: &Receiver<Note>) {
         while let Ok(note) = inbox.recv() {
             match note {
@@ -389,7 +389,7 @@ impl Books {
     }
 
     /// Work is done: tells all connections that waited, and remembers it.
-    fn found(&mut self, flown: Flown, found: Result<Known, Reason>, cache_s: u32) {
+    fn found(&mut self, flown: FlightKey, found: Result<Known, Reason>, cache_s: u32) {
         let digest = flown.0;
         let transient = matches!(
             found,
@@ -413,7 +413,7 @@ impl Books {
         }
     }
 
-    fn answer(&self, to: &[Waits], digest: Digest, found: &Result<Known, Reason>, end_s: u64) {
+    fn answer(&self, to: &[Waiter], digest: Digest, found: &Result<Known, Reason>, end_s: u64) {
         for (shard, conn, round) in to {
             let verdict = Verdict {
                 digest,
@@ -450,7 +450,7 @@ impl Books {
 }
 
 /// A thread that does the work of one queue.
-fn work(queue: Queue, line: &Line, notes: &Notes<Note>) {
+fn work(queue: Queue, line: &JobQueue, notes: &Notes<Note>) {
     let mut connection = None;
     while let Some(job) = line.next() {
         let Job {

@@ -41,7 +41,7 @@ const OF_BEATS: u16 = 0;
 
 /// What a node tells of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Word {
+pub struct NodeReport {
     /// Its number among the writers, as the log has it.
     pub writer: String,
     /// Connections.
@@ -62,13 +62,13 @@ pub struct Word {
 
 /// A question about a topic.
 #[derive(Serialize, Deserialize)]
-struct Asked {
+struct CountQuestion {
     topic: String,
 }
 
 /// The answer of a node.
 #[derive(Serialize, Deserialize)]
-struct Counted {
+struct CountAnswer {
     writer: String,
     subscribers: u64,
 }
@@ -83,7 +83,7 @@ pub struct Elsewhere {
 }
 
 /// What was heard of a node, and when.
-pub type Heard = (Word, Instant);
+pub type HeardReport = (NodeReport, Instant);
 
 /// All of it; without content where the server is no node of a cluster.
 #[derive(Clone)]
@@ -93,7 +93,7 @@ struct Inner {
     life: Life,
     shards: Shards,
     board: Arc<Board>,
-    heard: Mutex<BTreeMap<String, Heard>>,
+    heard: Mutex<BTreeMap<String, HeardReport>>,
 }
 
 impl Neighbours {
@@ -134,7 +134,7 @@ impl Neighbours {
     }
 
     /// The newest word of each node, this one included, by its writer.
-    pub fn heard(&self) -> BTreeMap<String, Heard> {
+    pub fn heard(&self) -> BTreeMap<String, HeardReport> {
         let mut heard = self.0.heard.lock().expect("no holder panics");
         heard.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
         heard.clone()
@@ -153,7 +153,7 @@ impl Neighbours {
             })
             .collect();
         let mut found = Elsewhere::default();
-        let asked = Asked {
+        let asked = CountQuestion {
             topic: topic.to_string(),
         };
         if !missing.is_empty()
@@ -165,7 +165,7 @@ impl Neighbours {
                     let Some(answer) = answers.next().await else {
                         return;
                     };
-                    if let Ok(counted) = serde_json::from_slice::<Counted>(&answer)
+                    if let Ok(counted) = serde_json::from_slice::<CountAnswer>(&answer)
                         && missing.remove(&counted.writer).is_some()
                     {
                         found.subscribers += counted.subscribers;
@@ -215,12 +215,12 @@ impl Neighbours {
     }
 
     /// What this node tells of itself; nothing before the log has a sign of its life.
-    async fn word(&self) -> Option<Word> {
+    async fn word(&self) -> Option<NodeReport> {
         let writer = self.own_writer().await?;
         let status = self.0.life.member()?.status();
         let shards = self.0.board.read_all();
         let partitions = status.partitions.iter();
-        let mut word = Word {
+        let mut word = NodeReport {
             writer,
             clients: 0,
             subscriptions: 0,
@@ -258,7 +258,7 @@ impl Neighbours {
             return;
         }
         // A node of another version may say more, and whoever says less is not understood.
-        let Ok(word) = serde_json::from_slice::<Word>(bytes) else {
+        let Ok(word) = serde_json::from_slice::<NodeReport>(bytes) else {
             return;
         };
         let mut heard = self.0.heard.lock().expect("no holder panics");
@@ -286,7 +286,7 @@ impl Neighbours {
         if question.bytes().len() > WORD_BYTES_MAX {
             return;
         }
-        let Ok(asked) = serde_json::from_slice::<Asked>(question.bytes()) else {
+        let Ok(asked) = serde_json::from_slice::<CountQuestion>(question.bytes()) else {
             return;
         };
         let Some(writer) = self.own_writer().await else {
@@ -304,7 +304,7 @@ impl Neighbours {
             return;
         };
         let subscribers = topic.map_or(0, |topic| u64::from(topic.info.subscribers));
-        let counted = Counted {
+        let counted = CountAnswer {
             writer,
             subscribers,
         };

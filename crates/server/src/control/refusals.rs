@@ -23,7 +23,7 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 pub async fn watch(board: Arc<Board>, shards: Shards) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = Tellers::default();
+    let mut told = RefusalLog::default();
     loop {
         let now = every.tick().await;
         let read = board.read_all();
@@ -35,15 +35,15 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
 
 /// What the log has told of each kind.
 #[derive(Default)]
-struct Tellers {
-    credentials: Told<2>,
-    lengths: Told<1>,
-    hosts: Told<1>,
-    origins: Told<1>,
-    readers: Told<1>,
-    packets: Told<1>,
-    logs: Told<1>,
-    keys: Told<1>,
+struct RefusalLog {
+    credentials: Counter<2>,
+    lengths: Counter<1>,
+    hosts: Counter<1>,
+    origins: Counter<1>,
+    readers: Counter<1>,
+    packets: Counter<1>,
+    logs: Counter<1>,
+    keys: Counter<1>,
 }
 
 /// The sum of a count of all shards.
@@ -51,7 +51,7 @@ fn sum(read: &[Snapshot], of: fn(&Stats) -> u64) -> u64 {
     read.iter().map(|shard| of(&shard.stats)).sum()
 }
 
-impl Tellers {
+impl RefusalLog {
     fn credentials(&mut self, read: &[Snapshot], now: Instant) {
         let all = [sum(read, |it| it.refused), sum(read, |it| it.denied)];
         if let Some([refused, denied]) = self.credentials.news(all, now) {
@@ -143,21 +143,21 @@ async fn name(shards: &Shards, kind: Notice) -> Option<String> {
 }
 
 /// Counts as the log last told them, and until when it stays quiet.
-struct Told<const N: usize> {
+struct Counter<const N: usize> {
     all: [u64; N],
     quiet_until: Option<Instant>,
 }
 
-impl<const N: usize> Default for Told<N> {
+impl<const N: usize> Default for Counter<N> {
     fn default() -> Self {
-        Told {
+        Counter {
             all: [0; N],
             quiet_until: None,
         }
     }
 }
 
-impl<const N: usize> Told<N> {
+impl<const N: usize> Counter<N> {
     /// How much each count has grown since the log last told them, where `all` is now; none while there is nothing to tell.
     fn news(&mut self, all: [u64; N], now: Instant) -> Option<[u64; N]> {
         if all == self.all || self.quiet_until.is_some_and(|until| now < until) {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn refusals_between_two_log_lines_are_logged_together() {
-        let mut told = Told::default();
+        let mut told = Counter::default();
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         assert_eq!(told.news([0], at(0)), None);

@@ -19,7 +19,7 @@ use super::checkpoint::node;
 use super::supervisor;
 use crate::life::state::Numbers;
 use crate::settings::cluster::Cluster;
-use crate::shard_loop::{Letter, Listener, Member, Told};
+use crate::shard_loop::{Letter, Listener, LogNews, Member};
 
 /// The format of the batches that this version writes. A node that reads up to this one refuses a cluster with a newer one.
 const FORMAT: u32 = 1;
@@ -89,7 +89,7 @@ pub fn join(
     let member = Member::new(cluster, store, backlog);
     let mut homes = VecDeque::new();
     thread::scope(|scope| {
-        let begin = |(shard, told): (Shard, mpsc::Receiver<Told>)| {
+        let begin = |(shard, told): (Shard, mpsc::Receiver<LogNews>)| {
             scope.spawn(move || read_home(shard, now, &told))
         };
         let threads: Vec<_> = begun.into_iter().zip(come).map(begin).collect();
@@ -246,10 +246,10 @@ fn begin_home(
 }
 
 /// Reads the log of a home, until all partitions are at their end.
-fn read_home(mut shard: Shard, now: Now, told: &mpsc::Receiver<Told>) -> anyhow::Result<Shard> {
+fn read_home(mut shard: Shard, now: Now, told: &mpsc::Receiver<LogNews>) -> anyhow::Result<Shard> {
     for told in told {
         match told {
-            Told::Committed(committed) => {
+            LogNews::Committed(committed) => {
                 let batch = committed.batch.as_ref().expect("it is not ours yet");
                 let moment = Now {
                     unix_s: committed.unix_s,
@@ -265,7 +265,7 @@ fn read_home(mut shard: Shard, now: Now, told: &mpsc::Receiver<Told>) -> anyhow:
                         )
                     })?;
             }
-            Told::Lost(partition, until) => shard.lose(partition, until),
+            LogNews::Lost(partition, until) => shard.lose(partition, until),
         }
     }
     Ok(shard)

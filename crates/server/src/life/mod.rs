@@ -28,7 +28,7 @@ use crate::shard_loop::{Durable, Engine, Member};
 use crate::tls;
 use checkpoint::{Checkpoints, Progress, node};
 use shards::Shards;
-use signals::Coming;
+use signals::SignalQueue;
 
 /// The state that a life begins with.
 pub struct Start {
@@ -183,7 +183,7 @@ impl Life {
     }
 
     /// Lives until the end: returns when the process may end.
-    pub async fn run(self, mut signals: Coming) {
+    pub async fn run(self, mut signals: SignalQueue) {
         supervisor::ready(&self.effective().file.listen);
         supervisor::watch(self.0.shards.clone());
         memory::let_go_of_text();
@@ -259,6 +259,6 @@ impl Life {
     }
 }
 
-async fn interrupted(signals: &mut Coming) {
+async fn interrupted(signals: &mut SignalQueue) {
     while signals.next().await != Signal::Interrupt {}
 }

@@ -11,9 +11,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 const STACK_BYTES: usize = 64 << 10;
 
 /// Signals as they come.
-pub struct Coming(UnboundedReceiver<Signal>);
+pub struct SignalQueue(UnboundedReceiver<Signal>);
 
-impl Coming {
+impl SignalQueue {
     /// The next one.
     pub async fn next(&mut self) -> Signal {
         let signal = self.0.recv().await;
@@ -25,7 +25,7 @@ impl Coming {
 ///
 /// # Errors
 /// When there can be no further thread.
-pub fn listen(signals: Signals) -> anyhow::Result<Coming> {
+pub fn listen(signals: Signals) -> anyhow::Result<SignalQueue> {
     let (sender, coming) = unbounded_channel();
     std::thread::Builder::new()
         .name("signals".to_string())
@@ -38,5 +38,5 @@ pub fn listen(signals: Signals) -> anyhow::Result<Coming> {
             }
         })
         .context("cannot start the thread that waits for signals")?;
-    Ok(Coming(coming))
+    Ok(SignalQueue(coming))
 }

@@ -6,7 +6,7 @@ mod nats;
 use crore_broker::{Batch, PartitionId};
 
 pub use disk::Durable;
-pub use nats::{Listener, Member, Told};
+pub use nats::{Listener, LogNews, Member};
 
 /// The engine, for all shards.
 #[derive(Clone)]

@@ -166,7 +166,7 @@ enum Order {
     /// List connections
     Connections {
         #[command(flatten)]
-        which: Which,
+        which: ConnectionFilter,
         #[command(flatten)]
         limit: Limit,
     },
@@ -183,7 +183,7 @@ enum Order {
         #[arg(conflicts_with_all = ["user", "address", "filter", "transport", "slow"], value_parser = values::line)]
         id: Option<String>,
         #[command(flatten)]
-        which: Which,
+        which: ConnectionFilter,
     },
     /// Publish a message
     Publish {
@@ -236,7 +236,7 @@ struct Limit {
 }
 
 #[derive(Debug, Args)]
-struct Which {
+struct ConnectionFilter {
     /// Those of this user
     #[arg(long, value_parser = values::line)]
     user: Option<String>,
@@ -254,7 +254,7 @@ struct Which {
     slow: bool,
 }
 
-impl Which {
+impl ConnectionFilter {
     /// The flags that were given, as parameters, each behind a `&`.
     fn query(&self) -> String {
         let pairs = self.pairs().into_iter();

@@ -46,11 +46,11 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct TokenArgs {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum What {
+enum Command {
     /// Print a new token
     Mint(Box<MintArgs>),
     /// Print what stands in a token
@@ -125,10 +125,10 @@ struct InspectArgs {
 /// # Errors
 /// A key, a filter or a token that is not in order.
 pub fn run(args: &TokenArgs) -> anyhow::Result<()> {
-    match &args.what {
-        What::Mint(args) => mint(args),
-        What::Inspect(args) => inspect(args),
-        What::Hash => hash(),
+    match &args.command {
+        Command::Mint(args) => mint(args),
+        Command::Inspect(args) => inspect(args),
+        Command::Hash => hash(),
     }
 }
 

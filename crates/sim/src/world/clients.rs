@@ -87,7 +87,7 @@ impl World {
         let Some((engine, _)) = &self.net.engine else {
             return Ok(());
         };
-        let is_due = |number: &u32| !self.truth.passes(*number) && !engine.has(*number);
+        let is_due = |number: &u32| !self.truth.is_unlogged(*number) && !engine.has(*number);
         match known.iter().find(|number| is_due(number)) {
             Some(number) => Err(format!("message {number} is known and not kept")),
             None => Ok(()),

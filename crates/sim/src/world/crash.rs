@@ -145,7 +145,7 @@ impl World {
                 let folded = shard.fold(batch, header.first, begin);
                 folded.map_err(|why| why.to_string())?;
             }
-            shard.lose_what_passed();
+            shard.lose_unlogged();
             self.shards[n] = shard;
         }
         self.ticked_s.fill(0);

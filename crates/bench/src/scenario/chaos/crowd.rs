@@ -31,7 +31,7 @@ const REASONS_MAX: usize = 10;
 
 /// The results of a thread of clients.
 #[derive(Default)]
-pub struct Seen {
+pub struct CrowdResult {
     /// All clients together.
     pub met: Met,
     /// Connections that ended before their time.
@@ -40,9 +40,9 @@ pub struct Seen {
     pub violations: Vec<String>,
 }
 
-impl Seen {
+impl CrowdResult {
     /// Adds what another thread saw.
-    pub fn merge(&mut self, other: Seen) {
+    pub fn merge(&mut self, other: CrowdResult) {
         self.met.merge(&other.met);
         self.lost_connections += other.lost_connections;
         self.violations.extend(other.violations);
@@ -69,7 +69,7 @@ pub struct Crowd<'a> {
     random: Random,
     epoll: Epoll,
     buffer: Vec<u8>,
-    seen: Seen,
+    seen: CrowdResult,
     looked_ns: u64,
     complete: u32,
     /// When a client was due last to go to another address.
@@ -109,7 +109,7 @@ impl<'a> Crowd<'a> {
             random: Random::new(world.seed ^ u64::from(first) << 24 ^ 0xc0de),
             epoll: Epoll::new(EVENTS)?,
             buffer: vec![0; RECEIVE_BYTES],
-            seen: Seen::default(),
+            seen: CrowdResult::default(),
             looked_ns: 0,
             complete: 0,
             moved_ns: 0,
@@ -117,7 +117,7 @@ impl<'a> Crowd<'a> {
     }
 
     /// Receives until the run is over, then judges.
-    pub fn run(mut self) -> Result<Seen> {
+    pub fn run(mut self) -> Result<CrowdResult> {
         while !self.world.stop.load(Relaxed) {
             let count = self.epoll.wait(TURN)?;
             for index in 0..count {

@@ -51,7 +51,7 @@ pub struct Answer {
 
 /// The results of the publishers.
 #[derive(Clone, Debug, Default)]
-pub struct Fed {
+pub struct FeedResult {
     /// Messages that were acknowledged.
     pub acknowledged: u64,
     requests: u64,
@@ -63,7 +63,7 @@ pub struct Fed {
     pub violations: Vec<String>,
 }
 
-impl Fed {
+impl FeedResult {
     /// For the result.
     pub fn json(&self) -> Value {
         json!({
@@ -110,7 +110,7 @@ pub struct Feed<'a> {
     publishers: Vec<Publisher>,
     epoll: Epoll,
     random: Random,
-    fed: Fed,
+    fed: FeedResult,
     closed: bool,
 }
 
@@ -124,13 +124,13 @@ impl<'a> Feed<'a> {
             publishers: (0..PUBLISHERS).map(|_| Publisher::default()).collect(),
             epoll: Epoll::new(PUBLISHERS)?,
             random: Random::new(world.seed ^ 0xfeed),
-            fed: Fed::default(),
+            fed: FeedResult::default(),
             closed: false,
         })
     }
 
     /// Publishes `rate` requests a second while it may, and the last messages at the end.
-    pub fn run(mut self, rate: f64) -> Result<Fed> {
+    pub fn run(mut self, rate: f64) -> Result<FeedResult> {
         let (mut began_ns, mut ordered) = (sys::now_ns(), 0);
         while !self.world.stop.load(Relaxed) {
             let now = sys::now_ns();

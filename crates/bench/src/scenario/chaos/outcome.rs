@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::{Map, Value, json};
 
-use super::crowd::Seen;
-use super::feed::Fed;
+use super::crowd::CrowdResult;
+use super::feed::FeedResult;
 use super::proxy::Done;
 use super::world::World;
 use crate::report;
@@ -14,11 +14,11 @@ use crate::report;
 #[derive(Default)]
 pub struct Outcome {
     /// The clients.
-    pub seen: Seen,
+    pub seen: CrowdResult,
     /// The proxies.
     pub done: Done,
     /// The publishers.
-    pub fed: Fed,
+    pub fed: FeedResult,
 }
 
 impl Outcome {

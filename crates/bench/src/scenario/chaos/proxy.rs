@@ -38,7 +38,7 @@ const TURN: Duration = Duration::from_millis(20);
 
 /// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum Timer {
     Cut,
     CutAnyway,
     Trouble,
@@ -90,7 +90,7 @@ pub struct Proxy<'a> {
     epoll: Epoll,
     pairs: Vec<Pair>,
     free: Vec<u32>,
-    timers: BinaryHeap<Reverse<(u64, u32, u32, Due)>>,
+    timers: BinaryHeap<Reverse<(u64, u32, u32, Timer)>>,
     random: Random,
     buffer: Vec<u8>,
     done: Done,
@@ -219,7 +219,7 @@ impl<'a> Proxy<'a> {
         u64::from(self.pairs[pair].generation) << 32 | (pair as u64) << 1 | side as u64
     }
 
-    fn timer(&mut self, pair: usize, after_ns: u64, due: Due) {
+    fn timer(&mut self, pair: usize, after_ns: u64, due: Timer) {
         let generation = self.pairs[pair].generation;
         self.timers.push(Reverse((
             sys::now_ns() + after_ns,
@@ -241,18 +241,18 @@ impl<'a> Proxy<'a> {
                 continue;
             }
             match due {
-                Due::Pass(direction) => {
+                Timer::Pass(direction) => {
                     self.pairs[pair].flows[direction].timed = false;
                     self.pass(pair, direction);
                 }
-                Due::Ghost => self.drop_pair(pair, sys::close),
+                Timer::Ghost => self.drop_pair(pair, sys::close),
                 _ if self.calm || self.pairs[pair].ghost => {}
-                Due::Cut => {
+                Timer::Cut => {
                     self.pairs[pair].armed = Some(self.random.below(4).min(1) as usize);
-                    self.timer(pair, CUT_PATIENCE_NS, Due::CutAnyway);
+                    self.timer(pair, CUT_PATIENCE_NS, Timer::CutAnyway);
                 }
-                Due::CutAnyway => self.cut(pair),
-                Due::Trouble => self.trouble(pair),
+                Timer::CutAnyway => self.cut(pair),
+                Timer::Trouble => self.trouble(pair),
             }
         }
     }
@@ -332,7 +332,7 @@ impl<'a> Proxy<'a> {
             let not_before = flow.until_ns.max(flow.stalled_until_ns);
             if now < not_before {
                 if !std::mem::replace(&mut flow.timed, true) {
-                    self.timer(pair, not_before - now, Due::Pass(direction));
+                    self.timer(pair, not_before - now, Timer::Pass(direction));
                 }
                 break;
             }

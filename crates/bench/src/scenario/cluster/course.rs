@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::ground::{Fault, Ground};
+use super::testbed::{Fault, Testbed};
 use crate::measure::payload::Random;
 use crate::rig::pause;
 use crate::scenario::chaos::{Feed, World, finish, opened};
@@ -36,7 +36,7 @@ pub struct Planned {
 
 /// A fault that came. All by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub struct Happened {
+pub struct FaultRecord {
     /// What came.
     pub fault: Fault,
     /// When it came.
@@ -83,11 +83,11 @@ pub fn plan(faults: &[Fault], times: usize, seed: u64) -> Vec<Planned> {
 /// Has all faults come while clients publish and subscribe; in the end all clients must have all messages.
 pub fn run(
     world: &World,
-    ground: &mut Ground,
+    testbed: &mut Testbed,
     planned: &[Planned],
     seed: u64,
     connections: u32,
-) -> Result<Vec<Happened>> {
+) -> Result<Vec<FaultRecord>> {
     opened(world, connections)?;
     report::note(&format!("{connections} subscribers are connected"));
     world.feeding.store(true, Relaxed);
@@ -101,8 +101,8 @@ pub fn run(
     let mut happened = Vec::new();
     for (number, planned) in planned.iter().enumerate() {
         calm();
-        ground.check()?;
-        let came = one(world, ground, planned, connections);
+        testbed.check()?;
+        let came = one(world, testbed, planned, connections);
         let came = came.with_context(|| format!("fault {number}, {planned:?}"))?;
         let s = |from: u64, to: u64| (to - from) as f64 / 1e9;
         report::note(&format!(
@@ -120,33 +120,33 @@ pub fn run(
         Ok(Feed::all_idle(world) && world.live.load(Relaxed) == connections)
     })?;
     finish(world, connections)?;
-    ground.check()?;
+    testbed.check()?;
     Ok(happened)
 }
 
 fn one(
     world: &World,
-    ground: &mut Ground,
+    testbed: &mut Testbed,
     planned: &Planned,
     connections: u32,
-) -> Result<Happened> {
+) -> Result<FaultRecord> {
     let Planned {
         fault,
         of,
         lasts_ms,
     } = *planned;
     let begun_ns = sys::now_ns();
-    ground.inject(fault, of)?;
+    testbed.inject(fault, of)?;
     pause(f64::from(lasts_ms) / 1e3);
-    ground.mend(fault, of)?;
+    testbed.mend(fault, of)?;
     let mended_ns = sys::now_ns();
-    let addresses = ground.addresses();
+    let addresses = testbed.addresses();
     await_all(world, "answers of all nodes, and the clients", || {
-        ground.check()?;
+        testbed.check()?;
         Ok(addresses.iter().all(|at| answers(*at).is_some())
             && world.live.load(Relaxed) >= connections - connections / AWAY)
     })?;
-    Ok(Happened {
+    Ok(FaultRecord {
         fault,
         begun_ns,
         mended_ns,

@@ -6,9 +6,9 @@
 //! subscribers were told; a gap may be told only where the topic's log is too short. Then each node's logs are read from their beginnings.
 
 mod course;
-mod ground;
 mod logs;
 mod pauses;
+mod testbed;
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use super::chaos::{self, Outcome, World, play};
 use crate::report;
 use crate::rig::{Kind, RunArgs, Setting};
-use course::Happened;
-pub use ground::Ground;
-use ground::{Fault, NODES, SERVERS};
+use course::FaultRecord;
+pub use testbed::Testbed;
+use testbed::{Fault, NODES, SERVERS};
 
 /// Subscribers, unless told otherwise.
 const CONNECTIONS: u32 = 20_000;
@@ -30,9 +30,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     // Any node must have room for all of them.
     let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
-    let mut ground = Ground::make(args, setting, &chaos::settings(args.accepts()))?;
-    let version = ground.nats.version();
-    let skipped = ground.why_no_cut().map(String::from);
+    let mut testbed = Testbed::make(args, setting, &chaos::settings(args.accepts()))?;
+    let version = testbed.nats.version();
+    let skipped = testbed.why_no_cut().map(String::from);
     if let Some(why) = &skipped {
         report::say(&format!("SKIPPED: no node is cut off from NATS: {why}"));
     }
@@ -40,9 +40,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let faults: Vec<Fault> = Fault::ALL.into_iter().filter(can_be).collect();
     let planned = course::plan(&faults, args.rounds, args.seed);
     let world = World::new(args.seed, connections);
-    let addresses = ground.addresses();
+    let addresses = testbed.addresses();
     let course = || {
-        let happened = course::run(&world, &mut ground, &planned, args.seed, connections)?;
+        let happened = course::run(&world, &mut testbed, &planned, args.seed, connections)?;
         let read = logs::read(&world, &addresses)?;
         Ok((happened, read))
     };
@@ -67,7 +67,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(Value::Object(result))
 }
 
-fn say(outcome: &Outcome, happened: &[Happened], world: &World) {
+fn say(outcome: &Outcome, happened: &[FaultRecord], world: &World) {
     let (met, counts) = (&outcome.seen.met, &outcome.seen.met.counts);
     report::say(&format!(
         "{} faults: {} of {} publishes answered; {} messages to subscribers that came back {} times: {} lost in silence, {} doubled, \

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::course::Happened;
-use super::ground::Fault;
+use super::course::FaultRecord;
+use super::testbed::Fault;
 use crate::scenario::chaos::Answer;
 
 /// Seconds of one fault.
@@ -42,7 +42,7 @@ fn seconds(ns: Option<u64>) -> f64 {
 }
 
 /// The pauses of each kind of fault.
-pub fn by_fault(happened: &[Happened], answers: &[Answer]) -> Value {
+pub fn by_fault(happened: &[FaultRecord], answers: &[Answer]) -> Value {
     let mut all = serde_json::Map::new();
     for kind in Fault::ALL {
         let of: Vec<_> = happened.iter().filter(|one| one.fault == kind).collect();
@@ -54,7 +54,7 @@ pub fn by_fault(happened: &[Happened], answers: &[Answer]) -> Value {
             .map(|one| Pause::of(answers, one.begun_ns, one.back_ns))
             .collect();
         let each = |value: fn(&Pause) -> f64| spread(pauses.iter().map(value));
-        let lasted = |from: fn(&Happened) -> u64, to: fn(&Happened) -> u64| {
+        let lasted = |from: fn(&FaultRecord) -> u64, to: fn(&FaultRecord) -> u64| {
             spread(of.iter().map(|one| (to(one) - from(one)) as f64 / 1e9))
         };
         let value = json!({

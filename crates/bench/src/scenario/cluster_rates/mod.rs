@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::cluster::Ground;
+use super::cluster::Testbed;
 use super::crash::Link;
 use crate::client::parse;
 use crate::measure::sample::Process;
@@ -93,18 +93,18 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         admin: true,
         ..Setting::new(Kind::Crore, args.shards.unwrap_or(2), 0)
     };
-    let mut ground = Ground::make(args, setting, &settings(args))?;
+    let mut testbed = Testbed::make(args, setting, &settings(args))?;
     // First, while the nodes' heaps have grown by nothing else.
-    let memory = memory(args, &mut ground)?;
-    let rates = rates(args, &mut ground)?;
-    let latency = latency(args, &ground)?;
+    let memory = memory(args, &mut testbed)?;
+    let rates = rates(args, &mut testbed)?;
+    let latency = latency(args, &testbed)?;
     let clean = latency.iter().all(|row| row["clean"] == true);
     Ok(json!({
         "clean": clean,
         "rates": rates,
         "publish_to_delivery": latency,
         "memory": memory,
-        "nats_version": ground.nats.version(),
+        "nats_version": testbed.nats.version(),
         "size": args.size.unwrap_or(SIZE),
         "window_s": args.duration.unwrap_or(SECONDS),
         "rounds": args.rounds,
@@ -113,12 +113,12 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 }
 
 /// Answered publishes a second of a node and of the bare client, in turn.
-fn rates(args: &RunArgs, ground: &mut Ground) -> Result<Value> {
+fn rates(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
     let mut rows = serde_json::Map::new();
     for load in &LOADS {
         let mut rounds = Vec::new();
         for _ in 0..args.rounds {
-            rounds.push(round(args, ground, load).with_context(|| load.name)?);
+            rounds.push(round(args, testbed, load).with_context(|| load.name)?);
         }
         let of = |name: &str| {
             let all: Vec<f64> = rounds.iter().map(|round| number(round, name)).collect();
@@ -139,27 +139,27 @@ fn rates(args: &RunArgs, ground: &mut Ground) -> Result<Value> {
     Ok(Value::Object(rows))
 }
 
-fn round(args: &RunArgs, ground: &mut Ground, load: &Load) -> Result<Value> {
+fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
     let text = seconds.to_string();
     let flags = [load.flags, &["--saturate", "--duration", &text]].concat();
-    let before = Log::of(ground)?;
-    let cpu = cpu(ground)?;
+    let before = Log::of(testbed)?;
+    let cpu = cpu(testbed)?;
     let args = &args.at_qos(load.qos);
-    let result = Publisher::start_with(args, &ground.nodes[0], TOPICS, size, &flags)?.result()?;
-    let used: Vec<f64> = cpu_since(ground, &cpu)?;
+    let result = Publisher::start_with(args, &testbed.nodes[0], TOPICS, size, &flags)?.result()?;
+    let used: Vec<f64> = cpu_since(testbed, &cpu)?;
     ensure!(
         result["refused"] == 0 && result["unanswered"] == 0,
         "refused publishes: {result}"
     );
     pause(REST_S);
-    let after = Log::of(ground)?;
+    let after = Log::of(testbed)?;
     let accepted = number(&result, "/accepted");
     let batches = (after.batches - before.batches).max(1) as f64;
     let each = accepted / batches;
     let bytes = (after.bytes - before.bytes) as f64 / batches;
     let per_s = accepted / number(&result, "/seconds");
-    let urls = ground.urls();
+    let urls = testbed.urls();
     let bare = bare::batches_per_s(&urls, PARTITIONS, bytes as usize, load.in_flight, seconds)?;
     let us = |cpu_s: f64| cpu_s * 1e6 / accepted;
     Ok(json!({
@@ -177,12 +177,12 @@ fn round(args: &RunArgs, ground: &mut Ground, load: &Load) -> Result<Value> {
 }
 
 /// Processor time of the nodes, and of all servers of NATS.
-fn cpu(ground: &mut Ground) -> Result<Vec<f64>> {
+fn cpu(testbed: &mut Testbed) -> Result<Vec<f64>> {
     let mut all = Vec::new();
-    for node in &mut ground.nodes {
+    for node in &mut testbed.nodes {
         all.push(node.cpu_s()?);
     }
-    let of_nats = ground
+    let of_nats = testbed
         .nats
         .processes()
         .map(|pid| Ok(Process::read(pid)?.cpu_s));
@@ -190,8 +190,8 @@ fn cpu(ground: &mut Ground) -> Result<Vec<f64>> {
     Ok(all)
 }
 
-fn cpu_since(ground: &mut Ground, before: &[f64]) -> Result<Vec<f64>> {
-    let now = cpu(ground)?;
+fn cpu_since(testbed: &mut Testbed, before: &[f64]) -> Result<Vec<f64>> {
+    let now = cpu(testbed)?;
     Ok(now
         .iter()
         .zip(before)
@@ -207,8 +207,8 @@ struct Log {
 
 impl Log {
     /// By node 0, which alone is published to.
-    fn of(ground: &Ground) -> Result<Log> {
-        let told = get(ground.admin(0), "/api/v1/cluster")?;
+    fn of(testbed: &Testbed) -> Result<Log> {
+        let told = get(testbed.admin(0), "/api/v1/cluster")?;
         let partitions = told["partitions"].as_array().context("partitions")?;
         let bytes = partitions.iter().filter_map(|it| it["bytes"].as_u64());
         Ok(Log {
@@ -232,18 +232,18 @@ fn get(address: SocketAddr, path: &str) -> Result<Value> {
 }
 
 /// From the publish at node 0 to the delivery at node 1.
-fn latency(args: &RunArgs, ground: &Ground) -> Result<Vec<Value>> {
+fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
     let (names, addresses) = (topics(SUBSCRIBERS), locals(SUBSCRIBERS));
     let flags = ["--protocol", "ws", "--threads", "1", "--local", &addresses];
     let mut rows = Vec::new();
     for rate in RATES {
         let mut subscriber =
-            Subscriber::start(args, &ground.nodes[1], SUBSCRIBERS, &names, &flags)?;
+            Subscriber::start(args, &testbed.nodes[1], SUBSCRIBERS, &names, &flags)?;
         subscriber.open()?;
         let rate = rate.to_string();
         let flags = ["--rate", &rate];
-        let publisher = Publisher::start_with(args, &ground.nodes[0], &names, size, &flags)?;
+        let publisher = Publisher::start_with(args, &testbed.nodes[0], &names, size, &flags)?;
         pause(REST_S);
         subscriber.ask("restart")?;
         pause(seconds);
@@ -266,7 +266,7 @@ fn latency(args: &RunArgs, ground: &Ground) -> Result<Vec<Value>> {
 }
 
 /// Bytes of a topic with a message, at both nodes and at a single server.
-fn memory(args: &RunArgs, ground: &mut Ground) -> Result<Value> {
+fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
     let (size, count) = (args.size.unwrap_or(SIZE), args.topics.unwrap_or(KEPT));
     let settings = settings(args);
     let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(2), 0);
@@ -292,7 +292,7 @@ fn memory(args: &RunArgs, ground: &mut Ground) -> Result<Value> {
         let grown = Moment::of(server)?.process.pss_bytes.saturating_sub(before);
         Ok(grown as f64 / f64::from(count))
     };
-    let [one, other] = ground.nodes.as_mut_slice() else {
+    let [one, other] = testbed.nodes.as_mut_slice() else {
         anyhow::bail!("there are two nodes");
     };
     let before = [&mut *one, &mut *other, &mut single]

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::client::parse::{self, Response};
 use crate::client::request;
 use crate::measure::payload::{Header, Payloads};
-use crate::measure::tally::Said;
+use crate::measure::tally::RequestCounts;
 use crate::subscribe::grid::{Grid, WAYS};
 use crate::subscribe::plan::{Plan, SPEAKERS_MAX};
 use crate::subscribe::shared::{FAILURE_PAUSE_NS, Shared};
@@ -144,7 +144,7 @@ impl Talk {
     }
 
     /// Makes the requests of the clients whose turn has come, and gives up requests that get no answer.
-    pub fn turn(&mut self, epoll: &Epoll, said: &mut Said) {
+    pub fn turn(&mut self, epoll: &Epoll, said: &mut RequestCounts) {
         let now_ns = sys::now_ns();
         for slot in 0..self.speakers.len() {
             let expired = |it: &Speaker| now_ns > it.since_ns + ANSWER_NS;
@@ -176,7 +176,7 @@ impl Talk {
         speaks || self.again.contains(&row)
     }
 
-    fn dial(&mut self, row: u32, epoll: &Epoll, said: &mut Said) {
+    fn dial(&mut self, row: u32, epoll: &Epoll, said: &mut RequestCounts) {
         let slot = self.speakers.iter().position(Option::is_none);
         let slot = slot.expect("the caller has seen a free one");
         let mut dial = self.plan.dial(self.first + row);
@@ -242,7 +242,7 @@ impl Talk {
     }
 
     /// Goes on with a request whose connection is ready.
-    pub fn ready(&mut self, slot: usize, epoll: &Epoll, said: &mut Said) {
+    pub fn ready(&mut self, slot: usize, epoll: &Epoll, said: &mut RequestCounts) {
         let Some(speaker) = &mut self.speakers[slot] else {
             return;
         };
@@ -260,7 +260,7 @@ impl Talk {
     }
 
     /// Reads the answer, and ends the connection when it is whole.
-    fn receive(&mut self, slot: usize, said: &mut Said) -> io::Result<()> {
+    fn receive(&mut self, slot: usize, said: &mut RequestCounts) -> io::Result<()> {
         let speaker = self.speakers[slot].as_mut().expect("it was asked for");
         let mut buffer = [0; ANSWER_BYTES];
         match sys::receive(speaker.fd, &mut buffer)? {
@@ -296,7 +296,7 @@ impl Talk {
     }
 
     /// Gives up a request that got no answer. Its messages keep their numbers, because the server may have taken them.
-    fn failed(&mut self, slot: usize, why: &str, said: &mut Said) {
+    fn failed(&mut self, slot: usize, why: &str, said: &mut RequestCounts) {
         let row = self.speakers[slot].as_ref().expect("it failed").row;
         said.unanswered += self.messages(row);
         said.complain(why);

@@ -79,7 +79,7 @@ fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
     };
     write(&mut commits, 1, 1);
     for request in 2..=3 {
-        commits.pass(1, request, 0, at(0));
+        commits.push_unlogged(1, request, 0, at(0));
     }
     assert_eq!(first(&mut commits, 100), Some(101));
     commits.committed(1, committed(1, 1), at(0));

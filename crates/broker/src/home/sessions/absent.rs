@@ -9,7 +9,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Away, FOREVER_S, Held, Row, Sessions};
+use super::{Away, FOREVER_S, Hold, Row, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::mail::session::{Kept, SessionId, Will, Written};
@@ -61,7 +61,7 @@ impl Sessions {
             self.payloads.insert(id, payloads);
         }
         let left = self.rows.get_mut(row);
-        (left.held, left.holder) = (Held::No, id);
+        (left.held, left.holder) = (Hold::Away, id);
         self.away_name_bytes += self.clients.get(left.client).len();
     }
 
@@ -131,7 +131,7 @@ impl Sessions {
     /// The session in this row, if there is one and it is away.
     pub fn absent(&self, id: u32, counts: &Admission) -> Option<Absent> {
         let row = self.rows.get(id);
-        if row.client == Blob::NONE || row.held != Held::No {
+        if row.client == Blob::NONE || row.held != Hold::Away {
             return None;
         }
         let owner = self.away.get(row.holder).owner;

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{Away, Delayed, FOREVER_S, Held, Row, Sessions};
+use super::{Away, Delayed, FOREVER_S, Hold, Row, Sessions};
 use crate::base::snapshot::Block;
 use crate::base::snapshot::{Damaged, In, Out, kind};
 use crate::base::time::Now;
@@ -53,7 +53,7 @@ impl Sessions {
                 return Some(u64::from(id));
             }
             let row = self.rows.get(id);
-            let away = row.client != Blob::NONE && row.held == Held::No;
+            let away = row.client != Blob::NONE && row.held == Hold::Away;
             let kind = match away {
                 true => kind::SESSION,
                 false => kind::NO_SESSION,
@@ -170,7 +170,7 @@ impl Sessions {
     pub(super) fn adopt(&self, counts: &Admission) {
         for id in 0..self.rows.end() {
             let row = self.rows.get(id);
-            if row.client != Blob::NONE && row.held == Held::No {
+            if row.client != Blob::NONE && row.held == Hold::Away {
                 counts.move_session(Client::NOBODY, self.away.get(row.holder).owner);
                 let (party, bytes) = self.charged(id, counts);
                 counts.change_absent(party, 0, bytes);

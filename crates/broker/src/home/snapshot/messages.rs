@@ -60,7 +60,7 @@ impl Home {
                 Arrival::Kept {
                     id, topic, rule, ..
                 } => (id, topic, rule),
-                Arrival::Lost { .. } | Arrival::Doomed { .. } => continue,
+                Arrival::Lost { .. } | Arrival::Orphaned { .. } => continue,
             };
             let new = log.message(id);
             let flag = |set, flag| if set { flag } else { 0 };

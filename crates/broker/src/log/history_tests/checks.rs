@@ -14,7 +14,7 @@ impl World {
     pub(super) fn check(&mut self, starts: &[(u8, u64)], lost: u64, time_s: u32) {
         self.check_topics();
         let World { plain, log, .. } = self;
-        // Sometimes messages of doomed chains are left.
+        // Sometimes messages of orphaned chains are left.
         let is_clear = !plain.offset.is_multiple_of(3);
         if is_clear {
             log.clear_some(usize::MAX);
@@ -29,7 +29,7 @@ impl World {
             let mut next = || log.next_arrival(&mut at).expect("there is one more");
             let arrival = loop {
                 match next() {
-                    Arrival::Doomed { .. } => assert!(!is_clear),
+                    Arrival::Orphaned { .. } => assert!(!is_clear),
                     arrival => break arrival,
                 }
             };
@@ -37,7 +37,7 @@ impl World {
             World::check_arrival(plain, log, arrival, item);
         }
         while let Some(arrival) = log.next_arrival(&mut at) {
-            assert!(!is_clear && matches!(arrival, Arrival::Doomed { .. }));
+            assert!(!is_clear && matches!(arrival, Arrival::Orphaned { .. }));
         }
         let by_then = plain.kept.iter().filter(|kept| kept.time_s <= time_s);
         let last = by_then.map(|kept| kept.offset).max().unwrap_or(0);
@@ -160,9 +160,9 @@ impl World {
                     let mut from = start;
                     let found = loop {
                         match log.seek(*chain, from, limit) {
-                            Sought::Found(NONE) => break None,
-                            Sought::Found(id) => break Some(log.entries.get(id).offset),
-                            Sought::Further(offset) => {
+                            SeekResult::Found(NONE) => break None,
+                            SeekResult::Found(id) => break Some(log.entries.get(id).offset),
+                            SeekResult::Further(offset) => {
                                 assert!(offset > from, "it has come further");
                                 from = offset;
                             }

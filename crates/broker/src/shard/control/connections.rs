@@ -1,7 +1,7 @@
 //! Connections, for the operator: pages of them, and their end.
 
 use crate::base::reason::Reason;
-use crate::mail::orders::{Connection, Connections, Ended, Which};
+use crate::mail::orders::{Connection, Connections, Ended, Selection};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -40,7 +40,7 @@ impl Shard {
 
     pub(super) fn connections_page<I: Io>(
         &self,
-        which: &Which,
+        which: &Selection,
         from: u32,
         most: usize,
         io: &I,
@@ -110,7 +110,7 @@ impl Shard {
         self.front.conns.relayed(slot).or_else(|| io.peer(link))
     }
 
-    fn is_one_of<I: Io>(&self, slot: u32, which: &Which, io: &I) -> bool {
+    fn is_one_of<I: Io>(&self, slot: u32, which: &Selection, io: &I) -> bool {
         let row = self.front.conns.get(slot);
         which.transport.is_none_or(|kind| row.transport() == kind)
             && (!which.slow || row.outbox != NONE)
@@ -128,7 +128,12 @@ impl Shard {
             })
     }
 
-    pub(super) fn end_connections<I: Io>(&mut self, which: &Which, from: u32, io: &mut I) -> Ended {
+    pub(super) fn end_connections<I: Io>(
+        &mut self,
+        which: &Selection,
+        from: u32,
+        io: &mut I,
+    ) -> Ended {
         let mut due = Vec::new();
         let next = self.page_of(from, |slot| {
             if self.is_one_of(slot, which, &*io) {

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError};
 use crate::control::moments::round;
-use crate::control::neighbours::{self, Heard};
+use crate::control::neighbours::{self, HeardReport};
 use crate::control::plane::Plane;
 use crate::life::checkpoint::node;
 use crate::life::cluster::CLOCK_AHEAD_S;
@@ -52,14 +52,14 @@ pub struct NodeStatus {
     /// Connections.
     clients: u64,
     /// What it tells of itself once a second, beside the log; null where nothing was heard of it for a minute.
-    told: Option<Told>,
+    told: Option<NodeDetail>,
     /// Seconds by which its clock is ahead of that of NATS.
     clock_ahead_s: i64,
 }
 
 /// What a node tells of itself.
 #[derive(Serialize, ToSchema)]
-pub struct Told {
+pub struct NodeDetail {
     /// Seconds since then.
     age_s: f64,
     /// Whether it is ready for clients.
@@ -223,7 +223,7 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
     }))
 }
 
-fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, Heard>) -> Vec<NodeStatus> {
+fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) -> Vec<NodeStatus> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
     let node = |node: &crore_broker::orders::NodeState| {
         let writer = neighbours::writer(node.writer);
@@ -243,7 +243,7 @@ fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, Heard>) -> Vec<NodeS
                 + heard
                     .as_ref()
                     .map_or(0, |(word, _)| word.clock_ahead_s.into()),
-            told: heard.map(|(word, at)| Told {
+            told: heard.map(|(word, at)| NodeDetail {
                 age_s: round(at.elapsed().as_secs_f64()),
                 ready: word.ready,
                 lag: word.lag,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use crore_broker::orders::{self, Which};
+use crore_broker::orders::{self, Selection};
 use crore_broker::{ConnId, Control, Report, ShardId, Transport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -106,7 +106,7 @@ fn which(
     address: Option<IpAddr>,
     given: Option<&str>,
     slow: Option<bool>,
-) -> Result<Which, ApiError> {
+) -> Result<Selection, ApiError> {
     let known = |name: &str| {
         let all = Transport::ALL;
         let names: Vec<_> = all.iter().map(|transport| transport.name()).collect();
@@ -118,7 +118,7 @@ fn which(
             ))
         })
     };
-    Ok(Which {
+    Ok(Selection {
         transport: transport.map(known).transpose()?,
         user: user.map(String::into_boxed_str),
         address: address.map(|it| it.to_canonical()),

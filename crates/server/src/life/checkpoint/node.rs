@@ -59,15 +59,15 @@ pub fn start(server: Server) -> std::io::Result<Checkpoints> {
 
 /// When a checkpoint of a partition is due.
 #[derive(Clone, Copy)]
-struct Due {
+struct Threshold {
     /// With so many bytes behind the former one.
     bytes: u64,
     age_s: u64,
 }
 
-impl Due {
+impl Threshold {
     /// By these settings, of one of so many partitions.
-    fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Due {
+    fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Threshold {
         let share = |bytes: usize| bytes as u64 / partitions.max(1) as u64;
         let former = of.checkpoint.as_ref().map_or(0, |it| it.bytes);
         let history = match settings.history_bytes {
@@ -78,7 +78,7 @@ impl Due {
             0 => u64::MAX,
             age_s => u64::from(age_s) / OF_HISTORY,
         };
-        Due {
+        Threshold {
             // As much as the former one has: what is written twice is no more than what was published.
             bytes: former.max(share(settings.checkpoint_bytes)).min(history),
             age_s: age_s.min(AGE_MAX_S),
@@ -102,7 +102,7 @@ impl Due {
 
 /// How many of these partitions should have had another checkpoint long ago.
 pub fn late(settings: &Settings, all: &[PartitionStatus]) -> usize {
-    let is_late = |it: &&PartitionStatus| Due::of(settings, all.len(), it).is_late(it);
+    let is_late = |it: &&PartitionStatus| Threshold::of(settings, all.len(), it).is_late(it);
     all.iter().filter(is_late).count()
 }
 
@@ -187,7 +187,7 @@ impl Maker {
             let partitions = self.server.member.status().partitions;
             for (partition, of) in (0..).zip(&partitions) {
                 let began = Instant::now();
-                let due = Due::of(&self.server.settings, partitions.len(), of);
+                let due = Threshold::of(&self.server.settings, partitions.len(), of);
                 if began < not_before || !due.is_now(of) || !self.is_steward(partition) {
                     continue;
                 }
@@ -409,7 +409,7 @@ mod tests {
             (&short, Some((1, 800)), 1, false, false),
         ] {
             let of = partition(former, behind_bytes);
-            let due = Due::of(settings, 16, &of);
+            let due = Threshold::of(settings, 16, &of);
             let found = (due.is_now(&of), due.is_late(&of));
             assert_eq!(found, (is_due, is_late), "{former:?}, {behind_bytes}");
         }

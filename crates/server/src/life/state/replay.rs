@@ -199,7 +199,7 @@ fn read_home(
         }
     }
     if documents.is_none_or(|it| !it.clean) {
-        shard.lose_what_passed();
+        shard.lose_unlogged();
     }
     Ok(Homes {
         homes: vec![shard],

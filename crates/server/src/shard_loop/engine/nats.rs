@@ -14,7 +14,7 @@ use crore_net::Sender;
 use crate::shard_loop::letters::Letter;
 
 /// What a home is told while the log is read for the first time.
-pub enum Told {
+pub enum LogNews {
     /// A batch stands in the log.
     Committed(Committed),
     /// What had offsets up to this one is gone.
@@ -76,9 +76,9 @@ impl Member {
 }
 
 /// Where news go.
-enum Way {
+enum Destination {
     /// To the readers of the homes, until so many partitions are at their end.
-    Readers(Vec<mpsc::Sender<Told>>, PartitionId),
+    Readers(Vec<mpsc::Sender<LogNews>>, PartitionId),
     /// To the shards.
     Shards,
 }
@@ -88,7 +88,7 @@ pub struct Listener {
     writer: u64,
     placement: Placement,
     backlog: Backlog,
-    way: Mutex<Way>,
+    destination: Mutex<Destination>,
     shards: Vec<Sender<Letter>>,
 }
 
@@ -97,14 +97,14 @@ impl Listener {
     pub fn new(
         writer: u64,
         placement: Placement,
-        readers: Vec<mpsc::Sender<Told>>,
+        readers: Vec<mpsc::Sender<LogNews>>,
         shards: Vec<Sender<Letter>>,
     ) -> Listener {
         Listener {
             writer,
             placement,
             backlog: Backlog::default(),
-            way: Mutex::new(Way::Readers(readers, placement.partitions())),
+            destination: Mutex::new(Destination::Readers(readers, placement.partitions())),
             shards,
         }
     }
@@ -129,7 +129,7 @@ impl Listener {
         let is_ours = header.writer == self.writer;
         self.tell(
             partition,
-            Told::Committed(Committed {
+            LogNews::Committed(Committed {
                 partition,
                 writer: header.writer,
                 number: header.number,
@@ -140,14 +140,16 @@ impl Listener {
         );
     }
 
-    fn tell(&self, partition: PartitionId, told: Told) {
+    fn tell(&self, partition: PartitionId, told: LogNews) {
         let home = usize::from(self.placement.home_of(partition));
-        match &*self.way.lock().expect("no holder panics") {
+        match &*self.destination.lock().expect("no holder panics") {
             // A reader that has failed says so itself.
-            Way::Readers(readers, _) => drop(readers[home].send(told)),
-            Way::Shards => match told {
-                Told::Committed(committed) => self.shards[home].post(Letter::Committed(committed)),
-                Told::Lost(..) => {}
+            Destination::Readers(readers, _) => drop(readers[home].send(told)),
+            Destination::Shards => match told {
+                LogNews::Committed(committed) => {
+                    self.shards[home].post(Letter::Committed(committed))
+                }
+                LogNews::Lost(..) => {}
             },
         }
     }
@@ -164,12 +166,12 @@ impl Listener {
 
     /// One partition more is at its end.
     fn caught_up(&self) {
-        let mut way = self.way.lock().expect("no holder panics");
-        if let Way::Readers(_, left) = &mut *way {
+        let mut destination = self.destination.lock().expect("no holder panics");
+        if let Destination::Readers(_, left) = &mut *destination {
             *left -= 1;
             if *left == 0 {
                 // The readers end, and what comes from now on waits for the shards.
-                *way = Way::Shards;
+                *destination = Destination::Shards;
             }
         }
     }
@@ -193,7 +195,7 @@ impl crore_nats::Listener for Listener {
                 if from > 1 {
                     self.end(&format!("batches {from} to {to} of partition {partition} were purged before this node has read them; it begins anew with checkpoints"));
                 }
-                self.tell(partition, Told::Lost(partition, until));
+                self.tell(partition, LogNews::Lost(partition, until));
             }
             News::CaughtUp { .. } => self.caught_up(),
             News::Rewound { why } => self.end(&format!(

@@ -29,7 +29,7 @@ use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::truth::{Like, Said, Truth, Wrong};
 use subscription::Sub;
-use under_way::{Asked, Owed, Receipt, Sent};
+use under_way::{Asked, PendingAck, Receipt, Sent};
 
 /// One connection.
 #[derive(Default)]
@@ -54,7 +54,7 @@ struct Conn {
     /// Ids under way to the client, as it counts them.
     open: BTreeSet<u16>,
     /// Acknowledgements that it owes for messages it has read.
-    owed: VecDeque<Owed>,
+    acks: VecDeque<PendingAck>,
     /// A new message came; repeated ones must come before.
     fresh: bool,
     /// The serial of the receipt that was repeated last.

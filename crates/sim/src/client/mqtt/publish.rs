@@ -4,7 +4,7 @@
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
 
 use super::Client;
-use super::under_way::{Owed, Sent};
+use super::under_way::{PendingAck, Sent};
 use crate::met::Met;
 use crate::plan::Plan;
 use crate::rng::Rng;
@@ -129,7 +129,7 @@ impl Client {
             match (present, sent.qos) {
                 (true, _) if sent.received => {
                     self.sent.push_back(sent);
-                    self.conn.owed.push_back(Owed::Pubrel(sent.id));
+                    self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
                 }
                 (true, Qos::ExactlyOnce) if self.conn.doubtful => {
                     // Another session would take it for a new message: the client gives it up.
@@ -137,7 +137,7 @@ impl Client {
                         received: true,
                         ..sent
                     });
-                    self.conn.owed.push_back(Owed::Pubrel(sent.id));
+                    self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
                 }
                 (true, Qos::ExactlyOnce) => {
                     self.sent.push_back(sent);
@@ -225,7 +225,7 @@ impl Client {
         let at = self.answered(ack, expected, truth, met)?;
         if let Some(sent) = self.sent.get_mut(at) {
             sent.received = true;
-            self.conn.owed.push_back(Owed::Pubrel(sent.id));
+            self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
 
-use super::under_way::{Owed, Receipt, Stage};
+use super::under_way::{PendingAck, Receipt, Stage};
 use super::{Client, NOTHING};
 use crate::met::Met;
 use crate::truth::{Truth, Wrong, key_name, shown};
@@ -177,9 +177,9 @@ impl Client {
     }
 
     fn owe(&mut self, id: u16, exactly_once: bool) {
-        self.conn.owed.push_back(match exactly_once {
-            true => Owed::Pubrec(id),
-            false => Owed::Puback(id),
+        self.conn.acks.push_back(match exactly_once {
+            true => PendingAck::Pubrec(id),
+            false => PendingAck::Puback(id),
         });
     }
 
@@ -214,7 +214,7 @@ impl Client {
         truth.note(|| format!("{link:?} PUBREL {id}"));
         let is = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;
         let Some(at) = self.receipts.iter().position(is) else {
-            self.conn.owed.push_back(Owed::Pubcomp(id));
+            self.conn.acks.push_back(PendingAck::Pubcomp(id));
             return match doubtful {
                 true => Ok(()),
                 false => Err(format!("PUBREL for {id}, which is not under way")),
@@ -231,22 +231,22 @@ impl Client {
             ));
         }
         (receipt.state, receipt.stale) = (Stage::Released, false);
-        self.conn.owed.push_back(Owed::Pubcomp(id));
+        self.conn.acks.push_back(PendingAck::Pubcomp(id));
         Ok(())
     }
 
     /// Sends up to so many of the acknowledgements that it owes, in their order.
     pub fn acknowledge(&mut self, most: usize, truth: &mut Truth) {
         for _ in 0..most {
-            let Some(owed) = self.conn.owed.pop_front() else {
+            let Some(ack) = self.conn.acks.pop_front() else {
                 return;
             };
-            truth.note(|| format!("{:?} says {owed:?}", self.link));
-            let (id, state) = match owed {
-                Owed::Puback(id) => (id, Some(Stage::Acked)),
-                Owed::Pubrec(id) => (id, Some(Stage::Received)),
-                Owed::Pubcomp(id) => (id, Some(Stage::Done)),
-                Owed::Pubrel(id) => (id, None),
+            truth.note(|| format!("{:?} says {ack:?}", self.link));
+            let (id, state) = match ack {
+                PendingAck::Puback(id) => (id, Some(Stage::Acked)),
+                PendingAck::Pubrec(id) => (id, Some(Stage::Received)),
+                PendingAck::Pubcomp(id) => (id, Some(Stage::Done)),
+                PendingAck::Pubrel(id) => (id, None),
             };
             if let Some(state) = state {
                 let mut all = self.receipts.iter_mut();
@@ -257,28 +257,28 @@ impl Client {
                     self.conn.open.remove(&id);
                 }
             }
-            self.write_ack(owed, id);
+            self.write_ack(ack, id);
         }
     }
 
-    fn write_ack(&mut self, owed: Owed, id: u16) {
+    fn write_ack(&mut self, ack: PendingAck, id: u16) {
         let version = self.version;
         let ack = Ack {
             packet_id: PacketId::new(id).expect("ids are not 0"),
             reason: ReasonCode::SUCCESS,
             properties: NOTHING,
         };
-        let encode = match owed {
-            Owed::Puback(_) => encode::puback,
-            Owed::Pubrec(_) => encode::pubrec,
-            Owed::Pubrel(_) => encode::pubrel,
-            Owed::Pubcomp(_) => encode::pubcomp,
+        let encode = match ack {
+            PendingAck::Puback(_) => encode::puback,
+            PendingAck::Pubrec(_) => encode::pubrec,
+            PendingAck::Pubrel(_) => encode::pubrel,
+            PendingAck::Pubcomp(_) => encode::pubcomp,
         };
         self.write(|out| encode(out, version, &ack));
     }
 
     /// Acknowledgements that it has not sent.
     pub fn owes(&self) -> usize {
-        self.conn.owed.len()
+        self.conn.acks.len()
     }
 }

@@ -59,7 +59,7 @@ impl Receipt {
 
 /// An acknowledgement that the client has not sent yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owed {
+pub(super) enum PendingAck {
     Puback(u16),
     Pubrec(u16),
     Pubrel(u16),

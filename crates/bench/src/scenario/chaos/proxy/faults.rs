@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Due, Proxy};
+use super::{Proxy, Timer};
 use crate::sys::{self, Interest};
 
 /// Mean life of a connection, in nanoseconds.
@@ -53,8 +53,8 @@ impl Proxy<'_> {
             self.exponential(TROUBLE_EVERY_NS),
         );
         self.pairs[pair].delay_ns = self.between(0, DELAY_NS);
-        self.timer(pair, cut, Due::Cut);
-        self.timer(pair, trouble, Due::Trouble);
+        self.timer(pair, cut, Timer::Cut);
+        self.timer(pair, trouble, Timer::Trouble);
     }
 
     fn exponential(&mut self, mean_ns: u64) -> u64 {
@@ -80,7 +80,7 @@ impl Proxy<'_> {
             self.pairs[pair].flows[direction].stalled_until_ns = now + length;
         }
         let next = self.exponential(TROUBLE_EVERY_NS);
-        self.timer(pair, next, Due::Trouble);
+        self.timer(pair, next, Timer::Trouble);
     }
 
     pub(super) fn cut(&mut self, pair: usize) {
@@ -100,7 +100,7 @@ impl Proxy<'_> {
                 row.ghost = true;
                 self.watch(pair, 1, Interest::empty());
                 let length = self.between(0, GHOST_NS);
-                self.timer(pair, length, Due::Ghost);
+                self.timer(pair, length, Timer::Ghost);
             }
         }
     }

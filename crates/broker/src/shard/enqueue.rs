@@ -63,7 +63,7 @@ impl Shard {
     }
 
     /// Carries out an ask that changes nothing that is logged, when all before it is done.
-    pub(super) fn line_up(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
+    pub(super) fn enqueue(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
         let place = self.place_of_ask(&ask, bytes);
         let Some(place) = place.filter(|place| !self.commits.is_free(*place)) else {
             return self.carry_out(from, ask, bytes);
@@ -88,16 +88,16 @@ impl Shard {
         let name = fact.topic().1;
         let (world, placement) = (&self.front.world, self.front.world.placement());
         let appends = world.appends();
-        let passes = appends && !world.rules.is_durable(name);
+        let unlogged = appends && !world.rules.is_durable(name);
         let at = placement.place_at_home(placement.partition_of(name));
-        if passes && !planted::is(Fault::NoMark) {
+        if unlogged && !planted::is(Fault::NoMark) {
             self.mark(at);
         }
         let (home, mut around) = (self.home.as_mut().expect(HERE), self.front.around());
-        if !appends || passes && self.commits.is_free(Place::One(at)) {
+        if !appends || unlogged && self.commits.is_free(Place::One(at)) {
             let outcome = match appends {
                 false => home.apply_now(fact, &mut around),
-                true => home.pass_now(fact, &mut around),
+                true => home.apply_unlogged_now(fact, &mut around),
             };
             self.reply(from, answer, outcome);
             return 0;
@@ -124,13 +124,13 @@ impl Shard {
             once,
             request,
         };
-        if passes {
+        if unlogged {
             let mut record = Vec::new();
             fact.encode(&mut record, 0);
             let held = record.len();
-            let request = Request::Passing(record.into(), answer, client, reserved);
+            let request = Request::Unlogged(record.into(), answer, client, reserved);
             let now = self.front.now;
-            self.commits.pass(at, waiting(request), held, now);
+            self.commits.push_unlogged(at, waiting(request), held, now);
             self.front.work.steps.add_bytes(held);
             return weight;
         }

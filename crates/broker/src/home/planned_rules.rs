@@ -9,16 +9,16 @@ use crate::budget::world::World;
 const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 
 /// What was found out about a change of the rules before it is made.
-pub(super) struct Foresight {
+pub(super) struct PlannedRules {
     world: Arc<World>,
     /// By row. Past `seen` only the numbers of topics that were made meanwhile are known.
     numbers: Vec<u8>,
     seen: u32,
 }
 
-impl Foresight {
-    pub fn new(world: &Arc<World>) -> Foresight {
-        Foresight {
+impl PlannedRules {
+    pub fn new(world: &Arc<World>) -> PlannedRules {
+        PlannedRules {
             world: world.clone(),
             numbers: Vec::new(),
             seen: 0,

@@ -1,4 +1,4 @@
-//! Pages that the home owes: those that a turn has no time for wait here. The addresses and users that asked share the work.
+//! Pages that wait to be read, since a turn had no time for them. The addresses and users that asked share the work.
 //!
 //! Each reading is a unit of its own: it looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) entries
 //! at most and ends with a page, or goes behind the others again with what it has found so far. So a subscriber that

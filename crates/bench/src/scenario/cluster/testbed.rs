@@ -1,4 +1,4 @@
-//! The ground of a run: the servers of NATS, the nodes, and the faults that are done to them.
+//! The testbed of a run: the servers of NATS, the nodes, and the faults that are done to them.
 //!
 //! Where this process may, all of it lies in a network namespace of its own. There each node reaches NATS by addresses that no other has, so
 //! that a rule of nftables cuts one node off and no other.
@@ -17,7 +17,7 @@ pub const NODES: usize = 2;
 /// Servers of NATS.
 pub const SERVERS: u16 = 3;
 
-/// What is done to the ground.
+/// What is done to the testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// `kill -9` of a node.
@@ -60,7 +60,7 @@ impl Fault {
 }
 
 /// Servers of NATS and nodes that run.
-pub struct Ground {
+pub struct Testbed {
     /// They end before NATS does.
     pub nodes: Vec<Server>,
     pub nats: Nats,
@@ -70,9 +70,9 @@ pub struct Ground {
     cutter: Result<PathBuf, String>,
 }
 
-impl Ground {
+impl Testbed {
     /// Starts all. `settings` are those of a node, without where NATS is.
-    pub fn make(args: &RunArgs, setting: Setting, settings: &str) -> Result<Ground> {
+    pub fn make(args: &RunArgs, setting: Setting, settings: &str) -> Result<Testbed> {
         let apart = tun::part_network().and_then(|()| tun::raise_loopback());
         let cutter = match &apart {
             Ok(()) => program("nft")
@@ -96,7 +96,7 @@ impl Ground {
             Server::start_with(args, setting, &settings, None)
         };
         let nodes = (0..NODES).map(node).collect::<Result<_>>()?;
-        Ok(Ground {
+        Ok(Testbed {
             nodes,
             nats,
             admin,

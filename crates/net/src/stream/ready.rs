@@ -19,7 +19,7 @@ pub type Queued = (u32, u64);
 
 /// The handshakes that can go on, by address.
 #[derive(Default)]
-pub struct Due {
+pub struct ReadyHandshakes {
     /// The handshakes of each address that has some.
     all: HashMap<IpAddr, VecDeque<Queued>>,
     /// These addresses in the order of their turns: those with few steps lately, and the others.
@@ -35,7 +35,7 @@ pub struct Due {
     len: usize,
 }
 
-impl Due {
+impl ReadyHandshakes {
     /// Adds a connection from this address.
     pub fn push(&mut self, peer: IpAddr, queued: Queued) {
         let peer = network(peer);
@@ -138,7 +138,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn order(due: &mut Due) -> Vec<u32> {
+    fn order(due: &mut ReadyHandshakes) -> Vec<u32> {
         std::iter::from_fn(|| due.pop())
             .map(|(link, _)| link)
             .collect()
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_crowd_of_one_address_holds_up_no_other() {
-        let mut due = Due::default();
+        let mut due = ReadyHandshakes::default();
         for link in 0..200 {
             due.push(peer("2001:db8::1:0:0:7"), (link, 0));
         }
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_address_with_few_handshakes_comes_before_those_with_many() {
-        let mut due = Due::default();
+        let mut due = ReadyHandshakes::default();
         for link in 0..200 {
             due.push(peer("192.0.2.1"), (link, 0));
             due.push(peer("192.0.2.2"), (1_000 + link, 0));
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_proxy_with_many_handshakes_has_its_turns_among_countless_addresses_with_few() {
-        let mut due = Due::default();
+        let mut due = ReadyHandshakes::default();
         for link in 0..400 {
             due.push(peer("192.0.2.1"), (link, 0));
         }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn connections_that_are_gone_are_dropped() {
-        let mut due = Due::default();
+        let mut due = ReadyHandshakes::default();
         for link in 0..1_000 {
             due.push(
                 peer(if link % 2 == 0 {
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn it_keeps_little_when_it_is_empty() {
-        let mut due = Due::default();
+        let mut due = ReadyHandshakes::default();
         for link in 0..10_000_u32 {
             due.push(IpAddr::from((link | 0x0A00_0000).to_be_bytes()), (link, 0));
         }

@@ -1,11 +1,11 @@
 //! Chains of deleted or emptied topics, which belong to no topic any more. A long chain is not removed in one step; no
 //! reader sees its messages, and some are removed in each turn, before any others when room is short.
 //!
-//! Invariant: a doomed chain has messages, and no topic's row names it.
+//! Invariant: an orphaned chain has messages, and no topic's row names it.
 
-use super::removal::Gone;
+use super::removal::Cause;
 use super::*;
-use crate::log::entry::DOOMED;
+use crate::log::entry::ORPHANED;
 
 /// The most messages of a chain that is removed at once. In tests so few that most chains are long.
 const AT_ONCE: u32 = if cfg!(test) { 2 } else { 64 };
@@ -18,8 +18,8 @@ impl Log {
 
     /// Dooms a chain with messages.
     pub(super) fn doom(&mut self, chain: u32) {
-        self.chains.get_mut(chain).topic = DOOMED;
-        self.doomed.insert(chain);
+        self.chains.get_mut(chain).topic = ORPHANED;
+        self.orphaned.insert(chain);
     }
 
     /// Whether messages of a chain may have expired.
@@ -60,19 +60,19 @@ impl Log {
         left
     }
 
-    /// Whether there are doomed chains.
+    /// Whether there are orphaned chains.
     pub fn has_doomed(&self) -> bool {
-        !self.doomed.is_empty()
+        !self.orphaned.is_empty()
     }
 
-    /// Removes at most this many messages of doomed chains; returns how many.
+    /// Removes at most this many messages of orphaned chains; returns how many.
     pub fn clear_some(&mut self, most: usize) -> usize {
         for dropped in 0..most {
-            let Some(chain) = self.doomed.first().copied() else {
+            let Some(chain) = self.orphaned.first().copied() else {
                 return dropped;
             };
             let oldest = self.chains.get(chain).oldest();
-            self.take(NONE, oldest, Gone::Unneeded);
+            self.take(NONE, oldest, Cause::Unneeded);
         }
         most
     }

@@ -26,12 +26,12 @@ struct Records {
 
 /// The topics that records under way are about.
 #[derive(Default)]
-pub(super) struct Coming {
+pub(super) struct Reservations {
     topics: BTreeMap<u32, Records>,
     to_make: usize,
 }
 
-impl Coming {
+impl Reservations {
     /// How many topics have room reserved.
     #[inline]
     pub fn to_make(&self) -> usize {
@@ -93,22 +93,22 @@ mod tests {
 
     #[test]
     fn room_is_reserved_once_for_each_topic_until_its_last_record() {
-        let mut coming = Coming::default();
-        coming.add(1, false);
-        assert!(coming.has(1) && !coming.makes(1) && !coming.has(2));
-        assert_eq!(coming.to_make(), 0);
-        coming.add(1, true);
-        coming.add(1, true);
-        coming.add(2, true);
-        assert!(coming.makes(1) && coming.makes(2));
-        assert_eq!(coming.to_make(), 2);
-        assert!(!coming.remove(1) && !coming.remove(1));
-        assert_eq!((coming.to_make(), coming.makes(1)), (2, true));
-        coming.made(3);
-        coming.made(1);
-        assert_eq!((coming.to_make(), coming.makes(1)), (1, false));
-        assert!(coming.has(1) && coming.remove(1) && !coming.has(1));
-        assert!(coming.remove(2) && !coming.remove(2));
-        assert_eq!(coming.to_make(), 0);
+        let mut reservations = Reservations::default();
+        reservations.add(1, false);
+        assert!(reservations.has(1) && !reservations.makes(1) && !reservations.has(2));
+        assert_eq!(reservations.to_make(), 0);
+        reservations.add(1, true);
+        reservations.add(1, true);
+        reservations.add(2, true);
+        assert!(reservations.makes(1) && reservations.makes(2));
+        assert_eq!(reservations.to_make(), 2);
+        assert!(!reservations.remove(1) && !reservations.remove(1));
+        assert_eq!((reservations.to_make(), reservations.makes(1)), (2, true));
+        reservations.made(3);
+        reservations.made(1);
+        assert_eq!((reservations.to_make(), reservations.makes(1)), (1, false));
+        assert!(reservations.has(1) && reservations.remove(1) && !reservations.has(1));
+        assert!(reservations.remove(2) && !reservations.remove(2));
+        assert_eq!(reservations.to_make(), 0);
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::budget::admission::Client;
 
 /// A home's idle topics, in a queue for each rule and each client that they count for.
-pub(super) struct Forgetting {
+pub(super) struct IdleTopics {
     /// By client and rule: topics, and since when they are idle. No queue is empty.
     idle: BTreeMap<(u32, u8), VecDeque<(u32, u32)>>,
     /// Each queue's rule, since when its first topic is idle, and its client.
@@ -20,10 +20,10 @@ pub(super) struct Forgetting {
     came: u64,
 }
 
-impl Forgetting {
+impl IdleTopics {
     /// No topics of so many rules.
-    pub fn new(rules: usize) -> Forgetting {
-        Forgetting {
+    pub fn new(rules: usize) -> IdleTopics {
+        IdleTopics {
             idle: BTreeMap::new(),
             firsts: BTreeSet::new(),
             rules,
@@ -94,10 +94,10 @@ impl Forgetting {
     pub fn change_rules(&mut self, rules: usize, rule_of: impl Fn(u32) -> u8) {
         let mut idle: Vec<_> = core::mem::replace(
             self,
-            Forgetting {
+            IdleTopics {
                 came: self.came,
                 due: self.due,
-                ..Forgetting::new(rules)
+                ..IdleTopics::new(rules)
             },
         )
         .idle
@@ -119,25 +119,25 @@ mod tests {
 
     #[test]
     fn topics_go_in_the_order_of_their_idleness_whatever_their_rules_were() {
-        let mut forgetting = Forgetting::new(3);
+        let mut idle_topics = IdleTopics::new(3);
         for (rule, topic, since_s) in [(0, 1, 10), (1, 2, 20), (2, 3, 15), (0, 4, 30)] {
-            forgetting.queue(rule, NOBODY, topic, since_s);
+            idle_topics.queue(rule, NOBODY, topic, since_s);
         }
-        forgetting.next_rule();
-        forgetting.change_rules(2, |topic| u8::from(topic == 4));
-        assert_eq!(forgetting.rule(), 0);
-        assert_eq!(forgetting.take_until(0, 15), Some(1));
-        assert_eq!(forgetting.take_until(0, 15), Some(3));
-        assert_eq!(forgetting.take_until(0, 15), None);
-        assert_eq!(forgetting.take_any(29), Some(2));
-        assert_eq!(forgetting.take_any(29), None);
-        assert_eq!(forgetting.take_any(30), Some(4));
+        idle_topics.next_rule();
+        idle_topics.change_rules(2, |topic| u8::from(topic == 4));
+        assert_eq!(idle_topics.rule(), 0);
+        assert_eq!(idle_topics.take_until(0, 15), Some(1));
+        assert_eq!(idle_topics.take_until(0, 15), Some(3));
+        assert_eq!(idle_topics.take_until(0, 15), None);
+        assert_eq!(idle_topics.take_any(29), Some(2));
+        assert_eq!(idle_topics.take_any(29), None);
+        assert_eq!(idle_topics.take_any(30), Some(4));
     }
 
     #[test]
     fn the_topics_of_one_client_go_alone_and_those_of_all_in_order() {
         let [one, other] = [6, 8].map(Client::from_number);
-        let mut forgetting = Forgetting::new(2);
+        let mut idle_topics = IdleTopics::new(2);
         for (rule, client, topic, since_s) in [
             (1, one, 1, 10),
             (0, other, 2, 20),
@@ -145,19 +145,19 @@ mod tests {
             (0, NOBODY, 4, 40),
             (0, one, 5, 50),
         ] {
-            forgetting.queue(rule, client, topic, since_s);
+            idle_topics.queue(rule, client, topic, since_s);
         }
-        forgetting.change_rules(2, |topic| u8::from(topic == 1));
-        assert_eq!(forgetting.take_of(one), Some(3));
-        assert_eq!(forgetting.take_any(45), Some(2));
-        assert_eq!(forgetting.take_of(other), None);
-        assert_eq!(forgetting.take_any(45), Some(4));
-        assert_eq!(forgetting.take_any(45), Some(1));
-        assert_eq!(forgetting.take_of(one), Some(5));
+        idle_topics.change_rules(2, |topic| u8::from(topic == 1));
+        assert_eq!(idle_topics.take_of(one), Some(3));
+        assert_eq!(idle_topics.take_any(45), Some(2));
+        assert_eq!(idle_topics.take_of(other), None);
+        assert_eq!(idle_topics.take_any(45), Some(4));
+        assert_eq!(idle_topics.take_any(45), Some(1));
+        assert_eq!(idle_topics.take_of(one), Some(5));
         assert_eq!(
-            (forgetting.take_of(one), forgetting.take_any(u32::MAX)),
+            (idle_topics.take_of(one), idle_topics.take_any(u32::MAX)),
             (None, None)
         );
-        assert!(forgetting.idle.is_empty() && forgetting.firsts.is_empty());
+        assert!(idle_topics.idle.is_empty() && idle_topics.firsts.is_empty());
     }
 }
