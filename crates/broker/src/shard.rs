@@ -103,7 +103,7 @@ impl Shard {
                 .then(|| Cluster::new(world.placement().count_at(me))),
             front: Front::new(me, world, steps.unwrap_or_default(), now),
             added: Added::default(),
-            sys: Gauges::new(now.s),
+            sys: Gauges::new(),
             draining: None,
             saving: None,
             stopped: false,

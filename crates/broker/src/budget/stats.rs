@@ -81,8 +81,6 @@ pub struct Stats {
     pub packets_received: u64,
     /// MQTT packets sent, but for messages.
     pub packets_sent: u64,
-    /// Packets that opened an MQTT connection, or tried to.
-    pub connects: u64,
     /// MQTT sessions that expired.
     pub sessions_expired: u64,
     /// MQTT sessions that ended, or were not kept, because `limits.memory_bytes` was near and their party held much.
@@ -149,7 +147,6 @@ impl AddAssign for Stats {
         self.dropped += other.dropped;
         self.packets_received += other.packets_received;
         self.packets_sent += other.packets_sent;
-        self.connects += other.connects;
         self.sessions_expired += other.sessions_expired;
         self.sessions_evicted += other.sessions_evicted;
         self.fallbacks += other.fallbacks;

@@ -11,16 +11,12 @@ use crate::budget::stats::{Accounts, Stats};
 pub enum Total {
     /// Connections, whatever they speak.
     Connections,
-    /// Connections that were accepted.
-    Accepted,
     /// Bytes received from sockets.
     ReceivedBytes,
     /// Bytes that sockets took.
     SentBytes,
     /// MQTT clients with a connection.
     ClientsConnected,
-    /// CONNECT packets of MQTT.
-    Connects,
     /// MQTT sessions, connected or away.
     Sessions,
     /// MQTT sessions that expired.
@@ -109,11 +105,9 @@ impl Added {
 fn counted(stats: &Stats, accounts: &Accounts, moved: Moved) -> [u64; COUNT] {
     [
         u64::from(accounts.connections),
-        stats.accepted,
         moved.received_bytes,
         moved.sent_bytes,
         u64::from(accounts.mqtt_connections),
-        stats.connects,
         u64::from(accounts.sessions),
         stats.sessions_expired,
         stats.packets_received,

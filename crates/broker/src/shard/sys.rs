@@ -4,8 +4,6 @@
 //! Invariants: these messages are not counted as publishes, and a topic keeps only its newest, whatever the operator's
 //! rules say ([`Rules`](crate::base::rules::Rules)).
 
-use alloc::string::String;
-
 use crore_wire::topic;
 
 use crate::budget::admission::Client;
@@ -13,7 +11,7 @@ use crate::budget::stats::Moved;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Change};
 use crate::shard::Shard;
-use crate::shard::gauges::{Says, topics};
+use crate::shard::gauges::{Gauges, Says, TOPICS};
 
 impl Shard {
     /// Once a second: adds to the sums of all shards, and publishes them to subscribers. `moved` counts the bytes of
@@ -27,25 +25,13 @@ impl Shard {
         if interval_s == 0 || self.home.is_none() {
             return;
         }
-        self.sys.average(totals, self.front.now.s);
         let due = self.sys.is_due(self.front.now.s, interval_s);
-        let mut name = String::new();
-        for (n, (kind, middle, over, says)) in topics().enumerate() {
-            name.clear();
-            for part in [
-                "$SYS/broker/",
-                kind,
-                middle,
-                if over.is_empty() { "" } else { "/" },
-                over,
-            ] {
-                name.push_str(part);
-            }
-            self.tell_one(n, &name, says, due);
+        for (n, (name, says)) in TOPICS.into_iter().enumerate() {
+            self.tell_one(n, name, says, due);
         }
     }
 
-    /// Publishes the value of a topic, if this is its home and it has a subscriber; `place` is its own in [`topics`].
+    /// Publishes the value of a topic, if this is its home and it has a subscriber; `place` is its own in [`TOPICS`].
     fn tell_one(&mut self, place: usize, name: &str, says: Says, due: bool) {
         let (hash, home) = self.front.place_of(name.as_bytes());
         if home != self.front.lanes.me {
@@ -56,7 +42,7 @@ impl Shard {
         let was_watched = self.sys.watch(place, is_watched);
         if is_watched && (due || !was_watched) {
             let totals = &self.front.world.admission.totals;
-            let text = self.sys.text(says, totals, self.front.now.s);
+            let text = Gauges::text(says, totals, self.front.now.s);
             self.publish_sys(hash, name, &text);
         } else if was_watched && !is_watched {
             self.change_topic(Change::ForgetLatest, name.as_bytes(), Answer::None);

@@ -45,18 +45,11 @@ const SYSCTLS: [&str; 28] = [
     "vm.swappiness",
 ];
 
-/// The file in which `--apply` keeps sysctls, and from which those kept before are read.
-pub const SYSCTL_FILE: &str = "/etc/sysctl.d/90-crore.conf";
-
 /// A host at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     /// Version of the kernel.
     pub kernel: Option<(u32, u32)>,
-    /// Whether the doctor runs with root's rights.
-    pub is_root: bool,
-    /// Whether systemd runs the host.
-    pub has_systemd: bool,
     /// `/proc/meminfo`.
     pub memory: Option<Memory>,
     /// The control groups with a limit of memory that this process runs in, the innermost first.
@@ -71,8 +64,6 @@ pub struct Host {
     pub descriptors: Option<u64>,
     /// Settings by their names.
     pub sysctls: BTreeMap<String, String>,
-    /// Sysctls that an earlier `--apply` keeps.
-    pub kept: BTreeMap<String, String>,
     /// Network cards.
     pub cards: Vec<Card>,
     /// Packets that were dropped because a core's queue was full.
@@ -110,10 +101,6 @@ impl Host {
         let allowed = field(&status, "Cpus_allowed_list:").and_then(list_count);
         Host {
             kernel,
-            is_root: field(&status, "Uid:")
-                .and_then(|ids| ids.split_whitespace().nth(1))
-                .is_some_and(|effective| effective == "0"),
-            has_systemd: tree.path("run/systemd/system").is_dir(),
             memory: tree.text("proc/meminfo").as_deref().and_then(Memory::parse),
             groups: group::read(&tree, &groups, kernel),
             tasks: group::tasks(&tree, &groups),
@@ -127,11 +114,6 @@ impl Host {
                 .iter()
                 .filter_map(|name| Some(((*name).to_string(), tree.sysctl(name)?)))
                 .collect(),
-            kept: tree
-                .text(SYSCTL_FILE.trim_start_matches('/'))
-                .as_deref()
-                .map(kept)
-                .unwrap_or_default(),
             cards: card::read(&tree),
             backlog_drops: tree
                 .text("proc/net/softnet_stat")
@@ -215,15 +197,6 @@ fn descriptors(limits: &str) -> Option<u64> {
     }
 }
 
-/// `name = value` lines; comments and all else are passed over.
-fn kept(text: &str) -> BTreeMap<String, String> {
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .filter_map(|line| line.split_once('='))
-        .map(|(name, value)| (name.trim().to_string(), value.trim().to_string()))
-        .collect()
-}
-
 /// The second column of `/proc/net/softnet_stat`, all cores together.
 fn softnet_drops(text: &str) -> Option<u64> {
     let mut sum = 0;
@@ -265,14 +238,6 @@ mod tests {
         let netstat =
             "TcpExt: SyncookiesSent ListenOverflows\nTcpExt: 7 41\nIpExt: InOctets\nIpExt: 1\n";
         assert_eq!(listen_overflows(netstat), Some(41));
-    }
-
-    #[test]
-    fn file_of_an_earlier_run_is_read_without_its_comments() {
-        let text = "# fs.file-max = 1\nnet.ipv4.tcp_mem = 1 2 3\n\nfs.nr_open=5\n";
-        let expected = [("fs.nr_open", "5"), ("net.ipv4.tcp_mem", "1 2 3")];
-        let expected = expected.map(|(name, value)| (name.to_string(), value.to_string()));
-        assert_eq!(kept(text), BTreeMap::from(expected));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! `crore doctor`: does this host hold so many connections, what binds first, and what is to be changed?
 //!
 //! [`host`] reads the host once; [`need`] is the demand on it; [`formula`] has every number's source. [`bounds`]
-//! estimates, [`account`] adds up the memory that has a limit, [`checks`] judges each setting, [`remedy`] changes them,
-//! [`report`] prints. Everything between reading and changing is pure.
+//! estimates, [`account`] adds up the memory that has a limit, [`checks`] judges each setting and names the change, [`report`] prints.
+//! Everything between reading and printing is pure.
 //!
-//! It looks at one host and not at the network, measures nothing, and changes nothing without `--apply`. The estimate is for connections that
+//! It looks at one host and not at the network, measures nothing, and changes nothing. The estimate is for connections that
 //! wait, with a topic each; `crore bench run fill` holds it against a server in a control group.
 
 mod account;
@@ -16,15 +16,13 @@ pub mod formula;
 mod group;
 mod host;
 mod need;
-mod remedy;
 mod report;
 mod tree;
 pub mod words;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::ensure;
 use clap::Args;
 
 use crate::config::{self, Resources, ServeArgs};
@@ -33,7 +31,6 @@ use crate::stdout::print;
 use findings::Findings;
 use host::{Host, Memory};
 use need::{Need, Protocol};
-use remedy::Plan;
 
 /// Shown below the flags.
 pub const EXAMPLES: &str = "\
@@ -42,9 +39,7 @@ Exit codes: 0 the connections fit, 1 they do not, 2 wrong usage. docs/DOCTOR.md 
 Examples:
   crore doctor                                 whether it holds 10,000
   crore doctor --connections 1000000 --all     with every check and its reason
-  crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host
-  crore doctor --connections 1000000 --script > tune.sh
-  sudo crore doctor --connections 1000000 --apply";
+  crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host";
 
 /// Connections that a host is judged by where neither the flags nor the settings name a number: what a server of one team has, and
 /// what a host holds as it is installed.
@@ -86,16 +81,8 @@ pub struct DoctorArgs {
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Print the commands that change the host, as a shell script
-    #[arg(long, conflicts_with_all = ["apply", "json"])]
-    pub script: bool,
-
-    /// Change the host: shows each step, then takes it (as root)
-    #[arg(long, conflicts_with_all = ["json", "cores", "memory"])]
-    pub apply: bool,
-
     /// Print all bounds, what memory is for, and each check with its reason
-    #[arg(short, long, conflicts_with_all = ["script", "apply", "json"])]
+    #[arg(short, long, conflicts_with = "json")]
     pub all: bool,
 
     /// Print everything as JSON
@@ -117,29 +104,15 @@ fn connections(text: &str) -> Result<u64, String> {
 /// Runs the doctor; the exit code says whether the connections fit.
 ///
 /// # Errors
-/// Settings that the server would refuse; `--apply` without root's rights; a step that failed.
+/// Settings that the server would refuse.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let mut findings = examine(args)?;
-    let plan = Plan::new(&findings.host, &findings.checks);
-    if args.script {
-        let need = &findings.need;
-        let title = format!(
-            "What {} {} connections need of this host, by `crore doctor`.",
-            words::count(need.connections),
-            need.protocol.name()
-        );
-        print(plan.script(&title).as_bytes())?;
-    } else if args.apply {
-        apply(&plan, &findings.host, &args.root)?;
-        findings = examine(args)?;
-        print(format!("{}\n", report::verdict(&findings)).as_bytes())?;
-    } else if args.json {
-        print(format!("{}\n", report::json(&findings)).as_bytes())?;
-    } else if args.all {
-        print(report::text(&findings).as_bytes())?;
-    } else {
-        print(report::summary(&findings).as_bytes())?;
-    }
+    let findings = examine(args)?;
+    let text = match (args.json, args.all) {
+        (true, _) => format!("{}\n", report::json(&findings)),
+        (_, true) => report::text(&findings),
+        _ => report::summary(&findings),
+    };
+    print(text.as_bytes())?;
     Ok(if findings.fits() {
         ExitCode::SUCCESS
     } else {
@@ -203,24 +176,4 @@ fn plan_memory(host: &mut Host, bytes: u64) {
     });
     host.groups.clear();
     host.tasks.clear();
-}
-
-fn apply(plan: &Plan, host: &Host, root: &Path) -> anyhow::Result<()> {
-    ensure!(
-        host.is_root,
-        "--apply changes settings of the kernel and files below /etc, which root may: run it with sudo, or read --script first"
-    );
-    if plan.is_empty() {
-        return print(b"# nothing to change that a program may change\n");
-    }
-    let failed = plan.apply(root)?;
-    let rest = plan
-        .settings
-        .iter()
-        .map(|line| format!("{line} in the server's settings"));
-    for text in rest.chain(plan.by_hand.iter().cloned()) {
-        print(format!("# by hand: {text}\n").as_bytes())?;
-    }
-    ensure!(failed == 0, "{failed} steps failed; each says why above");
-    Ok(())
 }

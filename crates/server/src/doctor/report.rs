@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::account::Account;
 use super::bounds::Bound;
-use super::checks::{Check, Fix, State};
+use super::checks::{Check, State};
 use super::findings::Findings;
 use super::words::{bytes, count};
 
@@ -47,7 +47,7 @@ pub fn summary(findings: &Findings) -> String {
             check.should
         )));
         if let Some(fix) = check.fixes.first() {
-            out.push_str(&cut(&format!("{:INDENT$}{}", "", change(fix))));
+            out.push_str(&cut(&format!("{:INDENT$}{fix}", "")));
         }
     }
     if told.len() > TOLD {
@@ -149,7 +149,7 @@ fn holds(findings: &Findings) -> String {
 }
 
 /// The last line.
-pub fn verdict(findings: &Findings) -> String {
+fn verdict(findings: &Findings) -> String {
     let number = |state| {
         let same = findings.checks.iter().filter(|check| check.state == state);
         same.count()
@@ -158,12 +158,10 @@ pub fn verdict(findings: &Findings) -> String {
     let connections = count(findings.need.connections);
     match (findings.fits(), advice) {
         (false, _) => format!(
-            "{connections} connections do not fit: {changes} to change, {advice} advised. `crore doctor --script` prints the commands"
+            "{connections} connections do not fit: {changes} to change, {advice} advised, each named above"
         ),
         (true, 0) => format!("{connections} connections fit"),
-        (true, _) => format!(
-            "{connections} connections fit; {advice} advised. `crore doctor --script` prints the commands"
-        ),
+        (true, _) => format!("{connections} connections fit; {advice} advised, each named above"),
     }
 }
 
@@ -177,21 +175,9 @@ fn one(check: &Check) -> String {
     add("should", &check.should);
     add("why", &check.why);
     for fix in &check.fixes {
-        add("change", &change(fix));
+        add("change", fix);
     }
     out
-}
-
-fn change(fix: &Fix) -> String {
-    match fix {
-        Fix::Sysctl { name, value } => format!("sysctl -w {name}='{value}'"),
-        Fix::Descriptors(limit) => {
-            format!("LimitNOFILE={limit} in the unit, nofile {limit} in limits.d")
-        }
-        Fix::Write { path, value } => format!("echo {value} > {path}"),
-        Fix::Setting(line) => format!("{line} in the server's settings"),
-        Fix::ByHand(text) => text.clone(),
-    }
 }
 
 /// The text in lines that begin at a column; all but the first a little further.
@@ -233,7 +219,7 @@ pub fn json(findings: &Findings) -> Value {
                 "is": check.is,
                 "should": check.should,
                 "why": check.why,
-                "change": check.fixes.iter().map(change).collect::<Vec<_>>(),
+                "change": check.fixes,
             })
         })
         .collect();

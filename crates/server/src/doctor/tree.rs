@@ -36,15 +36,10 @@ impl Tree<'_> {
 
     /// A setting, its words apart by one space each.
     pub fn sysctl(&self, name: &str) -> Option<String> {
-        let text = self.text(&sysctl_path(name))?;
+        let text = self.text(&format!("proc/sys/{}", name.replace('.', "/")))?;
         let words: Vec<&str> = text.split_whitespace().collect();
         Some(words.join(" "))
     }
-}
-
-/// Where a sysctl stands, below the root.
-pub fn sysctl_path(name: &str) -> String {
-    format!("proc/sys/{}", name.replace('.', "/"))
 }
 
 /// The text behind `name` on its line.

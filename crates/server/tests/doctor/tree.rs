@@ -99,29 +99,6 @@ impl Tree {
         self
     }
 
-    /// The same with a directory in the place of what is there.
-    pub fn blocked(self, path: &str) -> Tree {
-        let path = self.root.join(path);
-        let _ = fs::remove_file(&path);
-        fs::create_dir_all(path).unwrap();
-        self
-    }
-
-    /// The text of a file.
-    pub fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.root.join(path)).unwrap()
-    }
-
-    /// Where a file lies.
-    pub fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path)
-    }
-
-    /// Whether a file is there.
-    pub fn has(&self, path: &str) -> bool {
-        self.root.join(path).exists()
-    }
-
     /// Runs `crore doctor ARGS` on this host.
     pub fn doctor(&self, args: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_crore"))

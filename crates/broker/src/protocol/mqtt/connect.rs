@@ -56,7 +56,6 @@ impl Front {
             // [MQTT-3.1.0-2].
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
-        self.stats.connects += 1;
         if connect.version == Version::V5 {
             self.conns.get_mut(slot).options |= V5;
         }

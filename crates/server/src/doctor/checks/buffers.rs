@@ -1,6 +1,6 @@
 //! Socket buffers. An idle socket holds none, whatever the settings say: Linux takes memory when bytes come.
 
-use super::check::{Check, Fix, State};
+use super::check::{Check, State, setting, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
@@ -37,12 +37,7 @@ fn tcp_mem(host: &Host, need: &Need) -> Check {
         return Check::new(NAME, is.map(spaced), "by the memory, which is unknown")
             .only(State::Unknown);
     };
-    let fix = || {
-        [Fix::Sysctl {
-            name: NAME,
-            value: spaced(wanted),
-        }]
-    };
+    let fix = || [sysctl(NAME, spaced(wanted))];
     let [_, pressure, most] = is.unwrap_or(wanted);
     // A value is too large when it exceeds the memory that the connections leave, and a smaller one would still do.
     let too_large = most > wanted[2] && wanted[1] > busy;
@@ -99,7 +94,7 @@ fn send(host: &Host, need: &Need) -> Check {
     .unless(
         reach.is_none_or(|reach| reach <= limit),
         State::Advice,
-        [Fix::Setting(format!("limits.send_buffer_bytes = {limit}"))],
+        [setting(format!("limits.send_buffer_bytes = {limit}"))],
     )
 }
 

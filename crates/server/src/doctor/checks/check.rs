@@ -1,5 +1,7 @@
 //! One check: a setting's value, the value that it should have, why, and how to change it.
 
+use std::fmt::Display;
+
 use crate::doctor::host::Host;
 use crate::doctor::words::count;
 
@@ -34,31 +36,6 @@ impl State {
     }
 }
 
-/// A way to change a setting.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Fix {
-    /// A value for `sysctl`.
-    Sysctl {
-        /// Its name.
-        name: &'static str,
-        /// Its new value.
-        value: String,
-    },
-    /// The limit of descriptors, of logins and of the service.
-    Descriptors(u64),
-    /// A file of the kernel's that takes a value and forgets it at the next start.
-    Write {
-        /// The file.
-        path: String,
-        /// The value to write.
-        value: String,
-    },
-    /// A line of the server's settings file.
-    Setting(String),
-    /// A change that only the operator can make.
-    ByHand(String),
-}
-
 /// One setting and what was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
@@ -73,7 +50,7 @@ pub struct Check {
     /// The verdict.
     pub state: State,
     /// How to change it, when it is not as it should be.
-    pub fixes: Vec<Fix>,
+    pub fixes: Vec<String>,
 }
 
 impl Check {
@@ -106,10 +83,7 @@ impl Check {
     /// sets it to `least`.
     pub(super) fn at_least(host: &Host, name: &'static str, least: u64, state: State) -> Check {
         let is = host.number(name);
-        let fix = Fix::Sysctl {
-            name,
-            value: least.to_string(),
-        };
+        let fix = sysctl(name, least);
         Check::new(name, is.map(count), format!("at least {}", count(least))).unless(
             is.is_none_or(|is| is >= least),
             state,
@@ -127,7 +101,7 @@ impl Check {
         mut self,
         good: bool,
         state: State,
-        fixes: impl IntoIterator<Item = Fix>,
+        fixes: impl IntoIterator<Item = String>,
     ) -> Check {
         if !good && self.state == State::Fits {
             self.state = state;
@@ -141,4 +115,14 @@ impl Check {
         self.state = state;
         self
     }
+}
+
+/// A change of a setting of the kernel.
+pub(super) fn sysctl(name: &str, value: impl Display) -> String {
+    format!("sysctl -w {name}='{value}'")
+}
+
+/// A change of the server's settings file.
+pub(super) fn setting(line: String) -> String {
+    line + " in the server's settings"
 }

@@ -1,6 +1,6 @@
 //! Descriptors and places: what each connection takes one of, and the server's own settings of how many there may be.
 
-use super::check::{Check, Fix, State};
+use super::check::{Check, State, setting};
 use crate::config::MAX_SHARDS;
 use crate::doctor::formula;
 use crate::doctor::host::Host;
@@ -52,7 +52,7 @@ fn limit(host: &Host, need: &Need) -> Check {
     .unless(
         is.is_none_or(|is| formula::room_by_descriptors(is, need.shards) >= need.connections),
         State::Change,
-        [Fix::Descriptors(wanted)],
+        [format!("LimitNOFILE={wanted} in the unit, nofile {wanted} in limits.d")],
     )
 }
 
@@ -83,7 +83,7 @@ fn setting(name: &str, is: u64, wanted: u64, why: &str) -> Check {
         .unless(
             is >= wanted,
             State::Change,
-            [Fix::Setting(format!("{name} = {wanted}"))],
+            [setting(format!("{name} = {wanted}"))],
         )
 }
 
@@ -101,6 +101,6 @@ fn topics(need: &Need) -> Check {
         .unless(
             need.topics_max >= need.connections,
             State::Change,
-            [Fix::Setting(format!("{NAME} = {wanted}"))],
+            [setting(format!("{NAME} = {wanted}"))],
         )
 }

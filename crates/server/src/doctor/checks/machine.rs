@@ -1,6 +1,6 @@
 //! Cores, threads, interrupts, network cards, clock.
 
-use super::check::{Check, Fix, State};
+use super::check::{Check, State};
 use crate::doctor::card::{self, Card};
 use crate::doctor::formula;
 use crate::doctor::group::Tasks;
@@ -42,9 +42,7 @@ fn cores(host: &Host, need: &Need) -> Check {
     .unless(
         host.quota_cores.is_none_or(|quota| quota >= need.cores as f64),
         State::Advice,
-        [Fix::ByHand(
-            "remove the quota (CPUQuota= of the unit, --cpus of the container) and bind to fewer cores instead (AllowedCPUs=, --cpuset-cpus)".to_string(),
-        )],
+        ["remove the quota (CPUQuota= of the unit, --cpus of the container) and bind to fewer cores instead (AllowedCPUs=, --cpuset-cpus)".to_string()],
     )
 }
 
@@ -64,10 +62,10 @@ fn tasks(group: &Tasks, need: &Need) -> Check {
     .unless(
         group.limit >= wanted,
         State::Change,
-        [Fix::ByHand(format!(
+        [format!(
             "raise the limit (TasksMax= of the unit, --pids-limit of the container) to {}, or let the server have fewer shards",
             count(wanted)
-        ))],
+        )],
     )
 }
 
@@ -91,19 +89,22 @@ fn interrupts(card: &Card, need: &Need) -> Check {
         0 => "interrupted cores unknown".to_string(),
         known => format!("interrupted cores: {known}"),
     };
-    let steer = (0..card.queues).map(|queue| Fix::Write {
-        path: format!("/sys/class/net/{}/queues/rx-{queue}/rps_cpus", card.name),
-        value: card::mask_of(cores),
+    let steer = (0..card.queues).map(|queue| {
+        format!(
+            "echo {} > /sys/class/net/{}/queues/rx-{queue}/rps_cpus",
+            card::mask_of(cores),
+            card.name
+        )
     });
-    let affinity = Fix::ByHand(format!(
+    let affinity = format!(
         "spread the interrupts of {}: start irqbalance, or write a core to /proc/irq/N/smp_affinity_list for each queue",
         card.name
-    ));
-    let more = Fix::ByHand(format!(
+    );
+    let more = format!(
         "ask the card for more queues first if it has them: ethtool -L {} combined {cores}",
         card.name
-    ));
-    let fixes: Vec<Fix> = if card.queues >= cores {
+    );
+    let fixes: Vec<String> = if card.queues >= cores {
         vec![affinity]
     } else {
         std::iter::once(more).chain(steer).collect()
@@ -149,8 +150,6 @@ fn clock(host: &Host) -> Check {
         .unless(
             host.clock.is_none_or(|clock| clock.synchronized),
             State::Advice,
-            [Fix::ByHand(
-                "start chrony or systemd-timesyncd (timedatectl set-ntp true)".to_string(),
-            )],
+            ["start chrony or systemd-timesyncd (timedatectl set-ntp true)".to_string()],
         )
 }

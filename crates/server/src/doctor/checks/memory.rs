@@ -1,6 +1,6 @@
 //! Memory: the host's, its control groups', and what the kernel does when it runs short.
 
-use super::check::{Check, Fix, State};
+use super::check::{Check, State, setting, sysctl};
 use crate::doctor::account::{Account, SETTING};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
@@ -32,14 +32,14 @@ fn memory(host: &Host, need: &Need) -> Check {
     let busy = formula::busy_sockets(need.connections, need.cores);
     let spare = busy * formula::PAGE_BYTES;
     let available = host.memory.map(|memory| memory.available);
-    let by_hand = Fix::ByHand(format!(
+    let by_hand = format!(
         "give the host {} more memory, or the server fewer connections",
         bytes(wanted.saturating_sub(available.unwrap_or(0)))
-    ));
-    let more = Fix::ByHand(format!(
+    );
+    let more = format!(
         "leave {} free for bytes under way, or expect connections to wait for memory while all cores send",
         bytes(spare)
-    ));
+    );
     Check::new(
         "memory",
         available.map(|available| format!("{} available", bytes(available))),
@@ -84,10 +84,10 @@ fn groups(host: &Host, need: &Need) -> Vec<Check> {
         .unless(
             group.limit >= wanted,
             State::Change,
-            [Fix::ByHand(format!(
+            [format!(
                 "raise the limit (MemoryMax= and MemoryHigh= of the unit, --memory of the container) to {}",
                 bytes(wanted)
-            ))],
+            )],
         )
     };
     host.groups.iter().map(one).collect()
@@ -104,7 +104,7 @@ fn held(host: &Host, need: &Need) -> Check {
     let others = account.bytes() - need.memory_bytes_max;
     let left = room.saturating_sub(others);
     let fix = if left >= need.memory_bytes_least.next_multiple_of(MIB) {
-        Fix::Setting(format!("{SETTING} = \"{} MiB\"", left / MIB))
+        setting(format!("{SETTING} = \"{} MiB\"", left / MIB))
     } else {
         let over = account.bytes().saturating_sub(room);
         let fewer = over.div_ceil(need.connection_bytes(host));
@@ -112,10 +112,10 @@ fn held(host: &Host, need: &Need) -> Check {
             0 => String::new(),
             holds => format!("limits.connections_max = {holds} in the server's settings, "),
         };
-        Fix::ByHand(format!(
+        format!(
             "{fewer}less of limits.log_bytes and net.ipv4.tcp_mem, or {} more memory",
             bytes(over)
-        ))
+        )
     };
     let should = match left {
         0 => "some of the memory: all else leaves nothing".to_string(),
@@ -146,10 +146,7 @@ fn overcommit(host: &Host, need: &Need) -> Check {
         .unless(
             mode != Some(OVERCOMMIT_NEVER) || room >= process,
             State::Change,
-            [Fix::Sysctl {
-                name: NAME,
-                value: "0".to_string(),
-            }],
+            [sysctl(NAME, "0")],
         )
 }
 
@@ -180,10 +177,7 @@ fn swappiness(host: &Host) -> Check {
         .unless(
             no_swap || is.is_none_or(|is| is <= SWAPPINESS_MAX),
             State::Advice,
-            [Fix::Sysctl {
-                name: NAME,
-                value: SWAPPINESS.to_string(),
-            }],
+            [sysctl(NAME, SWAPPINESS)],
         )
 }
 

@@ -14,7 +14,7 @@ mod tracking;
 
 use super::host::Host;
 use super::need::Need;
-pub use check::{Check, Fix, State};
+pub use check::{Check, State};
 
 /// All checks: demands first, then advice, then the rest, each in the order of the documentation.
 pub fn all(host: &Host, need: &Need) -> Vec<Check> {

@@ -1,6 +1,6 @@
 //! Arrivals and departures: queues, half-open and closed connections, the table of sockets, ports.
 
-use super::check::{Check, Fix, State};
+use super::check::{Check, State, setting, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
@@ -41,7 +41,7 @@ fn backlog(need: &Need) -> Check {
     .unless(
         need.backlog >= wanted,
         State::Advice,
-        [Fix::Setting(format!("backlog = {wanted}"))],
+        [setting(format!("backlog = {wanted}"))],
     )
 }
 
@@ -79,14 +79,8 @@ fn half_open(host: &Host, need: &Need) -> Check {
         cookies != Some(0) || is.is_none_or(|is| is >= wanted),
         State::Advice,
         [
-            Fix::Sysctl {
-                name: NAME,
-                value: wanted.to_string(),
-            },
-            Fix::Sysctl {
-                name: "net.ipv4.tcp_syncookies",
-                value: "1".to_string(),
-            },
+            sysctl(NAME, wanted),
+            sysctl("net.ipv4.tcp_syncookies", "1"),
         ],
     )
 }
@@ -133,9 +127,9 @@ fn buckets(host: &Host, need: &Need) -> Check {
         .unless(
             is.is_none_or(|is| is >= least),
             State::Advice,
-            [Fix::ByHand(format!(
+            [format!(
                 "add thash_entries={wanted} to the kernel's command line (GRUB_CMDLINE_LINUX) and start the host again"
-            ))],
+            )],
         )
 }
 
@@ -171,14 +165,7 @@ fn recycle(host: &Host) -> Check {
             .only(State::Obsolete),
         Some(value) => Check::new(NAME, Some(count(value)), "0")
             .because(why)
-            .unless(
-                value == 0,
-                State::Change,
-                [Fix::Sysctl {
-                    name: NAME,
-                    value: "0".to_string(),
-                }],
-            ),
+            .unless(value == 0, State::Change, [sysctl(NAME, "0")]),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The connection tracker of firewalls and NAT: an entry for each connection, where something asks for it.
 
-use super::check::{Check, Fix, State};
+use super::check::{Check, State, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
@@ -46,10 +46,7 @@ pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
     .unless(
         is.is_none_or(|is| is >= wanted),
         State::Change,
-        [Fix::Sysctl {
-            name: MAX,
-            value: wanted.to_string(),
-        }],
+        [sysctl(MAX, wanted)],
     );
     let buckets = Check::at_least(
         host,
