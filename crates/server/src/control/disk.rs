@@ -1,28 +1,25 @@
 //! What `/metrics` and the stats say of durable messages.
 
-use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::metrics::Buckets;
 use super::moments::{per_s, round};
 use crate::life::Life;
 
 /// What durable messages do with the disk, all zero without them; and checkpoints, on disk and of a cluster.
 #[derive(Default)]
 pub struct Disk {
-    log: crore_disk::State,
-    base_bytes: u64,
-    made: u64,
-    failed: u64,
-    damaged: bool,
-    made_unix_s: u64,
-    took_s: f64,
-    recovery_s: f64,
+    pub log: crore_disk::State,
+    pub base_bytes: u64,
+    pub made: u64,
+    pub failed: u64,
+    pub damaged: bool,
+    pub made_unix_s: u64,
+    pub took_s: f64,
+    pub recovery_s: f64,
 }
 
 impl Disk {
@@ -41,82 +38,18 @@ impl Disk {
         }
     }
 
-    /// Shows them.
-    pub fn encode(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let seconds = Some(&Unit::Seconds);
-        let (log, bytes) = (&self.log, Some(&Unit::Bytes));
-        let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
-        let number = |number: u64| number as f64;
-        for (name, unit, help, value) in [
-            (
-                "disk_log",
-                bytes,
-                "Files of the log of durable messages",
-                number(log.figures.bytes),
-            ),
-            (
-                "disk_base",
-                bytes,
-                "Files that the log goes on from",
-                number(self.base_bytes),
-            ),
-            (
-                "disk_full",
-                None,
-                "1 while publishes are refused because the disk has no room",
-                f64::from(u8::from(log.is_full)),
-            ),
-            (
-                "disk_damaged",
-                None,
-                "1 while files that a checkpoint has to read are damaged",
-                f64::from(u8::from(self.damaged)),
-            ),
-            (
-                "checkpoint_timestamp",
-                seconds,
-                "When the last checkpoint was made, in Unix time; 0: none yet",
-                number(self.made_unix_s),
-            ),
-            (
-                "checkpoint",
-                seconds,
-                "How long the last checkpoint took",
-                self.took_s,
-            ),
-            (
-                "recovery",
-                seconds,
-                "How long the start read what the last server had left",
-                self.recovery_s,
-            ),
-        ] {
-            let mut metric = out.encode_descriptor(name, help, unit, gauge)?;
-            metric.encode_gauge(&value)?;
-        }
-        let help = "Batches of messages that were synced";
-        let mut metric = out.encode_descriptor("disk_batches", help, None, counter)?;
-        metric.encode_counter::<NoLabelSet, _, u64>(&log.batches, None)?;
-        let help = "Checkpoints, by what came of them";
-        let mut metric = out.encode_descriptor("checkpoints", help, None, counter)?;
-        for (result, count) in [("made", self.made), ("failed", self.failed)] {
-            let labels = [("result", result)];
-            let mut metric = metric.encode_family(&labels)?;
-            metric.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-        }
-        self.syncs(out)
-    }
-
-    fn syncs(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (log, kind) = (&self.log, MetricType::Histogram);
-        let help = "From handing a group of batches to the disk to the end of its sync";
-        let mut metric = out.encode_descriptor("disk_sync", help, Some(&Unit::Seconds), kind)?;
+    /// How long syncs took.
+    pub fn syncs(&self) -> Buckets {
+        let log = &self.log;
         let (most, classes) = log.sync_counts.split_last().expect("there are classes");
-        let ends = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
-        let mut buckets: Vec<_> = ends.zip(classes.iter().copied()).collect();
-        buckets.push((f64::INFINITY, *most));
-        let sum_s = log.sync_time.as_secs_f64();
-        metric.encode_histogram::<NoLabelSet>(sum_s, log.syncs, &buckets, None)
+        let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
+        let mut ends: Vec<_> = bounds.zip(classes.iter().copied()).collect();
+        ends.push((f64::INFINITY, *most));
+        Buckets {
+            ends,
+            sum: log.sync_time.as_secs_f64(),
+            count: log.syncs,
+        }
     }
 }
 
