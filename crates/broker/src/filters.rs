@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::work::Steps;
 use crate::store::blobs::{Blob, Names};
-use crate::store::index::{Chained, Index};
+use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 use shapes::Shapes;
 pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
@@ -99,17 +99,7 @@ impl Vacant for Node {
     }
 }
 
-impl Chained for Node {
-    fn hash(&self) -> u32 {
-        self.hash
-    }
-    fn next(&self) -> u32 {
-        self.next
-    }
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+chained!(Node);
 
 /// Filters, each with a number of the user's choice.
 pub struct Filters {

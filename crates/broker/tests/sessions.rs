@@ -3,14 +3,16 @@
 use crore_broker::Pace;
 use crore_broker::settings::Settings;
 use crore_wire::mqtt::{
-    self, Ack, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, Qos, ReasonCode,
-    SubscribeOptions, Version, encode,
+    self, Ack, Packet, PacketId, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version,
+    encode,
 };
 use crore_wire::topic;
 use support::{NOW, Town};
 
 mod support;
 
+/// Sessions outlive their connection by so much.
+const EXPIRY_S: u32 = 3600;
 const ID: PacketId = PacketId::new(7).unwrap();
 
 /// Two shards; all clients are at the first.
@@ -72,30 +74,6 @@ impl Pair {
     }
 }
 
-fn connect(client: &str) -> Vec<u8> {
-    connect_for(client, 3600)
-}
-
-/// A CONNECT whose session outlives its connection by so much.
-fn connect_for(client: &str, expiry_s: u32) -> Vec<u8> {
-    let mut set = PropertyBuf::new();
-    set.session_expiry_interval_s(expiry_s);
-    let mut out = Vec::new();
-    let connect = Connect {
-        version: Version::V5,
-        bridge: false,
-        clean_start: false,
-        keep_alive_s: 0,
-        properties: set.properties(),
-        client_id: client,
-        will: None,
-        user_name: None,
-        password: None,
-    };
-    encode::connect(&mut out, &connect);
-    out
-}
-
 fn publish(topic: &str, dup: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let publish = Publish {
@@ -146,7 +124,7 @@ fn topic_at(home: u16, prefix: &str) -> String {
 fn client(pair: &mut Pair) -> (String, usize) {
     for n in 0.. {
         let (client, link) = (format!("client{n}"), pair.open());
-        pair.say(link, connect(&client));
+        pair.say(link, support::connect(&client, EXPIRY_S));
         pair.near();
         let is_near = pair.told(link) == ["connack false"];
         pair.settle();
@@ -165,7 +143,7 @@ fn client_that_returns_during_its_publish_gets_its_session_after_the_commit() {
     pair.say(first, publish(&topic, false));
     pair.near();
     let second = pair.open();
-    pair.say(second, connect(&client));
+    pair.say(second, support::connect(&client, EXPIRY_S));
     pair.say(second, publish(&topic, true));
     pair.near();
     assert!(pair.told(second).is_empty(), "the first is still under way");
@@ -188,7 +166,7 @@ fn publish_refused_while_its_client_was_away_is_accepted_when_sent_again() {
     pair.say(first, publish(&topic, false));
     pair.near();
     let second = pair.open();
-    pair.say(second, connect(&client));
+    pair.say(second, support::connect(&client, EXPIRY_S));
     pair.settle();
     assert_eq!(pair.told(second), ["connack true"]);
     let link = pair.open();
@@ -212,18 +190,18 @@ fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_
     pair.cut(first);
     pair.settle();
     let publisher = pair.open();
-    pair.say(publisher, connect("publisher"));
+    pair.say(publisher, support::connect("publisher", EXPIRY_S));
     pair.settle();
     pair.say(publisher, publish(&topic, false));
     pair.settle();
     let second = pair.open();
-    pair.say(second, connect(&client));
+    pair.say(second, support::connect(&client, EXPIRY_S));
     pair.near();
     assert_eq!(pair.told(second), ["connack true"]);
     pair.cut(second);
     pair.settle();
     let third = pair.open();
-    pair.say(third, connect(&client));
+    pair.say(third, support::connect(&client, EXPIRY_S));
     pair.settle();
     assert_eq!(pair.told(third), ["connack true", "Publish"]);
 }
@@ -239,12 +217,12 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
     pair.cut(first);
     pair.settle();
     let filler = pair.open();
-    pair.say(filler, connect_for("filler", 0));
+    pair.say(filler, support::connect("filler", 0));
     pair.settle();
     pair.say(filler, subscribe("#"));
     pair.settle();
     let second = pair.open();
-    pair.say(second, connect_for(&client, 0));
+    pair.say(second, support::connect(&client, 0));
     pair.settle();
     assert_eq!(pair.told(second), ["connack true", "Disconnect"]);
     pair.cut(filler);

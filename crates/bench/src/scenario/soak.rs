@@ -13,8 +13,8 @@ use crate::rig::{RunArgs, number, pause};
 use crate::swarm::{Counts, Session, SwarmArgs};
 use crate::{report, sys};
 
-/// Hours of the whole, unless told otherwise.
-const HOURS: f64 = 6.0;
+/// Seconds of the whole, unless told otherwise.
+const SECONDS: f64 = 6.0 * 3600.0;
 /// Seconds of a sample.
 const SAMPLE_S: f64 = 60.0;
 /// Samples between two readings of the settings.
@@ -36,8 +36,6 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         swarm.heartbeat = HEARTBEAT_S;
     }
     let connections = swarm.connections;
-    let hours = args.hours.or(args.duration.map(|seconds| seconds / 3600.0));
-    let hours = hours.unwrap_or(HOURS);
     let path = samples_path(args.json.as_deref());
     let mut file = File::create(&path).with_context(|| format!("{}", path.display()))?;
     let mut session = Session::begin(&swarm)?;
@@ -46,7 +44,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let rate = args.rate.unwrap_or(f64::from(connections) / EVERY_S);
     session.publish(rate)?;
     session.swarm.drop_per_s(churn_of(connections).into());
-    let wanted = ((hours * 3600.0 / SAMPLE_S).ceil() as usize).max(1);
+    let seconds = args.duration.unwrap_or(SECONDS);
+    let wanted = ((seconds / SAMPLE_S).ceil() as usize).max(1);
     let mut samples = Vec::new();
     while samples.len() < wanted && !sys::interrupted() {
         let sample = minute(&mut session, &swarm, samples.len())?;

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use crate::base::planted::{self, Fault};
 use crate::budget::stats::Accounts;
 use crate::store::blobs::{Blob, Names};
-use crate::store::index::{Chained, Index};
+use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Side, Slab, Vacant};
 
 const SET: u8 = 1;
@@ -56,17 +56,7 @@ impl Vacant for CarrierTopic {
     }
 }
 
-impl Chained for CarrierTopic {
-    fn hash(&self) -> u32 {
-        self.hash
-    }
-    fn next(&self) -> u32 {
-        self.next
-    }
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+chained!(CarrierTopic);
 
 /// Members of a topic that had more than one.
 #[derive(Default)]

@@ -14,7 +14,7 @@ use crate::base::snapshot::{Block, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::budget::admission::keys::GROUPS;
-use crate::store::index::{Chained, Index};
+use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
 /// By what a retry is recognised.
@@ -76,17 +76,7 @@ impl Vacant for Kept {
     }
 }
 
-impl Chained for Kept {
-    fn hash(&self) -> u32 {
-        self.answer.key as u32
-    }
-    fn next(&self) -> u32 {
-        self.next
-    }
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+chained!(Kept, |row| row.answer.key as u32);
 
 /// The answers to some publishers, in the order in which they were given.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use crate::base::ids::ShardId;
 use crate::base::placement::Slotted;
 use crate::store::blobs::Blob;
-use crate::store::index::Chained;
+use crate::store::index::chained;
 use crate::store::slab::{NONE, Vacant};
 
 /// A publisher made it, or has published to it.
@@ -64,17 +64,7 @@ impl Vacant for HomeTopic {
     }
 }
 
-impl Chained for HomeTopic {
-    fn hash(&self) -> u32 {
-        self.hash
-    }
-    fn next(&self) -> u32 {
-        self.next
-    }
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+chained!(HomeTopic);
 
 impl HomeTopic {
     /// The offset of the topic's last message or deletion; before its first message the floor of its slot.

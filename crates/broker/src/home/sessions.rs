@@ -29,7 +29,7 @@ use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Accounts;
 use crate::mail::{Farewell, ReplyTo};
 use crate::store::blobs::{Blob, Blobs, Names};
-use crate::store::index::{Chained, Index};
+use crate::store::index::{Index, chained};
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Side, Slab, Vacant};
 
@@ -39,9 +39,9 @@ pub const FOREVER_S: u32 = u32::MAX;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
     /// By a connection.
-    Yes,
+    Connected,
     /// By nobody: it is away.
-    No,
+    Away,
     /// By a connection that was told to give it back to a claimant.
     Claimed,
 }
@@ -84,17 +84,7 @@ impl Vacant for Row {
     }
 }
 
-impl Chained for Row {
-    fn hash(&self) -> u32 {
-        self.hash
-    }
-    fn next(&self) -> u32 {
-        self.next
-    }
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+chained!(Row);
 
 #[derive(Default)]
 struct Away {

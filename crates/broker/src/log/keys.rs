@@ -6,7 +6,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::store::index::{Chained, Index};
+use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
 /// The entry of a key.
@@ -34,17 +34,7 @@ impl Vacant for Key {
     }
 }
 
-impl Chained for Key {
-    fn hash(&self) -> u32 {
-        self.hash
-    }
-    fn next(&self) -> u32 {
-        self.next
-    }
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+chained!(Key);
 
 /// The index.
 pub(super) struct Keys {

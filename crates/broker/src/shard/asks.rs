@@ -117,7 +117,7 @@ impl Shard {
                 (fact, answer)
             }
             _ => {
-                self.enqueue(from, ask, bytes);
+                self.enqueue_ask(from, ask, bytes);
                 return 0;
             }
         };

@@ -63,7 +63,7 @@ impl Shard {
     }
 
     /// Carries out an ask that changes nothing that is logged, when all before it is done.
-    pub(super) fn enqueue(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
+    pub(super) fn enqueue_ask(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
         let place = self.place_of_ask(&ask, bytes);
         let Some(place) = place.filter(|place| !self.commits.is_free(*place)) else {
             return self.carry_out(from, ask, bytes);

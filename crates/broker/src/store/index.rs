@@ -22,6 +22,28 @@ pub trait Chained: Vacant {
     fn set_next(&mut self, next: u32);
 }
 
+/// Implements [`Chained`] for a row with fields `next` and `hash`, or another hash.
+macro_rules! chained {
+    ($row:ty) => {
+        chained!($row, |row| row.hash);
+    };
+    ($row:ty, |$it:ident| $hash:expr) => {
+        impl $crate::store::index::Chained for $row {
+            fn hash(&self) -> u32 {
+                let $it = self;
+                $hash
+            }
+            fn next(&self) -> u32 {
+                self.next
+            }
+            fn set_next(&mut self, next: u32) {
+                self.next = next;
+            }
+        }
+    };
+}
+pub(crate) use chained;
+
 /// The index. The rows live in a slab that each call names.
 pub struct Index {
     heads: Vec<Vec<u32>>,
@@ -167,17 +189,7 @@ mod tests {
             self.next
         }
     }
-    impl Chained for Row {
-        fn hash(&self) -> u32 {
-            self.hash
-        }
-        fn next(&self) -> u32 {
-            self.next
-        }
-        fn set_next(&mut self, next: u32) {
-            self.next = next;
-        }
-    }
+    chained!(Row);
 
     #[test]
     fn every_row_is_found_while_the_index_grows_and_shrinks() {

@@ -89,27 +89,31 @@ impl Nodes {
         }
     }
 
-    /// Tells nodes what is stored.
+    /// Tells nodes what is stored, and they apply all of it.
     fn tell(&mut self, to: &[usize]) {
         for n in to {
-            let node = &mut self.all[*n];
-            for (bytes, sequence, unix_s) in &self.log[node.told..] {
-                let header = Header::read(bytes).expect("a batch");
-                let committed = Committed {
-                    partition: header.partition,
-                    writer: header.writer,
-                    number: header.number,
-                    first: sequence << OFFSET_BITS,
-                    unix_s: *unix_s,
-                    batch: Some(Foreign::new(bytes.clone(), &node.backlog)),
-                };
-                let home = usize::from(header.partition % 2);
-                node.town.handle(home, Input::Committed(committed));
-            }
-            node.told = self.log.len();
-            node.town.settle();
-            assert_eq!(node.backlog.bytes(), 0);
+            self.tell_one(*n);
+            assert_eq!(self.all[*n].backlog.bytes(), 0);
         }
+    }
+
+    fn tell_one(&mut self, n: usize) {
+        let node = &mut self.all[n];
+        for (bytes, sequence, unix_s) in &self.log[node.told..] {
+            let header = Header::read(bytes).expect("a batch");
+            let committed = Committed {
+                partition: header.partition,
+                writer: header.writer,
+                number: header.number,
+                first: sequence << OFFSET_BITS,
+                unix_s: *unix_s,
+                batch: Some(Foreign::new(bytes.clone(), &node.backlog)),
+            };
+            let home = usize::from(header.partition % 2);
+            node.town.handle(home, Input::Committed(committed));
+        }
+        node.told = self.log.len();
+        node.town.settle();
     }
 
     /// Whatever these nodes write is stored and told to them.
@@ -446,22 +450,7 @@ fn a_record_of_a_later_version_stops_its_partition_unless_it_may_be_left_out() {
             *end += 1;
             nodes.log.push((bytes, *end, nodes.unix_s));
         }
-        let node = &mut nodes.all[0];
-        let told = std::mem::replace(&mut node.told, nodes.log.len());
-        for (bytes, sequence, unix_s) in &nodes.log[told..] {
-            let header = Header::read(bytes).expect("a batch");
-            let committed = Committed {
-                partition: header.partition,
-                writer: header.writer,
-                number: header.number,
-                first: sequence << OFFSET_BITS,
-                unix_s: *unix_s,
-                batch: Some(Foreign::new(bytes.clone(), &node.backlog)),
-            };
-            let home = usize::from(header.partition % 2);
-            node.town.handle(home, Input::Committed(committed));
-        }
-        node.town.settle();
+        nodes.tell_one(0);
         assert_eq!(nodes.got(0, reader).is_empty(), halts);
         let states = nodes.states(0);
         let halted = states

@@ -14,11 +14,9 @@ use crore_broker::mail::message::Headers;
 use crore_broker::orders::Publishing;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Control, Input, Pace, Report, Ticket, World};
-use crore_wire::mqtt::{
-    self, Connect, Packet, PacketId, PropertyBuf, Publish, Qos, SubscribeOptions, Version, encode,
-};
+use crore_wire::mqtt::{self, Packet, PacketId, Publish, Qos, SubscribeOptions, Version, encode};
 use crore_wire::topic;
-use support::NOW;
+use support::{NOW, connect};
 
 /// Shards over an engine, each a home of two partitions; all clients are at the first.
 struct Town(support::Town);
@@ -195,25 +193,6 @@ impl Town {
         assert_eq!(self.told(conn).len(), 1);
         conn
     }
-}
-
-fn connect(client: &str, expiry_s: u32) -> Vec<u8> {
-    let mut set = PropertyBuf::new();
-    set.session_expiry_interval_s(expiry_s);
-    let mut out = Vec::new();
-    let connect = Connect {
-        version: Version::V5,
-        bridge: false,
-        clean_start: false,
-        keep_alive_s: 0,
-        properties: set.properties(),
-        client_id: client,
-        will: None,
-        user_name: None,
-        password: None,
-    };
-    encode::connect(&mut out, &connect);
-    out
 }
 
 fn subscribe(filter: &str) -> Vec<u8> {

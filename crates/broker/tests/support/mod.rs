@@ -13,6 +13,7 @@ use crore_broker::{
     Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Offsets, Pace, Part, PartitionId,
     Report, Shard, ShardId, Slice, Ticket, World, batch,
 };
+use crore_wire::mqtt;
 
 /// When the shards begin.
 pub const NOW: Now = Now {
@@ -364,4 +365,24 @@ pub fn committed(batch: &Batch) -> Committed {
         unix_s: header.unix_s,
         batch: None,
     }
+}
+
+/// A CONNECT of MQTT 5 whose session outlives its connection by so much.
+pub fn connect(client: &str, expiry_s: u32) -> Vec<u8> {
+    let mut set = mqtt::PropertyBuf::new();
+    set.session_expiry_interval_s(expiry_s);
+    let mut out = Vec::new();
+    let connect = mqtt::Connect {
+        version: mqtt::Version::V5,
+        bridge: false,
+        clean_start: false,
+        keep_alive_s: 0,
+        properties: set.properties(),
+        client_id: client,
+        will: None,
+        user_name: None,
+        password: None,
+    };
+    mqtt::encode::connect(&mut out, &connect);
+    out
 }

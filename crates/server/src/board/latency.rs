@@ -65,6 +65,13 @@ impl Cells {
     }
 }
 
+/// A histogram as it is scraped: the end of each bucket and what is in it; and the sum and the count of all.
+pub struct Buckets {
+    pub ends: Vec<(f64, u64)>,
+    pub sum: f64,
+    pub count: u64,
+}
+
 /// How often each class was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latency {

@@ -18,7 +18,7 @@ use crore_net::clock;
 use crore_net::stream::{self, Streams};
 
 use cells::{Cells, Turns};
-pub use latency::{Latency, bucket_end_us};
+pub use latency::{Buckets, Latency, bucket_end_us};
 
 /// How old the numbers of a block may be while its shard turns.
 const PUBLISH_MS: u64 = 100;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::metrics::Buckets;
 use super::moments::{per_s, round};
+use crate::board::Buckets;
 use crate::life::Life;
 
 /// What durable messages do with the disk, all zero without them; and checkpoints, on disk and of a cluster.

@@ -21,7 +21,7 @@ use super::disk::Disk;
 use super::limits::{self, Limit};
 use super::plane::Plane;
 use super::stats::{self, Table};
-use crate::board::{Latency, Snapshot, bucket_end_us};
+use crate::board::{Buckets, Latency, Snapshot, bucket_end_us};
 use crate::life::Reloads;
 use rows::METRICS;
 
@@ -56,13 +56,6 @@ enum Read {
 
 /// Values with those of their labels.
 type Samples = Vec<(Vec<String>, f64)>;
-
-/// The end of each bucket and what is in it; and the sum and the count of all.
-pub struct Buckets {
-    pub ends: Vec<(f64, u64)>,
-    pub sum: f64,
-    pub count: u64,
-}
 
 const fn row(
     kind: MetricType,
@@ -373,6 +366,6 @@ mod tests {
             "One of [the `parts`](PAGE.md#of), now",
         );
         assert_eq!(metric.plain_help(), "One of the parts, now");
-        assert_eq!(metric.parts(), ("crore_x", None));
+        assert_eq!(metric.parts().0, "crore_x");
     }
 }

@@ -20,10 +20,14 @@ fn metrics_are_openmetrics_text_with_a_type_for_each() {
     assert!(types > 80, "{types}: {}", answer.body);
     assert_eq!(types, answer.body.matches("# HELP crore_").count());
     for line in [
-        concat!("crore_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+        concat!(
+            "crore_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1"
+        ),
         "crore_accepted_connections_total 0",
         "crore_shard_turns_total{shard=\"1\"}",
-        "crore_limit_used{name=\"limits.topics_max\",unit=\"topics\"} 0.0",
+        "crore_limit_used{name=\"limits.connections_max\",unit=\"connections\"} 0.0",
         "# UNIT crore_uptime_seconds seconds",
     ] {
         assert!(answer.body.contains(line), "{line}: {}", answer.body);

@@ -4,11 +4,10 @@
 use std::collections::BTreeSet;
 
 use crore_wire::topic;
-use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+use crore_wire::websocket::receive::{Event, Partial};
 
 use super::http::{self, Head};
-use super::sse;
+use super::{sse, websocket};
 use crate::met::Met;
 use crate::truth::{Truth, Wrong, shown};
 
@@ -133,24 +132,12 @@ impl Follower {
     }
 
     fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        let config = Config {
-            role: Role::Client,
-            message_bytes: MESSAGE_BYTES_MAX,
-            deflate: false,
-        };
         let mut partial = self.partial.take();
-        let mut input = std::mem::take(&mut self.bytes);
-        let mut at = 0;
-        loop {
-            let step = receive::next(&mut partial, &mut input[at..], &config)
-                .map_err(|violation| format!("frames: {}", violation.reason()))?;
-            at += step.consumed;
-            match step.event {
-                None => break,
-                Some(Event::Ping(data)) => {
-                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
-                }
-                Some(Event::Text(data)) => {
+        let input = std::mem::take(&mut self.bytes);
+        websocket::read(&mut partial, input, (MESSAGE_BYTES_MAX, false), |event| {
+            match event {
+                Event::Ping(data) => websocket::pong(&mut self.out, data),
+                Event::Text(data) => {
                     let text = String::from_utf8_lossy(data).into_owned();
                     let event = text
                         .strip_prefix("{\"event\":\"")
@@ -158,16 +145,17 @@ impl Follower {
                     let (event, rest) = event.ok_or_else(|| format!("no event: {text}"))?;
                     self.told(event, &format!("{{{rest}"), truth, met)?;
                 }
-                Some(Event::Close { code, .. }) => {
+                Event::Close { code, .. } => {
                     self.closes = true;
                     match code {
-                        Some(1000 | 1001 | 1013 | 4413) => break,
+                        Some(1000 | 1001 | 1013 | 4413) => return Ok(false),
                         code => return Err(format!("a follower was closed with {code:?}")),
                     }
                 }
-                Some(other) => return Err(format!("a follower got {other:?}")),
+                other => return Err(format!("a follower got {other:?}")),
             }
-        }
+            Ok(true)
+        })?;
         self.partial = partial;
         Ok(())
     }

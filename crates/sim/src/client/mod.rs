@@ -8,3 +8,4 @@ pub mod publisher;
 pub mod sse;
 pub mod subscriber;
 pub mod track;
+pub mod websocket;

@@ -1,6 +1,6 @@
 //! Socket buffers. An idle socket holds none, whatever the settings say: Linux takes memory when bytes come.
 
-use super::check::{Check, State, setting, sysctl};
+use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
@@ -94,7 +94,7 @@ fn send(host: &Host, need: &Need) -> Check {
     .unless(
         reach.is_none_or(|reach| reach <= limit),
         State::Advice,
-        [setting(format!("limits.send_buffer_bytes = {limit}"))],
+        [set_line(format!("limits.send_buffer_bytes = {limit}"))],
     )
 }
 

@@ -123,6 +123,6 @@ pub(super) fn sysctl(name: &str, value: impl Display) -> String {
 }
 
 /// A change of the server's settings file.
-pub(super) fn setting(line: String) -> String {
+pub(super) fn set_line(line: String) -> String {
     line + " in the server's settings"
 }

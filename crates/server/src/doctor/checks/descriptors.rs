@@ -1,6 +1,6 @@
 //! Descriptors and places: what each connection takes one of, and the server's own settings of how many there may be.
 
-use super::check::{Check, State, setting};
+use super::check::{Check, State, set_line};
 use crate::config::MAX_SHARDS;
 use crate::doctor::formula;
 use crate::doctor::host::Host;
@@ -83,7 +83,7 @@ fn setting(name: &str, is: u64, wanted: u64, why: &str) -> Check {
         .unless(
             is >= wanted,
             State::Change,
-            [setting(format!("{name} = {wanted}"))],
+            [set_line(format!("{name} = {wanted}"))],
         )
 }
 
@@ -101,6 +101,6 @@ fn topics(need: &Need) -> Check {
         .unless(
             need.topics_max >= need.connections,
             State::Change,
-            [setting(format!("{NAME} = {wanted}"))],
+            [set_line(format!("{NAME} = {wanted}"))],
         )
 }

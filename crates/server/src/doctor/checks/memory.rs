@@ -1,6 +1,6 @@
 //! Memory: the host's, its control groups', and what the kernel does when it runs short.
 
-use super::check::{Check, State, setting, sysctl};
+use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::account::{Account, SETTING};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
@@ -104,7 +104,7 @@ fn held(host: &Host, need: &Need) -> Check {
     let others = account.bytes() - need.memory_bytes_max;
     let left = room.saturating_sub(others);
     let fix = if left >= need.memory_bytes_least.next_multiple_of(MIB) {
-        setting(format!("{SETTING} = \"{} MiB\"", left / MIB))
+        set_line(format!("{SETTING} = \"{} MiB\"", left / MIB))
     } else {
         let over = account.bytes().saturating_sub(room);
         let fewer = over.div_ceil(need.connection_bytes(host));

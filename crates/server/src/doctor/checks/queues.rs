@@ -1,6 +1,6 @@
 //! Arrivals and departures: queues, half-open and closed connections, the table of sockets, ports.
 
-use super::check::{Check, State, setting, sysctl};
+use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
@@ -41,7 +41,7 @@ fn backlog(need: &Need) -> Check {
     .unless(
         need.backlog >= wanted,
         State::Advice,
-        [setting(format!("backlog = {wanted}"))],
+        [set_line(format!("backlog = {wanted}"))],
     )
 }
 

@@ -3,11 +3,11 @@
 
 use crore_wire::mqtt::{self, encode};
 use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::websocket::receive::{self, Config, Event, Role};
+use crore_wire::websocket::receive::Event;
 
 use super::Client;
 use super::under_way::Receipt;
-use crate::client::http;
+use crate::client::{http, websocket};
 use crate::met::Met;
 use crate::truth::{Truth, Wrong};
 
@@ -86,38 +86,21 @@ impl Client {
     }
 
     fn unframe(&mut self) -> Result<(), Wrong> {
-        let config = Config {
-            role: Role::Client,
-            message_bytes: PACKET_BYTES_MAX,
-            deflate: false,
-        };
         let mut partial = self.conn.partial.take();
-        let mut input = std::mem::take(&mut self.conn.raw);
-        let (mut at, seen) = (0, input.clone());
-        loop {
-            let step =
-                receive::next(&mut partial, &mut input[at..], &config).map_err(|violation| {
-                    format!(
-                        "frames: {} in {}",
-                        violation.reason(),
-                        crate::truth::shown(&seen)
-                    )
-                })?;
-            at += step.consumed;
-            match step.event {
-                None => break,
-                Some(Event::Ping(data)) => {
-                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
-                }
-                Some(Event::Pong(_)) => {}
-                Some(Event::Binary(data)) => self.conn.packets.extend_from_slice(data),
-                Some(Event::Close { .. }) => {
+        let input = std::mem::take(&mut self.conn.raw);
+        websocket::read(&mut partial, input, (PACKET_BYTES_MAX, false), |event| {
+            match event {
+                Event::Ping(data) => websocket::pong(&mut self.out, data),
+                Event::Pong(_) => {}
+                Event::Binary(data) => self.conn.packets.extend_from_slice(data),
+                Event::Close { .. } => {
                     self.closes = true;
-                    break;
+                    return Ok(false);
                 }
-                Some(Event::Text(_)) => return Err("packets in a text frame".into()),
+                Event::Text(_) => return Err("packets in a text frame".into()),
             }
-        }
+            Ok(true)
+        })?;
         self.conn.partial = partial;
         Ok(())
     }

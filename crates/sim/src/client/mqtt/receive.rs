@@ -261,14 +261,14 @@ impl Client {
         }
     }
 
-    fn write_ack(&mut self, ack: PendingAck, id: u16) {
+    fn write_ack(&mut self, pending: PendingAck, id: u16) {
         let version = self.version;
         let ack = Ack {
             packet_id: PacketId::new(id).expect("ids are not 0"),
             reason: ReasonCode::SUCCESS,
             properties: NOTHING,
         };
-        let encode = match ack {
+        let encode = match pending {
             PendingAck::Puback(_) => encode::puback,
             PendingAck::Pubrec(_) => encode::pubrec,
             PendingAck::Pubrel(_) => encode::pubrel,

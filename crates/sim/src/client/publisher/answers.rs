@@ -1,11 +1,11 @@
 //! The answers to publishers: over HTTP in the order of the requests, over a WebSocket by number.
 
 use crore_broker::position::{self, Since};
-use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::websocket::receive::{self, Config, Event, Role};
+use crore_wire::websocket::receive::Event;
 
 use super::{Publisher, Request};
 use crate::client::http::{self, Framing};
+use crate::client::websocket;
 use crate::met::Met;
 use crate::truth::{Truth, Wrong, shown};
 
@@ -59,31 +59,20 @@ impl Publisher {
 
     /// Acknowledgements, in the order of the frames.
     fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        let config = Config {
-            role: Role::Client,
-            message_bytes: 1 << 16,
-            deflate: false,
-        };
         let mut partial = self.partial.take();
-        let mut input = std::mem::take(&mut self.bytes);
-        let mut at = 0;
-        loop {
-            let step = receive::next(&mut partial, &mut input[at..], &config)
-                .map_err(|violation| format!("frames: {}", violation.reason()))?;
-            at += step.consumed;
-            match step.event {
-                None => break,
-                Some(Event::Ping(data)) => {
-                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
-                }
-                Some(Event::Text(text)) => {
+        let input = std::mem::take(&mut self.bytes);
+        websocket::read(&mut partial, input, (1 << 16, false), |event| {
+            match event {
+                Event::Ping(data) => websocket::pong(&mut self.out, data),
+                Event::Text(text) => {
                     let text = String::from_utf8_lossy(text).into_owned();
                     self.acknowledged(&text, truth, met)?;
                 }
-                Some(Event::Close { .. }) => self.closes = true,
-                Some(other) => return Err(format!("a publisher got {other:?}")),
+                Event::Close { .. } => self.closes = true,
+                other => return Err(format!("a publisher got {other:?}")),
             }
-        }
+            Ok(true)
+        })?;
         self.partial = partial;
         Ok(())
     }

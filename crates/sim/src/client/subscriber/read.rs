@@ -2,12 +2,11 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::websocket::receive::{self, Config, Event, Role};
+use crore_wire::websocket::receive::Event;
 
 use super::{Kind, Subscriber};
 use crate::client::http::{self, Framing};
-use crate::client::sse;
+use crate::client::{sse, websocket};
 use crate::met::Met;
 use crate::truth::{Truth, Wrong, key_name, shown};
 
@@ -39,43 +38,37 @@ impl Subscriber {
     }
 
     pub(super) fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        let config = Config {
-            role: Role::Client,
-            message_bytes: MESSAGE_BYTES_MAX,
-            deflate: self.deflate,
-        };
         let mut partial = self.conn.partial.take();
-        let mut input = std::mem::take(&mut self.conn.bytes);
-        let mut at = 0;
-        loop {
-            let step = receive::next(&mut partial, &mut input[at..], &config)
-                .map_err(|violation| format!("frames: {}", violation.reason()))?;
-            at += step.consumed;
-            match step.event {
-                None => break,
-                Some(Event::Ping(data)) => {
-                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
+        let input = std::mem::take(&mut self.conn.bytes);
+        websocket::read(
+            &mut partial,
+            input,
+            (MESSAGE_BYTES_MAX, self.deflate),
+            |event| {
+                match event {
+                    Event::Ping(data) => websocket::pong(&mut self.out, data),
+                    Event::Pong(_) => {}
+                    Event::Close { code, reason } => {
+                        let reason = reason.to_vec();
+                        self.closed(code, &reason, truth, met)?;
+                        return Ok(false);
+                    }
+                    Event::Text(data) | Event::Binary(data) if self.kind == Kind::Plain => {
+                        self.message(data, None, truth, met)?;
+                    }
+                    Event::Text(data) if self.kind == Kind::Envelope => {
+                        self.envelope(data, truth, met)?;
+                    }
+                    Event::Binary(_) if self.kind == Kind::Envelope => {
+                        return Err("an envelope in a binary frame".into());
+                    }
+                    Event::Text(data) | Event::Binary(data) => {
+                        self.meta(data, truth, met)?;
+                    }
                 }
-                Some(Event::Pong(_)) => {}
-                Some(Event::Close { code, reason }) => {
-                    let reason = reason.to_vec();
-                    self.closed(code, &reason, truth, met)?;
-                    break;
-                }
-                Some(Event::Text(data) | Event::Binary(data)) if self.kind == Kind::Plain => {
-                    self.message(data, None, truth, met)?;
-                }
-                Some(Event::Text(data)) if self.kind == Kind::Envelope => {
-                    self.envelope(data, truth, met)?;
-                }
-                Some(Event::Binary(_)) if self.kind == Kind::Envelope => {
-                    return Err("an envelope in a binary frame".into());
-                }
-                Some(Event::Text(data) | Event::Binary(data)) => {
-                    self.meta(data, truth, met)?;
-                }
-            }
-        }
+                Ok(true)
+            },
+        )?;
         self.conn.partial = partial;
         Ok(())
     }

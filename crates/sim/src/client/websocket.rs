@@ -1,0 +1,35 @@
+//! A client's side of WebSocket: frames as they come, whole or in parts.
+
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+
+use crate::truth::Wrong;
+
+/// Hands each event of these bytes to `take` until that says that there are no more; what is not whole is kept in `partial`.
+pub fn read(
+    partial: &mut Option<Box<Partial>>,
+    mut input: Vec<u8>,
+    (message_bytes, deflate): (usize, bool),
+    mut take: impl FnMut(Event<'_>) -> Result<bool, Wrong>,
+) -> Result<(), Wrong> {
+    let config = Config {
+        role: Role::Client,
+        message_bytes,
+        deflate,
+    };
+    let mut at = 0;
+    loop {
+        let step = receive::next(partial, &mut input[at..], &config)
+            .map_err(|violation| format!("frames: {}", violation.reason()))?;
+        at += step.consumed;
+        match step.event {
+            Some(event) if take(event)? => {}
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Answers a ping.
+pub fn pong(out: &mut Vec<u8>, data: &[u8]) {
+    frame::write_masked(out, Opcode::Pong, data, [1, 2, 3, 4]);
+}
