@@ -105,6 +105,9 @@ pub struct RunArgs {
     /// How long to measure, such as 60s, 10m or 6h [default: the scenario's]
     #[arg(long, visible_alias = "seconds", value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
+    /// The same in hours, for soak
+    #[arg(long, conflicts_with = "duration")]
+    pub hours: Option<f64>,
     /// What the faults of chaos and cluster and the moments of crash are drawn from
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

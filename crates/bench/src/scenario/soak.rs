@@ -44,7 +44,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let rate = args.rate.unwrap_or(f64::from(connections) / EVERY_S);
     session.publish(rate)?;
     session.swarm.drop_per_s(churn_of(connections).into());
-    let seconds = args.duration.unwrap_or(SECONDS);
+    let seconds = args.duration.or(args.hours.map(|hours| hours * 3600.0));
+    let seconds = seconds.unwrap_or(SECONDS);
     let wanted = ((seconds / SAMPLE_S).ceil() as usize).max(1);
     let mut samples = Vec::new();
     while samples.len() < wanted && !sys::interrupted() {
