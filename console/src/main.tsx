@@ -16,7 +16,7 @@ const TABS: [View, string][] = [
   ["overview", "Overview"],
   ["topics", "Topics"],
   ["connections", "Connections"],
-  ["slow", "Slow consumers"],
+  ["slow", "Slow"],
   ["limits", "Limits"],
 ];
 

@@ -114,7 +114,8 @@ export function Topics({ filter }: { filter: string }) {
           </button>
         </form>
         <p class="hint" id="filter-hint">
-          <code>+</code> is any one level, <code>#</code> at the end all that follow: <code>scores/+/live</code>, <code>news/#</code>
+          <code>+</code> is any one level, <code>#</code> at the end all that follow: <code>scores/+/live</code>, <code>news/#</code>; the server's own
+          topics: <code>$SYS/#</code>
         </p>
         {trouble !== "" && <Trouble>{trouble}</Trouble>}
         <Table label="Topics" heads={["Topic", "#Subscribers", "#Messages", "#Bytes", "#Last asked", "Rule", "#Home"]}>

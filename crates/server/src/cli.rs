@@ -82,7 +82,7 @@ impl Cli {
         }
         let matches = habits::known_to(Cli::program()).try_get_matches();
         let read = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-        read.unwrap_or_else(|error| habits::without_wrong_tip(error).exit())
+        read.unwrap_or_else(|error| habits::with_fit_tip(error).exit())
     }
 }
 

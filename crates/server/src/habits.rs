@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
 /// The commands of the table below.
@@ -108,10 +108,20 @@ pub fn names_host(args: impl Iterator<Item = OsString>) -> bool {
     true
 }
 
-/// The error without the tip to write an unknown flag as a value: hardly anybody means that.
-pub fn without_wrong_tip(mut error: Error) -> Error {
-    if error.kind() == ErrorKind::UnknownArgument {
-        error.remove(ContextKind::Suggested);
+/// The error with a tip that fits: to write an unknown flag as a value hardly anybody means, and a word too many is mostly part of a message.
+pub fn with_fit_tip(mut error: Error) -> Error {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    error.remove(ContextKind::Suggested);
+    let is_word = matches!(
+        error.get(ContextKind::InvalidArg),
+        Some(ContextValue::String(arg)) if !arg.starts_with('-')
+    );
+    if is_word {
+        let tip = "write a text with spaces in quotes: 'two words'";
+        let tip = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tip);
     }
     error
 }

@@ -213,6 +213,7 @@ fn flags_of_other_tools_are_answered_with_what_to_write_here() {
         ),
         (&["admin", "messages", "a", "--since", "-5"], "--newest"),
         (&["serve", "--host", "127.0.0.1"], "--listen 127.0.0.1:8800"),
+        (&["pub", "news", "two", "words"], "in quotes: 'two words'"),
     ] {
         let output = run(args);
         let said = text(&output.stderr);
@@ -223,4 +224,19 @@ fn flags_of_other_tools_are_answered_with_what_to_write_here() {
     let output = run(&["sub", "--nothing", "news"]);
     assert!(!text(&output.stderr).contains("as a value"), "{output:?}");
     assert!(text(&run(&["sub", "news", "-h"]).stdout).contains("Usage: crore sub"));
+    // Nobody listens at port 1: the words about the topic come first.
+    for (args, words) in [
+        (
+            &["sub", "http://a.example/sub/news"][..],
+            "write the topic alone",
+        ),
+        (&["pub", "/news", "x"], "another topic than `news`"),
+        (&["history", "/news"], "another topic than `news`"),
+        (&["pub", "news", "x"], "start a server (crore serve)"),
+    ] {
+        let output = run(&[args, &["--server", "127.0.0.1:1"]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
 }

@@ -173,7 +173,13 @@ impl Server {
                 Err(error) => last = error,
             }
         }
-        Err(last)
+        match last.kind() {
+            io::ErrorKind::ConnectionRefused => Err(io::Error::new(
+                last.kind(),
+                "nothing listens there; start a server (crore serve), or name another address",
+            )),
+            _ => Err(last),
+        }
     }
 
     /// The request target that the URL itself names.

@@ -68,6 +68,9 @@ fn begin(text: &str) -> Result<String, String> {
 /// The server cannot be reached, or refuses (with its reason), or stdout cannot be written to.
 pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     let server = args.connect.server()?;
+    if let Some(doubt) = values::doubt(&args.topic) {
+        tracing::warn!("{doubt}");
+    }
     let format = (!args.json).then(Format::data);
     let failed = || format!("{server}: cannot read the history of {}", args.topic);
     let limit = args.limit.unwrap_or(u64::MAX);

@@ -116,6 +116,20 @@ pub fn meant(filter: &str) -> Option<String> {
     Some(levels.join("/")).filter(|meant| meant != filter)
 }
 
+/// The doubt about a name that is a topic, but hardly the one that was meant: a URL, or one with an empty level at its beginning.
+pub fn doubt(topic: &str) -> Option<String> {
+    let is_url = ["http://", "https://", "ws://", "wss://"];
+    if is_url.iter().any(|scheme| topic.starts_with(scheme)) {
+        return Some(format!(
+            "`{topic}` is taken for the name of a topic; write the topic alone, and the server as --server URL"
+        ));
+    }
+    let rest = topic.strip_prefix('/')?;
+    Some(format!(
+        "`{topic}` begins with an empty level: it is another topic than `{rest}`"
+    ))
+}
+
 /// Where to begin: what no server takes for a position is refused with what there is to write.
 ///
 /// # Errors

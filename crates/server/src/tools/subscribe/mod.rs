@@ -151,6 +151,9 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
             "`{topic}` is the name of one topic; for the filter write '{meant}': levels have / between, + is any one of them, # all that follow"
         );
     }
+    for doubt in args.topics.iter().filter_map(|it| values::doubt(it)) {
+        tracing::warn!("{doubt}");
+    }
     // A long-poll would begin with the oldest message that is kept.
     let of_polls = (args.protocol == Protocol::Poll).then_some("live");
     let wanted = Wanted {
