@@ -249,9 +249,8 @@ mod tests {
     #[test]
     fn a_connection_draws_its_own_topics_in_turn() {
         let mut composer = composer(Form::Single, "t/{1..10}");
-        let mut draws = |link, count| -> Vec<u32> {
-            (0..count).map(|_| composer.draw_of(link, 3)).collect()
-        };
+        let mut draws =
+            |link, count| -> Vec<u32> { (0..count).map(|_| composer.draw_of(link, 3)).collect() };
         assert_eq!(draws(0, 5), [3, 6, 9, 0, 3]);
         assert_eq!(draws(1, 4), [4, 7, 1, 4]);
         assert_eq!(draws(2, 4), [5, 8, 2, 5]);

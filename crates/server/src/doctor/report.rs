@@ -51,7 +51,11 @@ pub fn summary(findings: &Findings) -> String {
         }
     }
     if told.len() > TOLD {
-        out.push_str(&format!("{:INDENT$}and {} more\n", "", told.len() - TOLD));
+        out.push_str(&format!(
+            "{:INDENT$}and {} more (--all)\n",
+            "",
+            told.len() - TOLD
+        ));
     }
     out.push_str(&format!(
         "\n{}\n`crore doctor --all` shows all bounds, what memory is for, and each of {} checks with its reason\n",
@@ -157,11 +161,11 @@ fn verdict(findings: &Findings) -> String {
     let (changes, advice) = (number(State::Change), number(State::Advice));
     let connections = count(findings.need.connections);
     match (findings.fits(), advice) {
-        (false, _) => format!(
-            "{connections} connections do not fit: {changes} to change, {advice} advised, each named above"
-        ),
+        (false, _) => {
+            format!("{connections} connections do not fit: {changes} to change, {advice} advised")
+        }
         (true, 0) => format!("{connections} connections fit"),
-        (true, _) => format!("{connections} connections fit; {advice} advised, each named above"),
+        (true, _) => format!("{connections} connections fit; {advice} advised"),
     }
 }
 
