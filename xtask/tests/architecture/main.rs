@@ -12,6 +12,7 @@ mod known;
 mod layout;
 mod lengths;
 mod lexer;
+mod rooms;
 mod rules;
 mod tree;
 
@@ -162,7 +163,37 @@ const PLANTED: &[(&str, &str, &str)] = &[
     (
         "protocols",
         "crates/broker/src/shard/new.rs",
-        "//! New.\nuse crate::conn::State::Mqtt;\n",
+        "//! New.\nuse crate::client::row::State::Mqtt;\n",
+    ),
+    (
+        "floors",
+        "crates/broker/src/client/send.rs",
+        "use crate::protocol::front::AllProtocols;\n",
+    ),
+    (
+        "rooms: imports",
+        "crates/broker/src/protocol/sse/mod.rs",
+        "use crate::protocol::websocket::gap;\n",
+    ),
+    (
+        "rooms: imports",
+        "crates/broker/src/protocol/http/judge.rs",
+        "use crate::protocol::mqtt::packets;\n",
+    ),
+    (
+        "rooms: imports",
+        "crates/broker/src/protocol/new/mod.rs",
+        "//! New.\n",
+    ),
+    (
+        "rooms: calls",
+        "crates/broker/src/protocol/http/judge.rs",
+        "impl Front { fn f(&mut self) { self.mqtt_received(); } }\n",
+    ),
+    (
+        "rooms: states",
+        "crates/broker/src/client/send.rs",
+        "fn f(row: &Row) -> bool { row.state == State::Poll }\n",
     ),
     (
         "floors",

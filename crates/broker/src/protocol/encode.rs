@@ -11,9 +11,11 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{json, sse};
 
 use crate::base::position::write_decimal;
-use crate::conn::{DEFLATE, ENVELOPE, HTTP10, META, Row, State};
+use crate::client::row::{Row, State};
+use crate::client::run::Encodings;
 use crate::mail::properties::of_user;
 use crate::mail::{Frames, Record};
+use crate::protocol::http::options::{DEFLATE, ENVELOPE, HTTP10, META};
 use crate::protocol::mqtt::plain;
 use crate::store::rope::{Mark, Rope};
 use crate::store::shared::{Form, Forms};
@@ -48,14 +50,11 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The number of encodings.
-    pub const COUNT: usize = 12;
-
     /// The encoding that a request asked for.
     #[inline]
-    pub(super) fn of_request(row: &Row) -> Encoding {
+    pub(in crate::protocol) fn of_request(row: &Row) -> Encoding {
         let envelope = row.wants(ENVELOPE);
-        if row.state == State::Sse || row.wants(crate::conn::EVENTS) {
+        if row.state == State::Sse || row.wants(crate::protocol::http::options::EVENTS) {
             return match (envelope, row.wants(HTTP10)) {
                 (false, false) => Encoding::Events,
                 (false, true) => Encoding::EventsToEnd,
@@ -86,6 +85,14 @@ impl Encoding {
                 | Encoding::Events
                 | Encoding::EventsToEnd
         )
+    }
+}
+
+impl Encodings for Encoding {
+    const COUNT: usize = 12;
+
+    fn number(self) -> usize {
+        self as usize
     }
 }
 
@@ -274,14 +281,6 @@ pub fn meta_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// Appends one chunk (RFC 9112 section 7.1).
-pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
-    crate::base::position::write_hex(out, data.len() as u32);
-    for part in [b"\r\n", data, b"\r\n"] {
-        out.extend_from_slice(part);
-    }
-}
-
 /// Turns the bytes behind `start` into one chunk, in place: their length is known only now.
 fn chunk_rope(out: &mut Rope, start: Mark) {
     let bytes = out.len_from(start) as u32;
@@ -303,57 +302,4 @@ pub(crate) fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
     let (header, len) = frame::header(opcode, false, out.len() - start);
     out.extend_from_slice(&header[..len]);
     out[start..].rotate_right(len);
-}
-
-/// One encoding of the messages of a run, made when it is asked for.
-#[derive(Default)]
-pub struct Encoded {
-    rope: Rope,
-    ends: Vec<usize>,
-}
-
-impl Encoded {
-    /// Forgets the messages.
-    pub fn clear(&mut self) {
-        self.rope.clear();
-        self.ends.clear();
-    }
-
-    /// Whether nothing was encoded yet.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Whether a large message is among them.
-    pub fn is_shared(&self) -> bool {
-        self.rope.is_shared()
-    }
-
-    /// Adds a message.
-    pub fn push(&mut self, message: &Message<'_>, encoding: Encoding, forms: &mut Forms) {
-        message.encode(encoding, forms, &mut self.rope);
-        self.ends.push(self.rope.len());
-    }
-
-    /// The messages with these numbers, which lie side by side: only where none is large.
-    pub fn span(&self, messages: core::ops::Range<usize>) -> &[u8] {
-        &self.rope.own[self.start(messages.start)..self.start(messages.end)]
-    }
-
-    /// Adds one message to a rope.
-    pub fn append(&self, message: usize, out: &mut Rope) {
-        out.append(&self.rope, self.start(message), self.start(message + 1));
-    }
-
-    /// Bytes of one message.
-    pub fn len(&self, message: usize) -> usize {
-        self.start(message + 1) - self.start(message)
-    }
-
-    fn start(&self, message: usize) -> usize {
-        match message {
-            0 => 0,
-            n => self.ends[n - 1],
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! The side rows of a connection, which exist only while it needs them.
+//! What protocols keep of a connection in its side rows, which exist only while it needs them.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -11,12 +11,12 @@ use crore_wire::websocket::receive::Partial;
 use crate::base::access::Who;
 use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
-use crate::filters::matching::Filtered;
+use crate::client::progress::Progress;
+use crate::client::types::{self, Spilled};
 use crate::mail::inbox::Inbox;
 use crate::mail::{Frames, Record};
-use crate::protocol::mqtt::state::{Mqtt, Subscribed};
-use crate::protocol::opening::Opening;
-use crate::protocol::progress::Progress;
+use crate::protocol::http::opening::Opening;
+use crate::protocol::mqtt::state::Mqtt;
 use crate::store::rope::Rope;
 
 /// Partly received input.
@@ -37,9 +37,8 @@ impl Default for Spill {
     }
 }
 
-impl Spill {
-    /// Bytes that it holds, as they are counted.
-    pub(crate) fn bytes(&self) -> usize {
+impl Spilled for Spill {
+    fn bytes(&self) -> usize {
         match self {
             Spill::Http(spill) => spill.bytes(),
             Spill::WebSocket(partial, _) => partial.buffered_bytes(),
@@ -50,14 +49,14 @@ impl Spill {
         }
     }
 
-    /// The progress of the input.
-    pub(crate) fn progress(&self) -> Progress {
-        match self {
-            Spill::Http(spill) => spill.progress,
+    fn owed_bytes(&self) -> u64 {
+        let progress = match self {
+            Spill::Http(spill) => &spill.progress,
             Spill::WebSocket(_, progress)
             | Spill::Mqtt(_, progress)
-            | Spill::Frames(_, _, progress) => *progress,
-        }
+            | Spill::Frames(_, _, progress) => progress,
+        };
+        progress.owed()
     }
 }
 
@@ -118,23 +117,6 @@ impl HttpSpill {
             self.data.shrink_to_fit();
         }
     }
-}
-
-/// One of several topics of a connection.
-#[derive(Default)]
-pub struct Sub {
-    /// The carrier's topic.
-    pub topic: u32,
-    /// The place among its members.
-    pub place: u32,
-    /// `COUNTED` and `LIVE`.
-    pub flags: u8,
-    /// The offset up to which it has seen the topic.
-    pub offset: u64,
-    /// The life of the log.
-    pub epoch: u32,
-    /// What the connection's protocol keeps of it besides; only that protocol looks at it.
-    pub own: Subscribed,
 }
 
 /// A request that waits for another shard's answer.
@@ -200,82 +182,63 @@ pub enum Held {
     Gap(u32, u64),
 }
 
-/// State that few connections need.
-#[derive(Default)]
-pub struct Extra {
-    /// A response that is not yet begun.
-    pub attaching: Option<Attaching>,
-    /// Several topics.
-    pub list: Vec<Sub>,
-    /// Bytes of those of them that are parts in shared subscriptions: a sum, since the list may be long.
-    pub shared_bytes: usize,
-    /// The hash of their names.
-    pub set: u32,
-    /// The topic that the client's frames are published to, with its keyed hash.
-    pub publish_to: Option<(u32, Vec<u8>)>,
+/// The topic that the client's frames are published to.
+pub struct PublishTo {
+    /// Its keyed hash.
+    pub hash: u32,
+    /// Its name.
+    pub name: Vec<u8>,
     /// Frames published so far.
     pub published: u32,
-    /// The answer that is due.
-    pub pending: Option<Pending>,
-    /// Subscriptions that fell behind, with the offsets that they have seen.
-    pub behind: Vec<Behind>,
-    /// It follows which topics have subscribers.
-    pub follow: Option<Follow>,
-    /// It speaks MQTT.
-    pub mqtt: Option<Box<Mqtt>>,
-    /// Its filters.
-    pub filters: Option<Box<Filtered>>,
-    /// A response to a request by filter that is not yet begun.
-    pub opening: Option<Box<Opening>>,
-    /// Bytes of it that the account was charged.
-    charged_bytes: usize,
 }
 
-impl Extra {
-    /// Bytes of the row and of all that it holds; of shared messages its part.
-    pub fn weight(&self) -> usize {
-        let attaching = self.attaching.as_ref();
-        let opening = self.opening.as_ref();
-        self.own_bytes()
-            + attaching.map_or(0, |it| it.frames.large_weight() + it.body.shared_weight())
-            + opening.map_or(0, |opening| opening.large_weight())
-            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.payload_weight())
-    }
+/// What protocols keep in the side row of a connection.
+#[derive(Default)]
+pub struct Side {
+    /// A response that is not yet begun.
+    pub attaching: Option<Attaching>,
+    /// The topic that the client's frames are published to.
+    pub publish_to: Option<PublishTo>,
+    /// The answer that is due.
+    pub pending: Option<Pending>,
+    /// It follows which topics have subscribers.
+    pub follow: Option<Follow>,
+    /// A response to a request by filter that is not yet begun.
+    pub opening: Option<Box<Opening>>,
+    /// It speaks MQTT.
+    pub mqtt: Option<Box<Mqtt>>,
+}
 
-    /// The same without large messages.
-    fn own_bytes(&self) -> usize {
+impl types::Held for Side {
+    fn bytes(&self) -> usize {
         let attaching = self.attaching.as_ref().map_or(0, |it| {
             it.head.capacity()
                 + it.body.own.capacity()
                 + it.frames.own_bytes()
                 + it.held.capacity() * size_of::<Held>()
         });
-        size_of::<Extra>()
-            + attaching
-            + self.list.capacity() * size_of::<Sub>()
-            + self.shared_bytes
-            + self.behind.capacity() * size_of::<Behind>()
+        attaching
             + match &self.pending {
                 Some(Pending::History(bytes) | Pending::Info(bytes)) => bytes.len(),
                 _ => 0,
             }
-            + self.publish_to.as_ref().map_or(0, |to| to.1.capacity())
+            + (self.publish_to.as_ref()).map_or(0, |to| to.name.capacity())
             + self.follow.as_ref().map_or(0, |it| it.filter.capacity())
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())
-            + self.filters.as_ref().map_or(0, |filters| filters.bytes())
             + self.opening.as_ref().map_or(0, |it| it.own_bytes())
     }
 
-    /// Whether no subscription is behind, and the connection's protocol needs nothing of its own state any more: an MQTT client may
-    /// wait for answers to its publishes, or have messages to acknowledge.
-    pub fn is_idle(&self) -> bool {
-        self.behind.is_empty() && self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())
+    fn shared_weight(&self) -> usize {
+        let attaching = self.attaching.as_ref();
+        let opening = self.opening.as_ref();
+        attaching.map_or(0, |it| it.frames.large_weight() + it.body.shared_weight())
+            + opening.map_or(0, |opening| opening.large_weight())
+            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.payload_weight())
     }
 
-    /// Bytes charged to the account for it so far, and those charged from now on.
-    pub fn weigh(&mut self) -> (usize, usize) {
-        let now = self.own_bytes();
-        (core::mem::replace(&mut self.charged_bytes, now), now)
+    /// An MQTT client may wait for answers to its publishes, or have messages to acknowledge.
+    fn is_idle(&self) -> bool {
+        self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())
     }
 }
 
@@ -294,17 +257,6 @@ pub struct Follow {
     pub client: Client,
     /// Topics with subscribers that it was told of.
     pub topics: u64,
-}
-
-/// A subscription that must read on from the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Behind {
-    /// Which of the connection's topics.
-    pub part: u32,
-    /// The offset up to which it has seen the topic.
-    pub offset: u64,
-    /// The life of the log.
-    pub epoch: u32,
 }
 
 #[cfg(test)]

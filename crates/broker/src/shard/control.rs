@@ -5,7 +5,7 @@ use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use alloc::boxed::Box;
 
-use crate::conn::io::Io;
+use crate::io::Io;
 use crate::shard::Shard;
 
 mod connections;

@@ -2,7 +2,7 @@
 //!
 //! Tells of one topic are taken in order and together, so that a subscriber gets all that came in a
 //! turn with one write. A fan-out is a cursor: when the turn's budget is spent it stays where it is, and what else is to be delivered
-//! passes it (see `protocol/deliveries.rs`).
+//! passes it (see `client/deliveries.rs`).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::base::work::STEP_BYTES;
-use crate::conn::io::Io;
+use crate::client::deliveries::Flow;
+use crate::client::delivery::{Delivery, IN_ORDER, Run, key_of};
+use crate::client::run::cost_of_bytes;
+use crate::io::Io;
 use crate::mail::{Frames, Tell};
-use crate::protocol::deliveries::Flow;
-use crate::protocol::delivery::{Delivery, IN_ORDER, Run, key_of};
-use crate::protocol::run::cost_of_bytes;
 use crate::shard::Shard;
 use crate::store::slab::NONE;
 

@@ -10,8 +10,8 @@
 
 use crate::base::reason::{Closed, Reason};
 use crate::base::time::Now;
-use crate::conn::CLOSING;
-use crate::conn::io::{Close, Io};
+use crate::client::row::CLOSING;
+use crate::io::{Close, Io};
 use crate::mail::orders::Settled;
 use crate::shard::Shard;
 use crate::shard::draining::{Draining, TICKS_PER_S};

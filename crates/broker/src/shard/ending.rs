@@ -5,10 +5,10 @@
 //! as many turns as it takes; a connection that joins meanwhile has no page yet, and is not ended.
 
 use crate::base::reason::Reason;
-use crate::conn::io::Io;
-use crate::conn::{COUNTED, MULTI, State};
-use crate::protocol::delivery::Delivery;
-use crate::protocol::side::Sub;
+use crate::client::delivery::Delivery;
+use crate::client::row::{COUNTED, MULTI, State};
+use crate::io::Io;
+use crate::protocol::front::Sub;
 use crate::shard::Shard;
 
 impl Shard {
@@ -67,7 +67,7 @@ impl Shard {
         let extra = self.front.conns.extra_mut(slot);
         let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
         let early = extra.list.iter().any(answered);
-        if let Some(attaching) = extra.attaching.as_mut().filter(|_| early) {
+        if let Some(attaching) = extra.own.attaching.as_mut().filter(|_| early) {
             attaching.gone = true;
         }
         early

@@ -18,11 +18,11 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::conn::io::Io;
+use crate::client::delivery::{Broad, Delivery, Due, Matched, Run};
+use crate::client::run::cost_of_bytes;
 use crate::filters::matching::{Filtered, Member};
+use crate::io::Io;
 use crate::mail::{Frames, Tell};
-use crate::protocol::delivery::{Broad, Delivery, Due, Matched, Run};
-use crate::protocol::run::cost_of_bytes;
 use crate::shard::Shard;
 use crate::store::slab::NONE;
 
@@ -269,7 +269,7 @@ impl Shard {
                 read ^= list.get(part as usize).map_or(0, |sub| sub.epoch);
             }
             if mqtt != NONE {
-                read ^= conns.mqtt_row(due.slot).packet_bytes_max;
+                read ^= conns.own_row(due.slot).packet_bytes_max;
             }
         }
         core::hint::black_box(read);

@@ -62,7 +62,7 @@ impl Shard {
                 .map(|lane| lane.under_way_bytes)
                 .sum(),
             turns_held: self.front.lanes.turns_held(),
-            waiting: self.front.queues.len() + self.front.leaving.len(),
+            waiting: self.front.queues.len() + self.front.own.leaving.len(),
             asks: self.front.lanes.asks_waiting() + self.commits.len(),
             ..Accounts::default()
         };

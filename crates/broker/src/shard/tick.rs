@@ -7,7 +7,7 @@
 //! are counted from the one in which it was set.
 
 use crate::base::reason::Reason;
-use crate::conn::io::Io;
+use crate::io::Io;
 use crate::shard::Shard;
 
 /// The time that a sweep has: a second.

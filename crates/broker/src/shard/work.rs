@@ -1,6 +1,6 @@
 //! A shard's budget of work, and how it goes on with what waits: see [`work`](crate::work).
 
-use crate::conn::io::Io;
+use crate::io::Io;
 use crate::shard::Shard;
 
 impl Shard {

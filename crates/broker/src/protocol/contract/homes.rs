@@ -1,12 +1,16 @@
 //! The part of the contract that concerns homes: what they tell a connection, and live messages for it.
 
+use alloc::boxed::Box;
+
 use crate::base::planted::{self, Fault};
-use crate::conn::io::Io;
-use crate::conn::{LIVE, MULTI, Row, State};
-use crate::mail::{Frames, MatchPage, Outcome, Page, ReplyTo};
-use crate::protocol::delivery::{Due, Matched};
+use crate::client::delivery::{Due, Matched};
+use crate::client::row::{COUNTED, LIVE, MULTI, Row, State};
+use crate::io::Io;
+use crate::mail::{Attached, Frames, MatchPage, Outcome, Page, ReplyTo};
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::Front;
+use crate::protocol::http::opening::Opening;
+use crate::protocol::http::options::{EVENTS, UPGRADE};
 use crate::protocol::mqtt::options::{is_plain, packets_of};
 
 impl Encoding {
@@ -27,6 +31,87 @@ impl Encoding {
 }
 
 impl Front {
+    /// A home's answer to an attach.
+    pub(crate) fn page<I: Io>(
+        &mut self,
+        topic: u32,
+        to: ReplyTo,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let counted = page.counted;
+        if !page.again {
+            self.topics.get_mut(topic).waiting -= 1;
+        }
+        if self.conns.is_asked(to) {
+            self.took_page_of(to.slot);
+        }
+        let part = self
+            .conns
+            .is_asked(to)
+            .then(|| self.part_named(to.slot, to.part))
+            .flatten()
+            .filter(|part| self.topic_of(to.slot, *part) == topic);
+        let Some(part) = part else {
+            // The connection that asked is gone.
+            if counted {
+                self.leave(topic);
+            }
+            if !page.again {
+                self.topics.close_if_unused(topic);
+            }
+            return;
+        };
+        let slot = to.slot;
+        if page.attached != Attached::Yes {
+            return self.page_refused(slot, part, page, io);
+        }
+        if counted {
+            *self.flags_of(slot, part) |= COUNTED;
+        }
+        self.page_came(slot, (topic, part), page, frames, io);
+    }
+
+    /// A home's answer to an attach by filter, for one of its partitions.
+    pub(crate) fn match_page<I: Io>(
+        &mut self,
+        to: ReplyTo,
+        serial: u32,
+        page: &MatchPage,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        if page.attached == Attached::Yes && page.at_head {
+            // The page came by the same lane as live messages: a connection that is live there already has all before it.
+            self.all_saw(page.partition, page.head);
+        }
+        if self.conns.is_asked(to) {
+            self.took_page_of(to.slot);
+        }
+        if !self.awaits(to, serial) {
+            return;
+        }
+        let slot = to.slot;
+        self.match_page_came(slot, serial, page, frames, io);
+    }
+
+    /// Another shard's answer to a publish or a verb.
+    pub(crate) fn outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        if !self.conns.is_asked(to) {
+            return self.late_outcome(to, outcome);
+        }
+        self.publish_ended(to, outcome, io);
+    }
+
+    /// One home has dealt with its part of a batch.
+    pub(crate) fn fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
+        if !self.conns.is_asked(to) {
+            return self.late_answer(to, false);
+        }
+        self.fence_passed(to, io);
+    }
+
     /// A home has answered an attach with a page for one of the connection's topics; the protocol also says what is lost before it.
     pub(in crate::protocol) fn page_came<I: Io>(
         &mut self,
@@ -45,6 +130,24 @@ impl Front {
             | State::Sse
             | State::WebSocket
             | State::Draining => self.request_page(slot, (topic, part), page, frames, io),
+        }
+    }
+
+    /// A page for a request or a stream.
+    pub(in crate::protocol) fn request_page<I: Io>(
+        &mut self,
+        slot: u32,
+        (topic, part): (u32, u32),
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        if self.conns.get(slot).waits_for_history() {
+            self.history_page(slot, topic, page, frames, io);
+        } else if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
+            self.poll_page(slot, topic, part, page, frames, io);
+        } else {
+            self.stream_page(slot, topic, part, page, frames, io);
         }
     }
 
@@ -157,6 +260,22 @@ impl Front {
         }
     }
 
+    /// A connection with several topics: each message is encoded for it, since the position names
+    /// all of them.
+    fn live_of_list<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
+        let list = &self.conns.extra_of(slot).list;
+        let part = list
+            .iter()
+            .position(|sub| sub.topic == topic)
+            .expect("a member has the topic in its list");
+        if list[part].flags & (COUNTED | LIVE) != COUNTED | LIVE {
+            let first = self.run.records()[0];
+            self.deliver_early(slot, part as u32, &first, frames);
+            return;
+        }
+        self.live_of_part(slot, (topic, part as u32), frames, io);
+    }
+
     /// The same for a connection with several topics, of which this is `part`; its subscription is live.
     pub(in crate::protocol) fn live_of_part<I: Io>(
         &mut self,
@@ -178,6 +297,43 @@ impl Front {
             | State::Sse
             | State::WebSocket
             | State::Draining => self.stream_live_of_part(slot, (topic, part), frames, io),
+        }
+    }
+
+    /// Messages of a run that match the filters of a request or stream.
+    pub(in crate::protocol) fn matched<I: Io>(
+        &mut self,
+        slot: u32,
+        picks: &[u32],
+        messages: &[Matched],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        if self.conns.extra(slot).own.opening.is_some() {
+            return self.hold_matches(slot, picks, messages, frames);
+        }
+        match self.conns.get(slot).state {
+            State::Poll => self.poll_matched(slot, picks, messages, frames, io),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Sse
+            | State::WebSocket
+            | State::Mqtt
+            | State::Draining => self.stream_matched(slot, picks, messages, frames, io),
+        }
+    }
+
+    /// The homes have answered a request by filter for all partitions.
+    pub(in crate::protocol) fn opened<I: Io>(
+        &mut self,
+        slot: u32,
+        opening: Box<Opening>,
+        io: &mut I,
+    ) {
+        match self.is_stream(slot) {
+            true => self.open_stream(slot, opening, io),
+            false => self.open_poll(slot, opening, io),
         }
     }
 

@@ -17,8 +17,8 @@ use crate::base::access::{Credential, Right, Who};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::world::World;
-use crate::conn::TURNED_AWAY;
-use crate::conn::io::Io;
+use crate::client::row::TURNED_AWAY;
+use crate::io::Io;
 use crate::protocol::front::Front;
 use crate::store::slab::NONE;
 

@@ -6,9 +6,10 @@ use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version,
 
 use crate::base::notices::Notice;
 use crate::base::reason::{Closed, Reason};
-use crate::conn::io::{Close, Io};
-use crate::conn::{CLOSING, FRAMED};
+use crate::client::row::CLOSING;
+use crate::io::{Close, Io};
 use crate::protocol::front::Front;
+use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
 
 /// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).

@@ -18,13 +18,14 @@ use super::{close, packets};
 use crate::base::access::Right;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
-use crate::conn::io::{Close, Io};
-use crate::conn::{SMALL, State, TURNED_AWAY, V5};
+use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
+use crate::io::{Close, Io};
 use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::{Kept, SessionId, Will};
 use crate::mail::{Ask, Farewell, Given, NO_CLIENT, ReplyTo};
 use crate::protocol::front::Front;
+use crate::protocol::mqtt::options::{SMALL, V5};
 use crate::store::slab::NONE;
 
 /// Client ids: those of 23 bytes that every server takes, and longer ones up to here.
@@ -170,7 +171,7 @@ impl Front {
         (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
         mqtt.bridge = connect.bridge;
         mqtt.connecting = Some(Box::new(connecting));
-        self.conns.set_mqtt_row(slot, row);
+        self.conns.set_own_row(slot, row);
         self.conns.get_mut(slot).options |= if packet_max.is_some() { SMALL } else { 0 };
         let hash = xxh3_64_with_seed(session.as_bytes(), self.world.seed) as u32;
         let ask = Ask::SessionOpen {
@@ -194,10 +195,10 @@ impl Front {
         if !id.is_empty() {
             return Ok(id.into());
         }
-        self.clients_named += 1;
+        self.own.clients_named += 1;
         let mut id = String::from("crore-");
         // The count starts from the time and fills its 64 bits, so the shard's number is appended.
-        let mut number = Vec::from(self.clients_named.to_le_bytes());
+        let mut number = Vec::from(self.own.clients_named.to_le_bytes());
         number.extend_from_slice(&self.lanes.me.to_le_bytes());
         let name = xxh3_64_with_seed(&number, self.world.seed);
         // Writing to a string does not fail.
@@ -242,11 +243,11 @@ impl Front {
 
     /// The home's answer. A delivery is under way, so that what follows from it waits.
     pub(crate) fn session_given<I: Io>(&mut self, to: ReplyTo, given: &Given, io: &mut I) {
-        let current = self.is_asked(to) && self.conns.get(to.slot).own != NONE;
+        let current = self.conns.is_asked(to) && self.conns.get(to.slot).own != NONE;
         match (current, given) {
             (true, Given::Refused(reason)) => self.refuse_client(to.slot, *reason, io),
             (true, Given::Yes { id, kept, .. }) => {
-                self.conns.mqtt_row_mut(to.slot).session = *id;
+                self.conns.own_row_mut(to.slot).session = *id;
                 let state = kept.as_ref().map(|kept| kept.state.clone());
                 let Some(connecting) = &mut self.mqtt_state(to.slot).connecting else {
                     return self.broken(to.slot);
@@ -278,7 +279,7 @@ impl Front {
         let settings = self.world.settings.mqtt.clone();
         let packet_bytes = self.world.settings.limits.message_bytes + packets::PACKET_BESIDE_BYTES;
         let version = self.version(slot);
-        let row = self.conns.mqtt_row(slot);
+        let row = self.conns.own_row(slot);
         let keep_alive_s = row.keep_alive_s;
         let mqtt = self.mqtt_state(slot);
         let expiry_s = mqtt.expiry_s;
@@ -366,7 +367,7 @@ impl Front {
     /// The connection ends: its session goes back to its home. Called before its subscriptions end.
     pub(crate) fn end_session(&mut self, slot: u32) {
         let held_bytes = self.conns.held_by(slot);
-        let mqtt = self.conns.take_mqtt_row(slot);
+        let mqtt = self.conns.take_own_row(slot);
         let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
         let mut needs_told = false;
         if self.mqtt(slot).is_some() {

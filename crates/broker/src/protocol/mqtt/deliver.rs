@@ -17,13 +17,15 @@ use super::give::{Offered, Wants};
 use super::options::qos;
 use super::state::{Inflight, NO_END_S, Step, without_payload};
 use crate::base::planted::{self, Fault};
-use crate::conn::io::Io;
-use crate::conn::{FRAMED, MULTI, QOS_SHIFT, State};
+use crate::client::outbox::Packets;
+use crate::client::row::{MULTI, State};
+use crate::client::side::Behind;
+use crate::io::Io;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
+use crate::protocol::front::Extra;
 use crate::protocol::front::Front;
-use crate::protocol::outbox::Packets;
-use crate::protocol::side::{Behind, Extra};
+use crate::protocol::mqtt::options::{FRAMED, QOS_SHIFT};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -184,7 +186,7 @@ impl Front {
     }
 
     fn receive_max(&self, slot: u32) -> usize {
-        usize::from(self.conns.mqtt_row(slot).receive_max)
+        usize::from(self.conns.own_row(slot).receive_max)
     }
 
     /// How many messages a subscription may be given.
@@ -200,7 +202,7 @@ impl Front {
             return u32::MAX;
         }
         let under_way = self.mqtt(slot).map_or(0, |mqtt| mqtt.inflight.len());
-        u32::from(self.conns.mqtt_row(slot).receive_max).saturating_sub(under_way as u32)
+        u32::from(self.conns.own_row(slot).receive_max).saturating_sub(under_way as u32)
     }
 
     /// Whether any subscription that fell behind may go on.
@@ -211,12 +213,12 @@ impl Front {
     }
 
     pub(super) fn take_packet_id(&mut self, slot: u32) -> PacketId {
-        let last = self.conns.mqtt_row(slot).packet_id;
+        let last = self.conns.own_row(slot).packet_id;
         let mqtt = self.mqtt_state(slot);
         let id = mqtt.next_packet_id(last);
         let seen = mqtt.inflight.len() + mqtt.waiting.len();
         self.work.steps.add(seen / SENT_PER_STEP);
-        self.conns.mqtt_row_mut(slot).packet_id = id;
+        self.conns.own_row_mut(slot).packet_id = id;
         PacketId::new(id).unwrap_or(PacketId::MAX)
     }
 
@@ -309,6 +311,7 @@ impl Front {
         }
         let extra = self.conns.extra(slot);
         let waits = extra
+            .own
             .mqtt
             .as_ref()
             .is_some_and(|mqtt| !mqtt.waiting.is_empty() || !mqtt.shows.is_empty());

@@ -13,14 +13,14 @@ use super::state::Subscribed;
 use super::subscribe::Wanted;
 use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
-use crate::conn::LIVE;
-use crate::conn::io::Io;
+use crate::client::delivery::{Due, Matched};
+use crate::client::outbox::Packets;
+use crate::client::row::LIVE;
 use crate::filters::matching::{OVER, Part};
+use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage};
-use crate::protocol::delivery::{Due, Matched};
 use crate::protocol::front::Front;
-use crate::protocol::outbox::Packets;
-use crate::protocol::side::Sub;
+use crate::protocol::front::Sub;
 use crate::store::slab::NONE;
 
 impl Front {
@@ -60,6 +60,7 @@ impl Front {
         };
         match self.join_filters(slot, &[(wanted.filter, part)], since, false) {
             Ok(serial) => {
+                self.asked_pages(slot, self.world.partitions.into());
                 if let Some(sub) = self.sub_mut(slot, part) {
                     sub.own.filter = serial + 1;
                 }
@@ -221,7 +222,12 @@ impl Front {
         self.leave_shown(slot, part);
         let since = alloc::vec![Since::Default; usize::from(self.world.partitions)];
         // If there is no room for that, the subscription goes on unchanged.
-        let _ = self.join_filters(slot, &[(filter, part)], &since, false);
+        if self
+            .join_filters(slot, &[(filter, part)], &since, false)
+            .is_ok()
+        {
+            self.asked_pages(slot, self.world.partitions.into());
+        }
     }
 
     /// Stops showing a subscription's retained messages again.
@@ -400,7 +406,8 @@ impl Front {
         for serial in behind {
             let filtered = self.filtered_mut(slot);
             if let Some(partition) = filtered.and_then(|all| all.next_behind(serial)) {
-                self.ask_matches(slot, serial, partition, false);
+                let asked = self.ask_matches(slot, serial, partition, false);
+                self.asked_pages(slot, asked.into());
             }
         }
     }

@@ -9,12 +9,12 @@ use super::options::{NO_LOCAL, RETAIN_AS_PUBLISHED, qos};
 use super::plain::write_properties;
 use super::state::{Inflight, NO_END_S, Step, without_payload};
 use crate::base::ids::ShardId;
-use crate::conn::FRAMED;
+use crate::client::outbox::Packets;
 use crate::mail::properties::left_s;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
 use crate::protocol::front::Front;
-use crate::protocol::outbox::Packets;
+use crate::protocol::mqtt::options::FRAMED;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -55,7 +55,7 @@ impl Front {
         out: &mut Packets,
     ) -> Offered {
         let (topic, record, frames) = message;
-        let own = self.conns.mqtt_row(slot).origin();
+        let own = self.conns.own_row(slot).origin();
         if wants.options & NO_LOCAL != 0 && frames.origin(record) == own {
             return Offered::Skipped;
         }
@@ -151,7 +151,7 @@ impl Front {
         let left_s = left_s(record, self.now.unix_s);
         let alias = wants.alias.filter(|_| packet_id.is_none());
         let (known, alias) = alias.map_or((false, 0), |part| self.alias_for(slot, part));
-        let mut set = core::mem::take(self.scratch.properties());
+        let mut set = core::mem::take(&mut self.own.properties);
         set.clear();
         if version == Version::V5 {
             write_properties(&mut set, frames, record, left_s);
@@ -189,10 +189,12 @@ impl Front {
         }
         let fits = out.len() > before;
         self.stats.dropped += u64::from(lives && !fits);
-        *self.scratch.properties() = set;
+        self.own.properties = set;
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
             let extra = self.conns.extra(slot);
-            if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.mqtt) {
+            if let (Some(sub), Some(mqtt)) =
+                (extra.list.get_mut(part as usize), &mut extra.own.mqtt)
+            {
                 (sub.own.alias, mqtt.aliases_given) = (alias, alias);
             }
         }

@@ -19,12 +19,12 @@ use super::state::{Inflight, Mqtt, NO_END_S, Step};
 use super::subscribe::Wanted;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Since, read_varint, write_varint};
-use crate::conn::MULTI;
-use crate::conn::io::Io;
+use crate::client::row::MULTI;
 use crate::home::Home;
+use crate::io::Io;
 use crate::mail::session::Written;
 use crate::protocol::front::Front;
-use crate::protocol::side::Sub;
+use crate::protocol::front::Sub;
 use crate::store::shared::Slice;
 use crate::store::slab::NONE;
 
@@ -180,7 +180,7 @@ impl Front {
         let list = extra.list.iter().enumerate();
         let subs: Vec<_> = list.filter(|(_, sub)| granted(sub)).collect();
         let nothing = Mqtt::default();
-        let mqtt = extra.mqtt.as_deref().unwrap_or(&nothing);
+        let mqtt = extra.own.mqtt.as_deref().unwrap_or(&nothing);
         write_varint(&mut out, (subs.len() + mqtt.unplaced.len()) as u64);
         for sub in &mqtt.unplaced {
             out.extend_from_slice(sub);

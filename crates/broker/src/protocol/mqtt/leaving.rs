@@ -28,7 +28,7 @@ impl Front {
             return self.gave_back(leaving);
         }
         // A connection ends once; if it ended twice, the session given back first goes home too.
-        if let Some(before) = self.leaving.wait(from, leaving) {
+        if let Some(before) = self.own.leaving.wait(from, leaving) {
             self.gave_back(before);
         }
     }
@@ -65,7 +65,7 @@ impl Front {
             slot: to.slot,
             generation: to.generation,
         };
-        let farewell = match self.leaving.answered(from, to.part) {
+        let farewell = match self.own.leaving.answered(from, to.part) {
             Some(Ok(farewell)) => farewell,
             Some(Err(NotDue)) => {
                 // Each request has one answer, and this one has no request; its connection has ended.
@@ -82,7 +82,7 @@ impl Front {
             // Its id is free again [MQTT-4.3.3-9].
             kept.state.bytes = forget_received(&kept.state.bytes, id);
         }
-        if let Some(leaving) = self.leaving.take_answered(from) {
+        if let Some(leaving) = self.own.leaving.take_answered(from) {
             self.gave_back(leaving);
         }
     }

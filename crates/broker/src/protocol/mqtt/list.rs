@@ -8,9 +8,10 @@ use crore_wire::topic;
 
 use super::options::is_shared;
 use super::state::Subscribed;
-use crate::conn::{COUNTED, LIVE, MULTI, QOS_SHIFT};
+use crate::client::row::{COUNTED, LIVE, MULTI};
 use crate::protocol::front::Front;
-use crate::protocol::side::Sub;
+use crate::protocol::front::Sub;
+use crate::protocol::mqtt::options::QOS_SHIFT;
 use crate::store::slab::NONE;
 
 /// Where the serial of a place begins in [`ReplyTo::part`](crate::mail::ReplyTo::part).

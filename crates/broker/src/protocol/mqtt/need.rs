@@ -4,10 +4,11 @@ use super::list::is_vacant;
 use super::options::qos;
 use alloc::vec::Vec;
 
-use crate::conn::{MULTI, QOS_SHIFT};
+use crate::client::row::MULTI;
 use crate::mail::{Ask, Span};
 use crate::protocol::front::Front;
-use crate::protocol::side::Sub;
+use crate::protocol::front::Sub;
+use crate::protocol::mqtt::options::QOS_SHIFT;
 use crate::store::slab::NONE;
 
 impl Front {

@@ -2,8 +2,17 @@
 
 use crore_wire::mqtt::{Qos, RetainHandling, SubscribeOptions};
 
-use crate::conn::{FRAMED, QOS_SHIFT, Row, SMALL, V5};
+use crate::client::row::{OWN_SHIFT, Row};
 use crate::protocol::encode::Encoding;
+
+/// MQTT 5.0, not 3.1.1.
+pub(crate) const V5: u32 = 1 << OWN_SHIFT;
+/// MQTT within a WebSocket.
+pub(crate) const FRAMED: u32 = 1 << (OWN_SHIFT + 1);
+/// Where the QoS of the only subscription begins: two bits.
+pub(crate) const QOS_SHIFT: u32 = OWN_SHIFT + 2;
+/// The MQTT client limits the size of packets.
+pub(crate) const SMALL: u32 = 1 << (OWN_SHIFT + 4);
 
 /// No Local and Retain As Published among the options of a subscription.
 pub(super) const NO_LOCAL: u8 = 0b100;

@@ -16,12 +16,12 @@ use super::options::{NO_LOCAL, qos};
 use super::reading::Start;
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
-use crate::conn::LIVE;
+use crate::client::outbox::Packets;
+use crate::client::row::LIVE;
 use crate::filters::matching::Group;
 use crate::mail::{Frames, Record};
 use crate::protocol::front::Front;
-use crate::protocol::outbox::Packets;
-use crate::protocol::side::Sub;
+use crate::protocol::front::Sub;
 use crate::store::slab::NONE;
 
 /// The subscriptions that share a message, and the one of them that sends it.
@@ -172,7 +172,7 @@ impl Front {
             return None;
         }
         let list = self.list_of(slot);
-        let local = frames.origin(record) == self.conns.mqtt_row(slot).origin();
+        let local = frames.origin(record) == self.conns.own_row(slot).origin();
         let partition = self.partition_of(topic);
         let rows = self.matching.rows(topic);
         let matches = |sub: &Sub| match sub.own.filter.checked_sub(1) {
@@ -231,7 +231,7 @@ impl Front {
         identifiers: &mut Vec<u32>,
     ) -> Option<u8> {
         let list = self.list_of(slot);
-        let local = frames.origin(record) == self.conns.mqtt_row(slot).origin();
+        let local = frames.origin(record) == self.conns.own_row(slot).origin();
         let mut options = None;
         for part in parts {
             let Some(sub) = list.get(*part as usize) else {

@@ -12,16 +12,16 @@ use super::close::words_of;
 use super::state::Mqtt;
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::reason::{Closed, Reason};
-use crate::conn::io::{Close, Io};
-use crate::conn::{FRAMED, Row, SMALL, State, V5};
+use crate::client::progress::{Allowance, Progress};
+use crate::client::row::{OWN, Row, State};
 use crate::home::Home;
+use crate::io::{Close, Io};
 use crate::mail::inbox::Inbox;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::Front;
-use crate::protocol::progress::{Allowance, Progress};
+use crate::protocol::mqtt::options::{FRAMED, SMALL, V5};
 use crate::protocol::side::Spill;
-use crate::protocol::task::Flow;
 use crate::store::slab::NONE;
 
 /// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
@@ -43,29 +43,14 @@ enum After {
 }
 
 impl Front {
-    /// An upgrade with subprotocol `mqtt`, on any path [MQTT-6.0.0-3].
-    pub(in crate::protocol) fn upgrade_to_mqtt<I: Io>(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        io: &mut I,
-    ) -> Flow {
-        if let Err(reason) = self.accept_upgrade(slot, head) {
-            self.respond_reason(slot, reason);
-            return Flow::Next;
-        }
+    /// The connection speaks MQTT from now on, in the frames of a WebSocket [MQTT-6.0.0-3].
+    pub(in crate::protocol) fn begin_framed(&mut self, slot: u32) {
         let head_s = self.world.settings.timeouts.head_s;
         let row = self.conns.get_mut(slot);
-        row.options |= FRAMED;
+        // What the request had there has no meaning any more.
+        row.options = row.options & !OWN | FRAMED;
         row.state = State::Mqtt;
         row.deadline_s = self.now.s + head_s;
-        self.send_reply(slot, io);
-        Flow::Wait
-    }
-
-    /// The connection speaks MQTT over TCP, which its first byte says.
-    pub(in crate::protocol) fn begin_mqtt(&mut self, slot: u32) {
-        self.conns.get_mut(slot).state = State::Mqtt;
     }
 
     /// Bytes of an MQTT connection, over TCP or the payload of a frame, in which packets need not end [MQTT-6.0.0-2].
@@ -337,7 +322,7 @@ impl Front {
     /// So many pages were asked for.
     pub(crate) fn asked_pages(&mut self, slot: u32, count: u32) {
         if let Some(extra) = self.conns.find_extra_mut(slot)
-            && let Some(mqtt) = &mut extra.mqtt
+            && let Some(mqtt) = &mut extra.own.mqtt
         {
             mqtt.pages += count;
         }
@@ -346,7 +331,7 @@ impl Front {
     /// A page has come, for a connection that is still there: its packets may go on.
     pub(crate) fn took_page_of(&mut self, slot: u32) {
         if let Some(extra) = self.conns.find_extra_mut(slot)
-            && let Some(mqtt) = &mut extra.mqtt
+            && let Some(mqtt) = &mut extra.own.mqtt
             && mqtt.pages > 0
         {
             mqtt.pages -= 1;
@@ -372,7 +357,7 @@ impl Front {
         if row.own == NONE {
             return self.now.s + self.world.settings.timeouts.head_s;
         }
-        match u32::from(self.conns.mqtt_row(slot).keep_alive_s) {
+        match u32::from(self.conns.own_row(slot).keep_alive_s) {
             0 => 0,
             keep_alive_s => self.now.s + keep_alive_s + keep_alive_s.div_ceil(2) + 1,
         }
@@ -392,12 +377,12 @@ impl Front {
 
     /// The connection's MQTT state, if it has more than its rows.
     pub(in crate::protocol) fn mqtt(&self, slot: u32) -> Option<&Mqtt> {
-        self.conns.find_extra(slot)?.mqtt.as_deref()
+        self.conns.find_extra(slot)?.own.mqtt.as_deref()
     }
 
     /// The connection's MQTT state, made if there is none yet.
     pub(in crate::protocol) fn mqtt_state(&mut self, slot: u32) -> &mut Mqtt {
-        self.conns.extra(slot).mqtt.get_or_insert_default()
+        self.conns.extra(slot).own.mqtt.get_or_insert_default()
     }
 
     /// Appends a packet to `reply`, in a frame of its own where there are frames.
@@ -422,7 +407,7 @@ impl Front {
     pub(super) fn packet_bytes_max(&self, slot: u32) -> usize {
         let row = self.conns.get(slot);
         match row.wants(SMALL) {
-            true => self.conns.mqtt_row(slot).packet_bytes_max as usize,
+            true => self.conns.own_row(slot).packet_bytes_max as usize,
             false => mqtt::PACKET_BYTES_MAX,
         }
     }
@@ -472,7 +457,7 @@ impl Front {
         if self.conns.get(slot).own == NONE {
             return None;
         }
-        let mqtt = self.conns.mqtt_row(slot);
+        let mqtt = self.conns.own_row(slot);
         let home = self.home_of_session(mqtt.session);
         mqtt.is_open().then_some((home, mqtt.session))
     }

@@ -12,11 +12,11 @@ use super::options::qos_of;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;
-use crate::conn::io::Io;
-use crate::conn::{COUNTED, LIVE, State};
+use crate::client::row::{COUNTED, LIVE, MULTI, State};
+use crate::client::side::Behind;
+use crate::io::Io;
 use crate::mail::{Attach, Attached, Frames, Page, Values};
 use crate::protocol::front::Front;
-use crate::protocol::side::Behind;
 use crate::store::slab::NONE;
 
 /// Why a home has no room for a subscription.
@@ -204,7 +204,30 @@ impl Front {
         self.shows_go_on(slot);
         self.wildcards_go_on(slot);
         if self.has_room(slot) {
-            self.catch_up(slot);
+            self.catch_up_list(slot);
+        }
+    }
+
+    /// The outbox is empty: subscriptions that fell behind read on from the log, as far as the client may be sent more messages.
+    fn catch_up_list(&mut self, slot: u32) {
+        if self.conns.get(slot).extra == NONE {
+            return;
+        }
+        let behind = core::mem::take(&mut self.conns.extra(slot).behind);
+        if behind.is_empty() {
+            return;
+        }
+        for seen in behind {
+            let most = self.places(slot, seen.part);
+            if most == 0 {
+                self.conns.extra(slot).behind.push(seen);
+                continue;
+            }
+            self.asked_pages(slot, 1);
+            self.ask_behind(slot, &seen, (self.part_name(slot, seen.part), most), false);
+        }
+        if self.conns.extra(slot).is_idle() && !self.conns.get(slot).wants(MULTI) {
+            self.conns.drop_extra(slot);
         }
     }
 }

@@ -8,7 +8,6 @@ use crore_wire::mqtt::{
 };
 use crore_wire::topic;
 
-use super::super::publish::check_fields;
 use super::beyond::Beyond;
 use super::close::words_of;
 use super::deliver::SENT_PER_STEP;
@@ -16,13 +15,15 @@ use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
-use crate::conn::io::Io;
-use crate::conn::{CLOSING, PAUSED, V5};
+use crate::client::fields::check_fields;
+use crate::client::row::{CLOSING, PAUSED};
 use crate::home::Home;
+use crate::io::Io;
 use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::properties::{EVENT, KEY};
 use crate::mail::{self, Outcome};
 use crate::protocol::front::Front;
+use crate::protocol::mqtt::options::V5;
 use crate::store::slab::NONE;
 
 /// The properties of a message that other protocols know too, and as attributes all that subscribers of MQTT get unaltered.
@@ -135,13 +136,13 @@ impl Front {
             Ok(Some(outcome)) => self.answer_publish(slot, part, reason_of(outcome))?,
             Err(reason) => self.answer_publish(slot, part, reason)?,
         }
-        *self.scratch.name() = name;
+        self.own.name = name;
         Ok(())
     }
 
     /// The topic, by name or by alias (section 3.3.2.3.4).
     fn named(&mut self, slot: u32, publish: &Publish<'_>) -> Result<Vec<u8>, ReasonCode> {
-        let mut name = core::mem::take(self.scratch.name());
+        let mut name = core::mem::take(&mut self.own.name);
         name.clear();
         let Some(alias) = publish.properties.topic_alias() else {
             name.extend_from_slice(publish.topic.as_bytes());
@@ -261,7 +262,7 @@ impl Front {
         if publish.payload.len() > message_bytes {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        let origin = self.conns.mqtt_row(slot).origin();
+        let origin = self.conns.own_row(slot).origin();
         let set = &publish.properties;
         let fields = Fields::of(set, publish.payload, origin)
             .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;

@@ -12,10 +12,10 @@ use super::options::{qos_of, split};
 use super::state::{Inflight, Shared, Step, Subscribed};
 use super::subscribe::Wanted;
 use crate::base::ids::ShardId;
-use crate::conn::io::Io;
+use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
 use crate::protocol::front::Front;
-use crate::protocol::side::Sub;
+use crate::protocol::front::Sub;
 use crate::store::slab::NONE;
 
 /// Messages of one group and home that a client may have unacknowledged: enough to keep it busy, few enough for a
@@ -56,7 +56,7 @@ impl Front {
         };
         let part = self.add_sub(slot, sub);
         let to = self.conns.reply_to(slot, self.part_name(slot, part));
-        let receive_max = self.conns.mqtt_row(slot).receive_max;
+        let receive_max = self.conns.own_row(slot).receive_max;
         let party = self.party(slot);
         for home in homes {
             let ask = Ask::JoinGroup {
@@ -81,6 +81,7 @@ impl Front {
         io: &mut I,
     ) {
         let part = self
+            .conns
             .is_asked(to)
             .then(|| self.part_named(to.slot, to.part))
             .flatten();
@@ -150,6 +151,7 @@ impl Front {
     ) {
         let name = frames.name(name);
         let part = self
+            .conns
             .is_asked(to)
             .then(|| self.part_named(to.slot, to.part))
             .flatten();

@@ -10,10 +10,10 @@ use super::give::{Offered, Wants};
 use super::reading::Show;
 use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;
-use crate::conn::io::Io;
+use crate::client::outbox::Packets;
+use crate::io::Io;
 use crate::mail::{Attach, Frames, Page, Record};
 use crate::protocol::front::Front;
-use crate::protocol::outbox::Packets;
 
 impl Front {
     /// A subscription is to be shown the latest values of its topic up to this offset, all of them.

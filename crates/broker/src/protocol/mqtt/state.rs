@@ -12,9 +12,9 @@ use super::reading::{Show, Start};
 use crate::base::access::Who;
 use crate::base::ids::ShardId;
 use crate::base::position::write_varint;
+use crate::client::progress::Progress;
 use crate::mail::inbox::Inbox;
 use crate::mail::session::{SessionId, Will, Written};
-use crate::protocol::progress::Progress;
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Vacant};
 

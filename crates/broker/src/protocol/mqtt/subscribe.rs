@@ -13,10 +13,10 @@ use super::state::{Suback, Subscribed};
 use crate::base::access::Right;
 use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;
-use crate::conn::COUNTED;
+use crate::client::row::COUNTED;
 use crate::mail::{Attach, ReplyTo};
 use crate::protocol::front::Front;
-use crate::protocol::side::Sub;
+use crate::protocol::front::Sub;
 use crate::store::slab::NONE;
 
 /// A SUBACK or UNSUBACK without its codes: header, packet id, no properties.

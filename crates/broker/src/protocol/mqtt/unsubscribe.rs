@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{Properties, ReasonCode, Unsubscribe, encode};
 
 use super::options::qos;
-use crate::conn::{COUNTED, MULTI};
+use crate::client::row::{COUNTED, MULTI};
 use crate::protocol::front::Front;
-use crate::protocol::side::Sub;
+use crate::protocol::front::Sub;
 use crate::store::slab::NONE;
 
 impl Front {
@@ -53,7 +53,7 @@ impl Front {
         }
         let extra = self.conns.extra(slot);
         extra.behind.retain(|behind| behind.part != part);
-        if let Some(mqtt) = &mut extra.mqtt {
+        if let Some(mqtt) = &mut extra.own.mqtt {
             mqtt.fresh.retain(|other| *other != part);
         }
         let Some(sub) = extra.list.get_mut(part as usize) else {

@@ -9,8 +9,8 @@ use core::net::IpAddr;
 use crore_wire::topic;
 
 use crate::base::ids::ConnId;
-use crate::conn::State;
-use crate::conn::io::Io;
+use crate::client::row::State;
+use crate::io::Io;
 use crate::mail::session::SessionId;
 use crate::protocol::front::Front;
 use crate::shard::Shard;

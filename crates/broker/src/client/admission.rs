@@ -1,0 +1,105 @@
+//! Lets connections in, and counts them out: past the limits in [`admission`](crate::budget::admission) a connection is marked, so that
+//! its first request is answered with a refusal.
+//!
+//! Invariants: only `Shard::turned_away`, which is bounded, counts connections that are turned away; a connection
+//! that was admitted is never turned away later, but a request of another client through the same proxy may be.
+
+use core::net::IpAddr;
+
+use crore_wire::http::forwarded;
+
+use crate::base::reason::Reason;
+use crate::budget::admission::Client;
+use crate::client::front::Front;
+use crate::client::protocols::Protocols;
+use crate::client::row::{Row, TURNED_AWAY};
+
+/// How long a connection that waits to be turned away may take to send its request, in seconds.
+const TURNED_AWAY_S: u32 = 3;
+
+impl<P: Protocols> Front<P> {
+    /// Whether this peer may connect at all: behind the PROXY protocol only a trusted proxy may, since it says who the
+    /// client is.
+    pub(crate) fn is_expected(&self, peer: IpAddr) -> bool {
+        let http = &self.world.settings.http;
+        !http.proxy_protocol || forwarded::is_trusted(peer, &http.trusted_proxies)
+    }
+
+    /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
+    pub(crate) fn enter(&mut self, row: &mut Row, peer: IpAddr) -> bool {
+        let (world, http) = (&self.world, &self.world.settings.http);
+        if !self.gate.has_room(self.conns.len()) {
+            return self.turn_away_later(row);
+        }
+        let entered = world.admission.enter().and_then(|()| {
+            if http.proxy_protocol {
+                // The PROXY header will name the client.
+                return Ok(());
+            }
+            if forwarded::is_trusted(peer, &http.trusted_proxies) {
+                row.client = Client::RELAYED;
+                return Ok(());
+            }
+            row.client = world.admission.client(peer);
+            let entered = world.admission.enter_client(row.client);
+            if entered.is_err() {
+                world.admission.leave();
+            }
+            entered
+        });
+        if entered.is_ok() {
+            return true;
+        }
+        self.turn_away_later(row)
+    }
+
+    /// A PROXY header has named the client.
+    pub(crate) fn enter_proxied(&mut self, slot: u32, address: IpAddr) {
+        if self.conns.get(slot).is(TURNED_AWAY) {
+            return;
+        }
+        self.conns.set_relayed(slot, Some(address));
+        let world = &self.world;
+        if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
+            self.conns.get_mut(slot).client = Client::RELAYED;
+            return;
+        }
+        let client = world.admission.client(address);
+        let entered = world.admission.enter_client(client);
+        let row = self.conns.get_mut(slot);
+        row.client = client;
+        if entered.is_err() {
+            self.world.admission.leave();
+            row.flags |= TURNED_AWAY;
+            self.gate.turn_away();
+            self.stats.turned_away += 1;
+        }
+    }
+
+    fn turn_away_later(&mut self, row: &mut Row) -> bool {
+        self.stats.turned_away += 1;
+        if !self.gate.may_turn_away() {
+            return false;
+        }
+        self.gate.turn_away();
+        row.flags |= TURNED_AWAY;
+        row.deadline_s = row.deadline_s.min(self.now.s + TURNED_AWAY_S);
+        true
+    }
+
+    /// A connection is gone.
+    pub(crate) fn left(&mut self, row: &Row) {
+        if row.is(TURNED_AWAY) {
+            self.gate.turned_away_left();
+        } else {
+            self.world.admission.leave();
+            self.world.admission.leave_client(row.client);
+        }
+    }
+
+    /// Whether this connection may publish a message now.
+    pub(crate) fn may_publish(&self, slot: u32) -> Result<(), Reason> {
+        let client = self.conns.get(slot).client;
+        self.world.admission.publish(client, self.now.unix_s)
+    }
+}

@@ -1,0 +1,82 @@
+//! The client behind a connection: its credentials, the address that a proxy names, and the row that its protocol gives it.
+
+use alloc::sync::Arc;
+use core::net::IpAddr;
+
+use super::Connections;
+use crate::base::access::{Grants, Known};
+use crate::budget::account::Part;
+use crate::client::types::ProtocolTypes;
+use crate::store::slab::NONE;
+
+/// Memory for the address of a client behind a proxy: an entry of a B-tree whose leaves of eleven are two thirds full.
+const RELAYED_BYTES: usize = 32;
+
+impl<P: ProtocolTypes> Connections<P> {
+    /// The row that its protocol has given the connection.
+    #[inline]
+    pub(crate) fn own_row(&self, slot: u32) -> &P::Row {
+        self.own.get(self.rows.get(slot).own)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn own_row_mut(&mut self, slot: u32) -> &mut P::Row {
+        self.own.get_mut(self.rows.get(slot).own)
+    }
+
+    /// The protocol gives the connection this row.
+    pub(crate) fn set_own_row(&mut self, slot: u32, row: P::Row) {
+        self.rows.get_mut(slot).own = self.own.insert(row);
+    }
+
+    /// Takes the row that the protocol gave.
+    pub(crate) fn take_own_row(&mut self, slot: u32) -> P::Row {
+        let row = self.rows.get_mut(slot);
+        let own = core::mem::replace(&mut row.own, NONE);
+        self.own.remove(own)
+    }
+
+    /// The grants of the connection's client, and when they expire.
+    #[inline]
+    pub(crate) fn pass(&self, slot: u32) -> Option<(&Arc<Grants>, u32)> {
+        self.passes.get(slot)
+    }
+
+    /// Gives the connection these grants, in place of its former ones.
+    pub(crate) fn set_pass(&mut self, slot: u32, known: Known) {
+        self.passes.set(slot, known);
+    }
+
+    /// Takes the connection's grants away.
+    pub(crate) fn drop_pass(&mut self, slot: u32) {
+        self.passes.remove(slot);
+    }
+
+    /// Whether some connection came with credentials.
+    pub(crate) fn has_passes(&self) -> bool {
+        !self.passes.is_empty()
+    }
+
+    /// Whether the connection's grants have expired.
+    pub(crate) fn is_pass_over(&self, slot: u32, now_unix_s: u32) -> bool {
+        self.passes.is_over(slot, now_unix_s)
+    }
+
+    /// The address that a proxy has named for this connection.
+    pub(crate) fn relayed(&self, slot: u32) -> Option<IpAddr> {
+        self.relayed.get(&slot).copied()
+    }
+
+    /// A proxy has named the client of this connection, or the name is withdrawn.
+    pub(crate) fn set_relayed(&mut self, slot: u32, address: Option<IpAddr>) {
+        let before = self.relayed.len();
+        match address {
+            Some(address) => self.relayed.insert(slot, address),
+            None => self.relayed.remove(&slot),
+        };
+        let bytes = |count| count * RELAYED_BYTES;
+        let now = self.relayed.len();
+        self.purse
+            .change(Part::Connections, bytes(before), bytes(now));
+    }
+}

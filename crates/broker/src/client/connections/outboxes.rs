@@ -1,0 +1,67 @@
+//! Bytes that wait for sockets, and their charge.
+
+use super::Connections;
+use crate::budget::account::Part;
+use crate::client::outbox::Outbox;
+use crate::client::types::ProtocolTypes;
+use crate::io::Io;
+use crate::store::rope::Queue;
+use crate::store::slab::NONE;
+
+impl<P: ProtocolTypes> Connections<P> {
+    /// The outbox of a connection, if bytes wait for its socket.
+    #[inline]
+    pub(crate) fn outbox(&self, slot: u32) -> Option<&Outbox> {
+        match self.rows.get(slot).outbox {
+            NONE => None,
+            outbox => Some(self.outboxes.get(outbox)),
+        }
+    }
+
+    /// Sends what waits for a connection's socket as far as it takes it; returns how many bytes it took, and how many wait.
+    pub(crate) fn send_outbox<I: Io>(&mut self, slot: u32, io: &mut I) -> (usize, usize) {
+        let row = self.rows.get(slot);
+        let outbox = self.outboxes.get_mut(row.outbox);
+        (outbox.send(row.link, io), outbox.waiting_bytes())
+    }
+
+    /// Begins an outbox with what `write` adds.
+    pub(crate) fn begin_outbox(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
+        self.rows.get_mut(slot).outbox = self.outboxes.insert(Outbox::default());
+        self.add_to_outbox(slot, write);
+    }
+
+    /// Adds to the outbox.
+    pub(crate) fn add_to_outbox(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
+        let outbox = self.outboxes.get_mut(self.rows.get(slot).outbox);
+        write(&mut outbox.queue);
+        self.weigh_outbox(slot);
+    }
+
+    /// Counts messages that were just added to the outbox, if there is one: `len` bytes, with these ends.
+    pub(crate) fn count_waiting(&mut self, slot: u32, len: usize, ends: &[usize]) {
+        let outbox = self.rows.get(slot).outbox;
+        if outbox != NONE {
+            self.outboxes.get_mut(outbox).count(len, ends);
+        }
+    }
+
+    /// Charges the bytes that only this outbox holds.
+    pub(crate) fn weigh_outbox(&mut self, slot: u32) {
+        let outbox = self.outboxes.get_mut(self.rows.get(slot).outbox);
+        let (charged, counted) = outbox.weigh();
+        self.purse.change(Part::Outboxes, charged.0, charged.1);
+        self.outbox_bytes = self.outbox_bytes - counted.0 + counted.1;
+    }
+
+    /// Drops the outbox.
+    pub(crate) fn drop_outbox(&mut self, slot: u32) {
+        let row = self.rows.get_mut(slot);
+        let outbox = core::mem::replace(&mut row.outbox, NONE);
+        if outbox != NONE {
+            let (charged, counted) = self.outboxes.remove(outbox).weigh();
+            self.purse.release(Part::Outboxes, charged.0);
+            self.outbox_bytes -= counted.0;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Received bytes that are held for connections, and their charge.
+
+use super::Connections;
+use crate::budget::account::Part;
+use crate::client::types::ProtocolTypes;
+use crate::client::types::Spilled;
+use crate::store::slab::NONE;
+
+impl<P: ProtocolTypes> Connections<P> {
+    /// The partly received input of a connection, if there is some.
+    #[inline]
+    pub(crate) fn spill(&self, slot: u32) -> Option<&P::Spill> {
+        match self.rows.get(slot).spill {
+            NONE => None,
+            spill => Some(self.spills.get(spill)),
+        }
+    }
+
+    /// The same, to be changed, where that does not change how many bytes it holds.
+    #[inline]
+    pub(crate) fn spill_mut(&mut self, slot: u32) -> Option<&mut P::Spill> {
+        match self.rows.get(slot).spill {
+            NONE => None,
+            spill => Some(self.spills.get_mut(spill)),
+        }
+    }
+
+    /// Takes the partly received input of a connection.
+    #[inline]
+    pub(crate) fn take_spill(&mut self, slot: u32) -> Option<P::Spill> {
+        match self.rows.get(slot).spill {
+            NONE => None,
+            spill => Some(self.remove_spill(slot, spill)),
+        }
+    }
+
+    fn remove_spill(&mut self, slot: u32, spill: u32) -> P::Spill {
+        self.rows.get_mut(slot).spill = NONE;
+        let spill = self.spills.remove(spill);
+        self.receive_bytes -= spill.bytes();
+        spill
+    }
+
+    /// Keeps partly received input of a connection that holds none.
+    pub(crate) fn set_spill(&mut self, slot: u32, spill: P::Spill) {
+        self.receive_bytes += spill.bytes();
+        self.rows.get_mut(slot).spill = self.spills.insert(spill);
+    }
+
+    /// Changes what is held of the input of a connection, which may be nothing yet.
+    pub(crate) fn change_spill<R>(
+        &mut self,
+        slot: u32,
+        change: impl FnOnce(&mut P::Spill) -> R,
+    ) -> R {
+        let row = self.rows.get_mut(slot);
+        if row.spill == NONE {
+            row.spill = self.spills.insert(P::Spill::default());
+        }
+        let spill = self.spills.get_mut(row.spill);
+        self.receive_bytes -= spill.bytes();
+        let result = change(spill);
+        self.receive_bytes += spill.bytes();
+        result
+    }
+
+    /// So many received bytes are held in a side row from now on.
+    pub(crate) fn hold_bytes(&mut self, bytes: usize) {
+        self.receive_bytes += bytes;
+    }
+
+    /// So many received bytes are not held in a side row any more.
+    pub(crate) fn let_go_bytes(&mut self, bytes: usize) {
+        self.receive_bytes -= bytes;
+    }
+
+    /// Received bytes that are held for all connections.
+    pub(crate) fn receive_bytes(&self) -> usize {
+        self.receive_bytes
+    }
+
+    /// The next row to look at when received bytes need room: the walk goes round the table, which is not empty.
+    pub(crate) fn next_hoard(&mut self) -> u32 {
+        let end = self.rows.end().max(1);
+        let slot = self.hoards % end;
+        self.hoards = (slot + 1) % end;
+        slot
+    }
+
+    /// Charges the received bytes that are held.
+    #[inline]
+    pub(crate) fn charge_received(&mut self) {
+        if self.purse.part(Part::Received) != self.receive_bytes {
+            self.purse.set(Part::Received, self.receive_bytes);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Side rows and charges: each is released with its connection.
+
+use super::*;
+use crate::base::ids::Link;
+use crate::base::settings::Settings;
+use crate::budget::admission::Admission;
+use crate::client::row::State;
+use crate::protocol::front::AllProtocols;
+use crate::protocol::side::{HttpSpill, PublishTo, Spill};
+
+type Connections = super::Connections<AllProtocols>;
+
+/// Two connections without anything.
+fn two() -> Connections {
+    let admission = Admission::new(&Settings::default(), 9);
+    let mut conns = Connections::new(Purse::new(admission, 1));
+    for link in [5, 6] {
+        conns.insert(Row::new(Link(link), State::Http, 0));
+    }
+    conns
+}
+
+fn append(conns: &mut Connections, slot: u32, bytes: &[u8]) {
+    conns.change_spill(slot, |spill| match spill {
+        Spill::Http(spill) => spill.append(bytes, 8_000),
+        _ => panic!("a request"),
+    });
+}
+
+fn charged(conns: &Connections, part: Part) -> usize {
+    conns.purse.part(part)
+}
+
+#[test]
+fn address_behind_a_proxy_is_charged_until_the_connection_ends() {
+    let mut conns = two();
+    for last in [1, 2] {
+        conns.set_relayed(0, Some([10, 0, 0, last].into()));
+        let charged = charged(&conns, Part::Connections);
+        assert!((21..64).contains(&charged), "{charged}");
+    }
+    conns.remove(0);
+    assert_eq!(charged(&conns, Part::Connections), 0);
+}
+
+#[test]
+fn received_bytes_count_while_they_are_held() {
+    let mut conns = two();
+    append(&mut conns, 0, &[7; 100]);
+    append(&mut conns, 0, &[7; 50]);
+    let held = conns.spill(0).map_or(0, Spilled::bytes);
+    assert!(held >= 150 && conns.receive_bytes() == held);
+    conns.charge_received();
+    assert_eq!(charged(&conns, Part::Received), held);
+    assert!(conns.take_spill(0).is_some() && conns.take_spill(0).is_none());
+    assert_eq!(conns.receive_bytes(), 0);
+    conns.set_spill(1, Spill::Http(HttpSpill::default()));
+    append(&mut conns, 1, &[7; 10]);
+    conns.remove(1);
+    assert_eq!(conns.receive_bytes(), 0);
+}
+
+#[test]
+fn an_outbox_is_charged_until_it_is_dropped() {
+    let mut conns = two();
+    conns.begin_outbox(0, |queue| queue.push(&[7; 1_000]));
+    conns.add_to_outbox(0, |queue| queue.push(&[7; 500]));
+    assert_eq!(conns.outbox_bytes, 1_500);
+    assert!(charged(&conns, Part::Outboxes) >= 1_500);
+    conns.drop_outbox(0);
+    conns.drop_outbox(0);
+    assert_eq!(
+        (conns.outbox_bytes, charged(&conns, Part::Outboxes)),
+        (0, 0)
+    );
+}
+
+#[test]
+fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection() {
+    let mut conns = two();
+    conns.extra(0).own.publish_to = Some(PublishTo {
+        hash: 1,
+        name: alloc::vec![0; 300],
+        published: 0,
+    });
+    assert_eq!(charged(&conns, Part::Connections), 0);
+    conns.weigh_touched();
+    assert!(charged(&conns, Part::Connections) >= 300);
+    assert!(conns.find_extra(0).is_some() && conns.find_extra(1).is_none());
+    conns.remove(0);
+    assert_eq!(charged(&conns, Part::Connections), 0);
+}
+
+#[test]
+fn a_name_outlives_its_connection_and_is_not_the_next_ones() {
+    let mut conns = two();
+    let id = conns.id_of(0);
+    assert!(conns.is_current(id));
+    conns.remove(0);
+    assert!(!conns.is_current(id));
+    assert_eq!(conns.insert(Row::new(Link(7), State::Http, 0)), 0);
+    assert!(!conns.is_current(id) && conns.is_current(conns.id_of(0)));
+}
+
+#[test]
+fn the_walk_for_room_goes_round_the_table() {
+    let mut conns = two();
+    let walk: Vec<u32> = (0..5).map(|_| conns.next_hoard()).collect();
+    assert_eq!(walk, [0, 1, 0, 1, 0]);
+}

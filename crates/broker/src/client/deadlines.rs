@@ -1,0 +1,39 @@
+//! Ends connections whose deadline has passed, and says when a heartbeat is due. The sweep that finds them is the shard's (`shard/tick.rs`): no timers, no links in the rows.
+
+use crate::base::reason::Closed;
+use crate::client::front::Front;
+use crate::client::protocols::Protocols;
+use crate::io::Io;
+use crate::store::slab::NONE;
+
+impl<P: Protocols> Front<P> {
+    /// The connection's deadline has passed.
+    pub(crate) fn deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.outbox != NONE {
+            // The client reads nothing: its outbox would only hold memory.
+            self.because(Closed::Slow);
+            self.reset(slot, io);
+            return;
+        }
+        P::deadline_passed(self, slot, io);
+    }
+
+    /// Whether a heartbeat is due: nothing was sent for too long.
+    pub(crate) fn is_heartbeat_due(&self, slot: u32) -> bool {
+        let heartbeat = &self.world.settings.heartbeat;
+        let row = self.conns.get(slot);
+        if heartbeat.interval_s == 0 {
+            return false;
+        }
+        // A multiplicative hash of the slot and the last second spreads connections that were opened together.
+        let spread = (slot ^ row.sent_s.rotate_left(16)).wrapping_mul(0x9E37_79B9) >> 16;
+        let jitter_s = heartbeat.interval_s * heartbeat.jitter_percent / 100;
+        let early_s = if jitter_s == 0 {
+            0
+        } else {
+            spread % (jitter_s + 1)
+        };
+        self.now.s - row.sent_s >= heartbeat.interval_s - early_s
+    }
+}

@@ -1,0 +1,169 @@
+//! Deliveries that wait, and their order: answers first, then what the homes told, in turn. A fan-out that does not end within its share of a turn
+//! leaves that queue: it goes on as a *flow*, in fair turns with other flows ([`Turns`]), while what was told behind it is delivered.
+//!
+//! A flow is of one topic; its party is that of the topic's subscribers if all that are looked at are of one party, else the topic itself.
+//! The work is done for the subscribers, and often one program publishes everything: by publisher, all topics would be one party. So a
+//! client that has many topics to itself has one share, and nobody can join a topic of others to have it wait with his own.
+//!
+//! Invariants: the tells of one home about one topic keep their order, since all that come while their topic has a flow join it. What a
+//! home told together with messages or pages for filters is one flow, behind all flows of topics of that home; whatever the home tells
+//! while it lasts joins it. So order holds among pages and messages that reach a connection by a filter and otherwise.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use core::ops::Bound::{Excluded, Included};
+
+use crate::base::ids::ShardId;
+use crate::base::turns::Turns;
+use crate::client::delivery::{Delivery, IN_ORDER};
+
+/// Marks the party of a flow that is one of its own.
+const OWN: u64 = 1 << 61;
+
+/// A topic of a home, or all that a home told in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Flow(u64);
+
+impl Flow {
+    /// Of a topic's row, told by this home.
+    pub fn topic(home: ShardId, topic: u32) -> Flow {
+        Flow(u64::from(home) << 32 | u64::from(topic))
+    }
+
+    /// Of all that this home told in order.
+    pub fn ordered(home: ShardId) -> Flow {
+        Flow::topic(home, IN_ORDER)
+    }
+
+    /// The topic's row.
+    pub fn row(self) -> Option<u32> {
+        let row = self.0 as u32;
+        (row != IN_ORDER).then_some(row)
+    }
+
+    fn home(self) -> ShardId {
+        (self.0 >> 32) as ShardId
+    }
+
+    /// The number of a party that is only this flow.
+    pub fn own_party(self) -> u64 {
+        self.0 | OWN
+    }
+}
+
+/// What waits to be delivered.
+#[derive(Default)]
+pub(crate) struct Deliveries {
+    /// Those whose answers are not given yet.
+    pub came: VecDeque<Delivery>,
+    /// The others, in the order in which they came.
+    pub queued: VecDeque<Delivery>,
+    flows: BTreeMap<Flow, VecDeque<Delivery>>,
+    turns: Turns<Flow>,
+    /// Tells of the last turn wait still.
+    pub late: bool,
+    /// Of two turns, the one that has a visit more for flows.
+    odd: bool,
+}
+
+impl Deliveries {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.came.is_empty() && self.queued.is_empty() && self.flows.is_empty()
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        let flows = self.flows.values().map(VecDeque::len).sum::<usize>();
+        self.came.len() + self.queued.len() + flows
+    }
+
+    /// Whether some fan-out is a flow.
+    #[inline]
+    pub fn has_flows(&self) -> bool {
+        !self.flows.is_empty()
+    }
+
+    /// Whether this flow exists.
+    pub fn has(&self, flow: Flow) -> bool {
+        !self.flows.is_empty() && self.flows.contains_key(&flow)
+    }
+
+    /// Whether a topic of this home has a flow.
+    pub fn has_topics_of(&self, home: ShardId) -> bool {
+        let rows = (
+            Included(Flow::topic(home, 0)),
+            Excluded(Flow::ordered(home)),
+        );
+        !self.flows.is_empty() && self.flows.range(rows).next().is_some()
+    }
+
+    /// How many of these visits are for flows.
+    pub fn reserved(&mut self, visits: u32) -> u32 {
+        self.odd = !self.odd;
+        match self.has_flows() {
+            true => (visits + u32::from(self.odd)) / 2,
+            false => 0,
+        }
+    }
+
+    /// Adds to a flow of this party, or makes it.
+    pub fn park(&mut self, flow: Flow, party: u64, delivery: Delivery) {
+        let waits = flow.row().is_none() && self.has_topics_of(flow.home());
+        let queue = self.flows.entry(flow).or_default();
+        if queue.is_empty() && !waits {
+            self.turns.push(party, flow);
+        }
+        queue.push_back(delivery);
+    }
+
+    /// The flow whose turn it is, and its first delivery.
+    pub fn next(&mut self) -> Option<(Flow, Delivery)> {
+        let flow = self.turns.pop()?;
+        let delivery = self.flows.get_mut(&flow)?.pop_front()?;
+        Some((flow, delivery))
+    }
+
+    /// Whether another flow waits for its turn.
+    pub fn has_next(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// So much was done for the flow that was taken; `rest` is what is left of its first delivery.
+    pub fn did(&mut self, flow: Flow, party: u64, visits: u32, rest: Option<Delivery>) {
+        if let Some(queue) = self.flows.get_mut(&flow) {
+            if let Some(rest) = rest {
+                queue.push_front(rest);
+            }
+            if queue.is_empty() {
+                self.flows.remove(&flow);
+            } else {
+                self.turns.push(party, flow);
+            }
+        }
+        self.turns.did(visits.into());
+        // What the home told in order has waited for the last of its topics, and no topic has begun a flow meanwhile.
+        let ordered = Flow::ordered(flow.home());
+        if flow != ordered
+            && !self.has(flow)
+            && self.has(ordered)
+            && !self.has_topics_of(flow.home())
+        {
+            self.turns.push(ordered.own_party(), ordered);
+        }
+    }
+
+    /// Whether messages for filters of one of so many homes have reached some of their connections and not others.
+    #[inline]
+    pub fn has_runs(&self, homes: ShardId) -> bool {
+        let has_run = |home| self.under_way(home).is_some_and(|it| it.run.len > 0);
+        self.has_flows() && (0..homes).any(has_run)
+    }
+
+    /// The delivery of that home that is under way with messages for filters.
+    pub fn under_way(&self, home: ShardId) -> Option<&Delivery> {
+        if self.flows.is_empty() {
+            return None;
+        }
+        self.flows.get(&Flow::ordered(home))?.front()
+    }
+}

@@ -1,0 +1,93 @@
+//! What happens to a slow consumer: a subscription whose connection cannot take a message has seen all before it, and reads on from the log when
+//! the socket drains. Nothing else begins that, whatever the protocol.
+//!
+//! Deliberately not here: how much may wait for a socket (`send`), and how a subscription reads on (`subscribe/leave`, `filtered`).
+
+use crate::base::ids::PartitionId;
+use crate::client::front::Front;
+use crate::client::protocols::Protocols;
+use crate::client::row::{LIVE, MULTI};
+use crate::client::side::Behind;
+use crate::filters::matching::At;
+
+impl<P: Protocols> Front<P> {
+    /// A subscription to a topic cannot take its messages: it has seen the topic up to `offset`.
+    pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
+        self.stats.fallbacks += 1;
+        self.read_on(slot, part, offset);
+    }
+
+    /// The same of a stream that has not begun: messages before `offset` are held and not sent yet, so that its position stays behind them.
+    pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
+        self.stats.fallbacks += 1;
+        self.ask_again(slot, part, offset);
+    }
+
+    /// A subscription to a topic is not live: it has seen the topic up to `offset`, and the next page begins there.
+    pub(crate) fn read_on(&mut self, slot: u32, part: u32, offset: u64) {
+        let epoch = self.world.epoch;
+        if self.conns.get(slot).wants(MULTI)
+            && let Some(sub) = self.conns.extra(slot).list.get_mut(part as usize)
+        {
+            (sub.offset, sub.epoch) = (offset, epoch);
+        }
+        self.ask_again(slot, part, offset);
+    }
+
+    /// The next page of a topic begins behind `offset`.
+    fn ask_again(&mut self, slot: u32, part: u32, offset: u64) {
+        if self.conns.get(slot).wants(MULTI) {
+            let Some(sub) = self.conns.extra(slot).list.get_mut(part as usize) else {
+                return self.broken(slot);
+            };
+            sub.flags &= !LIVE;
+        } else {
+            self.conns.get_mut(slot).flags &= !LIVE;
+        }
+        let epoch = self.world.epoch;
+        let behind = &mut self.conns.extra(slot).behind;
+        behind.retain(|behind| behind.part != part);
+        behind.push(Behind {
+            part,
+            offset,
+            epoch,
+        });
+    }
+
+    /// A group of filters cannot take a partition's messages: it has seen the partition up to `offset`.
+    pub(crate) fn fall_back_in(
+        &mut self,
+        slot: u32,
+        serial: u32,
+        partition: PartitionId,
+        offset: u64,
+    ) {
+        self.stats.fallbacks += 1;
+        let (seen, epoch) = (self.matching.seen.clone(), self.world.epoch);
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
+        let Some(group) = filtered.group(serial) else {
+            return self.broken(slot);
+        };
+        let live = |offset| At {
+            offset,
+            epoch,
+            live: true,
+            ..At::default()
+        };
+        let mut positions = match group.positions() {
+            [] => seen.into_iter().map(live).collect(),
+            positions => positions.to_vec(),
+        };
+        let Some(at) = positions.get_mut(usize::from(partition)) else {
+            return self.broken(slot);
+        };
+        *at = At {
+            offset,
+            epoch,
+            ..At::default()
+        };
+        filtered.set_positions(serial, positions);
+    }
+}

@@ -1,0 +1,160 @@
+//! Received bytes that are held: how many may be, how room is made for them, and the end of inputs that are too slow (`progress`).
+//!
+//! Where received bytes have no room in the account of memory, room is made: first by dropping bytes behind waiting polls, then by
+//! ending inputs that lag by some seconds, at last by ending connections of addresses that hold more than the newcomer's, and those
+//! of its own address that hold more than it asks for. Addresses that hold little are spared.
+//!
+//! Invariant: no second is counted in which we do not read the connection.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::base::reason::Reason;
+use crate::budget::admission::Client;
+use crate::client::front::Front;
+use crate::client::progress::Allowance;
+use crate::client::protocols::{Holds, Protocols};
+use crate::client::row::PAUSED;
+use crate::client::types::Spilled;
+use crate::io::Io;
+use crate::store::slab::NONE;
+
+/// Rows looked at in one go to make room, as many as in a step of the census.
+const ROWS_MAX: u32 = 4_096;
+/// When room is made, this part of the limit is freed at once if possible, so that not every input has to look for room.
+const ROOM_PART: usize = 32;
+/// An input that lags by more bytes than are due in so many seconds ends before connections that hold much.
+const SLOW_S: u64 = 2;
+/// A connection that may lose bytes or end to make room, the largest first: how, the bytes owed, those its address holds, its own,
+/// the slot.
+type Hoarder = (Class, u64, usize, usize, u32);
+
+/// How room is made; the last one first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    /// Its address holds more than a little and more than the newcomer's, or it is the newcomer's own address and it holds more
+    /// than the newcomer asks for: it ends.
+    Large,
+    /// Its input lags by more than [`SLOW_S`]: it ends.
+    Slow,
+    /// A waiting poll: the bytes behind it are dropped.
+    Poll,
+}
+
+impl<P: Protocols> Front<P> {
+    /// Whether a connection may hold so many more received bytes, which are not counted yet: there is room, if need be by making
+    /// some, or its client holds little. Connections that end for room are answered, so no answer of the caller's may be half
+    /// written in `reply`.
+    pub(crate) fn has_receive_room<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
+        // If little of the memory is received input, dropping input would not help.
+        let part = self.world.settings.limits.memory_bytes / ROOM_PART;
+        if self.conns.lacks(bytes) > 0 && self.conns.receive_bytes() > part {
+            self.make_room(slot, bytes, io);
+        }
+        self.conns.lacks(bytes) == 0 || self.may_take(slot, bytes)
+    }
+
+    fn allowance(&self) -> Allowance {
+        let timeouts = &self.world.settings.timeouts;
+        let per_s = u64::from(timeouts.progress_bytes_per_s);
+        Allowance {
+            per_s,
+            most: per_s * u64::from(timeouts.body_s),
+        }
+    }
+
+    /// Received bytes that are held for this connection.
+    fn held_of(&self, slot: u32) -> usize {
+        let spilled = self.conns.spill(slot).map_or(0, Spilled::bytes);
+        spilled + P::partial_of(self, slot).0
+    }
+
+    /// Makes room for so many bytes of this connection, at the cost of some of the next rows.
+    fn make_room<I: Io>(&mut self, newcomer: u32, bytes: usize, io: &mut I) {
+        let part = self.world.settings.limits.memory_bytes / ROOM_PART;
+        for (class, .., slot) in self.hoarders(newcomer, bytes) {
+            let enough = match class {
+                Class::Large => self.conns.lacks(bytes) == 0,
+                Class::Slow | Class::Poll => self.conns.lacks(bytes + part) == 0,
+            };
+            if enough {
+                return;
+            }
+            match class {
+                Class::Poll => P::drop_pipelined(self, slot, io),
+                Class::Slow => _ = self.end_for(slot, Reason::TooSlow, io),
+                Class::Large => self.end_for_room(slot, io),
+            }
+        }
+    }
+
+    /// Connections among the next rows that could make room for so many bytes of this one, in the order to try them.
+    fn hoarders(&mut self, newcomer: u32, bytes: usize) -> Vec<Hoarder> {
+        let end = self.conns.end();
+        let mut by_address: BTreeMap<u32, usize> = BTreeMap::new();
+        let of = |client: Client| client.number();
+        by_address.insert(of(self.conns.get(newcomer).client), bytes);
+        let mut found = Vec::new();
+        for _ in 0..end.min(ROWS_MAX) {
+            let slot = self.conns.next_hoard();
+            let row = self.conns.get(slot);
+            if slot == newcomer || !row.is_open() {
+                continue;
+            }
+            let held = self.held_of(slot);
+            if held == 0 {
+                continue;
+            }
+            *by_address.entry(of(row.client)).or_default() += held;
+            found.push((held, slot));
+        }
+        let owed_most = SLOW_S * self.allowance().per_s;
+        let little_bytes = self.little_bytes();
+        let mine = of(self.conns.get(newcomer).client);
+        let mut hoarders = Vec::with_capacity(found.len());
+        for (held, slot) in found {
+            let (row, owed) = (self.conns.get(slot), self.owed_of(slot));
+            let (address, of_address) = (of(row.client), by_address[&of(row.client)]);
+            let class = match P::holds(self, slot) {
+                Holds::Pipelined => Class::Poll,
+                Holds::Input if owed > owed_most => Class::Slow,
+                Holds::Input => {
+                    let larger = match address == mine {
+                        true => held > bytes,
+                        false => of_address > by_address[&mine],
+                    };
+                    // Addresses that hold little are served, also where sessions and outboxes hold the memory.
+                    if !larger || of_address <= little_bytes {
+                        continue;
+                    }
+                    Class::Large
+                }
+                Holds::Other => continue,
+            };
+            hoarders.push((class, owed, of_address, held, slot));
+        }
+        hoarders.sort_unstable_by(|one, other| other.cmp(one));
+        hoarders
+    }
+
+    /// Bytes that should have come by now for this connection.
+    fn owed_of(&self, slot: u32) -> u64 {
+        let spilled = self.conns.spill(slot).map_or(0, Spilled::owed_bytes);
+        spilled.max(P::partial_of(self, slot).1)
+    }
+
+    /// Counts a second of a partly received input. Whether it is too slow.
+    pub(crate) fn is_too_slow(&mut self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        if row.outbox != NONE || row.is(PAUSED) {
+            return false;
+        }
+        let allowance = self.allowance();
+        P::input_lags(self, slot, allowance)
+    }
+
+    /// Ends a connection to make room for what clients send, and tells it why if it still reads.
+    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.end_for(slot, Reason::InputsFull, io);
+    }
+}

@@ -1,0 +1,70 @@
+//! Positions of subscribers by filter, and which messages come to them by a filter.
+
+use alloc::vec::Vec;
+
+use crate::base::ids::PartitionId;
+use crate::base::position::{self, Position};
+use crate::client::front::Front;
+use crate::client::protocols::Protocols;
+use crate::filters::matching::Part;
+
+impl<P: Protocols> Front<P> {
+    /// Whether one of the connection's filters matches the topic and is live in its partition: then the message comes
+    /// by that filter, and not a second time by a subscription to the topic.
+    pub(crate) fn has_match(&self, slot: u32, topic: &[u8]) -> bool {
+        let Some(filtered) = self.filtered(slot) else {
+            return false;
+        };
+        let rows = self.matching.rows(topic);
+        if rows.is_empty() {
+            return false;
+        }
+        let partition = self.partition_of(topic);
+        let matches = |(at, part): (u32, &Part)| {
+            rows.binary_search(&part.row).is_ok() && filtered.is_live(at, partition)
+        };
+        filtered.parts().any(matches)
+    }
+
+    /// The offset up to which a connection has seen a partition where it is live. Between two turns some connections may have got
+    /// a run and others not.
+    pub(crate) fn seen_by(&self, slot: u32, partition: PartitionId) -> u64 {
+        let seen = self.matching.seen[usize::from(partition)];
+        let home = self.world.placement().home_of(partition);
+        let visited = self.deliveries.under_way(home).and_then(|d| {
+            let until = d.run.visited(slot)?;
+            let mut back = (0..=until).rev().map(|n| d.matched(n));
+            back.find(|message| message.partition == partition)
+        });
+        visited.map_or(seen, |message| message.record.offset.max(seen))
+    }
+
+    /// The position of a connection's only group; `just` are the offsets that it has reached in partitions where it is live with
+    /// the message at hand.
+    pub(crate) fn write_matched_id(
+        &self,
+        slot: u32,
+        just: &[(PartitionId, u64)],
+        out: &mut Vec<u8>,
+    ) {
+        let group = self.filtered(slot).and_then(|all| all.groups().first());
+        let positions = group.map_or(&[][..], |group| group.positions());
+        let at = |partition: PartitionId| match positions.get(usize::from(partition)) {
+            Some(at) if !at.live => Position {
+                epoch: at.epoch,
+                offset: at.offset,
+            },
+            at => {
+                let (epoch, own) = at.map_or((self.world.epoch, 0), |at| (at.epoch, at.offset));
+                let just = just.iter().find(|just| just.0 == partition);
+                let offset = match just {
+                    Some((_, offset)) => *offset,
+                    None => own.max(self.seen_by(slot, partition)),
+                };
+                Position { epoch, offset }
+            }
+        };
+        let all = 0..self.world.partitions;
+        position::write_partitions(out, self.world.partitions, all.map(at));
+    }
+}

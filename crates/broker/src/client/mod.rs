@@ -1,0 +1,46 @@
+//! What every connection has, whatever its protocol. Nothing here names a protocol: what the protocols must decide is asked by the functions of
+//! [`protocols::Protocols`], which the switchboard above (`protocol/contract`) implements.
+//!
+//! * The seam: `types` and `protocols`.
+//! * The table: `connections` with the rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with all that the
+//!   clients' side of a shard has.
+//! * Coming and going: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines`, `close` and `ending`.
+//! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (the way to the homes), `fields` (of a message that is published).
+//! * Messages: `delivery` and `deliveries` (what homes told), `run` (the messages at hand), `push`, `send`, `outbox`, and `fallback` for
+//!   slow consumers.
+//! * Turns and memory: `queues`, `credit`, `work`, `hold` and `progress` (received bytes), `census` and `relief`, `scratch` (buffers).
+
+mod admission;
+pub(crate) mod asking;
+pub(crate) mod census;
+mod close;
+pub(crate) mod connections;
+mod credit;
+mod deadlines;
+pub(crate) mod deliveries;
+pub(crate) mod delivery;
+mod ending;
+mod fallback;
+pub(crate) mod fields;
+pub(crate) mod front;
+mod gate;
+pub(crate) mod hold;
+mod joining;
+mod matches;
+pub(crate) mod outbox;
+pub(crate) mod progress;
+pub(crate) mod protocols;
+mod push;
+mod queues;
+mod relief;
+pub(crate) mod review;
+mod rights;
+pub(crate) mod row;
+pub(crate) mod run;
+mod scratch;
+mod send;
+pub(crate) mod side;
+mod subscriptions;
+pub(crate) mod topics;
+pub(crate) mod types;
+mod work;

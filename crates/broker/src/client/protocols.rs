@@ -1,0 +1,58 @@
+//! What the clients' side asks of the protocols above it. It names none of them: [`Front`] is generic over [`Protocols`], and so calls what stands
+//! above it only by the functions of this trait, written `P::...`. Each is called for one connection, by its number.
+
+use crate::base::access::Who;
+use crate::base::ids::ConnId;
+use crate::base::reason::Reason;
+use crate::client::front::Front;
+use crate::client::progress::Allowance;
+use crate::client::types::ProtocolTypes;
+use crate::home::Home;
+use crate::io::Io;
+
+/// What the received bytes are that are held for a connection.
+pub(crate) enum Holds {
+    /// A part of its input.
+    Input,
+    /// Requests behind one that waits for a message.
+    Pipelined,
+    /// They are not dropped to make room.
+    Other,
+}
+
+/// The protocols of a server, as the clients' side sees them.
+pub(crate) trait Protocols: ProtocolTypes {
+    /// It is the connection's turn to go on with what it began: held bytes, a batch, pages.
+    fn resume<I: Io>(front: &mut Front<Self>, conn: ConnId, home: &mut Option<Home>, io: &mut I);
+    /// The socket has taken all that waited for it.
+    fn sent_all(front: &mut Front<Self>, slot: u32);
+    /// The second up to which the client may be silent from now on; 0 where it may always be.
+    fn silent_until_s(front: &Front<Self>, slot: u32) -> u32;
+    /// The connection's deadline has passed, and nothing waits for its socket.
+    fn deadline_passed<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I);
+
+    /// Whether bytes of this connection that were read may still have to be carried out.
+    fn is_held(front: &Front<Self>, slot: u32) -> bool;
+    /// Which kind of received bytes the connection holds.
+    fn holds(front: &Front<Self>, slot: u32) -> Holds;
+    /// What the protocol itself holds of an input that came in part: its bytes, and how many more should have come.
+    fn partial_of(front: &Front<Self>, slot: u32) -> (usize, u64);
+    /// Counts a second of an input that came in part. Whether it is too slow; it is not where it waits for us.
+    fn input_lags(front: &mut Front<Self>, slot: u32, allowance: Allowance) -> bool;
+    /// Drops bytes that are held behind a waiting request, to make room: the client sends them again.
+    fn drop_pipelined<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I);
+
+    /// The verdict on the client's credential has come.
+    fn verdict_came(front: &mut Front<Self>, conn: ConnId, who: Who);
+    /// New settings hold: ends the connection if it would not be granted now what it has; false when it stays.
+    fn settings_changed<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I) -> bool;
+
+    /// Ends the connection for this reason, in its protocol's words; false when it stays.
+    fn end_for<I: Io>(front: &mut Front<Self>, slot: u32, reason: Reason, io: &mut I) -> bool;
+    /// Ends the connection, or what it has pipelined, since its client holds most of the memory.
+    fn relieve<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I);
+    /// The connection subscribes to nothing any more: ends what only its protocol knows of its subscriptions.
+    fn leaves(front: &mut Front<Self>, slot: u32);
+    /// The connection is about to be forgotten: lets go of bytes that are counted elsewhere.
+    fn dropped(front: &mut Front<Self>, slot: u32);
+}

@@ -1,0 +1,95 @@
+//! Checks connections again when new settings grant less to some client.
+//!
+//! Rights were checked when a stream, poll or client began. The first whole sweep after the change checks each connection once:
+//! a stream, a waiting poll, a follower of interest or an MQTT client that has something it would not be granted now ends,
+//! with the reason.
+//!
+//! Invariant: the grants of a token or a user's entry hold until they expire; all else is judged by the current settings. A
+//! request that waits for a home meanwhile is dropped where it would be refused.
+//!
+//! Deliberately not here: publishes, each of which is judged when it comes.
+
+use crate::base::reason::Reason;
+use crate::client::row::MULTI;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::base::access::Right;
+use crate::base::settings::Settings;
+use crate::client::front::Front;
+use crate::client::protocols::Protocols;
+use crate::client::row::CLOSING;
+use crate::io::Io;
+use crate::store::slab::NONE;
+
+/// The progress of a review.
+#[derive(Default)]
+pub struct Review {
+    /// The next sweep is to do it.
+    due: bool,
+    /// The sweep under way does it.
+    runs: bool,
+}
+
+impl Review {
+    /// Notes whether connections must be checked, once `next` replaces `former`.
+    pub fn change(&mut self, former: &Settings, next: &Settings) {
+        let everybody = |of: &Settings| (of.access.closed, of.access.anonymous_wildcards);
+        let open = |of: &Settings| -> Vec<_> {
+            let rules = of.rules.iter();
+            rules.map(|rule| (rule.filter.clone(), rule.open)).collect()
+        };
+        let same = everybody(former) == everybody(next)
+            && former.access.anonymous == next.access.anonymous
+            && open(former) == open(next);
+        self.due |= next.access.closed && !same;
+    }
+
+    /// A sweep begins.
+    pub fn begin(&mut self) {
+        self.runs = core::mem::take(&mut self.due);
+    }
+
+    /// Whether the sweep under way checks connections.
+    pub fn runs(&self) -> bool {
+        self.runs
+    }
+}
+
+impl<P: Protocols> Front<P> {
+    /// Ends the connection if its subscriptions would be refused now; false when it stays.
+    pub(crate) fn review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+        let ended = !self.conns.get(slot).is(CLOSING) && P::settings_changed(self, slot, io);
+        self.stats.lapsed += u64::from(ended);
+        ended
+    }
+
+    /// Whether the client could subscribe now to all that it is subscribed to.
+    pub(crate) fn may_keep(&self, slot: u32) -> Result<(), Reason> {
+        let may = |name: &[u8]| self.may(slot, Right::Subscribe, name);
+        self.all_topics_of(slot).into_iter().try_for_each(may)?;
+        let filters = self.all_filters_of(slot);
+        filters.iter().try_for_each(|filter| may(filter))
+    }
+}
+
+impl<P: Protocols> Front<P> {
+    pub(crate) fn all_topics_of(&self, slot: u32) -> Vec<&[u8]> {
+        let row = self.conns.get(slot);
+        if row.wants(MULTI) && row.extra != NONE {
+            let subs = self.conns.extra_of(slot).list.iter();
+            let topics = subs.filter(|sub| sub.topic != NONE);
+            return topics.map(|sub| self.topics.name(sub.topic)).collect();
+        }
+        let topic = (row.topic != NONE).then(|| self.topics.name(row.topic));
+        topic.into_iter().collect()
+    }
+
+    pub(crate) fn all_filters_of(&self, slot: u32) -> Vec<Box<[u8]>> {
+        let filtered = self.filtered(slot).into_iter();
+        let parts = filtered.flat_map(|all| all.parts());
+        parts
+            .map(|(_, part)| self.matching.name(part.row).into_boxed_slice())
+            .collect()
+    }
+}

@@ -1,0 +1,173 @@
+//! The run of live messages at hand: of one topic, or of several for subscribers by filter.
+//!
+//! Invariant: an encoding of the run is made once, when the first subscriber needs it.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::base::ids::PartitionId;
+use crate::mail::{Frames, Record};
+use crate::store::rope::Rope;
+use crate::store::shared::Part;
+
+/// Bytes that the kernel copies in the time that a write takes anyway.
+const VISIT_BYTES: usize = 4096;
+
+/// The cost of sending so many bytes to one connection, in visits.
+#[inline]
+pub fn cost_of_bytes(bytes: usize) -> u32 {
+    1 + (bytes / VISIT_BYTES) as u32
+}
+
+/// The forms in which protocols send a message. Number 0 is the frame that homes make.
+pub(crate) trait Encodings: Copy {
+    /// How many there are.
+    const COUNT: usize;
+    /// Which one it is.
+    fn number(self) -> usize;
+    /// Whether it is the frame that homes make.
+    #[inline]
+    fn is_frame(self) -> bool {
+        self.number() == 0
+    }
+}
+
+/// One encoding of the messages of a run, made when it is asked for.
+#[derive(Default)]
+pub struct Encoded {
+    rope: Rope,
+    ends: Vec<usize>,
+}
+
+impl Encoded {
+    /// Forgets the messages.
+    pub fn clear(&mut self) {
+        self.rope.clear();
+        self.ends.clear();
+    }
+
+    /// Whether nothing was encoded yet.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Whether a large message is among them.
+    pub fn is_shared(&self) -> bool {
+        self.rope.is_shared()
+    }
+
+    /// Adds a message, which `write` writes.
+    pub fn push(&mut self, write: impl FnOnce(&mut Rope)) {
+        write(&mut self.rope);
+        self.ends.push(self.rope.len());
+    }
+
+    /// The messages with these numbers, which lie side by side: only where none is large.
+    pub fn span(&self, messages: Range<usize>) -> &[u8] {
+        &self.rope.own[self.start(messages.start)..self.start(messages.end)]
+    }
+
+    /// Adds one message to a rope.
+    pub fn append(&self, message: usize, out: &mut Rope) {
+        out.append(&self.rope, self.start(message), self.start(message + 1));
+    }
+
+    /// Bytes of one message.
+    pub fn len(&self, message: usize) -> usize {
+        self.start(message + 1) - self.start(message)
+    }
+
+    fn start(&self, message: usize) -> usize {
+        match message {
+            0 => 0,
+            n => self.ends[n - 1],
+        }
+    }
+}
+
+/// Live messages that are delivered together, of one topic or for subscribers by filter.
+#[derive(Default)]
+pub struct Run {
+    records: Vec<Record>,
+    encoded: Vec<Encoded>,
+    /// Bytes of the messages.
+    pub bytes: usize,
+    /// For subscribers by filter: of each message the partition, and where its topic's name lies in the frames. Else empty.
+    pub topics: Vec<(PartitionId, u32)>,
+}
+
+impl Run {
+    /// A run of no messages, which may be sent in so many encodings.
+    pub fn new(encodings: usize) -> Run {
+        let mut run = Run::default();
+        run.encoded.resize_with(encodings, Encoded::default);
+        run
+    }
+
+    /// Starts a run of other messages.
+    pub fn begin(&mut self, records: impl Iterator<Item = Record>) {
+        self.topics.clear();
+        self.records.clear();
+        self.records.extend(records);
+        self.bytes = self.records.iter().map(Record::frame_bytes).sum();
+        self.encoded.iter_mut().for_each(Encoded::clear);
+    }
+
+    /// The messages.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// The messages in one encoding.
+    pub fn encoded(&mut self, encoding: impl Encodings) -> &mut Encoded {
+        &mut self.encoded[encoding.number()]
+    }
+
+    /// Whether these messages lie side by side.
+    pub(crate) fn is_joined(&self, encoding: impl Encodings, messages: Range<usize>) -> bool {
+        let touches = |pair: &[Record]| pair[0].touches(&pair[1]);
+        match encoding.is_frame() {
+            true => self.records[messages].windows(2).all(touches),
+            false => !self.encoded[encoding.number()].is_shared(),
+        }
+    }
+
+    /// Messages that lie side by side.
+    pub(crate) fn joined<'a>(
+        &'a self,
+        encoding: impl Encodings,
+        messages: Range<usize>,
+        frames: &'a Frames,
+    ) -> Part<'a> {
+        match encoding.is_frame() {
+            true => frames.joined(
+                &self.records[messages.start],
+                &self.records[messages.end - 1],
+            ),
+            false => Part::Bytes(self.encoded[encoding.number()].span(messages)),
+        }
+    }
+
+    /// Bytes of one message.
+    pub(crate) fn len(&self, encoding: impl Encodings, n: usize, frames: &Frames) -> usize {
+        match encoding.is_frame() {
+            true => frames.frame(&self.records[n]).len(),
+            false => self.encoded[encoding.number()].len(n),
+        }
+    }
+
+    /// Adds one message to a rope.
+    pub(crate) fn append(
+        &self,
+        encoding: impl Encodings,
+        n: usize,
+        frames: &Frames,
+        out: &mut Rope,
+    ) {
+        match (encoding.is_frame(), frames.large(&self.records[n])) {
+            (true, Some(frame)) => out.share(frame.clone()),
+            (true, None) => out.own.extend_from_slice(frames.frame(&self.records[n])),
+            (false, _) => self.encoded[encoding.number()].append(n, out),
+        }
+    }
+}

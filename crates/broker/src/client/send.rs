@@ -1,0 +1,188 @@
+//! Sends bytes on a connection, or adds them to its outbox where bytes wait already or the socket takes no more.
+
+use crate::budget::account::Level;
+use crate::client::front::Front;
+use crate::client::outbox::{Bounds, Outbox, send_rope};
+use crate::client::protocols::Protocols;
+use crate::client::row::{CLOSING, State};
+use crate::io::Io;
+use crate::mail::Frames;
+use crate::store::rope::{Queue, Rope};
+use crate::store::shared::Part;
+use crate::store::slab::NONE;
+
+impl<P: Protocols> Front<P> {
+    pub(crate) fn writable<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.conns.get(slot).outbox == NONE {
+            return;
+        }
+        let (sent, waiting) = self.conns.send_outbox(slot, io);
+        if sent > 0 {
+            self.work.steps.add_bytes(sent);
+            let row = self.conns.get_mut(slot);
+            row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
+            row.sent_s = self.now.s;
+        }
+        if waiting > 0 {
+            return self.conns.weigh_outbox(slot);
+        }
+        self.conns.drop_outbox(slot);
+        let deadline_s = P::silent_until_s(self, slot);
+        let row = self.conns.get_mut(slot);
+        row.deadline_s = deadline_s;
+        if row.is(CLOSING) {
+            self.shut(slot, io);
+            return;
+        }
+        self.conns.update_interest(slot, io);
+        P::sent_all(self, slot);
+    }
+
+    /// The second up to which the client may be silent from now on; 0 where it may always be.
+    pub(crate) fn silent_until_s(&self, slot: u32) -> u32 {
+        P::silent_until_s(self, slot)
+    }
+
+    /// The most messages that wait for one connection, as far as messages are counted. Walks over all connections: for code that
+    /// checks that bounds hold.
+    pub fn most_messages_waiting(&self) -> usize {
+        let open = |slot: &u32| self.conns.get(*slot).is_open();
+        let slots = (0..self.conns.end()).filter(open);
+        let boxes = slots.filter_map(|slot| self.conns.outbox(slot));
+        boxes.map(Outbox::waiting_messages).max().unwrap_or(0)
+    }
+
+    /// The bounds for bytes that belong to no topic.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds::of_all(&self.world.settings.limits)
+    }
+
+    /// How much may wait for a connection when a message of this topic comes.
+    pub(crate) fn bounds_of(&self, topic: &[u8]) -> Bounds {
+        let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
+        match rules.bound_outboxes() {
+            true => Bounds::by_rule(rules.get(rules.number_for(topic)), limits),
+            false => Bounds::of_all(limits),
+        }
+    }
+
+    /// The same for a message of the run at hand to this connection.
+    pub(crate) fn bounds_in_run(&self, slot: u32, message: usize, frames: &Frames) -> Bounds {
+        if !self.world.rules.bound_outboxes() {
+            return self.bounds();
+        }
+        match self.run.topics.get(message) {
+            Some((_, name)) => self.bounds_of(frames.name(*name)),
+            None => self.bounds_of(self.topics.name(self.conns.get(slot).topic)),
+        }
+    }
+
+    /// Whether so many bytes, of one message, may be added to the outbox.
+    pub(crate) fn fits(&self, slot: u32, bytes: usize, bounds: impl FnOnce() -> Bounds) -> bool {
+        let outbox = self.conns.outbox(slot);
+        outbox.is_none_or(|outbox| {
+            self.conns.level() < Level::Near && outbox.has_room(bytes, bounds())
+        })
+    }
+
+    /// Sends bytes that belong to no topic: responses and control frames. A connection gets nothing after its last bytes.
+    pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        if row.state == State::Draining {
+            return;
+        }
+        row.sent_s = self.now.s;
+        if row.outbox != NONE {
+            return self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
+        }
+        let sent = io.send(row.link, &[Part::Bytes(bytes)]);
+        if sent < bytes.len() {
+            self.refused(slot, |queue| queue.push(&bytes[sent..]), io);
+        }
+    }
+
+    /// Sends the response that was written.
+    pub(crate) fn send_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.scratch.reply().is_empty() {
+            return;
+        }
+        let reply = self.scratch.take_reply();
+        self.put(slot, &reply, io);
+        self.scratch.reply_sent(reply);
+    }
+
+    /// Sends bytes some of which are shared.
+    pub(crate) fn put_rope<I: Io>(&mut self, slot: u32, rope: &Rope, io: &mut I) {
+        if !rope.is_shared() {
+            return self.put(slot, &rope.own, io);
+        }
+        let row = self.conns.get_mut(slot);
+        if row.state == State::Draining {
+            return;
+        }
+        row.sent_s = self.now.s;
+        if row.outbox != NONE {
+            return self
+                .conns
+                .add_to_outbox(slot, |queue| queue.append(rope, 0, rope.len()));
+        }
+        let sent = send_rope(row.link, rope, io);
+        if sent < rope.len() {
+            self.refused(slot, |queue| queue.append(rope, sent, rope.len()), io);
+        }
+    }
+
+    /// The socket took no more: keeps the rest, which `write` adds.
+    fn refused<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
+        let deadline_s = self.now.s + self.world.settings.timeouts.body_s;
+        self.conns.get_mut(slot).deadline_s = deadline_s;
+        self.conns.begin_outbox(slot, write);
+        self.conns.update_interest(slot, io);
+    }
+
+    /// Sends whole messages with these ends, or adds them to the outbox.
+    pub(crate) fn put_messages<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &Rope,
+        ends: &[usize],
+        io: &mut I,
+    ) {
+        self.put_rope(slot, bytes, io);
+        self.count_waiting(slot, bytes.len(), ends);
+    }
+
+    /// Adds a message to the outbox.
+    pub(crate) fn queue_message(&mut self, slot: u32, bytes: &[u8]) {
+        self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
+        self.count_waiting(slot, bytes.len(), &[bytes.len()]);
+    }
+
+    /// Adds a message that may be large to the outbox.
+    pub(crate) fn queue_rope(&mut self, slot: u32, message: &Rope) {
+        self.conns
+            .add_to_outbox(slot, |queue| queue.append(message, 0, message.len()));
+        self.count_waiting(slot, message.len(), &[message.len()]);
+    }
+
+    /// The socket took no more: keeps the rest of a message that it took in part, if any.
+    pub(crate) fn refused_rest<I: Io>(
+        &mut self,
+        slot: u32,
+        rest: impl FnOnce(&mut Queue),
+        io: &mut I,
+    ) {
+        self.refused(slot, rest, io);
+        let len = self.conns.outbox(slot).map_or(0, Outbox::waiting_bytes);
+        if len > 0 {
+            self.count_waiting(slot, len, &[len]);
+        }
+    }
+
+    /// Counts messages that were just written, if messages are counted: `len` bytes, with these ends.
+    fn count_waiting(&mut self, slot: u32, len: usize, ends: &[usize]) {
+        if self.world.rules.count_waiting() {
+            self.conns.count_waiting(slot, len, ends);
+        }
+    }
+}

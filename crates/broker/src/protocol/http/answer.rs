@@ -1,0 +1,310 @@
+//! Responses: their heads, the topic's info in Nchan's form, refusals.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::response::ResponseHead;
+use crore_wire::json;
+
+use crate::base::position::{self, Position};
+use crate::base::reason::{Closed, Reason};
+use crate::client::row::{CLOSING, EOF, PAUSED, SERVED, State};
+use crate::io::Io;
+use crate::mail::Info;
+use crate::protocol::front::Front;
+use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED};
+use crate::protocol::side::Spill;
+use crate::store::slab::NONE;
+
+/// The status of a reason that has none for requests: a fault of the server.
+const INTERNAL: u16 = 500;
+/// Headers of every response: no sniffing and no scripts, since publishers choose content types.
+const SAFETY: &[u8] =
+    b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
+/// The response headers that scripts of other origins may read.
+const EXPOSED: &[u8] =
+    b"ETag, Last-Modified, Crore-Topic, Crore-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Properties-Left-Out, Crore-Gap, Crore-More, Retry-After, Idempotency-Replayed";
+/// The request headers that a conditional response depends on.
+pub(in crate::protocol) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
+/// The number in `options` that stands for any origin.
+pub(in crate::protocol) const ANY_ORIGIN: u32 = 255;
+
+impl Front {
+    /// Begins a response with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
+    /// no page of another origin reads a response that a visitor's cookie opened.
+    pub(in crate::protocol) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
+        let row = self.conns.get(slot);
+        let (options, unix_s) = (row.options, self.wall_s());
+        let origins = &self.world.settings.http.allowed_origins;
+        let mut head = ResponseHead::new(self.scratch.reply(), status)
+            .date("Date", u64::from(unix_s))
+            .lines(SAFETY);
+        match options >> ORIGIN_SHIFT {
+            0 => {}
+            ANY_ORIGIN => head = head.header("Access-Control-Allow-Origin", b"*"),
+            n => {
+                // The settings may have changed since the request came.
+                if let Some(origin) = origins.get(n as usize - 1) {
+                    head = head.header("Access-Control-Allow-Origin", origin.as_bytes());
+                }
+            }
+        }
+        if options >> ORIGIN_SHIFT != 0 {
+            head = head.header("Access-Control-Expose-Headers", EXPOSED);
+        }
+        if options & REPLAYED != 0 {
+            head = head.header("Idempotency-Replayed", b"true");
+        }
+        if status == 101 {
+            return head;
+        }
+        match (options & KEEP != 0, options & HTTP10 != 0) {
+            (false, _) => head.header("Connection", b"close"),
+            (true, true) => head.header("Connection", b"keep-alive"),
+            (true, false) => head,
+        }
+    }
+
+    /// A whole response with a body that the server wrote.
+    pub(in crate::protocol) fn respond(
+        &mut self,
+        slot: u32,
+        status: u16,
+        content_type: &str,
+        body: &[u8],
+    ) {
+        let no_body = self.conns.get(slot).wants(HEAD);
+        let head = self
+            .head(slot, status)
+            .header("Content-Type", content_type.as_bytes());
+        if no_body {
+            head.number("Content-Length", body.len() as u64).end();
+        } else {
+            head.content(body);
+        }
+    }
+
+    /// Refuses a request.
+    pub(in crate::protocol) fn respond_reason(&mut self, slot: u32, reason: Reason) {
+        self.respond_saying(slot, reason, reason.text());
+    }
+
+    /// The same, in more exact words.
+    pub(in crate::protocol) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
+        let status = reason.row().status.unwrap_or(INTERNAL);
+        self.respond_line(slot, status, words);
+    }
+
+    /// A status with its reason in one line.
+    fn respond_line(&mut self, slot: u32, status: u16, reason: &str) {
+        let no_body = self.conns.get(slot).wants(HEAD);
+        let retry_after_s = u64::from(self.retry_after_s(slot));
+        let mut head = self
+            .head(slot, status)
+            .header("Content-Type", b"text/plain; charset=utf-8");
+        if status == 401 {
+            head = head.header("WWW-Authenticate", b"Bearer realm=\"crore\"");
+        }
+        if status == 415 {
+            // RFC 9110 section 15.5.16.
+            head = head.header("Accept-Encoding", b"identity");
+        }
+        if matches!(status, 429 | 503) {
+            head = head.number("Retry-After", retry_after_s);
+        }
+        if status == 426 {
+            // RFC 9110 section 15.5.22 and RFC 6455 section 4.4.
+            head = head
+                .header("Upgrade", b"websocket")
+                .header("Sec-WebSocket-Version", b"13");
+        }
+        let head = head.number("Content-Length", reason.len() as u64 + 1);
+        head.end();
+        if !no_body {
+            self.scratch.reply().extend_from_slice(reason.as_bytes());
+            self.scratch.reply().push(b'\n');
+        }
+    }
+
+    /// The topic's info, field for field Nchan's; in a cluster with the number of nodes that have not said how many subscribers they have.
+    pub(in crate::protocol) fn respond_info(
+        &mut self,
+        slot: u32,
+        status: u16,
+        info: &Info,
+        unanswered: Option<u32>,
+    ) {
+        let mut id = Vec::with_capacity(32);
+        position::write(
+            &mut id,
+            Position {
+                epoch: info.epoch,
+                offset: info.offset,
+            },
+        );
+        let as_json = self.conns.get(slot).wants(JSON);
+        let mut body = Vec::with_capacity(160);
+        let number = |body: &mut Vec<u8>, value: Option<u32>| match value {
+            Some(value) => position::write_decimal(body, u64::from(value)),
+            None => body.extend_from_slice(b"-1"),
+        };
+        let fields: [(&[u8], &[u8], Option<u32>); 3] = if as_json {
+            [
+                (b"{\"messages\": ", b"", Some(info.messages)),
+                (b", \"requested\": ", b"", info.requested_s),
+                (b", \"subscribers\": ", b"", Some(info.subscribers)),
+            ]
+        } else {
+            [
+                (b"queued messages: ", b"\r\n", Some(info.messages)),
+                (b"last requested: ", b" sec. ago\r\n", info.requested_s),
+                (b"active subscribers: ", b"\r\n", Some(info.subscribers)),
+            ]
+        };
+        for (name, end, value) in fields {
+            body.extend_from_slice(name);
+            number(&mut body, value);
+            body.extend_from_slice(end);
+        }
+        if as_json {
+            body.extend_from_slice(b", \"last_message_id\": ");
+            json::write_string(&mut body, &id);
+            if unanswered.is_some() {
+                body.extend_from_slice(b", \"nodes_unanswered\": ");
+                number(&mut body, unanswered);
+            }
+            body.extend_from_slice(b"}\n");
+        } else {
+            body.extend_from_slice(b"last message id: ");
+            body.extend_from_slice(&id);
+            // Nchan's clients take all of the last line for the id, so that no CR may stand there.
+            body.push(b'\n');
+        }
+        let content_type = if as_json {
+            "application/json"
+        } else {
+            // Without a charset, as Nchan's clients compare it.
+            "text/plain"
+        };
+        self.respond(slot, status, content_type, &body);
+    }
+
+    /// The request is answered: ready for the next one, or the end.
+    pub(in crate::protocol) fn request_done<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let keep_alive_s = self.world.settings.timeouts.keep_alive_s;
+        let now_s = self.now.s;
+        self.conns.drop_pass(slot);
+        let row = self.conns.get_mut(slot);
+        row.request = row.request.wrapping_add(1);
+        row.state = State::Http;
+        row.flags |= SERVED;
+        if row.wants(KEEP) && !row.is(CLOSING) {
+            row.deadline_s = now_s + keep_alive_s;
+            return;
+        }
+        self.send_reply(slot, io);
+        self.shut(slot, io);
+    }
+
+    /// Answers a request that waited, and lets the pipelined ones behind it go on.
+    pub(crate) fn answer_waiting<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.send_reply(slot, io);
+        self.request_done(slot, io);
+        let row = self.conns.get(slot);
+        if row.state == State::Http && (row.spill != NONE || row.is(PAUSED) || row.is(EOF)) {
+            self.resume_later(self.conns.id_of(slot));
+        }
+    }
+
+    /// Refuses a request that waited.
+    pub(crate) fn answer_reason<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        self.unsubscribe(slot);
+        self.respond_reason(slot, reason);
+        self.answer_waiting(slot, io);
+    }
+
+    /// Whether the request to be answered is a HEAD: its answer then has no body. A waiting request is marked in its row; a
+    /// partly received one shows it in its first bytes.
+    fn is_head(&self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        match row.state {
+            State::Waiting | State::Poll => row.wants(HEAD),
+            _ => match self.conns.spill(slot) {
+                Some(Spill::Http(it)) => it.data.starts_with(b"HEAD "),
+                _ => false,
+            },
+        }
+    }
+
+    /// Refuses a request, and closes.
+    pub(crate) fn refuse<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        let status = reason.row().status.unwrap_or(INTERNAL);
+        self.refuse_line(slot, status, reason.text(), io);
+    }
+
+    /// Refuses bytes that cannot be a request, in the words of their parser, and closes.
+    pub(in crate::protocol) fn refuse_line<I: Io>(
+        &mut self,
+        slot: u32,
+        status: u16,
+        reason: &str,
+        io: &mut I,
+    ) {
+        self.because(Closed::Refused);
+        let is_head = self.is_head(slot);
+        self.conns.take_spill(slot);
+        // `options` says what the connection subscribes to, so it is changed after this.
+        self.unsubscribe(slot);
+        self.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
+        self.respond_line(slot, status, reason);
+        self.send_reply(slot, io);
+        self.shut(slot, io);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::Link;
+    use crate::io::Recorded;
+    use crate::settings::Settings;
+    use crate::shard::Shard;
+    use crate::{Input, Now, World};
+
+    #[test]
+    fn request_that_expects_continue_is_refused_without_a_body() {
+        let world = World::for_tests(Settings::default(), 2);
+        let now = Now { s: 1, unix_s: 9 };
+        let mut io = Recorded::default();
+        let mut shard = Shard::new(0, world, now);
+        shard.handle(
+            Input::Accepted(Link(5), [127, 0, 0, 1].into()),
+            now,
+            &mut io,
+        );
+        // The home of some topic is the other shard, whose answer does not come; a POST is pipelined behind.
+        let conn = shard.front().conns.id_of(0);
+        let mut tried = 0;
+        while shard.front().conns.get(0).state != State::Waiting {
+            assert!(tried < 64, "no topic has its home elsewhere");
+            let request = alloc::format!("HEAD /pub/t{tried} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            shard.handle(
+                Input::Received(conn, &mut request.into_bytes()),
+                now,
+                &mut io,
+            );
+            tried += 1;
+        }
+        shard.handle(
+            Input::Received(conn, &mut b"POST /pub/".to_vec()),
+            now,
+            &mut io,
+        );
+        io.sent.clear();
+        shard.front().refuse(0, Reason::InputsFull, &mut io);
+        let text = alloc::string::String::from_utf8(io.sent).expect("text");
+        assert!(
+            text.starts_with("HTTP/1.1 503 ") && text.ends_with("\r\n\r\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,30 @@
+//! The body of a response whose length is not known when it begins: in chunks, and for HTTP/1.0 as it is, up to the end of the connection.
+
+use alloc::vec::Vec;
+
+use crate::base::position::write_hex;
+use crate::client::row::Row;
+use crate::protocol::http::options::HTTP10;
+
+/// Appends one chunk (RFC 9112 section 7.1).
+pub(in crate::protocol) fn chunk(out: &mut Vec<u8>, data: &[u8]) {
+    write_hex(out, data.len() as u32);
+    for part in [b"\r\n", data, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Appends a part of the body of the response to this connection.
+pub(in crate::protocol) fn write_part(row: &Row, data: &[u8], out: &mut Vec<u8>) {
+    match row.wants(HTTP10) {
+        true => out.extend_from_slice(data),
+        false => chunk(out, data),
+    }
+}
+
+/// Appends the end of that body, where it has a sign.
+pub(in crate::protocol) fn write_end(row: &Row, out: &mut Vec<u8>) {
+    if !row.wants(HTTP10) {
+        out.extend_from_slice(b"0\r\n\r\n");
+    }
+}

@@ -1,0 +1,195 @@
+//! Authentication and authorization: who sent a request or holds a connection, and whether they may do what they ask for.
+//!
+//! Over HTTP each request is authenticated anew, since one connection of a proxy carries the requests of many clients. The
+//! credential is read when the head of the request is there, before its body, and looked up or asked about. Until the verdict
+//! comes, the request waits as it was received, with all bytes behind it. A stream, a waiting poll and an MQTT client keep
+//! their verdict for as long as they last, and end when it expires.
+//!
+//! Invariants: no request is carried out before there is a verdict on its credential; a credential without a verdict is refused,
+//! even where no credential is needed; the verdict on one request is forgotten before the next.
+
+use alloc::vec::Vec;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crore_wire::form;
+use crore_wire::http::cookie;
+use crore_wire::http::head::{Head, Method};
+
+use crate::base::access::{Credential, Right, Who};
+use crate::base::ids::ConnId;
+use crate::base::reason::Reason;
+use crate::client::row::{State, TURNED_AWAY};
+use crate::io::Io;
+use crate::mail::Verb;
+use crate::protocol::front::Front;
+use crate::protocol::http::task::{Door, Flow};
+use crate::protocol::side::{HttpSpill, Spill};
+
+/// The credential of a request, parsed.
+enum Came {
+    Token(Vec<u8>),
+    Password { user: Vec<u8>, password: Vec<u8> },
+}
+
+impl Came {
+    fn credential(&self) -> Credential<'_> {
+        match self {
+            Came::Token(token) => Credential::Token(token),
+            Came::Password { user, password } => Credential::Password { user, password },
+        }
+    }
+}
+
+impl Front {
+    /// Looks up the client whose request begins here. False while the verdict is awaited: then the request waits.
+    pub(in crate::protocol) fn knows_who<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        kept: &mut HttpSpill,
+        io: &mut I,
+    ) -> bool {
+        let closed = self.world.settings.access.closed;
+        // These are answered alike whoever asks; a browser asks by OPTIONS, with the query of the request that it is to send.
+        let open = !closed || matches!(head.method, Method::Options | Method::Other);
+        if open || kept.who.is_some() || self.conns.get(slot).is(TURNED_AWAY) {
+            return true;
+        }
+        kept.who = match self.credential(head) {
+            Err(refusal) => Some(Err(refusal)),
+            Ok(None) => Some(Ok(None)),
+            Ok(Some(came)) => self.found(slot, came.credential(), io),
+        };
+        if kept.who.is_none() {
+            kept.asked = true;
+            self.conns.get_mut(slot).state = State::Waiting;
+            // No body is read before the verdict: the client may be refused.
+            self.pause_for_verdict(slot, io);
+        }
+        kept.who.is_some()
+    }
+
+    /// The verdict on a request's credential has come: the request goes on.
+    pub(in crate::protocol) fn http_verdict(&mut self, conn: ConnId, who: Who) {
+        let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
+            return;
+        };
+        if core::mem::take(&mut spill.asked) {
+            spill.who = Some(who);
+            self.conns.get_mut(conn.slot).state = State::Http;
+            self.resume_later(conn);
+        }
+    }
+
+    /// Answers a request whose credential was refused.
+    pub(in crate::protocol) fn refuse_credentials(&mut self, slot: u32, refusal: Reason) -> Flow {
+        self.respond_reason(slot, refusal);
+        Flow::Next
+    }
+
+    /// Answers a request that the client has no grant for.
+    pub(in crate::protocol) fn deny(&mut self, slot: u32, denied: Reason) -> Flow {
+        self.stats.denied += 1;
+        self.respond_reason(slot, denied);
+        Flow::Next
+    }
+
+    /// The request's credential: from the header, else the query, else a cookie.
+    fn credential(&self, head: &Head<'_>) -> Result<Option<Came>, Reason> {
+        let access = &self.world.settings.access;
+        let mut fields = head.headers("authorization");
+        if let Some(field) = fields.next() {
+            return match fields.next() {
+                Some(_) => Err(Reason::CredentialsMalformed),
+                None => authorization(field).map(Some),
+            };
+        }
+        let mut tokens = form::pairs(head.query)
+            .filter(|(key, _)| !access.query.is_empty() && *key == access.query.as_bytes());
+        if let Some((_, value)) = tokens.next() {
+            let mut token = Vec::with_capacity(value.len());
+            form::decode(value, &mut token).map_err(|_| Reason::CredentialsMalformed)?;
+            return match (tokens.next(), token.is_empty()) {
+                (None, false) => Ok(Some(Came::Token(token))),
+                _ => Err(Reason::CredentialsMalformed),
+            };
+        }
+        if access.cookie.is_empty() || !self.sends_cookies(head) {
+            return Ok(None);
+        }
+        let token = cookie::value(head.headers("cookie"), access.cookie.as_bytes());
+        let token = token.filter(|token| !token.is_empty());
+        Ok(token.map(|token| Came::Token(token.to_vec())))
+    }
+}
+
+/// The rights that a request needs on each topic that it names. Follows of interest and lines of a batch are checked where
+/// they are read.
+pub(in crate::protocol) fn rights(
+    door: Door,
+    verb: Option<Verb>,
+    method: Method,
+) -> &'static [Right] {
+    match (door, verb) {
+        (Door::Interest, _) => &[Right::Interest],
+        (Door::Subscribe | Door::History, _) => &[Right::Subscribe],
+        (Door::PubSub, _) => &[Right::Subscribe, Right::Publish],
+        (Door::Publish, None) => &[Right::Publish],
+        (Door::Publish, Some(_)) if method == Method::Post => &[Right::Publish],
+        (Door::Publish, Some(Verb::Info)) => &[Right::Info],
+        (Door::Publish, Some(_)) => &[Right::Manage],
+    }
+}
+
+/// The value of `Authorization` (RFC 6750 section 2.1, RFC 7617 section 2).
+fn authorization(field: &[u8]) -> Result<Came, Reason> {
+    let at = memchr::memchr(b' ', field).ok_or(Reason::CredentialsMalformed)?;
+    let (scheme, value) = (&field[..at], field[at..].trim_ascii());
+    if scheme.eq_ignore_ascii_case(b"bearer") && !value.is_empty() {
+        return Ok(Came::Token(value.to_vec()));
+    }
+    if !scheme.eq_ignore_ascii_case(b"basic") {
+        return Err(Reason::CredentialsMalformed);
+    }
+    let decoded = STANDARD
+        .decode(value)
+        .map_err(|_| Reason::CredentialsMalformed)?;
+    let colon = memchr::memchr(b':', &decoded).ok_or(Reason::CredentialsMalformed)?;
+    Ok(Came::Password {
+        user: decoded[..colon].to_vec(),
+        password: decoded[colon + 1..].to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorization_takes_one_token_or_a_password() {
+        let token = |field: &[u8]| match authorization(field) {
+            Ok(Came::Token(token)) => Some(token),
+            _ => None,
+        };
+        assert_eq!(token(b"Bearer a.b.c").as_deref(), Some(&b"a.b.c"[..]));
+        assert_eq!(token(b"bearer  a.b.c ").as_deref(), Some(&b"a.b.c"[..]));
+        match authorization(b"Basic YTpiOmM=") {
+            Ok(Came::Password { user, password }) => {
+                assert_eq!((&user[..], &password[..]), (&b"a"[..], &b"b:c"[..]));
+            }
+            _ => panic!("a name and a password"),
+        }
+        for wrong in [
+            &b"Bearer"[..],
+            b"Bearer ",
+            b"Digest a",
+            b"Basic YQ==",
+            b"Basic !",
+            b"",
+        ] {
+            assert!(authorization(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The history of a topic: what its log keeps, at once, as a JSON array. Nothing is subscribed: no topic is made, and nobody is counted.
+//!
+//! Invariant: an answer is one page of the log, so that its work and its bytes are bounded as those of any page. The client asks for the
+//! next one with the position of the last message.
+
+use alloc::vec::Vec;
+
+use crore_wire::form;
+use crore_wire::http::etag;
+use crore_wire::http::head::Head;
+
+use crate::base::position::{self, Position, Since};
+use crate::base::reason::Reason;
+use crate::client::row::State;
+use crate::io::Io;
+use crate::mail::{Attach, Frames, Page};
+use crate::protocol::encode::Message;
+use crate::protocol::front::Front;
+use crate::protocol::http::options::{HEAD, HISTORY};
+use crate::protocol::http::subscribe::query_position;
+use crate::protocol::http::task::Flow;
+use crate::protocol::side::Pending;
+use crate::store::rope::Rope;
+
+impl Front {
+    /// `GET` on a history path.
+    pub(in crate::protocol) fn history<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        name: &[u8],
+        io: &mut I,
+    ) -> Flow {
+        let (since, most) = match range(head.query) {
+            Ok(range) => range,
+            Err(reason) => {
+                self.respond_reason(slot, reason);
+                return Flow::Next;
+            }
+        };
+        // Answers to the requests before it.
+        self.send_reply(slot, io);
+        let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
+        self.conns.extra(slot).own.pending = Some(Pending::History(tags.join(&b',').into()));
+        let (hash, _) = self.place_of(name);
+        let topic = self.topics.open(hash, name);
+        let place = self.topics.join(topic, slot);
+        let serial = self.topics.get(topic).serial;
+        let row = self.conns.get_mut(slot);
+        (row.topic, row.place) = (topic, place);
+        row.options |= HISTORY;
+        row.state = State::Waiting;
+        let to = self.conns.reply_to(slot, 0);
+        self.attach(Attach {
+            hash,
+            topic,
+            serial,
+            to,
+            since,
+            poll: false,
+            most,
+            deflate: false,
+            again: true,
+            once: true,
+            retained: false,
+            client: self.conns.get(slot).client,
+            party: self.party(slot),
+        });
+        Flow::Wait
+    }
+
+    /// The home's answer.
+    pub(in crate::protocol) fn history_page<I: Io>(
+        &mut self,
+        slot: u32,
+        topic: u32,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let tags = match self.conns.extra(slot).own.pending.take() {
+            Some(Pending::History(tags)) => tags,
+            _ => Default::default(),
+        };
+        let tag = tag_of(page, frames);
+        let is_known = etag::entity_tags(&tags).any(|known| is_tag(known, &tag));
+        let mut body = Rope::default();
+        if !is_known {
+            self.history_body(topic, page, frames, &mut body);
+        }
+        let sends = !is_known && !self.conns.get(slot).wants(HEAD);
+        self.history_head(slot, page, &tag, (!is_known).then_some(body.len()));
+        self.unsubscribe(slot);
+        self.conns.drop_extra(slot);
+        if sends {
+            self.stats.sent(page.count as usize, body.len());
+            body.put_before(&self.scratch.take_reply());
+            self.put_rope(slot, &body, io);
+        }
+        self.answer_waiting(slot, io);
+    }
+
+    /// Appends the messages of a page as a JSON array.
+    fn history_body(&mut self, topic: u32, page: &Page, frames: &Frames, body: &mut Rope) {
+        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+        let mut id = Vec::with_capacity(32);
+        let mut begin = b'[';
+        for record in records {
+            body.own.push(core::mem::replace(&mut begin, b','));
+            id.clear();
+            let (epoch, offset) = (page.epoch, record.offset);
+            position::write(&mut id, Position { epoch, offset });
+            Message {
+                topic: self.topics.name(topic),
+                id: &id,
+                frames,
+                record,
+                now_s: self.now.unix_s,
+            }
+            .envelope(&mut self.forms, body);
+        }
+        body.own.extend_from_slice(match records {
+            [] => b"[]\n",
+            _ => b"]\n",
+        });
+    }
+
+    /// Writes the head of the answer into `reply`: of a body of so many bytes, or of none, since the client has it already.
+    fn history_head(&mut self, slot: u32, page: &Page, tag: &[u8], bytes: Option<usize>) {
+        let status = bytes.map_or(304, |_| 200);
+        let mut head = self.head(slot, status);
+        if bytes.is_some() {
+            head = head.header("Content-Type", b"application/json");
+        }
+        head = head
+            .header_parts("ETag", &[b"\"", tag, b"\""])
+            .header("Cache-Control", b"private, no-cache")
+            .header("Vary", b"Origin");
+        if page.gap {
+            head = head.header("Crore-Gap", b"messages before the first one are lost");
+        }
+        if !page.at_head {
+            head = head.header("Crore-More", b"true");
+        }
+        match bytes {
+            Some(bytes) => head.number("Content-Length", bytes as u64).end(),
+            None => head.end(),
+        }
+    }
+}
+
+/// Where a history begins, and how many messages it has at most.
+fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
+    let since = match query_position(query) {
+        Some((_, value)) => {
+            let mut text = Vec::new();
+            let decoded = form::decode(value, &mut text);
+            decoded.map_err(|_| Reason::BadPositionEscape)?;
+            let read = |text: &[u8]| position::parse(text, 0, 1);
+            let since = position::read_back(etag::undress(&text), read);
+            since.map_err(|_| Reason::BadPosition)?[0]
+        }
+        None => Since::Oldest,
+    };
+    let most = match form::pairs(query).find(|(key, _)| *key == b"limit") {
+        Some((_, value)) => {
+            let text = core::str::from_utf8(value).ok();
+            let number = text.and_then(|text| text.parse().ok());
+            number.filter(|most| *most > 0).ok_or(Reason::BadLimit)?
+        }
+        None => u32::MAX,
+    };
+    Ok((since, most))
+}
+
+/// What tells an answer from any other to the same request: where it ends, whether more follow, where it begins, and how many
+/// messages it has. Messages between two of them only ever go.
+fn tag_of(page: &Page, frames: &Frames) -> Vec<u8> {
+    let mut tag = Vec::with_capacity(48);
+    let first = frames.pages.get(page.first as usize);
+    let first = first.filter(|_| page.count > 0);
+    let (epoch, offset) = (page.epoch, page.head);
+    position::write(&mut tag, Position { epoch, offset });
+    tag.extend_from_slice(if page.at_head { b"." } else { b".+" });
+    position::write_decimal(&mut tag, first.map_or(0, |record| record.offset));
+    tag.push(b'.');
+    position::write_decimal(&mut tag, page.count.into());
+    if page.gap {
+        tag.extend_from_slice(b".lost");
+    }
+    tag
+}
+
+/// Whether a tag that came back is this one; a proxy may have put a suffix behind it.
+fn is_tag(known: &[u8], tag: &[u8]) -> bool {
+    let rest = known.strip_prefix(tag);
+    known == b"*"
+        || rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'-' | b';' | b'"'))
+}

@@ -1,0 +1,272 @@
+//! Following which topics have subscribers, as an event stream or a WebSocket: the request, the pages of the
+//! snapshot, and the events after it.
+//!
+//! The homes are asked one after the other, and for the next page only when the socket has taken the one
+//! before: a snapshot costs one page of memory, however slow its reader. A home sends events from its first page on. A
+//! follower that does not read them fast enough is disconnected; a new connection gets a new snapshot.
+//!
+//! Events have no positions: there is no log of who subscribed.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::accept::Accept;
+use crore_wire::http::head::Head;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::{form, json, sse, topic};
+
+use crate::base::access::Right;
+use crate::base::position;
+use crate::base::reason::Reason;
+use crate::client::asking::Following;
+use crate::client::row::State;
+use crate::io::Io;
+use crate::mail::{News, Part, ReplyTo};
+use crate::protocol::front::Front;
+use crate::protocol::http::body::write_part;
+use crate::protocol::http::names::{CUT_FILTER, filter_reason};
+use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
+use crate::protocol::http::task::Flow;
+use crate::protocol::side::{Attaching, Follow};
+use crate::store::slab::NONE;
+
+impl Front {
+    /// `GET` on an interest path: a WebSocket, or else an event stream, whatever is accepted.
+    pub(in crate::protocol) fn follow(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        upgrade: bool,
+    ) -> Flow {
+        let filter = match self.filter(head) {
+            Ok(filter) => filter,
+            Err(words) => {
+                self.respond_saying(slot, Reason::BadName, words);
+                return Flow::Next;
+            }
+        };
+        if let Err(denied) = self.may(slot, Right::Interest, &filter) {
+            return self.deny(slot, denied);
+        }
+        let client = self.conns.get(slot).client;
+        if !self.conns.get(slot).wants(HEAD) && !self.world.admission.enter_follower(client) {
+            if !upgrade && head.accept() == Accept::EventStream {
+                self.shed_events(slot);
+            } else {
+                self.respond_reason(slot, Reason::FollowersFull);
+            }
+            return Flow::Next;
+        }
+        self.conns.get_mut(slot).options |= FOLLOWS;
+        if let Err(reason) = self.stream_head(slot, head, upgrade, b"") {
+            self.world.admission.leave_follower(client);
+            self.conns.get_mut(slot).options &= !FOLLOWS;
+            self.respond_reason(slot, reason);
+            return Flow::Next;
+        }
+        if self.conns.get(slot).wants(HEAD) {
+            self.conns.get_mut(slot).options &= !FOLLOWS;
+            return Flow::Next;
+        }
+        let attaching = Attaching {
+            head: self.scratch.take_reply(),
+            ..Attaching::default()
+        };
+        let extra = self.conns.extra(slot);
+        extra.own.attaching = Some(attaching);
+        extra.own.follow = Some(Follow {
+            filter,
+            client,
+            ..Follow::default()
+        });
+        self.conns.get_mut(slot).state = State::Waiting;
+        self.ask_page(slot);
+        Flow::Wait
+    }
+
+    /// The filter of topics that the query asks for.
+    fn filter(&self, head: &Head<'_>) -> Result<Vec<u8>, &'static str> {
+        let mut filter = Vec::new();
+        for (key, value) in form::pairs(head.query) {
+            if key == b"match" && !value.is_empty() {
+                if !filter.is_empty() {
+                    return Err("match= may stand there once");
+                }
+                if value.ends_with(b"/") {
+                    return Err(CUT_FILTER);
+                }
+                form::decode(value, &mut filter)
+                    .map_err(|_| "a bad percent escape in the filter")?;
+            }
+        }
+        if filter.is_empty() {
+            filter.push(b'#');
+        }
+        topic::check_filter(&filter, self.world.settings.limits.topic_bytes)
+            .map_err(|error| filter_reason(&error))?;
+        Ok(filter)
+    }
+
+    /// Asks the home whose turn it is.
+    fn ask_page(&mut self, slot: u32) {
+        let to = self.conns.reply_to(slot, 0);
+        let homes = self.world.homes;
+        let follow = self.conns.extra_mut(slot).own.follow.as_mut();
+        let follow = follow.expect("a follower has its filter");
+        if follow.asked || follow.home == homes {
+            return;
+        }
+        follow.asked = true;
+        let home = follow.home;
+        if core::mem::replace(&mut follow.begun, true) {
+            return self.ask_interest(home, to, Following::On);
+        }
+        let filter = core::mem::take(&mut follow.filter);
+        self.ask_interest(home, to, Following::Begin(&filter));
+        if let Some(follow) = &mut self.conns.extra(slot).own.follow {
+            follow.filter = filter;
+        }
+    }
+
+    /// Asks for the next pages of all followers that have room for them.
+    pub(crate) fn ask_pages(&mut self) {
+        for conn in self.queues.take_paging() {
+            if self.conns.is_current(conn) {
+                let row = self.conns.get(conn.slot);
+                if row.wants(FOLLOWS) && row.outbox == NONE {
+                    self.ask_page(conn.slot);
+                }
+            }
+        }
+    }
+
+    /// News from a home.
+    pub(crate) fn interest<I: Io>(&mut self, to: ReplyTo, news: &News, part: Part, io: &mut I) {
+        let slot = to.slot;
+        if !self.conns.is_asked(to) || !self.conns.get(slot).wants(FOLLOWS) {
+            return;
+        }
+        let mut bytes = self.encode_news(slot, news);
+        let homes = self.world.homes;
+        let extra = self.conns.extra(slot);
+        let follow = extra
+            .own
+            .follow
+            .as_mut()
+            .expect("a follower has its filter");
+        for (begins, _) in news.iter() {
+            follow.topics = if begins {
+                follow.topics + 1
+            } else {
+                follow.topics - 1
+            };
+        }
+        if part != Part::Live {
+            follow.asked = false;
+        }
+        if part == Part::Last {
+            follow.home += 1;
+            follow.begun = false;
+            if follow.home == homes {
+                let topics = follow.topics;
+                self.encode_whole(slot, topics, &mut bytes);
+            }
+        }
+        if let Some(attaching) = &mut self.conns.extra(slot).own.attaching {
+            attaching.body.own.extend_from_slice(&bytes);
+            self.begin_stream(slot, io);
+        } else if part == Part::Live && !self.fits(slot, bytes.len(), || self.bounds()) {
+            return self.end_follower(slot, io);
+        } else {
+            self.put(slot, &bytes, io);
+        }
+        if self.conns.get(slot).outbox == NONE {
+            self.queues.page(self.conns.id_of(slot));
+        }
+    }
+
+    fn end_follower<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let mut bytes = Vec::new();
+        if self.conns.get(slot).wants(EVENTS) {
+            let mut text = Vec::new();
+            sse::write_event(
+                &mut text,
+                None,
+                Some(b"crore.slow"),
+                Reason::EventsLost.text().as_bytes(),
+            );
+            write_part(self.conns.get(slot), &text, &mut bytes);
+        }
+        self.put(slot, &bytes, io);
+        self.end_stream(slot, Reason::EventsLost, io);
+    }
+
+    fn encode_news(&self, slot: u32, news: &News) -> Vec<u8> {
+        let (mut out, mut text) = (Vec::new(), Vec::new());
+        let events = self.conns.get(slot).wants(EVENTS);
+        let mut data = Vec::new();
+        for (begins, name) in news.iter() {
+            let event = if begins { "first" } else { "last" };
+            data.clear();
+            data.push(b'{');
+            if !events {
+                data.extend_from_slice(b"\"event\":\"");
+                data.extend_from_slice(event.as_bytes());
+                data.extend_from_slice(b"\",");
+            }
+            data.extend_from_slice(b"\"topic\":");
+            json::write_string(&mut data, name);
+            data.push(b'}');
+            if events {
+                sse::write_event(&mut text, None, Some(event.as_bytes()), &data);
+            } else {
+                frame::write_frame(&mut out, Opcode::Text, &data);
+            }
+        }
+        if !text.is_empty() {
+            write_part(self.conns.get(slot), &text, &mut out);
+        }
+        out
+    }
+
+    /// Says that the snapshot is whole, and how many topics with subscribers the follower was told of.
+    fn encode_whole(&self, slot: u32, topics: u64, out: &mut Vec<u8>) {
+        let events = self.conns.get(slot).wants(EVENTS);
+        let mut data = Vec::with_capacity(48);
+        data.extend_from_slice(if events {
+            b"{\"topics\":"
+        } else {
+            b"{\"event\":\"whole\",\"topics\":"
+        });
+        position::write_decimal(&mut data, topics);
+        data.push(b'}');
+        if events {
+            let mut text = Vec::with_capacity(64);
+            sse::write_event(&mut text, None, Some(b"whole"), &data);
+            write_part(self.conns.get(slot), &text, out);
+        } else {
+            frame::write_frame(out, Opcode::Text, &data);
+        }
+    }
+
+    /// Whether a follower, if the connection is one, could begin now.
+    pub(in crate::protocol) fn may_follow(&self, slot: u32) -> Result<(), Reason> {
+        let extra = self.conns.find_extra(slot);
+        let follow = extra.and_then(|extra| extra.own.follow.as_ref());
+        follow.map_or(Ok(()), |follow| {
+            self.may(slot, Right::Interest, &follow.filter)
+        })
+    }
+
+    /// Ends a follower at the homes that know it.
+    pub(in crate::protocol) fn unfollow(&mut self, slot: u32) {
+        let Some(follow) = self.conns.extra(slot).own.follow.take() else {
+            return;
+        };
+        self.world.admission.leave_follower(follow.client);
+        let to = self.conns.reply_to(slot, 0);
+        let known = follow.home + u16::from(follow.begun);
+        for home in 0..known {
+            self.ask_interest(home, to, Following::End);
+        }
+    }
+}

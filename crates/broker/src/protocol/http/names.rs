@@ -1,0 +1,88 @@
+//! Which topics and filters a request names.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::head::Head;
+use crore_wire::topic::TopicError;
+use crore_wire::{form, topic};
+
+use crate::base::reason::Reason;
+use crate::protocol::front::Front;
+
+impl Front {
+    /// The topics that the path or the query names, or the filters where filters may be used: a topic is a filter too.
+    pub(in crate::protocol) fn topic_names(
+        &self,
+        head: &Head<'_>,
+        rest: &[u8],
+        filtered: bool,
+    ) -> Result<Vec<Vec<u8>>, Named> {
+        let max = self.world.settings.limits.topic_bytes;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut name = Vec::new();
+        if !rest.is_empty() {
+            topic::from_path(rest, max, &mut name).map_err(|error| bad(error.reason()))?;
+            names.push(core::mem::take(&mut name));
+        }
+        for (key, value) in form::pairs(head.query) {
+            if matches!(key, b"topic" | b"channel") {
+                topic::from_query(value, max, &mut name).map_err(|error| bad(error.reason()))?;
+                self.add_name(&mut names, &mut name)?;
+            }
+        }
+        for (key, value) in form::pairs(head.query) {
+            if !filtered || key != b"filter" {
+                continue;
+            }
+            if value.ends_with(b"/") {
+                return Err(bad(CUT_FILTER));
+            }
+            form::decode(value, &mut name).map_err(|_| bad(TopicError::BadEscape.reason()))?;
+            topic::check_filter(&name, max).map_err(|error| bad(filter_reason(&error)))?;
+            self.add_name(&mut names, &mut name)?;
+        }
+        if names.is_empty() {
+            return Err((Reason::NoName, Reason::NoName.text()));
+        }
+        Ok(names)
+    }
+
+    /// Adds a name that is not there yet; fails as soon as there are too many, since each is compared with all.
+    fn add_name(&self, names: &mut Vec<Vec<u8>>, name: &mut Vec<u8>) -> Result<(), Named> {
+        self.work.steps.add(1 + names.len() / 8);
+        if !names.contains(name) {
+            names.push(core::mem::take(name));
+        }
+        name.clear();
+        match names.len() <= self.world.settings.limits.topics_per_connection {
+            true => Ok(()),
+            false => Err((Reason::TooManyNames, Reason::TooManyNames.text())),
+        }
+    }
+}
+
+/// What a URL such as `?filter=scores/#` comes to: clients keep the fragment to themselves.
+pub(in crate::protocol) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cut off: in a URL # is %23, and a / at the end of a filter %2F";
+
+/// Why the names of a request are refused, and exact words.
+type Named = (Reason, &'static str);
+
+fn bad(words: &'static str) -> Named {
+    (Reason::BadName, words)
+}
+
+/// Why a filter is wrong, in one line.
+pub(in crate::protocol) fn filter_reason(error: &TopicError) -> &'static str {
+    match error {
+        TopicError::Empty => "the filter is empty; in a URL # is %23",
+        TopicError::TooLong { .. } => "the filter is too long",
+        TopicError::NotUtf8 => "the filter is not UTF-8",
+        TopicError::Control => {
+            "the filter has a control character (U+0000 to U+001F, U+007F to U+009F); leave it out"
+        }
+        TopicError::Misplaced => {
+            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23, and a space is %20"
+        }
+        other => other.reason(),
+    }
+}

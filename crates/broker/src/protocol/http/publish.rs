@@ -1,0 +1,142 @@
+//! Publishing over HTTP: one message, and verbs on a topic as a whole. `batch` publishes many at once, `fields` reads and
+//! checks what a message has besides its data, `outcomes` tells the publisher how it ended.
+
+mod batch;
+mod fields;
+mod outcomes;
+
+use crore_wire::http::head::Head;
+use crore_wire::{form, topic};
+
+use self::fields::{content_type, idempotency_key, retain, ttl_s};
+use crate::base::reason::Reason;
+use crate::client::fields::check_fields;
+use crate::client::row::State;
+use crate::home::Home;
+use crate::mail::message::{Headers, Publish, Retry, is_binary};
+use crate::mail::properties;
+use crate::mail::{Answer, Change, Verb};
+use crate::protocol::front::Front;
+use crate::protocol::http::task::Flow;
+use crate::protocol::side::Pending;
+
+/// The verb of a DELETE: `?purge` keeps the topic. A value is refused, so that `purge=no` is never taken for a yes.
+fn delete_or_purge(head: &Head<'_>) -> Result<Change, &'static str> {
+    match form::pairs(head.query).find(|(key, _)| *key == b"purge") {
+        None => Ok(Change::Delete),
+        Some((_, b"")) => Ok(Change::Purge),
+        Some(_) => Err("purge in the query takes no value; leave it out to delete the topic"),
+    }
+}
+
+impl Front {
+    /// The key and publisher by which the home recognizes a retry, if the publish has a key.
+    fn retry<'k>(&self, slot: u32, key: Option<&'k [u8]>) -> Option<Retry<&'k [u8]>> {
+        key.map(|key| Retry {
+            key,
+            publisher: self.party(slot),
+        })
+    }
+
+    pub(in crate::protocol) fn publish_one(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        name: &[u8],
+        data: &[u8],
+        home: &mut Option<Home>,
+    ) -> Flow {
+        let content_type = content_type(head);
+        let event = head.header("x-eventsource-event").unwrap_or_default();
+        let key = head.header("crore-key").unwrap_or_default();
+        let checked = check_fields(content_type, event, key);
+        let read = checked.and_then(|()| {
+            let attributes = properties::from_headers(head.headers(properties::HEADER))?;
+            Ok((
+                ttl_s(head)?,
+                idempotency_key(head)?,
+                attributes,
+                retain(head)?,
+            ))
+        });
+        let (ttl_s, key_of_retry, attributes, retain) = match read {
+            Ok(read) => read,
+            Err(words) => {
+                self.respond_saying(slot, Reason::BadField, words);
+                return Flow::Next;
+            }
+        };
+        if let Err(reason) = self.may_publish(slot) {
+            self.respond_reason(slot, reason);
+            return Flow::Next;
+        }
+        let (hash, at) = self.place_of(name);
+        let binary = is_binary(content_type, data);
+        let answer = Answer::Full(self.conns.reply_to(slot, 0));
+        match self.publish(
+            home,
+            at,
+            &Publish {
+                hash,
+                name,
+                data,
+                headers: Headers {
+                    content_type,
+                    event,
+                    key,
+                    attributes: &attributes,
+                    ttl_s,
+                    qos: 1,
+                    retain,
+                    binary,
+                },
+                retry: self.retry(slot, key_of_retry),
+                client: self.conns.get(slot).client,
+            },
+            answer,
+        ) {
+            Some(outcome) => {
+                self.respond_outcome(slot, &Pending::Publish, outcome);
+                Flow::Next
+            }
+            None => self.wait(slot, Pending::Publish),
+        }
+    }
+
+    pub(in crate::protocol) fn verb(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        verb: Verb,
+        name: &[u8],
+    ) -> Flow {
+        if topic::is_reserved(name) && verb != Verb::Info {
+            self.respond_reason(slot, Reason::Reserved);
+            return Flow::Next;
+        }
+        let verb = match verb {
+            Verb::Change(Change::Delete) => delete_or_purge(head).map(Verb::Change),
+            other => Ok(other),
+        };
+        let verb = match verb {
+            Ok(verb) => verb,
+            Err(words) => {
+                self.respond_saying(slot, Reason::BadField, words);
+                return Flow::Next;
+            }
+        };
+        let to = self.conns.reply_to(slot, 0);
+        self.ask_verb(verb, name, to);
+        let pending = match verb {
+            Verb::Info if self.world.is_shared() => Pending::Info(name.into()),
+            verb => Pending::Verb(verb),
+        };
+        self.wait(slot, pending)
+    }
+
+    fn wait(&mut self, slot: u32, pending: Pending) -> Flow {
+        self.conns.get_mut(slot).state = State::Waiting;
+        self.conns.extra(slot).own.pending = Some(pending);
+        Flow::Wait
+    }
+}

@@ -1,0 +1,325 @@
+//! Batches over HTTP: lines of JSON, each published by itself, as far as the turn's budget goes; the rest waits at the connection.
+
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::vec::Vec;
+
+use crore_wire::ndjson::{self, LineError};
+use crore_wire::{json, topic};
+
+use super::fields::check_idempotency_key;
+use crate::base::access::Right;
+use crate::base::ids::ShardId;
+use crate::base::pace::WARMED;
+use crate::base::position;
+use crate::base::reason::Reason;
+use crate::base::work::STEP_BYTES;
+use crate::client::fields::check_fields;
+use crate::home::Home;
+use crate::io::Io;
+use crate::mail::message::{Headers, Publish};
+use crate::mail::{Answer, Ask, Outcome, ReplyTo};
+use crate::protocol::front::Front;
+use crate::protocol::http::task::Flow;
+use crate::protocol::side::{Batch, Pending};
+use crate::store::slab::NONE;
+
+/// In so many lines of a batch an unknown field is named: the client chooses the name.
+const NAMED_LINES: u32 = 100;
+/// So many bytes of it.
+const NAME_BYTES_MAX: usize = 40;
+
+/// The words about a field of another name than those of a message.
+fn unknown_field(error: LineError, name: &[u8]) -> Cow<'static, str> {
+    let name = &name[..name.len().min(NAME_BYTES_MAX)];
+    format!("`{}` is {}", name.escape_ascii(), error.reason()).into()
+}
+
+impl Batch {
+    /// Records the outcome of a line that was handed on, unless it was simply published.
+    pub(super) fn line_ended(&mut self, number: u32, outcome: Outcome) {
+        let reason = match outcome {
+            Outcome::Done(_) | Outcome::Existed(_) | Outcome::Purged(_) => return,
+            Outcome::Replayed(_) => {
+                self.replayed += 1;
+                return;
+            }
+            Outcome::Full(reason) => reason.text(),
+            Outcome::Missing => Reason::TopicsFull.text(),
+            Outcome::OtherMessage => Reason::OtherMessage.text(),
+            Outcome::Unknown => Reason::OutcomeUnknown.text(),
+        };
+        self.lines -= 1;
+        self.failed.push((number, reason.into()));
+    }
+}
+
+impl Front {
+    /// A batch: each line is published by itself; the answer names those that failed.
+    pub(in crate::protocol) fn batch<I: Io>(
+        &mut self,
+        slot: u32,
+        body: &[u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> Flow {
+        let mut batch = Batch::default();
+        let left = self.batch_lines(slot, body, &mut batch, home);
+        if left < body.len() {
+            batch.rest = body[left..].to_vec();
+            self.work.steps.add_bytes(batch.rest.len());
+            self.conns.hold_bytes(batch.rest.capacity());
+            self.resume_later(self.conns.id_of(slot));
+            return self.wait(slot, Pending::Batch(batch));
+        }
+        match self.batch_is_read(slot, &mut batch) {
+            true => Flow::Next,
+            false => {
+                self.stall_if_needed(slot, io);
+                self.wait(slot, Pending::Batch(batch))
+            }
+        }
+    }
+
+    /// Goes on with a batch that ran out of its turn, when there is credit.
+    pub(in crate::protocol) fn go_on_with_batch<I: Io>(
+        &mut self,
+        slot: u32,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        if self.has_batch(slot) && self.must_stall() {
+            return self.stall(slot, io);
+        }
+        let Some(mut batch) = self.take_batch(slot) else {
+            return;
+        };
+        let body = core::mem::take(&mut batch.rest);
+        self.conns.let_go_bytes(body.capacity());
+        let done = batch.done;
+        batch.done += self.batch_lines(slot, &body[done..], &mut batch, home);
+        if batch.done < body.len() {
+            // Not moved to its front: a turn may have had time for one line.
+            batch.rest = body;
+            self.conns.hold_bytes(batch.rest.capacity());
+            self.resume_later(self.conns.id_of(slot));
+        } else if self.batch_is_read(slot, &mut batch) {
+            return self.answer_waiting(slot, io);
+        } else {
+            self.stall_if_needed(slot, io);
+        }
+        self.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
+    }
+
+    /// The log does not answer: the lines that are left are not published.
+    pub(super) fn cut_batch<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let Some(mut batch) = self.take_batch(slot) else {
+            return;
+        };
+        let rest = core::mem::take(&mut batch.rest);
+        self.conns.let_go_bytes(rest.capacity());
+        let reason = "the log has not answered in time; this and the rest were not published";
+        batch.failed.push((batch.number + 1, reason.into()));
+        if self.batch_is_read(slot, &mut batch) {
+            return self.answer_waiting(slot, io);
+        }
+        self.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
+    }
+
+    /// Whether lines of a batch are left.
+    pub(in crate::protocol) fn has_batch(&self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        row.extra != NONE
+            && matches!(&self.conns.extra_of(slot).own.pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
+    }
+
+    /// Takes the rest of a batch.
+    fn take_batch(&mut self, slot: u32) -> Option<Batch> {
+        if !self.has_batch(slot) {
+            return None;
+        }
+        match self.conns.extra(slot).own.pending.take() {
+            Some(Pending::Batch(batch)) => Some(batch),
+            _ => None,
+        }
+    }
+
+    /// Drops the rest of a batch: its connection ends.
+    pub(crate) fn drop_batch(&mut self, slot: u32) {
+        if let Some(batch) = self.take_batch(slot) {
+            self.conns.let_go_bytes(batch.rest.capacity());
+        }
+    }
+
+    /// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
+    fn batch_lines(
+        &mut self,
+        slot: u32,
+        body: &[u8],
+        batch: &mut Batch,
+        home: &mut Option<Home>,
+    ) -> usize {
+        let mut scratch = core::mem::take(&mut self.own.lines);
+        let (mut rest, first) = (body, batch.number);
+        while !rest.is_empty() {
+            let done = batch.number - first;
+            if done > 0 && self.work.is_spent() {
+                break;
+            }
+            if (done as usize).is_multiple_of(WARMED) {
+                self.warm_lines(rest, home);
+            }
+            let (line, after) = ndjson::split_line(rest);
+            rest = after;
+            batch.number += 1;
+            let number = batch.number;
+            self.work.steps.add(1 + line.len() / STEP_BYTES);
+            if line.is_empty() {
+                continue;
+            }
+            if number as usize > self.world.settings.limits.batch_lines {
+                batch.failed.push((
+                    number,
+                    "more lines than limits.batch_lines allows; this and the rest were not read"
+                        .into(),
+                ));
+                rest = b"";
+                break;
+            }
+            match self.batch_line(slot, line, number, &mut scratch, home) {
+                Ok((at, outcome)) => {
+                    batch.lines += 1;
+                    match outcome {
+                        Some(outcome) => batch.line_ended(number, outcome),
+                        None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
+                    }
+                }
+                Err(reason) => batch.failed.push((number, reason)),
+            }
+        }
+        self.own.lines = scratch;
+        body.len() - rest.len()
+    }
+
+    /// All lines were handed on: answers unless other homes still have to; says whether it did.
+    fn batch_is_read(&mut self, slot: u32, batch: &mut Batch) -> bool {
+        for home in 0..self.world.homes.min(256) {
+            if batch.asked[home as usize / 64] & (1 << (home % 64)) != 0 {
+                batch.homes += 1;
+                let to = self.conns.reply_to(slot, 0);
+                self.ask(home, |_| Ask::Fence(to));
+            }
+        }
+        if batch.homes == 0 {
+            self.respond_batch(slot, batch);
+        }
+        batch.homes == 0
+    }
+
+    /// Prefetches the rows of the next lines' topics.
+    fn warm_lines(&self, mut rest: &[u8], home: &Option<Home>) {
+        self.warm_topics(home, || {
+            let (line, after) = ndjson::split_line(rest);
+            let is_any = !core::mem::replace(&mut rest, after).is_empty();
+            is_any.then(|| ndjson::leading_topic(line).unwrap_or_default())
+        });
+    }
+
+    fn batch_line(
+        &mut self,
+        slot: u32,
+        line: &[u8],
+        number: u32,
+        scratch: &mut ndjson::Scratch,
+        home: &mut Option<Home>,
+    ) -> Result<(ShardId, Option<Outcome>), Cow<'static, str>> {
+        let line = match ndjson::parse(line, scratch) {
+            Ok(line) => line,
+            Err(error @ LineError::UnknownField) if number <= NAMED_LINES => {
+                return Err(unknown_field(error, scratch.unknown_field()));
+            }
+            Err(error) => return Err(error.reason().into()),
+        };
+        let limits = &self.world.settings.limits;
+        topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
+        if topic::is_reserved(line.topic) {
+            return Err(Reason::Reserved.text().into());
+        }
+        if let Err(denied) = self.may(slot, Right::Publish, line.topic) {
+            self.stats.denied += 1;
+            return Err(denied.text().into());
+        }
+        if line.data.len() > limits.message_bytes {
+            return Err("the data is longer than limits.message_bytes allows".into());
+        }
+        if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
+            check_fields(line.content_type, line.event, line.key)?;
+        }
+        line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
+        self.may_publish(slot).map_err(Reason::text)?;
+        let (hash, at) = self.place_of(line.topic);
+        let message = Publish {
+            hash,
+            name: line.topic,
+            data: line.data,
+            headers: Headers {
+                content_type: line.content_type,
+                event: line.event,
+                key: line.key,
+                ttl_s: line.ttl_s,
+                qos: 1,
+                binary: line.binary
+                    || line
+                        .content_type
+                        .eq_ignore_ascii_case(b"application/octet-stream"),
+                ..Headers::default()
+            },
+            retry: self.retry(slot, line.idempotency_key),
+            client: self.conns.get(slot).client,
+        };
+        let answer = Answer::Failure(self.conns.reply_to(slot, number));
+        Ok((at, self.publish(home, at, &message, answer)))
+    }
+
+    fn respond_batch(&mut self, slot: u32, batch: &mut Batch) {
+        batch.failed.sort_unstable();
+        let mut body = Vec::with_capacity(64);
+        body.extend_from_slice(b"{\"published\": ");
+        position::write_decimal(&mut body, u64::from(batch.lines));
+        if batch.replayed > 0 {
+            body.extend_from_slice(b", \"replayed\": ");
+            position::write_decimal(&mut body, u64::from(batch.replayed));
+        }
+        body.extend_from_slice(b", \"failed\": [");
+        for (n, (line, reason)) in batch.failed.iter().enumerate() {
+            body.extend_from_slice(if n == 0 {
+                b"{\"line\": "
+            } else {
+                b", {\"line\": "
+            });
+            position::write_decimal(&mut body, u64::from(*line));
+            body.extend_from_slice(b", \"reason\": ");
+            json::write_string(&mut body, reason.as_bytes());
+            body.push(b'}');
+        }
+        body.extend_from_slice(b"]}\n");
+        self.respond(slot, 200, "application/json", &body);
+    }
+
+    /// The same, for a batch that waits.
+    pub(in crate::protocol) fn batch_fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
+        let extra = self.conns.extra(to.slot);
+        let Some(Pending::Batch(batch)) = &mut extra.own.pending else {
+            unreachable!("a fence belongs to a batch that waits")
+        };
+        batch.homes -= 1;
+        if batch.homes > 0 {
+            return;
+        }
+        let Some(Pending::Batch(mut batch)) = extra.own.pending.take() else {
+            unreachable!("it was just seen")
+        };
+        self.respond_batch(to.slot, &mut batch);
+        self.answer_waiting(to.slot, io);
+    }
+}

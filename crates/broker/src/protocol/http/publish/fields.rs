@@ -1,0 +1,52 @@
+//! How the head of a request gives the fields of a message.
+
+use crore_wire::http::head::Head;
+
+use crate::base::position;
+use crate::client::fields::FIELD_BYTES_MAX;
+
+/// The content type of the message. That of forms counts as none: `curl -d` says it of any data, and no form is read here.
+pub(super) fn content_type<'h>(head: &'h Head<'_>) -> &'h [u8] {
+    let given = head.header("content-type").unwrap_or_default();
+    match given.eq_ignore_ascii_case(b"application/x-www-form-urlencoded") {
+        true => b"",
+        false => given,
+    }
+}
+
+/// Seconds that the message lives, if the request says so; numbers beyond 32 bits count as the largest of 32 bits.
+pub(super) fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, &'static str> {
+    let Some(text) = head.header("crore-ttl") else {
+        return Ok(None);
+    };
+    let seconds = position::parse_decimal(text)
+        .ok_or("Crore-TTL takes a whole number of seconds, in digits")?;
+    Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
+}
+
+/// Whether the message is to be the topic's retained one.
+pub(super) fn retain(head: &Head<'_>) -> Result<bool, &'static str> {
+    match head.header("crore-retain") {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err("Crore-Retain takes true or false"),
+    }
+}
+
+/// The request's idempotency key, if it has one. It is a string in quotes by the draft (section 2.1);
+/// most clients leave them out.
+pub(super) fn idempotency_key<'h>(head: &'h Head<'_>) -> Result<Option<&'h [u8]>, &'static str> {
+    let Some(text) = head.header("idempotency-key") else {
+        return Ok(None);
+    };
+    let bare = text.strip_prefix(b"\"").and_then(|t| t.strip_suffix(b"\""));
+    let key = bare.unwrap_or(text);
+    check_idempotency_key(key).map(|()| Some(key))
+}
+
+pub(super) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
+    if key.is_empty() || key.len() > FIELD_BYTES_MAX {
+        return Err("an idempotency key has 1 to 255 bytes");
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! How publishes and verbs end: the outcomes that homes give, and what the publisher is told of them.
+
+use crate::base::reason::Reason;
+use crate::io::Io;
+use crate::mail::{Change, Elsewhere, Info, Outcome, ReplyTo, Verb};
+use crate::protocol::front::Front;
+use crate::protocol::http::options::REPLAYED;
+use crate::protocol::side::Pending;
+
+impl Front {
+    /// The answer to a request that waits for it.
+    pub(in crate::protocol) fn request_outcome<I: Io>(
+        &mut self,
+        to: ReplyTo,
+        outcome: Outcome,
+        io: &mut I,
+    ) {
+        let extra = self.conns.extra(to.slot);
+        match &mut extra.own.pending {
+            Some(Pending::Batch(batch)) => {
+                batch.line_ended(to.part, outcome);
+                if outcome == Outcome::Unknown {
+                    self.cut_batch(to.slot, io);
+                }
+            }
+            Some(_) => {
+                let pending = extra.own.pending.take().expect("it was just seen");
+                if let (Pending::Info(name), Outcome::Done(info)) = (&pending, outcome)
+                    && io.count(to, name)
+                {
+                    extra.own.pending = Some(Pending::Counted(info));
+                    return;
+                }
+                self.respond_outcome(to.slot, &pending, outcome);
+                self.answer_waiting(to.slot, io);
+            }
+            // The row was used so often meanwhile that its generation is the same again.
+            None => {}
+        }
+    }
+
+    /// The other nodes of the cluster have said how many subscribers the topic of an info has there.
+    pub(crate) fn counted<I: Io>(&mut self, to: ReplyTo, elsewhere: Elsewhere, io: &mut I) {
+        if !self.conns.is_asked(to) {
+            return;
+        }
+        let pending = &mut self.conns.extra(to.slot).own.pending;
+        if let Some(Pending::Counted(info)) = pending {
+            let info = Info {
+                subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
+                ..*info
+            };
+            *pending = None;
+            self.respond_info(to.slot, 200, &info, Some(elsewhere.unanswered));
+            self.answer_waiting(to.slot, io);
+        }
+    }
+
+    pub(super) fn respond_outcome(&mut self, slot: u32, pending: &Pending, outcome: Outcome) {
+        if matches!(outcome, Outcome::Replayed(_)) {
+            self.conns.get_mut(slot).options |= REPLAYED;
+        }
+        match (pending, outcome) {
+            (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
+                self.respond_info(
+                    slot,
+                    if info.subscribers > 0 { 201 } else { 202 },
+                    &info,
+                    None,
+                );
+            }
+            (Pending::Verb(Verb::Change(Change::Create)), Outcome::Done(info)) => {
+                self.respond_info(slot, 201, &info, None)
+            }
+            (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
+                self.respond_info(slot, 200, &info, None)
+            }
+            (_, Outcome::Missing) => self.respond_reason(slot, Reason::NoTopic),
+            (_, Outcome::Full(reason)) => self.respond_reason(slot, reason),
+            (_, Outcome::OtherMessage) => self.respond_reason(slot, Reason::OtherMessage),
+            (_, Outcome::Unknown | Outcome::Purged(_)) => {
+                self.respond_reason(slot, Reason::OutcomeUnknown);
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Subscribing: the request, the answers of the homes, and how a subscription ends. It works the same for all
+//! transports: a response begins when every topic's home has answered, with the messages that the logs held.
+//!
+//! Here is the request. `page` takes the answers of the homes, `stream` gives them to streams, of events or frames, `live` gives these their live
+//! messages, `gap` says what is lost, `leave` reads on from the log. Long-polls are in `protocol/longpoll`.
+
+mod gap;
+mod leave;
+mod live;
+mod page;
+mod stream;
+mod topics;
+
+use alloc::vec::Vec;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crore_wire::http::accept::Accept;
+use crore_wire::http::etag;
+use crore_wire::http::head::Head;
+use crore_wire::{form, topic};
+
+use crate::base::position::{self, Position, Since};
+use crate::base::reason::Reason;
+use crate::client::row::{FILTERS, MULTI, State};
+use crate::io::Io;
+use crate::mail::Attach;
+use crate::protocol::front::Front;
+use crate::protocol::front::Sub;
+use crate::protocol::http::options::{
+    CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, JSON, PUBLISHES, RECEIVES, UPGRADE,
+};
+use crate::protocol::http::task::Flow;
+use crate::protocol::side::{Attaching, PublishTo};
+
+pub(in crate::protocol) use gap::Gap;
+
+impl Front {
+    /// `GET` on a subscribe path: long-poll, event stream or WebSocket.
+    pub(in crate::protocol) fn subscribe<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        names: Vec<Vec<u8>>,
+        publishes: bool,
+        upgrade: bool,
+        io: &mut I,
+    ) -> Flow {
+        let filtered = self.conns.get(slot).wants(FILTERS);
+        let since = match self.where_to_begin(slot, head, &names, filtered, publishes) {
+            Ok(since) => since,
+            Err(reason) => {
+                self.respond_reason(slot, reason);
+                return Flow::Next;
+            }
+        };
+        let before = self.scratch.reply().len();
+        let events = !upgrade && head.accept() == Accept::EventStream;
+        self.set_options(slot, head, publishes);
+        let streams = events || upgrade;
+        if streams && let Err(reason) = self.stream_head(slot, head, upgrade, &names[0]) {
+            self.respond_reason(slot, reason);
+            return Flow::Next;
+        }
+        if streams && self.conns.get(slot).wants(HEAD) {
+            return Flow::Next;
+        }
+        let mut attaching = Attaching {
+            waiting: names.len() as u32,
+            no_cache: ["cache-control", "pragma"]
+                .iter()
+                .any(|name| head.has_token(name, "no-cache")),
+            ..Attaching::default()
+        };
+        if streams {
+            // The bytes in `reply` before it are answers to pipelined requests.
+            attaching.head = self.scratch.take_reply();
+        } else {
+            self.send_reply(slot, io);
+        }
+        if names.len() > 1 || streams || filtered {
+            self.conns.extra(slot).own.attaching = Some(attaching);
+        }
+        if publishes {
+            let (hash, _) = self.place_of(&names[0]);
+            self.conns.extra(slot).own.publish_to = Some(PublishTo {
+                hash,
+                name: names[0].clone(),
+                published: 0,
+            });
+        }
+        self.conns.get_mut(slot).state = State::Waiting;
+        if !filtered {
+            self.join_all(slot, &names, &since, !streams);
+        } else if let Err(reason) = self.join_over_http(slot, &names, &since, !streams) {
+            return self.not_joined(slot, before, reason);
+        }
+        Flow::Wait
+    }
+
+    /// Where the subscriptions of the request begin.
+    ///
+    /// # Errors
+    /// It makes no sense for its topics.
+    fn where_to_begin(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        names: &[Vec<u8>],
+        filtered: bool,
+        publishes: bool,
+    ) -> Result<Vec<Since>, Reason> {
+        let (set, count) = match filtered {
+            true => (0, usize::from(self.world.partitions)),
+            false => (set_hash(names), names.len()),
+        };
+        let since = self.since(slot, head, set, count)?;
+        let streams = head.is_websocket_upgrade() || head.accept() == Accept::EventStream;
+        // A long-poll comes back with a position, which knows nothing of the newest messages of each topic.
+        let most = if streams { NEWEST_MAX } else { 0 };
+        let many = |since: &Since| matches!(since, Since::Newest(n) if *n > most);
+        if filtered && since.iter().any(many) {
+            return Err(Reason::NewestByFilter);
+        }
+        if publishes && names.len() != 1 {
+            return Err(Reason::SeveralToPublish);
+        }
+        if publishes && topic::is_reserved(&names[0]) {
+            return Err(Reason::Reserved);
+        }
+        Ok(since)
+    }
+
+    /// Notes in the row how the connection takes messages, and whether it publishes.
+    fn set_options(&mut self, slot: u32, head: &Head<'_>, publishes: bool) {
+        let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
+        let row = self.conns.get_mut(slot);
+        row.options &= !JSON;
+        for (option, wanted) in [
+            (ENVELOPE, envelope),
+            (RECEIVES, true),
+            (PUBLISHES, publishes),
+        ] {
+            row.options |= if wanted { option } else { 0 };
+        }
+    }
+
+    /// Answers that the filters were refused; the first `before` bytes of `reply` belong to earlier requests.
+    fn not_joined(&mut self, slot: u32, before: usize, words: &'static str) -> Flow {
+        let events = self.conns.get(slot).wants(EVENTS);
+        self.unsubscribe(slot);
+        if let Some(begun) = self.conns.extra(slot).own.attaching.take() {
+            *self.scratch.reply() = begun.head;
+            self.scratch.reply().truncate(before);
+        }
+        self.conns.drop_extra(slot);
+        let row = self.conns.get_mut(slot);
+        row.state = State::Http;
+        row.options &= !(UPGRADE | EVENTS);
+        if events {
+            self.shed_events(slot);
+        } else {
+            self.respond_saying(slot, Reason::FiltersFull, words);
+        }
+        Flow::Next
+    }
+
+    fn join_all(&mut self, slot: u32, names: &[Vec<u8>], since: &[Since], poll: bool) {
+        if names.len() > 1 {
+            self.conns.extra(slot).set = set_hash(names);
+            // Only now: code that sees MULTI expects the list.
+            self.conns.get_mut(slot).options |= MULTI;
+        }
+        let deflate = self.conns.get(slot).wants(DEFLATE);
+        for (part, name) in names.iter().enumerate() {
+            let (hash, _) = self.place_of(name);
+            let topic = self.topics.open(hash, name);
+            let place = self.topics.join(topic, slot);
+            if names.len() > 1 {
+                // Until a gap is told, the position is the one that the client came with.
+                let seen = match since[part] {
+                    Since::At(position) => position,
+                    _ => Position {
+                        epoch: !self.world.epoch,
+                        offset: 0,
+                    },
+                };
+                self.conns.extra(slot).list.push(Sub {
+                    topic,
+                    place,
+                    offset: seen.offset,
+                    epoch: seen.epoch,
+                    ..Sub::default()
+                });
+            } else {
+                let row = self.conns.get_mut(slot);
+                (row.topic, row.place) = (topic, place);
+            }
+            let row = self.topics.get_mut(topic);
+            row.waiting += 1;
+            let (hash, serial) = (row.hash, row.serial);
+            let to = self.conns.reply_to(slot, part as u32);
+            self.attach(Attach {
+                hash,
+                topic,
+                serial,
+                to,
+                since: since[part],
+                poll,
+                most: u32::MAX,
+                deflate,
+                again: false,
+                once: false,
+                retained: since[part] == Since::Default,
+                client: self.conns.get(slot).client,
+                party: self.party(slot),
+            });
+        }
+    }
+
+    /// Where to begin: as the headers say, else the query. A client that reconnects by itself, such as an event source or a
+    /// cache, repeats the query of its first request, so its headers are newer; so is a last event id in the query, which
+    /// polyfills add to their URL, than `since` there.
+    fn since(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        set: u32,
+        count: usize,
+    ) -> Result<Vec<Since>, Reason> {
+        let (filtered, partitions) = (self.conns.get(slot).wants(FILTERS), self.world.partitions);
+        let read = |text: &[u8]| {
+            position::read_back(etag::undress(text), |text| match filtered {
+                true => position::parse_partitions(text, partitions),
+                false => position::parse(text, set, count),
+            })
+        };
+        let upgrade = head.is_websocket_upgrade();
+        let events = !upgrade && head.accept() == Accept::EventStream;
+        // A browser that got 400 here would give up for good, so it is told a gap instead.
+        let unreadable = || match events || upgrade {
+            true => alloc::vec![Since::Unknown; count],
+            false => alloc::vec![Since::Unreadable; count],
+        };
+        let newest = |name| {
+            let tags = head
+                .headers(name)
+                .flat_map(etag::entity_tags)
+                .take(TAGS_MAX);
+            let each = tags.map(|tag| read(tag).unwrap_or_else(|_| unreadable()));
+            let epoch = self.world.epoch;
+            let later = |(one, other)| position::later(one, other, epoch);
+            each.reduce(|all, tag| all.into_iter().zip(tag).map(later).collect())
+        };
+        let (event_id, tag) = (newest("last-event-id"), newest("if-none-match"));
+        let time = head
+            .header("if-modified-since")
+            .and_then(crore_wire::http::date::parse_date);
+        if tag.is_some() || time.is_some() {
+            self.conns.get_mut(slot).options |= CONDITIONAL;
+        }
+        if let Some(since) = event_id.or(tag) {
+            return Ok(since);
+        }
+        if let Some(time) = time {
+            let counted_s = self.wall.counted(time, self.now);
+            return Ok(alloc::vec![Since::After(counted_s); count]);
+        }
+        let Some((is_event_id, value)) = query_position(head.query) else {
+            return Ok(alloc::vec![Since::Default; count]);
+        };
+        let mut text = Vec::new();
+        let decoded = form::decode(value, &mut text);
+        let since = decoded.map_err(|_| Reason::BadPositionEscape);
+        let since = since.and_then(|()| read(&text).map_err(|_| Reason::BadPosition));
+        // The id in an event source's URL comes from a program too.
+        match is_event_id && events {
+            true => Ok(since.unwrap_or_else(|_| unreadable())),
+            false => since,
+        }
+    }
+}
+
+/// The most messages of each topic with which a subscription by filter begins: each message that is read is followed by so many others
+/// at most, to see whether it is among them.
+const NEWEST_MAX: u32 = 100;
+
+/// Tags of one request that are read: caches send those of all that they keep.
+const TAGS_MAX: usize = 16;
+
+/// The position that a query names, as it is written there, and whether as a last event id.
+pub(in crate::protocol) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {
+    let pairs = || form::pairs(query).filter(|(_, value)| !value.is_empty());
+    let event_id = pairs().filter(|(key, _)| is_event_id(key)).last();
+    let (_, value) = event_id.or_else(|| pairs().find(|(key, _)| *key == b"since"))?;
+    Some((event_id.is_some(), value))
+}
+
+/// Whether a key of the query names the last event id: `last_event_id`, and what polyfills of `EventSource` and other servers call
+/// it (`lastEventId`, `lastEventID`, `Last-Event-ID`, `evs_last_event_id`).
+fn is_event_id(key: &[u8]) -> bool {
+    let key = key.strip_prefix(b"evs_").unwrap_or(key);
+    let letters = key.iter().filter(|b| !matches!(b, b'-' | b'_'));
+    letters.map(u8::to_ascii_lowercase).eq(*b"lasteventid")
+}
+
+/// Hash of a set of topics for its positions: another set, or another order, has another hash.
+fn set_hash(names: &[Vec<u8>]) -> u32 {
+    xxh3_64(&names.join(&b'\n')) as u32
+}

@@ -1,0 +1,247 @@
+//! Streams of messages, as events or frames: their pages, how they begin once all homes have answered, and how they end.
+
+use alloc::vec::Vec;
+
+use crate::base::planted::{self, Fault};
+use crate::base::reason::Reason;
+use crate::client::row::{FILTERS, LIVE, MULTI, PAUSED, State};
+use crate::client::side::Behind;
+use crate::io::Io;
+use crate::mail::{Frames, Page};
+use crate::protocol::front::Front;
+use crate::protocol::http::options::{EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
+use crate::protocol::side::Held;
+use crate::store::rope::Rope;
+use crate::store::slab::NONE;
+
+impl Front {
+    /// Whether messages come as a stream, not a single one as the answer.
+    pub(in crate::protocol) fn is_stream(&self, slot: u32) -> bool {
+        self.conns.get(slot).options & (UPGRADE | EVENTS) != 0
+    }
+
+    /// A page for a stream, which begins with the first one.
+    pub(in crate::protocol) fn stream_page<I: Io>(
+        &mut self,
+        slot: u32,
+        topic: u32,
+        part: u32,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let row = self.conns.get(slot);
+        if row.wants(MULTI) && !matches!(row.state, State::Sse | State::WebSocket) {
+            return self.first_page_of_set(slot, part, page, frames, io);
+        }
+        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+        let begun = matches!(row.state, State::Sse | State::WebSocket);
+        let mut bytes = Rope::default();
+        if page.gap {
+            let from = records.first().map_or(page.head, |record| record.previous);
+            self.saw(slot, part, from, page.epoch);
+            if !self.tell_gap(slot, topic, from, page.again, &mut bytes.own) {
+                self.begin_stream(slot, io);
+                self.end_for_gap(slot, from, io);
+                return;
+            }
+            if begun {
+                self.put(slot, &bytes.own, io);
+                bytes.clear();
+            }
+        }
+        let mut ends = Vec::with_capacity(records.len());
+        for record in records {
+            self.saw(slot, part, record.offset, page.epoch);
+            self.encode_for(slot, topic, record, frames, &mut bytes);
+            ends.push(bytes.len());
+        }
+        let (mut head, mut at_head) = (page.head, page.at_head);
+        if begun && records.iter().any(|record| record.latest) {
+            let taken = self.offer(slot, &bytes, &ends, io);
+            if let Some(left) = records.get(taken) {
+                (head, at_head) = (left.previous, false);
+            }
+        } else {
+            self.stats.sent(records.len(), bytes.len());
+            if begun {
+                self.put_rope(slot, &bytes, io);
+            }
+        }
+        self.saw(slot, part, head, page.epoch);
+        if at_head {
+            *self.flags_of(slot, part) |= LIVE;
+        } else {
+            let behind = Behind {
+                part,
+                offset: head,
+                epoch: page.epoch,
+            };
+            self.conns.extra(slot).behind.push(behind);
+        }
+        if !begun {
+            let silent = records.is_empty();
+            let extra = self.conns.extra(slot);
+            let attaching = extra
+                .own
+                .attaching
+                .as_mut()
+                .expect("a stream that is not begun is attaching");
+            attaching.body.append(&bytes, 0, bytes.len());
+            if silent {
+                self.tell_position(slot, page.head);
+            }
+            self.begin_stream(slot, io);
+        }
+        let row = self.conns.get(slot);
+        if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
+            // The next page is asked for when the frames of this one are released.
+            self.resume_later(self.conns.id_of(slot));
+        }
+    }
+
+    /// The position in a message of a set names all its topics, so nothing is encoded before the
+    /// last of them has answered.
+    fn first_page_of_set<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+        let from = records.first().map_or(page.head, |record| record.previous);
+        if !page.gap {
+            self.saw(slot, part, from, page.epoch);
+        }
+        if page.at_head {
+            *self.flags_of(slot, part) |= LIVE;
+        }
+        let extra = self.conns.extra(slot);
+        if !page.at_head {
+            extra.behind.push(Behind {
+                part,
+                offset: page.head,
+                epoch: page.epoch,
+            });
+        }
+        let attaching = extra
+            .own
+            .attaching
+            .as_mut()
+            .expect("a stream that is not begun is attaching");
+        if page.gap {
+            attaching.held.push(Held::Gap(part, from));
+        }
+        for record in records {
+            let record = attaching.frames.copy(record, frames);
+            attaching.held.push(Held::Message(part, record));
+        }
+        attaching.waiting -= 1;
+        if attaching.waiting == 0 {
+            self.begin_set(slot, io);
+        }
+    }
+
+    /// All topics of the set have answered.
+    fn begin_set<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let attaching = self.conns.extra(slot).own.attaching.as_mut();
+        let attaching = attaching.expect("a stream that is not begun is attaching");
+        let gone = attaching.gone;
+        let held = core::mem::take(&mut attaching.held);
+        let frames = core::mem::take(&mut attaching.frames);
+        let mut bytes = Rope::default();
+        let mut later: Vec<u32> = Vec::new();
+        for item in &held {
+            match *item {
+                Held::Message(part, _) if later.contains(&part) => {}
+                Held::Message(part, ref record)
+                    if !bytes.is_empty() && {
+                        let more = bytes.len() + frames.frame(record).len();
+                        more > self.world.settings.limits.outbox_bytes
+                    } =>
+                {
+                    // The rest is in the log, and is read when the socket has taken an outbox's worth.
+                    later.push(part);
+                    self.read_on(slot, part, record.previous);
+                }
+                Held::Message(part, ref record) => {
+                    self.saw(slot, part, record.offset, self.world.epoch);
+                    let (topic, start) = (self.topic_of(slot, part), bytes.len());
+                    self.encode_for(slot, topic, record, &frames, &mut bytes);
+                    self.stats.sent(1, bytes.len() - start);
+                }
+                Held::Gap(part, from) => {
+                    self.saw(slot, part, from, self.world.epoch);
+                    let topic = self.topic_of(slot, part);
+                    if !self.tell_gap(slot, topic, from, false, &mut bytes.own) {
+                        self.begin_with(slot, &bytes, io);
+                        self.end_for_gap(slot, from, io);
+                        return;
+                    }
+                }
+            }
+        }
+        if held.is_empty() {
+            self.tell_position(slot, 0);
+        }
+        self.begin_with(slot, &bytes, io);
+        if gone {
+            self.end_for(slot, Reason::Deleted, io);
+            return;
+        }
+        if self.conns.get(slot).outbox == NONE {
+            self.resume_later(self.conns.id_of(slot));
+        }
+    }
+
+    pub(in crate::protocol) fn begin_with<I: Io>(&mut self, slot: u32, body: &Rope, io: &mut I) {
+        if let Some(attaching) = &mut self.conns.extra(slot).own.attaching {
+            attaching.body.append(body, 0, body.len());
+        }
+        self.begin_stream(slot, io);
+    }
+
+    /// Sends the response's head with what came in so far.
+    pub(crate) fn begin_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let Some(attaching) = self.conns.extra(slot).own.attaching.take() else {
+            return;
+        };
+        let row = self.conns.get_mut(slot);
+        row.state = if row.wants(UPGRADE) {
+            State::WebSocket
+        } else {
+            State::Sse
+        };
+        row.deadline_s = 0;
+        let plain = row.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
+        let mut body = attaching.body;
+        body.put_before(&attaching.head);
+        self.put_rope(slot, &body, io);
+        self.drop_spill_of_stream(slot, io);
+        if plain && self.conns.get(slot).extra != NONE && self.conns.extra(slot).behind.is_empty() {
+            self.conns.drop_extra(slot);
+        }
+    }
+
+    /// Bytes received behind an upgrade are frames; behind an event stream they have no meaning.
+    pub(in crate::protocol) fn drop_spill_of_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        if row.flags & PAUSED != 0 {
+            row.flags &= !PAUSED;
+            self.conns.update_interest(slot, io);
+        }
+        let conn = self.conns.id_of(slot);
+        let row = self.conns.get(slot);
+        if row.spill == NONE {
+            return;
+        }
+        if row.state == State::WebSocket {
+            // Only later: a delivery is under way, and a frame may publish.
+            self.resume_later(conn);
+            return;
+        }
+        self.conns.take_spill(slot);
+    }
+}

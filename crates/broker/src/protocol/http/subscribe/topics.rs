@@ -1,0 +1,45 @@
+//! The topics of one subscriber: how far it has read each of them, and its position as text.
+//!
+//! A subscriber of one topic has it in its row; one of several has them in a list, and each place in the list is a part.
+
+use alloc::vec::Vec;
+
+use crate::client::row::MULTI;
+use crate::mail::{Frames, Record};
+use crate::protocol::encode::{Encoding, Message};
+use crate::protocol::front::Front;
+use crate::protocol::http::options::ENVELOPE;
+use crate::store::rope::Rope;
+
+impl Front {
+    /// Encodes one message for one connection, with the connection's own position.
+    pub(crate) fn encode_for(
+        &mut self,
+        slot: u32,
+        topic: u32,
+        record: &Record,
+        frames: &Frames,
+        out: &mut Rope,
+    ) {
+        let row = self.conns.get(slot);
+        let mut id = Vec::with_capacity(32);
+        self.write_id(slot, record.offset, &mut id);
+        let encoding = match Encoding::of(row) {
+            // Several topics in plain frames: only the envelope names the topic.
+            Encoding::Packed if row.wants(MULTI) => Encoding::Frame,
+            encoding => encoding,
+        };
+        debug_assert!(row.wants(ENVELOPE) || encoding != Encoding::FrameEnvelope);
+        Message {
+            topic: match encoding.names_topic() || row.wants(MULTI) {
+                true => self.topics.name(topic),
+                false => b"",
+            },
+            id: &id,
+            frames,
+            record,
+            now_s: self.now.unix_s,
+        }
+        .encode(encoding, &mut self.forms, out);
+    }
+}

@@ -1,0 +1,52 @@
+//! The kinds of requests and of their outcomes, which the code that reads requests (`http`), judges them (`judge`) and carries them
+//! out has in common.
+
+use alloc::vec::Vec;
+
+use crate::mail::Verb;
+
+/// The kind of request that a path stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::protocol) enum Door {
+    Publish,
+    Subscribe,
+    PubSub,
+    Interest,
+    History,
+}
+
+/// The request was answered from its head alone.
+pub(in crate::protocol) struct Answered;
+
+/// The task of a request whose head was accepted.
+pub(in crate::protocol) enum Task {
+    /// An upgrade to a WebSocket that carries another protocol.
+    Upgrade,
+    /// Following which topics have subscribers.
+    Follow { upgrade: bool },
+    /// Many messages, each with its topic.
+    Batch,
+    /// One message.
+    Publish(Vec<u8>),
+    /// Frames to publish.
+    PublishFrames(Vec<u8>),
+    /// Something done to a topic as a whole.
+    Verb(Verb, Vec<u8>),
+    /// What a topic keeps.
+    History(Vec<u8>),
+    /// Messages of these topics or filters.
+    Subscribe {
+        names: Vec<Vec<u8>>,
+        filtered: bool,
+        publishes: bool,
+        upgrade: bool,
+    },
+}
+
+/// The effect of a request on its connection.
+pub(in crate::protocol) enum Flow {
+    /// Answered in `reply`; the next request may follow.
+    Next,
+    /// The answer comes later, or the connection is no longer HTTP.
+    Wait,
+}

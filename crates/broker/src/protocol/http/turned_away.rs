@@ -1,0 +1,168 @@
+//! Turns connections and requests away that are past the limits in [`admission`](crate::budget::admission).
+//!
+//! A connection past a limit is taken all the same and its first request is read, since an answer must fit the
+//! question: a browser's `EventSource` gives up for good on any status but 200. So it gets 200, a `retry:` and the end;
+//! everybody else, an upgrade to WebSocket included, gets 503 (the process is full) or 429 (the address has
+//! its share) with `Retry-After`. All these times are spread, so that those who were turned away do not come back as one.
+//!
+//! Invariants: only `Shard::turned_away`, which is bounded, counts connections that are turned away; a connection
+//! that was admitted is never turned away later, but a request of another client through the same proxy may be.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::accept::Accept;
+use crore_wire::http::forwarded;
+use crore_wire::http::head::{Head, Method};
+use crore_wire::http::response::ResponseHead;
+use crore_wire::sse;
+
+use crate::base::reason::Reason;
+use crate::budget::admission::Client;
+use crate::client::row::TURNED_AWAY;
+use crate::protocol::front::Front;
+use crate::protocol::http::task::Flow;
+
+/// When to come back, in seconds: long enough for a crowd to thin out, short enough for one client that waits.
+const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
+
+/// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
+/// number that differs from one connection to the next.
+pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(160);
+    if memchr::memmem::find(request, b"text/event-stream").is_some() {
+        // A page of any site may read this: it reveals nothing.
+        ResponseHead::new(&mut out, 200)
+            .lines(EVENT_STREAM)
+            .lines(b"Access-Control-Allow-Origin: *\r\nConnection: close\r\n")
+            .content(&retry(spread));
+    } else {
+        ResponseHead::new(&mut out, 503)
+            .number("Retry-After", u64::from(retry_after_s(spread)))
+            .lines(b"Connection: close\r\nContent-Type: text/plain\r\n")
+            .content(b"no room for a connection.\n");
+    }
+    out
+}
+
+const EVENT_STREAM: &[u8] =
+    b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n";
+
+/// An event stream that says when to come back, and nothing else.
+fn retry(spread: u32) -> Vec<u8> {
+    let mut text = Vec::with_capacity(20);
+    let (first_ms, last_ms) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
+    sse::write_retry(&mut text, first_ms + mixed(spread) % (last_ms - first_ms));
+    text
+}
+
+fn retry_after_s(spread: u32) -> u32 {
+    let (first, last) = (RETRY_AFTER_S.start(), RETRY_AFTER_S.end());
+    first + mixed(spread) % (last - first + 1)
+}
+
+/// Neighbouring numbers far apart.
+fn mixed(spread: u32) -> u32 {
+    spread.wrapping_mul(0x9E37_79B9).rotate_left(15) >> 7
+}
+
+impl Front {
+    /// Whether the request may go on. Behind a trusted proxy it is counted for the client that it names, from
+    /// now on until the next request names another.
+    pub(in crate::protocol) fn admitted(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+    ) -> Result<(), Reason> {
+        let world = &self.world;
+        let row = self.conns.get_mut(slot);
+        if row.is(TURNED_AWAY) {
+            return Err(if row.client.is_known() {
+                Reason::ConnectionsOfAddress
+            } else {
+                Reason::ConnectionsFull
+            });
+        }
+        if !row.client.is_relayed() {
+            return Ok(());
+        }
+        let trusted = &world.settings.http.trusted_proxies;
+        let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
+        self.conns.set_relayed(slot, named);
+        let world = &self.world;
+        let client = named.map_or(Client::RELAYED, |address| {
+            world.admission.client(address).relayed()
+        });
+        let row = self.conns.get_mut(slot);
+        if client == row.client {
+            return Ok(());
+        }
+        world.admission.leave_client(row.client);
+        row.client = Client::RELAYED;
+        world.admission.enter_client(client)?;
+        row.client = client;
+        Ok(())
+    }
+
+    /// Answers a request that may not go on. For a connection that was never admitted this is the last answer.
+    pub(in crate::protocol) fn turn_away(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        reached: Reason,
+    ) -> Flow {
+        let events = head.method == Method::Get
+            && head.accept() == Accept::EventStream
+            && !head.is_websocket_upgrade();
+        if events {
+            self.shed_events(slot);
+        } else {
+            self.respond_reason(slot, reached);
+        }
+        Flow::Next
+    }
+
+    /// Refuses an event stream: the whole response only says when to come back.
+    pub(in crate::protocol) fn shed_events(&mut self, slot: u32) {
+        let text = retry(self.spread(slot));
+        self.head(slot, 200).lines(EVENT_STREAM).content(&text);
+    }
+
+    /// The last bytes of an event stream that ends: they tell the client to come back, at a time of its own.
+    pub(in crate::protocol) fn come_back(&self, slot: u32) -> Vec<u8> {
+        retry(self.spread(slot))
+    }
+
+    /// Seconds after which the client should come back.
+    pub(in crate::protocol) fn retry_after_s(&self, slot: u32) -> u32 {
+        retry_after_s(self.spread(slot))
+    }
+
+    fn spread(&self, slot: u32) -> u32 {
+        slot ^ self.now.s << 16 ^ u32::from(self.lanes.me) << 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_are_shed_come_back_at_different_times() {
+        let mut seen = [0; 21];
+        for spread in 0..1_600 {
+            let after_s = retry_after_s(spread);
+            assert!(RETRY_AFTER_S.contains(&after_s));
+            seen[after_s as usize] += 1;
+        }
+        assert!(seen[5..].iter().all(|n| (50..200).contains(n)), "{seen:?}");
+    }
+
+    #[test]
+    fn shed_connection_gets_the_answer_that_fits_its_first_bytes() {
+        let text = |request: &[u8]| alloc::string::String::from_utf8(shed(request, 3)).unwrap();
+        let plain = text(b"GET /sub/a HTTP/1.1\r\n");
+        assert!(plain.starts_with("HTTP/1.1 503 ") && plain.contains("\r\nRetry-After: "));
+        let events = text(b"GET /sub/a HTTP/1.1\r\nAccept: text/event-stream\r\n");
+        assert!(events.starts_with("HTTP/1.1 200 ") && events.contains("\r\n\r\nretry: "));
+    }
+}

@@ -1,0 +1,36 @@
+//! What protocols keep of a shard as a whole.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::PropertyBuf;
+use crore_wire::ndjson;
+
+use crate::base::time::Now;
+use crate::protocol::mqtt::farewells::Farewells;
+
+/// What protocols keep of a shard as a whole.
+pub(crate) struct Own {
+    /// Sessions that are given back when the publishes of their connections are answered.
+    pub leaving: Farewells,
+    /// MQTT clients that the server gave an id.
+    pub clients_named: u64,
+    /// A buffer for the MQTT properties that are being written.
+    pub properties: PropertyBuf,
+    /// A buffer for the topic of an MQTT publish that is being read.
+    pub name: Vec<u8>,
+    /// A buffer for the line of a batch that is being read.
+    pub lines: ndjson::Scratch,
+}
+
+impl Own {
+    /// Of a shard that begins now.
+    pub fn new(now: Now) -> Own {
+        Own {
+            leaving: Farewells::default(),
+            clients_named: u64::from(now.unix_s) << 32,
+            properties: PropertyBuf::new(),
+            name: Vec::new(),
+            lines: ndjson::Scratch::default(),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! A connection after its upgrade: frames that publish, control frames, and the close.
+
+use alloc::boxed::Box;
+
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+
+use crate::base::ids::ConnId;
+use crate::base::reason::{Closed, Reason};
+use crate::client::progress::Progress;
+use crate::client::row::State;
+use crate::home::Home;
+use crate::io::Io;
+use crate::mail::inbox::Inbox;
+use crate::protocol::front::Front;
+use crate::protocol::http::options::{DEFLATE, PUBLISHES};
+use crate::protocol::side::Spill;
+use crate::store::slab::NONE;
+
+/// The work of receiving after which the turn's budget is looked at, in bytes: 256 steps.
+const WORK_AT_ONCE: usize = 64 << 10;
+
+/// A frame or message that is not whole, and how fast it comes.
+type Begun = (Option<Box<Partial>>, Progress);
+
+impl Front {
+    /// Goes on with held frames, and with subscriptions that fell behind.
+    pub(in crate::protocol) fn stream_resume<I: Io>(
+        &mut self,
+        conn: ConnId,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        if self.conns.get(conn.slot).state == State::WebSocket {
+            self.read_again(conn, io);
+            self.frames_received(conn.slot, &mut [], home, io);
+        }
+        if self.conns.is_current(conn) {
+            // A frame may have ended it.
+            let row = self.conns.get(conn.slot);
+            let streams = matches!(row.state, State::Sse | State::WebSocket);
+            if streams && row.outbox == NONE {
+                self.catch_up(conn.slot);
+            }
+        }
+    }
+
+    /// Bytes of a WebSocket.
+    pub(in crate::protocol) fn frames_received<I: Io>(
+        &mut self,
+        slot: u32,
+        input: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        let conn = self.conns.id_of(slot);
+        let row = self.conns.get(slot);
+        let config = Config {
+            role: Role::Server,
+            message_bytes: self.frame_bytes_max(slot),
+            deflate: row.wants(DEFLATE),
+        };
+        let Some(((mut partial, mut progress), mut held_back)) = self.take_frames(slot, input)
+        else {
+            return self.broken(slot);
+        };
+        let mut at = 0;
+        loop {
+            let rest = match &mut held_back {
+                Some(held) => &mut held.rest_mut()[at..],
+                None => &mut input[at..],
+            };
+            let publishes = self.conns.get(slot).wants(PUBLISHES);
+            let spent = self.work.is_spent();
+            let goes_on = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
+            if goes_on && (spent || publishes && self.must_stall()) {
+                self.send_reply(slot, io);
+                let rest = match held_back {
+                    Some(mut held) => {
+                        held.took(at);
+                        held
+                    }
+                    None => Inbox::new(&input[at..]),
+                };
+                let begun = (partial, progress);
+                return self.hold_frames(slot, begun, rest, spent, io);
+            }
+            let mut work = WORK_AT_ONCE;
+            let step = match receive::next_within(&mut partial, rest, &config, &mut work) {
+                Ok(step) => step,
+                Err(violation) => {
+                    self.send_reply(slot, io);
+                    let (code, words) = (violation.code(), violation.reason());
+                    return self.end_stream_by(slot, Closed::Refused, code, words, io);
+                }
+            };
+            at += step.consumed;
+            self.work.steps.add(1);
+            self.work.steps.add_bytes(WORK_AT_ONCE - work);
+            let Some(event) = step.event else {
+                match work {
+                    0 => continue,
+                    _ => break,
+                }
+            };
+            if matches!(event, Event::Text(_) | Event::Binary(_)) {
+                progress = Progress::default();
+            }
+            if !self.event(slot, event, home, io) {
+                return;
+            }
+        }
+        self.send_reply(slot, io);
+        if !self.conns.is_current(conn) || !self.has_frames(slot) {
+            return;
+        }
+        self.hold_partial(slot, partial, progress, io);
+        if self.conns.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
+            self.stall_if_needed(slot, io);
+        }
+    }
+
+    /// The frame or message that is not whole, and the bytes that were held with `input` behind them, if any were.
+    fn take_frames(&mut self, slot: u32, input: &[u8]) -> Option<(Begun, Option<Inbox>)> {
+        let (begun, mut held) = match self.conns.take_spill(slot) {
+            None => return Some(Default::default()),
+            Some(Spill::WebSocket(held, came)) => return Some(((Some(held), came), None)),
+            Some(Spill::Frames(held, data, came)) => ((held, came), data),
+            // Bytes received behind the handshake before it was answered.
+            Some(Spill::Http(held)) => (Begun::default(), Inbox::new(&held.data)),
+            // Packets within frames are held in `Extra::mqtt`.
+            Some(Spill::Mqtt(..)) => return None,
+        };
+        held.append(input, usize::MAX);
+        Some((begun, Some(held)))
+    }
+
+    /// Bytes of the largest message that a client may send.
+    fn frame_bytes_max(&self, slot: u32) -> usize {
+        self.world.settings.limits.message_bytes + self.frame_beside_bytes(slot)
+    }
+
+    /// Keeps frames that wait for the next turn, or for credit.
+    fn hold_frames<I: Io>(
+        &mut self,
+        slot: u32,
+        (partial, progress): Begun,
+        data: Inbox,
+        spent: bool,
+        io: &mut I,
+    ) {
+        let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
+        if !self.has_receive_room(slot, begun + data.bytes(), io) {
+            return self.end_for_room(slot, io);
+        }
+        let row = self.conns.get_mut(slot);
+        if row.outbox == NONE {
+            // It waits for us.
+            row.deadline_s = 0;
+        }
+        self.conns
+            .set_spill(slot, Spill::Frames(partial, data, progress));
+        match spent {
+            true => self.pause(slot, io),
+            false => self.stall(slot, io),
+        }
+    }
+
+    fn hold_partial<I: Io>(
+        &mut self,
+        slot: u32,
+        partial: Option<Box<Partial>>,
+        progress: Progress,
+        io: &mut I,
+    ) {
+        let idle_s = self.silent_until_s(slot);
+        let row = self.conns.get_mut(slot);
+        let Some(partial) = partial else {
+            if row.outbox == NONE {
+                row.deadline_s = idle_s;
+            }
+            return;
+        };
+        if row.outbox == NONE && row.state == State::WebSocket {
+            // The sweep counts its seconds; a keep alive goes on.
+            row.deadline_s = 0;
+        }
+        if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
+            return self.end_for_room(slot, io);
+        }
+        self.conns
+            .set_spill(slot, Spill::WebSocket(partial, progress));
+    }
+
+    /// One event; false when it was the last one.
+    fn event<I: Io>(
+        &mut self,
+        slot: u32,
+        event: Event<'_>,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> bool {
+        match event {
+            Event::Text(data) => self.frame_came(slot, data, false, home, io),
+            Event::Binary(data) => self.frame_came(slot, data, true, home, io),
+            Event::Ping(data) => {
+                frame::write_frame(self.scratch.reply(), Opcode::Pong, data);
+                true
+            }
+            Event::Pong(_) => true,
+            Event::Close { code, .. } => {
+                self.send_reply(slot, io);
+                let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
+                self.end_stream_by(slot, Closed::Peer, code, "", io);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! How a gap is told in frames.
+
+use alloc::vec::Vec;
+
+use crore_wire::json;
+use crore_wire::websocket::frame::{self, Opcode};
+
+use crate::client::row::{FILTERS, MULTI, Row};
+use crate::protocol::encode::meta_line;
+use crate::protocol::http::options::{ENVELOPE, META};
+
+/// The text of a gap, in frames.
+const LOST: &[u8] = b"messages before this position are lost";
+
+/// Appends a gap as an envelope: the fields of `ws+meta.nchan`.
+fn gap_object(out: &mut Vec<u8>, name: &[u8], id: &[u8]) {
+    for (label, value) in [
+        (&b"{\"gap\":"[..], LOST),
+        (b",\"topic\":", name),
+        (b",\"id\":", id),
+    ] {
+        out.extend_from_slice(label);
+        json::write_string(out, value);
+    }
+    out.push(b'}');
+}
+
+/// Appends a frame that tells of a gap before this position; false where the connection's frames have no place for it.
+pub(in crate::protocol) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut text = Vec::with_capacity(96);
+    if row.wants(META) {
+        meta_line(&mut text, b"gap", LOST);
+        meta_line(&mut text, b"id", id);
+        if row.options & (MULTI | FILTERS) != 0 {
+            meta_line(&mut text, b"topic", name);
+        }
+        text.push(b'\n');
+    } else if row.wants(ENVELOPE) {
+        gap_object(&mut text, name, id);
+    } else {
+        // Plain frames have no place for it: the client learns it from the close.
+        return false;
+    }
+    frame::write_frame(out, Opcode::Text, &text);
+    true
+}

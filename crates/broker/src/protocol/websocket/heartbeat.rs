@@ -1,0 +1,32 @@
+//! Heartbeats of a WebSocket: pings, of which two may be unanswered.
+
+use crore_wire::websocket::frame::{self, Opcode};
+
+use crate::base::reason::Closed;
+use crate::io::{Close, Io};
+use crate::protocol::front::Front;
+use crate::protocol::http::options::{PING, PINGS};
+
+impl Front {
+    /// Sends a ping if nothing was sent for too long; a client that has left two unanswered ends.
+    pub(in crate::protocol) fn ping_if_quiet<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if !self.is_heartbeat_due(slot) {
+            return;
+        }
+        let row = self.conns.get_mut(slot);
+        if row.options & PINGS == 2 * PING {
+            // The pong may be behind the held bytes.
+            if !self.is_held(slot) {
+                self.because(Closed::Timeout);
+                self.drop_conn(slot, Close::Reset, io);
+            }
+            return;
+        }
+        row.options += PING;
+        let mut bytes = self.scratch.take_reply();
+        bytes.clear();
+        frame::write_frame(&mut bytes, Opcode::Ping, b"");
+        self.put(slot, &bytes, io);
+        self.scratch.reply_sent(bytes);
+    }
+}

@@ -1,0 +1,8 @@
+//! WebSockets: `handshake` accepts an upgrade, `frames` reads what comes, `publish` takes frames that publish, `heartbeat` sends pings, `gap` says
+//! what is lost. What frames carry may be another protocol's: `protocol/contract` asks that.
+
+mod frames;
+pub(in crate::protocol) mod gap;
+mod handshake;
+mod heartbeat;
+mod publish;
