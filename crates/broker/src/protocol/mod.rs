@@ -8,7 +8,7 @@
 mod contract;
 mod encode;
 pub(crate) mod front;
-mod http;
+pub(crate) mod http;
 mod longpoll;
 pub(crate) mod mqtt;
 mod own;

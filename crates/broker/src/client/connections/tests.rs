@@ -6,7 +6,8 @@ use crate::base::settings::Settings;
 use crate::budget::admission::Admission;
 use crate::client::row::State;
 use crate::protocol::front::AllProtocols;
-use crate::protocol::side::{HttpSpill, PublishTo, Spill};
+use crate::protocol::http::state::{HttpSpill, PublishTo};
+use crate::protocol::side::Spill;
 
 type Connections = super::Connections<AllProtocols>;
 

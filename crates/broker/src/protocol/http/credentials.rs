@@ -24,8 +24,9 @@ use crate::client::row::{State, TURNED_AWAY};
 use crate::io::Io;
 use crate::mail::Verb;
 use crate::protocol::front::Front;
+use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Door, Flow};
-use crate::protocol::side::{HttpSpill, Spill};
+use crate::protocol::side::Spill;
 
 /// The credential of a request, parsed.
 enum Came {

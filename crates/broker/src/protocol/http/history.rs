@@ -17,9 +17,9 @@ use crate::mail::{Attach, Frames, Page};
 use crate::protocol::encode::Message;
 use crate::protocol::front::Front;
 use crate::protocol::http::options::{HEAD, HISTORY};
+use crate::protocol::http::state::Pending;
 use crate::protocol::http::subscribe::query_position;
 use crate::protocol::http::task::Flow;
-use crate::protocol::side::Pending;
 use crate::store::rope::Rope;
 
 impl Front {

@@ -25,8 +25,8 @@ use crate::protocol::front::Front;
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::names::{CUT_FILTER, filter_reason};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
+use crate::protocol::http::state::{Attaching, Follow};
 use crate::protocol::http::task::Flow;
-use crate::protocol::side::{Attaching, Follow};
 use crate::store::slab::NONE;
 
 impl Front {

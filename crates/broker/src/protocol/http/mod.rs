@@ -19,6 +19,7 @@ mod pipelined;
 pub(in crate::protocol) mod publish;
 mod request;
 mod sites;
+pub(crate) mod state;
 pub(in crate::protocol) mod subscribe;
 pub(in crate::protocol) mod task;
 pub(in crate::protocol) mod turned_away;

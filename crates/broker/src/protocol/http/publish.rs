@@ -17,8 +17,8 @@ use crate::mail::message::{Headers, Publish, Retry, is_binary};
 use crate::mail::properties;
 use crate::mail::{Answer, Change, Verb};
 use crate::protocol::front::Front;
+use crate::protocol::http::state::Pending;
 use crate::protocol::http::task::Flow;
-use crate::protocol::side::Pending;
 
 /// The verb of a DELETE: `?purge` keeps the topic. A value is refused, so that `purge=no` is never taken for a yes.
 fn delete_or_purge(head: &Head<'_>) -> Result<Change, &'static str> {

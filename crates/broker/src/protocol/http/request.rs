@@ -20,8 +20,9 @@ use crate::io::{Close, Io};
 use crate::protocol::front::Front;
 use crate::protocol::http::judge::is_batch;
 use crate::protocol::http::options::UPGRADE;
+use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Answered, Flow};
-use crate::protocol::side::{HttpSpill, Spill};
+use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
 /// Bytes of a body in chunks that are decoded in the time of a step: a chunk may have one byte.

@@ -30,8 +30,8 @@ use crate::protocol::front::Sub;
 use crate::protocol::http::options::{
     CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, JSON, PUBLISHES, RECEIVES, UPGRADE,
 };
+use crate::protocol::http::state::{Attaching, PublishTo};
 use crate::protocol::http::task::Flow;
-use crate::protocol::side::{Attaching, PublishTo};
 
 pub(in crate::protocol) use gap::Gap;
 

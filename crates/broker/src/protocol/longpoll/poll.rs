@@ -13,7 +13,7 @@ use crate::protocol::encode::Message;
 use crate::protocol::front::Front;
 use crate::protocol::http::answer::VARY;
 use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
-use crate::protocol::side::Held;
+use crate::protocol::http::state::Held;
 use crate::store::rope::Rope;
 
 impl Front {

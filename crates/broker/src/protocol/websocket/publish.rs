@@ -16,8 +16,8 @@ use crate::mail::message::{Headers, Publish, is_binary};
 use crate::mail::{Answer, Outcome};
 use crate::protocol::front::Front;
 use crate::protocol::http::options::{META, PUBLISHES};
+use crate::protocol::http::state::PublishTo;
 use crate::protocol::http::task::Flow;
-use crate::protocol::side::PublishTo;
 
 impl Front {
     /// An upgrade on a publish path: there is nothing to attach, so the answer goes out at once.

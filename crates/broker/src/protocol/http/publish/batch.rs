@@ -20,8 +20,8 @@ use crate::io::Io;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
 use crate::protocol::front::Front;
+use crate::protocol::http::state::{Batch, Pending};
 use crate::protocol::http::task::Flow;
-use crate::protocol::side::{Batch, Pending};
 use crate::store::slab::NONE;
 
 /// In so many lines of a batch an unknown field is named: the client chooses the name.

@@ -5,7 +5,7 @@ use crate::io::Io;
 use crate::mail::{Change, Elsewhere, Info, Outcome, ReplyTo, Verb};
 use crate::protocol::front::Front;
 use crate::protocol::http::options::REPLAYED;
-use crate::protocol::side::Pending;
+use crate::protocol::http::state::Pending;
 
 impl Front {
     /// The answer to a request that waits for it.

@@ -3,7 +3,7 @@
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::protocol::front::Front;
-use crate::protocol::side::Held;
+use crate::protocol::http::state::Held;
 use crate::store::rope::Rope;
 
 impl Front {

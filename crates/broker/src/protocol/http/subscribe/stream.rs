@@ -10,7 +10,7 @@ use crate::io::Io;
 use crate::mail::{Frames, Page};
 use crate::protocol::front::Front;
 use crate::protocol::http::options::{EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
-use crate::protocol::side::Held;
+use crate::protocol::http::state::Held;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
