@@ -16,7 +16,7 @@ install -D -m 644 "$here/packaging/systemd/crore.service" "$root/usr/lib/systemd
 install -D -m 640 "$here/packaging/crore.toml" "$root/etc/crore/crore.toml"
 chmod 755 "$root/etc/crore"
 chmod 644 "$root/etc/crore/crore.toml"
-for page in "$here"/docs/*.md "$here"/docs/crore.example.toml "$here"/LICENSE-*; do
+for page in "$here"/docs/*.md "$here"/docs/crore.example.toml "$here"/docs/crore.schema.json "$here"/LICENSE-*; do
     install -D -m 644 "$page" "$root/usr/share/doc/crore/$(basename "$page")"
 done
 "$program" man "$root/usr/share/man/man1"

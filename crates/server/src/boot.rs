@@ -26,7 +26,7 @@ use crate::control;
 use crate::doctor::words::count;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
 use crate::life::{self, cluster, state};
-use crate::settings::file::{DEFAULT_LISTEN, File, RuleEntry};
+use crate::settings::file::{DEFAULT_LISTEN, File};
 use crate::settings::problems::size;
 use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
@@ -346,8 +346,8 @@ fn say_where(listen: &[SocketAddr], tls: &Tls) {
 
 /// Tells what of the messages is kept, and where.
 fn say_kept(file: &File) {
-    let for_all = |entry: &&RuleEntry| entry.0.filter == ALL_TOPICS;
-    let rule = file.rules.iter().find(for_all).map(|entry| entry.0.clone());
+    let for_all = |rule: &&Rule| rule.filter == ALL_TOPICS;
+    let rule = file.rules.iter().find(for_all).cloned();
     let others = match file.rules.len() - usize::from(rule.is_some()) {
         0 => String::new(),
         1 => "; a rule says otherwise for its topics".to_string(),

@@ -20,6 +20,7 @@ struct Habit {
     /// The commands that people write it behind.
     commands: &'static [&'static str],
     short: Option<char>,
+    /// Empty: a value that stands by itself.
     long: &'static str,
     /// The words; `{}` is its value.
     remedy: &'static str,
@@ -57,6 +58,8 @@ const HABITS: &[Habit] = &[
     habit(&["history"], Some('t'), "topic", "the topic stands by itself: crore history {}"),
     habit(&["serve"], Some('p'), "port", "the port stands with its address: crore serve --listen 127.0.0.1:{}"),
     habit(&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
+    habit(&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
+    habit(&["check"], None, "", "the server itself checks its settings: crore serve --check --config {}"),
     habit(&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
     habit(&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
     habit(OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
@@ -66,6 +69,7 @@ const HABITS: &[Habit] = &[
 
 /// The program that knows these flags.
 pub fn known_to(program: Command) -> Command {
+    let program = program.subcommand(Command::new("check").hide(true));
     HABITS.iter().fold(program, |program, habit| {
         habit.commands.iter().fold(program, |program, path| {
             let names: Vec<&'static str> = path.split(' ').collect();
@@ -79,15 +83,19 @@ fn with(command: Command, path: &[&'static str], habit: &'static Habit) -> Comma
         return command.mut_subcommand(name, |it| with(it, rest, habit));
     }
     let say = |value: &str| Err::<String, String>(habit.remedy.replace("{}", value));
-    let flag = Arg::new(habit.remedy)
+    let arg = Arg::new(habit.remedy)
         .value_name("VALUE")
-        .long(habit.long)
         .hide(true)
         .allow_hyphen_values(true)
-        .value_parser(say);
+        .value_parser(say)
+        .required(habit.commands == ["check"]);
+    let arg = match habit.long {
+        "" => arg.allow_hyphen_values(false),
+        long => arg.long(long),
+    };
     command.arg(match habit.short {
-        Some(short) => flag.short(short),
-        None => flag,
+        Some(short) => arg.short(short),
+        None => arg,
     })
 }
 

@@ -192,7 +192,7 @@ fn completions_name_every_command_and_their_shells_can_read_them() {
 }
 
 /// Files of the package.
-const CONTENT: [&str; 12] = [
+const CONTENT: [&str; 13] = [
     "./usr/bin/crore",
     "./usr/lib/systemd/system/crore.service",
     "./etc/crore/crore.toml",
@@ -203,6 +203,7 @@ const CONTENT: [&str; 12] = [
     "./usr/share/fish/vendor_completions.d/crore.fish",
     "./usr/share/doc/crore/SETTINGS.md",
     "./usr/share/doc/crore/crore.example.toml",
+    "./usr/share/doc/crore/crore.schema.json",
     "./usr/share/doc/crore/LICENSE-MIT",
     "./usr/share/doc/crore/LICENSE-APACHE",
 ];

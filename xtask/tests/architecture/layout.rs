@@ -13,6 +13,13 @@ const FOLDER_MAX: usize = 6;
 /// on one floor do not import one another. The root (`lib.rs`, `main.rs`) is above all.
 pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
+        "settings",
+        &[
+            &["bounds", "rights"],
+            &["connection", "http", "limits", "mqtt", "publish", "rule"],
+        ],
+    ),
+    (
         "wire",
         &[
             &["deflate", "form", "http", "json", "ndjson", "sse"],

@@ -14,10 +14,6 @@ pub const FUNCTION_MAX: usize = 70;
 /// Functions that are a table, and the contents of their rows.
 const TABLES: &[(&str, &str)] = &[
     (
-        "crates/broker/src/base/settings.rs: default",
-        "a setting and its default",
-    ),
-    (
         "crates/server/src/control/limits.rs: all",
         "a limit, what is used of it and its setting",
     ),

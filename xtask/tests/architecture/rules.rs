@@ -26,8 +26,9 @@ pub const ALL: &[(&str, Rule)] = &[
 
 /// Which crate may import which, by directory; tests (`dev-dependencies`) may import anything.
 const EDGES: &[(&str, &[&str])] = &[
+    ("crates/settings", &[]),
     ("crates/wire", &[]),
-    ("crates/broker", &["crore-wire"]),
+    ("crates/broker", &["crore-settings", "crore-wire"]),
     ("crates/disk", &[]),
     ("crates/nats", &[]),
     ("crates/net", &[]),
@@ -40,6 +41,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "crore-disk",
             "crore-nats",
             "crore-net",
+            "crore-settings",
             "crore-wire",
             "crore-bench",
         ],
@@ -89,6 +91,8 @@ const PURE_DEPENDENCIES: &[&str] = &[
     // Without std it only computes.
     "blake2",
     "xxhash-rust",
+    // Plain data. Its derives, and what they import, are for the server that reads a file into it.
+    "crore-settings",
     "crore-wire",
     "hashbrown",
 ];

@@ -17,6 +17,7 @@ use blake2::digest::{FixedOutput, KeyInit, Update, consts::U16};
 
 use crate::base::reason::Reason;
 use crate::base::work::{FILTERS_PER_STEP, Steps};
+pub use crore_settings::rights::{Right, Rights};
 use crore_wire::topic::{self, TopicError};
 
 /// Filters of one grant. A token has a few thousand bytes at most, so only a callback or a file could bring more.
@@ -25,98 +26,6 @@ const FILTERS_MAX: usize = 1_000;
 const FILTER_BYTES_MAX: usize = 1_000;
 /// Bytes of a user's name.
 const USER_BYTES_MAX: usize = 255;
-
-/// One kind of action on topics. Each right is granted separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Right {
-    /// Publish messages.
-    Publish,
-    /// Receive messages, and read what the log has.
-    Subscribe,
-    /// Create and delete topics. Purging is reserved for the operator.
-    Manage,
-    /// Read about a topic: its position, and how many messages and subscribers it has.
-    Info,
-    /// Follow which topics have subscribers.
-    Interest,
-}
-
-impl Right {
-    /// All of them.
-    pub const ALL: [Right; 5] = [
-        Right::Publish,
-        Right::Subscribe,
-        Right::Manage,
-        Right::Info,
-        Right::Interest,
-    ];
-
-    /// Its name in claims and settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Right::Publish => "publish",
-            Right::Subscribe => "subscribe",
-            Right::Manage => "manage",
-            Right::Info => "info",
-            Right::Interest => "interest",
-        }
-    }
-
-    /// The reason that a client without credentials reads.
-    pub const fn needs(self) -> Reason {
-        match self {
-            Right::Publish => Reason::PublishNeedsCredentials,
-            Right::Subscribe => Reason::SubscribeNeedsCredentials,
-            Right::Manage => Reason::ManageNeedsCredentials,
-            Right::Info => Reason::InfoNeedsCredentials,
-            Right::Interest => Reason::InterestNeedsCredentials,
-        }
-    }
-
-    /// The reason that a client reads whose credentials do not grant this.
-    pub const fn lacks(self) -> Reason {
-        match self {
-            Right::Publish => Reason::PublishNotGranted,
-            Right::Subscribe => Reason::SubscribeNotGranted,
-            Right::Manage => Reason::ManageNotGranted,
-            Right::Info => Reason::InfoNotGranted,
-            Right::Interest => Reason::InterestNotGranted,
-        }
-    }
-}
-
-/// Some of the rights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rights(u8);
-
-impl Rights {
-    /// Whether this one is among them.
-    pub fn has(self, right: Right) -> bool {
-        self.0 & 1 << right as u8 != 0
-    }
-
-    /// These rights and this one.
-    #[must_use]
-    pub fn with(self, right: Right) -> Rights {
-        Rights(self.0 | 1 << right as u8)
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// The rights in this set.
-    pub fn iter(self) -> impl Iterator<Item = Right> {
-        Right::ALL.into_iter().filter(move |right| self.has(*right))
-    }
-}
-
-impl From<Right> for Rights {
-    fn from(right: Right) -> Rights {
-        Rights::default().with(right)
-    }
-}
 
 /// Why grants are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +104,7 @@ impl Grants {
         bytes.push(user.len() as u8);
         bytes.extend_from_slice(user.as_bytes());
         for (filter, rights) in filters {
-            bytes.push(rights.0);
+            bytes.push(rights.bits());
             bytes.extend_from_slice(&(filter.len() as u16).to_le_bytes());
             bytes.extend_from_slice(filter.as_bytes());
         }
@@ -222,7 +131,7 @@ impl Grants {
             };
             let (filter, after) = text.split_at(usize::from(u16::from_le_bytes([*low, *high])));
             rest = after;
-            Some((Rights(*rights), filter))
+            Some((Rights::from_bits(*rights), filter))
         })
     }
 

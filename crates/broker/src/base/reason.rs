@@ -4,6 +4,7 @@
 //! Deliberately not here: faults in the bytes of a protocol, whose words and codes `crore-wire` has beside each parser, and reason codes of
 //! MQTT that answer a packet as that standard has it.
 
+use crore_settings::rights::Right;
 use crore_wire::mqtt::ReasonCode;
 
 /// Why a connection ended: the values of the label `reason` of `crore_closed_connections_total`.
@@ -228,6 +229,28 @@ reasons! {
 }
 
 impl Reason {
+    /// The reason that a client without credentials reads which this right needs.
+    pub const fn needs(right: Right) -> Reason {
+        match right {
+            Right::Publish => Reason::PublishNeedsCredentials,
+            Right::Subscribe => Reason::SubscribeNeedsCredentials,
+            Right::Manage => Reason::ManageNeedsCredentials,
+            Right::Info => Reason::InfoNeedsCredentials,
+            Right::Interest => Reason::InterestNeedsCredentials,
+        }
+    }
+
+    /// The reason that a client reads whose credentials do not grant this right.
+    pub const fn lacks(right: Right) -> Reason {
+        match right {
+            Right::Publish => Reason::PublishNotGranted,
+            Right::Subscribe => Reason::SubscribeNotGranted,
+            Right::Manage => Reason::ManageNotGranted,
+            Right::Info => Reason::InfoNotGranted,
+            Right::Interest => Reason::InterestNotGranted,
+        }
+    }
+
     /// What the protocols say and count.
     pub fn row(self) -> &'static Row {
         &ROWS[self as usize]

@@ -42,8 +42,8 @@ impl<P: Protocols> Front<P> {
             return Ok(());
         }
         Err(match pass {
-            Some(_) => right.lacks(),
-            None => right.needs(),
+            Some(_) => Reason::lacks(right),
+            None => Reason::needs(right),
         })
     }
 
@@ -73,8 +73,8 @@ impl<P: Protocols> Front<P> {
             return Ok(());
         }
         Err(match pass {
-            Some(_) => right.lacks(),
-            None => right.needs(),
+            Some(_) => Reason::lacks(right),
+            None => Reason::needs(right),
         })
     }
 

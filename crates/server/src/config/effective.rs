@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crore_broker::node::Node;
-use crore_broker::settings::{Http, Rule, Settings};
+use crore_broker::settings::{Http, Settings};
 
 use super::check::is_exposed;
 use super::locate::ConfigError;
-use super::names::flatten;
 use crate::settings::access::{Key, User, for_shards};
 use crate::settings::file::File;
+use crate::settings::schema::{SCHEMA, joined, plain};
 
 /// The settings that `boot` needs, within their ranges.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Effective {
             mqtt: file.mqtt,
             drain: file.drain,
             node,
-            rules: file.rules.into_iter().map(Rule::from).collect(),
+            rules: file.rules,
         }
     }
 
@@ -73,13 +73,8 @@ impl Effective {
     /// The keys that have another value in `other`.
     pub fn differences(&self, other: &Effective) -> Vec<String> {
         let flat = |effective: &Effective| {
-            let table = toml::Table::try_from(&effective.file);
             let mut keys = BTreeMap::new();
-            flatten(
-                "",
-                table.expect("settings are plain TOML values"),
-                &mut keys,
-            );
+            flatten("", plain(&effective.file), &mut keys);
             keys
         };
         let (here, there) = (flat(self), flat(other));
@@ -110,10 +105,21 @@ impl Effective {
             Some(path) => format!("{} and flags", path.display()),
             None => "built-in defaults and flags".to_string(),
         };
-        let body = toml::to_string(&self.file).expect("settings are plain TOML values");
+        let body = SCHEMA.written(&self.file);
         format!(
             "# crore {}: effective settings, from {from}\n{body}",
             env!("CARGO_PKG_VERSION")
         )
+    }
+}
+
+/// Values by key, as `limits.topic_bytes`; rules are one value.
+fn flatten(path: &str, table: toml::Table, keys: &mut BTreeMap<String, toml::Value>) {
+    for (key, value) in table {
+        let path = joined(path, &key);
+        match value {
+            toml::Value::Table(table) => flatten(&path, table, keys),
+            value => drop(keys.insert(path, value)),
+        }
     }
 }

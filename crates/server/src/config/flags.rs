@@ -1,21 +1,19 @@
 //! The flags of `crore serve`, and how they lie over the settings file. A flag exists for what people change often; everything
-//! else is a key of the file.
+//! else is a key of the file. A flag of one setting is a word in that setting's row (`x-flag`).
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args};
+use clap::error::Error;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crore_broker::settings::Rule;
+use toml::{Table, Value};
 
-use crate::settings::file::{File, RuleEntry};
-use crate::settings::listen::Listen;
-use crate::settings::units::{parse_seconds, parse_size};
+use super::locate::Flags;
+use crate::settings::file::File;
+use crate::settings::schema::{Row, SCHEMA};
 
 /// The filter that matches every topic.
 pub const ALL_TOPICS: &str = "#";
-
-/// The headings of flags.
-const ADDRESSES: &str = "Addresses";
-const MESSAGES: &str = "Messages";
 
 /// Flags of `crore serve`; each wins over the file.
 #[derive(Clone, Debug, Default, Args)]
@@ -32,13 +30,8 @@ Examples:
   crore serve --allowed-origin http://127.0.0.1:3000
   crore serve --listen 0.0.0.0:8800 --insecure  whoever reaches it may publish")]
 pub struct ServeArgs {
-    /// Listen here instead of on 127.0.0.1:8800 (repeatable)
-    #[arg(short, long, value_name = "ADDR:PORT", action = ArgAction::Append, help_heading = ADDRESSES)]
-    pub listen: Vec<Listen>,
-
-    /// Shard threads; 0 = one for each core
-    #[arg(long, value_name = "N")]
-    pub shards: Option<usize>,
+    #[command(flatten)]
+    pub settings: SettingFlags,
 
     /// Read settings from this file instead of ./crore.toml
     #[arg(short, long, value_name = "FILE")]
@@ -49,118 +42,158 @@ pub struct ServeArgs {
     pub check: bool,
 
     /// Permit addresses that are not loopback: everyone who reaches them may publish and subscribe
-    #[arg(long, help_heading = ADDRESSES)]
+    #[arg(long)]
     pub insecure: bool,
 
-    /// Pin each shard to a core (for a machine of its own)
-    #[arg(long)]
-    pub pin: bool,
-
-    /// Length of each listening socket's queue
-    #[arg(long, value_name = "N", help_heading = ADDRESSES)]
-    pub backlog: Option<u32>,
-
     /// Messages kept per topic where no rule of the file says otherwise; 0 turns logs off
-    #[arg(long, value_name = "N", help_heading = MESSAGES)]
+    #[arg(long, value_name = "N")]
     pub keep: Option<u32>,
 
-    /// Memory for all logs together; 0 = an eighth of the memory
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MESSAGES)]
-    pub log_bytes: Option<usize>,
-
-    /// Largest message
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MESSAGES)]
-    pub message_bytes: Option<usize>,
-
-    /// Silence before a heartbeat is sent; 0 = never
-    #[arg(long, value_name = "TIME", value_parser = parse_seconds::<u32>, help_heading = MESSAGES)]
-    pub heartbeat: Option<u32>,
-
-    /// Offer permessage-deflate to WebSocket clients
-    #[arg(long, value_name = "BOOL", action = ArgAction::Set, help_heading = MESSAGES)]
-    pub deflate: Option<bool>,
-
-    /// Listen here for operators (metrics, API, console) instead of on 127.0.0.1:8801
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "no_admin", help_heading = ADDRESSES)]
-    pub admin_listen: Option<Listen>,
-
-    /// Be a node of the cluster whose log these servers of NATS keep (nats://host:4222, commas between)
-    #[arg(long, value_name = "URLS", value_delimiter = ',')]
-    pub cluster: Vec<String>,
-
     /// Do without the admin port
-    #[arg(long, help_heading = ADDRESSES)]
+    #[arg(long, conflicts_with = "admin.listen")]
     pub no_admin: bool,
-
-    /// Origin of web pages that may publish, upgrade and read; null for pages from files, * for all (repeatable)
-    #[arg(long, value_name = "ORIGIN", action = ArgAction::Append, help_heading = ADDRESSES)]
-    pub allowed_origin: Vec<String>,
 }
 
 impl ServeArgs {
-    /// Replaces in `file` what flags name, and says which keys those are.
-    pub fn lay_over(&self, file: &mut File) -> Vec<(&'static str, &'static str)> {
-        let mut set = Vec::new();
-        if !self.listen.is_empty() {
-            file.listen = Listen::all(&self.listen);
-            set.push(("listen", "--listen"));
+    /// Replaces in the file's `table` what flags name, and says which keys those are.
+    pub fn lay_over(&self, table: &mut Table) -> Flags {
+        let none = Value::from("");
+        let settings = self.settings.0.iter();
+        let mut set: Vec<_> = settings
+            .map(|(row, value)| (flag_of(row), *row, value))
+            .collect();
+        if self.no_admin {
+            let row = SCHEMA.row("admin.listen").expect("it is a setting");
+            set.push(("--no-admin", row, &none));
         }
-        if !self.allowed_origin.is_empty() {
-            file.http.allowed_origins.clone_from(&self.allowed_origin);
-            set.push(("http.allowed_origins", "--allowed-origin"));
-        }
-        if self.pin {
-            file.pin = true;
-            set.push(("pin", "--pin"));
-        }
-        if self.admin_listen.is_some() || self.no_admin {
-            file.admin.listen = self.admin_listen.as_ref().map(Listen::first);
-            let flag = if self.no_admin {
-                "--no-admin"
-            } else {
-                "--admin-listen"
+        for (_, row, value) in &set {
+            let table = match row.table() {
+                "" => Some(&mut *table),
+                section => table
+                    .entry(section)
+                    .or_insert_with(|| Table::new().into())
+                    .as_table_mut(),
             };
-            set.push(("admin.listen", flag));
+            // A section that is no table is told.
+            table.map(|table| table.insert(row.key().to_string(), (*value).clone()));
         }
-        let mut lay = |key, flag, value: Option<usize>, target: &mut usize| {
-            if let Some(value) = value {
-                *target = value;
-                set.push((key, flag));
+        set.iter()
+            .map(|(flag, row, _)| (row.path.as_str(), *flag))
+            .collect()
+    }
+
+    /// Lets the rule for all topics keep as much as the flag says.
+    pub fn keep(&self, file: &mut File) {
+        if let Some(messages) = self.keep {
+            keep_by_default(file, messages);
+        }
+    }
+}
+
+/// The settings that have flags of their own, with the values of those that were given.
+#[derive(Clone, Default)]
+pub struct SettingFlags(Vec<(&'static Row, Value)>);
+
+impl std::fmt::Debug for SettingFlags {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let each = self.0.iter().map(|(row, value)| (&row.path, value));
+        f.debug_map().entries(each).finish()
+    }
+}
+
+impl SettingFlags {
+    /// The shards alone.
+    pub fn shards(shards: Option<usize>) -> SettingFlags {
+        let row = SCHEMA.row("shards").expect("it is a setting");
+        let value = |shards| Value::Integer(i64::try_from(shards).unwrap_or(i64::MAX));
+        SettingFlags(
+            shards
+                .map(|shards| (row, value(shards)))
+                .into_iter()
+                .collect(),
+        )
+    }
+}
+
+/// The rows that name a flag: `-l, --listen ADDR:PORT`.
+fn rows() -> impl Iterator<Item = (&'static Row, &'static str)> {
+    SCHEMA
+        .rows
+        .iter()
+        .filter_map(|row| Some((row, row.word("x-flag")?)))
+}
+
+/// The long form of a row's flag.
+fn flag_of(row: &'static Row) -> &'static str {
+    let words = row.word("x-flag").unwrap_or_default();
+    let mut words = words.split(' ');
+    words
+        .find(|word| word.starts_with("--"))
+        .unwrap_or_default()
+}
+
+fn help(row: &Row) -> String {
+    let again = if row.is_list() { " (repeatable)" } else { "" };
+    let default = row.default_text().unwrap_or_default();
+    format!("{}{again} [{} = {default}]", row.brief(), row.path)
+}
+
+fn arg(row: &'static Row, words: &'static str) -> Arg {
+    let (short, long) = words
+        .split_once(", ")
+        .map_or((None, words), |(short, long)| (Some(short), long));
+    let (name, value) = long
+        .split_once(' ')
+        .map_or((long, None), |(name, value)| (name, Some(value)));
+    let arg = Arg::new(row.path.as_str())
+        .long(name.trim_start_matches('-'))
+        .short(short.and_then(|short| short.chars().nth(1)))
+        .help(help(row))
+        .help_heading("Settings, each over the file's [key = default]");
+    let Some(value) = value else {
+        return arg.action(ArgAction::SetTrue);
+    };
+    let arg = arg
+        .value_name(value)
+        .value_parser(move |text: &str| row.of_text(text));
+    match row.is_list() {
+        true => arg.action(ArgAction::Append).value_delimiter(','),
+        false => arg,
+    }
+}
+
+impl Args for SettingFlags {
+    fn augment_args(command: Command) -> Command {
+        rows().fold(command, |command, (row, words)| {
+            command.arg(arg(row, words))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        SettingFlags::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let given = rows().filter_map(|(row, words)| {
+            let id = row.path.as_str();
+            if !words.contains(' ') {
+                return matches.get_flag(id).then(|| (row, true.into()));
             }
-        };
-        lay("shards", "--shards", self.shards, &mut file.shards);
-        lay(
-            "limits.log_bytes",
-            "--log-bytes",
-            self.log_bytes,
-            &mut file.limits.log_bytes,
-        );
-        lay(
-            "limits.message_bytes",
-            "--message-bytes",
-            self.message_bytes,
-            &mut file.limits.message_bytes,
-        );
-        if !self.cluster.is_empty() {
-            file.cluster.urls.clone_from(&self.cluster);
-            set.push(("cluster.urls", "--cluster"));
-        }
-        if let Some(backlog) = self.backlog {
-            file.backlog = backlog;
-            set.push(("backlog", "--backlog"));
-        }
-        if let Some(interval_s) = self.heartbeat {
-            file.heartbeat.interval_s = interval_s;
-            set.push(("heartbeat.interval_s", "--heartbeat"));
-        }
-        if let Some(enabled) = self.deflate {
-            file.deflate.enabled = enabled;
-            set.push(("deflate.enabled", "--deflate"));
-        }
-        if let Some(keep) = self.keep {
-            keep_by_default(file, keep);
-        }
-        set
+            let mut values = matches.get_many::<Value>(id)?.cloned();
+            let value = match row.is_list() {
+                true => Value::Array(values.collect()),
+                false => values.next()?,
+            };
+            Some((row, value))
+        });
+        Ok(SettingFlags(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = SettingFlags::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
@@ -169,14 +202,14 @@ fn keep_by_default(file: &mut File, messages: u32) {
     match file
         .rules
         .iter_mut()
-        .find(|entry| entry.0.filter == ALL_TOPICS)
+        .find(|entry| entry.filter == ALL_TOPICS)
     {
-        Some(entry) => entry.0.log_messages = messages,
-        None => file.rules.push(RuleEntry(Rule {
+        Some(entry) => entry.log_messages = messages,
+        None => file.rules.push(Rule {
             filter: ALL_TOPICS.to_string(),
             log_messages: messages,
             ..Rule::default()
-        })),
+        }),
     }
 }
 
@@ -191,7 +224,7 @@ mod tests {
         keep_by_default(&mut file, 2);
         assert_eq!(file.rules.len(), 1);
         assert_eq!(
-            file.rules[0].0,
+            file.rules[0],
             Rule {
                 log_messages: 2,
                 ..Rule::default()

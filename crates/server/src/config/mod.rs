@@ -1,9 +1,9 @@
 //! The settings of one `crore serve`: built-in defaults, then `crore.toml`, then flags, checked and
 //! resolved to [`Effective`].
 //!
-//! Invariants: every setting that leaves this module lies within the ranges of [`check`]; an unknown key
-//! is an error; every error names the place (file, line, column, or the flag), the key, the fault of
-//! the value and what to write instead. The keys are defined in [`crate::settings`].
+//! Invariants: every setting that leaves this module lies within the range of its row ([`crate::settings::schema`]) and has
+//! passed [`check`]; an unknown key is an error; every error names the place (file, line, column, or the flag), the key, the
+//! fault of the value and what to write instead.
 //!
 //! It deliberately does not reload, does not read the environment, and does not look at the host
 //! beyond its memory and cores, and the addresses of a name in `listen`.
@@ -14,25 +14,30 @@ mod flags;
 mod forms;
 mod host;
 mod locate;
-mod names;
-mod parse;
 
 use std::mem::take;
 use std::path::{Path, PathBuf};
 
 use crore_wire::http::origin::normal;
+use serde::Deserialize as _;
+use toml::Table;
+use toml::de::{DeTable, Deserializer};
 
 use crate::settings::access::Access;
 use crate::settings::file::File;
-pub use check::MAX_SHARDS;
+pub use crate::settings::file::MAX_SHARDS;
+use crate::settings::problems::Check;
+use crate::settings::schema::SCHEMA;
 pub use effective::Effective;
-pub use flags::{ALL_TOPICS, ServeArgs};
+pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
 pub use host::Resources;
-use locate::{ConfigError, path_is_under};
-use parse::{Parsed, parse};
+use locate::{ConfigError, Flags, Place, path_is_under};
 
 /// The file that is read when no `--config` is given and it exists in the current directory.
 pub const DEFAULT_FILE: &str = "crore.toml";
+
+/// Faults of the syntax that are told of one file: more are the sign of another kind of file.
+const FAULTS_MAX: usize = 100;
 
 /// Reads the file that `args` names (or [`DEFAULT_FILE`] when it exists), lays the flags over it,
 /// checks the whole and resolves what depends on the host.
@@ -90,31 +95,70 @@ fn build(
         .unwrap_or(Path::new(DEFAULT_FILE))
         .display()
         .to_string();
-    let Parsed {
-        mut file,
-        faults: mut lines,
-        without,
-    } = parse(&name, text);
-    let flags = args.lay_over(&mut file);
-    if let Some(without) = without {
-        // A value that was left out has been told, and is not missing.
-        let is_told = |path: &str| {
-            let mut told = without.iter();
-            told.any(|left| path_is_under(path, left) || path_is_under(left, path))
-        };
-        let problems = check::problems(&file, args.insecure);
-        let new = problems.iter().filter(|problem| !is_told(&problem.path));
-        lines.extend(new.map(|problem| locate::problem(&name, text, &flags, problem)));
+    let (file, lines) = faults(args, &name, text);
+    if !lines.is_empty() {
+        return Err(ConfigError::of(lines));
     }
-    if lines.is_empty() {
-        let idle = check::idle(&file);
-        let warning = |found| locate::problem(&name, text, &flags, found).1;
-        let warnings = idle.iter().map(warning).collect();
-        return Ok(resolve(file, source, warnings, resources));
+    let warnings = check::idle(&file);
+    let warning = |found| locate::problem(&name, text, &Flags::new(), found).1;
+    let warnings = warnings.iter().map(warning).collect();
+    Ok(resolve(file, source, warnings, resources))
+}
+
+/// The settings of a file's text under the flags, and a line for each fault; what has one is left out. Text that is not TOML has the faults of its
+/// syntax only: what stands where is not known then.
+fn faults(args: &ServeArgs, name: &str, text: &str) -> (File, Vec<(Place, String)>) {
+    let mut table = match read_table(name, text) {
+        Ok(table) => table,
+        Err(lines) => return (File::default(), lines),
+    };
+    let flags = args.lay_over(&mut table);
+    let mut check = Check::default();
+    let table = SCHEMA.read(table, &mut check);
+    let mut file = match File::deserialize(table) {
+        Ok(file) => file,
+        Err(error) => return (File::default(), vec![locate::syntax(name, text, &error)]),
+    };
+    args.keep(&mut file);
+    let told: Vec<String> = check
+        .problems
+        .iter()
+        .map(|told| told.path.clone())
+        .collect();
+    // A value that was left out has been told, and is not missing.
+    let is_told = |path: &str| {
+        let mut told = told.iter();
+        told.any(|left| path_is_under(path, left) || path_is_under(left, path))
+    };
+    check::all(&mut check, &file, args.insecure);
+    let mut index = 0;
+    check.problems.retain(|problem| {
+        index += 1;
+        index <= told.len() || !is_told(&problem.path)
+    });
+    let line = |problem| locate::problem(name, text, &flags, problem);
+    (file, check.problems.iter().map(line).collect())
+}
+
+fn read_table(name: &str, text: &str) -> Result<Table, Vec<(Place, String)>> {
+    let (document, mut errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        errors.extend(match Table::deserialize(Deserializer::from(document)) {
+            Ok(table) => return Ok(table),
+            Err(error) => Some(error),
+        });
     }
-    lines.sort_by_key(|(place, _)| *place);
-    let lines = lines.into_iter().map(|(_, line)| line).collect();
-    Err(ConfigError { lines })
+    errors.sort_by_key(|error| error.span().map(|span| span.start));
+    let line = |error: &toml::de::Error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        before.map(|before| before.matches('\n').count())
+    };
+    // What follows on a line from its first fault is no fault of its own.
+    errors.dedup_by(|next, before| line(before).is_some() && line(next) == line(before));
+    let lines = errors.iter().take(FAULTS_MAX);
+    Err(lines
+        .map(|error| locate::syntax(name, text, error))
+        .collect())
 }
 
 /// The section on access of a settings file, if it has one.
@@ -123,11 +167,13 @@ fn build(
 /// A file that cannot be read or parsed.
 pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
     let (name, text) = (path.display().to_string(), read(path)?);
-    let Parsed { file, faults, .. } = parse(&name, &text);
-    let lines: Vec<String> = faults.into_iter().map(|(_, line)| line).collect();
-    match lines.is_empty() {
-        true => Ok(file.access),
-        false => Err(ConfigError { lines }),
+    let args = ServeArgs {
+        insecure: true,
+        ..ServeArgs::default()
+    };
+    match faults(&args, &name, &text) {
+        (file, lines) if lines.is_empty() => Ok(file.access),
+        (_, lines) => Err(ConfigError::of(lines)),
     }
 }
 

@@ -69,13 +69,14 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
             connections,
             limits.connections_max as u64,
         ),
-        // The lesser of the setting and the descriptors.
         fullest(
             "limits.connections_per_shard",
             "connections",
             connections,
-            room.unwrap_or(0),
+            limits.connections_per_shard as u64,
         ),
+        // The lesser of the setting and the limit of open files.
+        fullest("descriptors", "connections", connections, room.unwrap_or(0)),
         together(
             "limits.topics_max",
             "topics",

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::config::{self, Resources, ServeArgs};
+use crate::config::{self, Resources, ServeArgs, SettingFlags};
 use crate::settings::units::parse_size;
 use crate::stdout::print;
 use findings::Findings;
@@ -132,7 +132,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
     };
     let serve = ServeArgs {
         config: args.config.clone(),
-        shards: args.shards,
+        settings: SettingFlags::shards(args.shards),
         // The doctor does not judge who may connect.
         insecure: true,
         ..ServeArgs::default()

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use crore_broker::rules::Rules;
 use crore_broker::{Control, Report, ShardId, World};
 use crore_net::clock;
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
+use toml::Value;
 
 use super::{Life, supervisor};
 use crate::access;
 use crate::config::{self, Effective};
 use crate::settings::file::File;
+use crate::settings::schema::{SCHEMA, plain};
 
 /// What came of it.
 #[derive(Debug, Serialize)]
@@ -136,38 +138,42 @@ impl Life {
     }
 }
 
-/// `asked`, as far as a running server can take it; of access, see [`Effective::take_access`].
+/// `asked`, as far as a running server can take it: of settings that change with a restart it keeps what it has. Of access, see
+/// [`Effective::take_access`].
 fn changeable(now: &Effective, asked: &Effective) -> Effective {
-    let (now, asked, source) = (&now.file, &asked.file, now.source.clone());
-    let mut file = File {
-        listen: now.listen.clone(),
-        shards: now.shards,
-        partitions: now.partitions,
-        pin: now.pin,
-        backlog: now.backlog,
-        access: now.access.clone(),
-        admin: now.admin.clone(),
-        tls: now.tls.changeable(&asked.tls),
-        state: now.state.changeable(&asked.state),
-        cluster: now.cluster.clone(),
-        ..asked.clone()
-    };
-    let (limits, former) = (&mut file.limits, &now.limits);
-    // Sockets, tables and the groups of listeners are made with these.
-    limits.connections_per_shard = former.connections_per_shard;
-    limits.accepts_per_s = former.accepts_per_s;
-    limits.send_buffer_bytes = former.send_buffer_bytes;
-    limits.connections_per_address_max = former.connections_per_address_max;
-    limits.publishes_per_address_per_s = former.publishes_per_address_per_s;
-    limits.publishes_per_address_burst = former.publishes_per_address_burst;
-    limits.topics_per_address_per_s = former.topics_per_address_per_s;
-    limits.topics_per_address_burst = former.topics_per_address_burst;
-    limits.log_bytes_per_address_max = former.log_bytes_per_address_max;
-    file.mqtt.sessions_per_address_max = now.mqtt.sessions_per_address_max;
+    let (source, now, asked) = (now.source.clone(), &now.file, &asked.file);
+    let (had, mut table) = (plain(now), plain(asked));
+    for row in SCHEMA.rows.iter().filter(|row| row.restart) {
+        let value = match row.table() {
+            "" => had.get(row.key()),
+            section => had.get(section).and_then(|table| table.get(row.key())),
+        };
+        let table = match row.table() {
+            "" => Some(&mut table),
+            section => table.get_mut(section).and_then(Value::as_table_mut),
+        };
+        if let (Some(table), Some(value)) = (table, value) {
+            table.insert(row.key().to_string(), value.clone());
+        }
+    }
+    let mut file = File::deserialize(table).expect("both were read from files");
+    // A table does not tell secrets.
+    file.access.clone_from(&now.access);
+    file.admin.clone_from(&now.admin);
+    file.cluster.clone_from(&now.cluster);
+    // Without a log on disk the directory is looked at when the server stops.
+    if !now.state.is_durable() && !asked.state.is_durable() {
+        file.state.clone_from(&asked.state);
+    }
+    // TLS is not switched on or off.
+    if !now.tls.is_on() || !asked.tls.is_on() {
+        file.tls.clone_from(&now.tls);
+    }
+    let warnings = Vec::new();
     Effective {
         file,
         source,
-        warnings: Vec::new(),
+        warnings,
     }
 }
 

@@ -6,11 +6,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use crore_broker::access::{Credential, Digest, GrantError, Grants, Right, Rights};
+use crore_broker::access::{Credential, Digest, GrantError, Grants, Right};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
+use smart_default::SmartDefault;
 
-use super::problems::{Check, ranges};
-use super::units::{seconds, size};
+use super::problems::Check;
 
 /// A token of more bytes than a request head may have comes nowhere.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
@@ -31,8 +32,9 @@ const MAX_TIMEOUT_S: u32 = 60;
 const HIDDEN: &str = "(hidden)";
 
 /// Text that is never printed.
-#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(extend("writeOnly" = true))]
 pub struct Secret(pub String);
 
 impl fmt::Debug for Secret {
@@ -49,69 +51,85 @@ impl Serialize for Secret {
 }
 
 /// `[access]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
+    /// Whether what everybody may do includes subscriptions by filters with wildcards, and following interest by them.
     pub anonymous_wildcards: bool,
+    /// The cookie that may hold a token; `""` for none.
+    #[default("crore_token")]
+    #[schemars(extend("format" = "a name"))]
     pub cookie: String,
+    /// The query parameter that may hold a token; `""` for none.
+    #[default("token")]
+    #[schemars(extend("format" = "a name"))]
     pub query: String,
-    #[serde(with = "size")]
+    /// Bytes of a token, or of a user and a password; 401 past it.
+    #[default(4 << 10)]
+    #[schemars(range(min = 64, max = MAX_TOKEN_BYTES))]
     pub token_bytes: usize,
+    /// What a token must say as `aud`; `""`: anything, or nothing.
     pub audience: String,
+    /// What a token must say as `iss`; `""`: anything, or nothing.
     pub issuer: String,
-    #[serde(with = "seconds")]
+    /// How far the clocks of those who issue tokens may be off.
+    #[default(5)]
+    #[schemars(range(max = MAX_LEEWAY_S))]
     pub leeway_s: u32,
-    #[serde(with = "seconds")]
+    /// How long the answer about a token or a password is believed without verifying it again; a token's end counts all the same.
+    #[default(60)]
+    #[schemars(range(max = MAX_CACHE_S))]
     pub cache_s: u32,
+    /// Answers that are remembered, some 150 bytes each; each shard has its newest 4,096 besides.
+    #[default(100_000)]
+    #[schemars(range(max = MAX_CACHE_ENTRIES))]
     pub cache_entries: usize,
+    /// Credentials that wait to be verified: tokens, passwords and the callback each; past it 503 (MQTT 0x89, 3.1.1: 3).
+    /// [Shared](#shares).
+    #[default(1_024)]
+    #[schemars(range(min = 1, max = MAX_QUESTIONS))]
     pub questions_max: usize,
+    /// Threads that verify passwords. 0: a quarter of the cores.
+    #[schemars(range(max = MAX_THREADS))]
     pub password_threads: usize,
+    /// What all clients may do: filters by right.
     #[serde(skip_serializing_if = "Lists::is_empty")]
     pub anonymous: Lists,
+    /// Keys that sign tokens.
     #[serde(rename = "key", skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<Key>,
+    /// Users with passwords.
     #[serde(rename = "user", skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
+    /// An endpoint that answers for clients for whom no key and no user does.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Callback")]
     pub callback: Option<Callback>,
 }
 
-impl Default for Access {
-    fn default() -> Self {
-        let shards = crore_broker::settings::Settings::default().access;
-        Access {
-            anonymous_wildcards: shards.anonymous_wildcards,
-            cookie: shards.cookie,
-            query: shards.query,
-            token_bytes: shards.token_bytes,
-            audience: String::new(),
-            issuer: String::new(),
-            leeway_s: 5,
-            cache_s: 60,
-            cache_entries: 100_000,
-            questions_max: 1_024,
-            password_threads: 0,
-            anonymous: Lists::default(),
-            keys: Vec::new(),
-            users: Vec::new(),
-            callback: None,
-        }
-    }
-}
-
 /// Filters by right.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lists {
+    /// Filters of topics to which publishing is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("format" = "filters"))]
     pub publish: Vec<String>,
+    /// Filters of topics of which subscribing is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("format" = "filters"))]
     pub subscribe: Vec<String>,
+    /// Filters of topics that may be made and deleted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("format" = "filters"))]
     pub manage: Vec<String>,
+    /// Filters of topics about which reading is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("format" = "filters"))]
     pub info: Vec<String>,
+    /// Filters of topics of which following is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("format" = "filters"))]
     pub interest: Vec<String>,
 }
 
@@ -144,74 +162,64 @@ impl Lists {
 }
 
 /// `[[access.key]]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Key {
+    /// The key's name, if tokens name one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kid: String,
+    /// The algorithm; a JWKS file says it itself.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("format" = "`HS256`, `RS256`, `ES256` or `EdDSA`"))]
     pub alg: String,
+    /// A secret of 32 to 4,096 bytes, a public key in PEM, or a JWKS. A public key in any form is refused as a secret
+    /// ([ACCESS.md](ACCESS.md#keys)).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PathBuf", extend("format" = "a file"))]
     pub file: Option<PathBuf>,
+    /// The secret itself, in place of a file.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Secret")]
     pub secret: Option<Secret>,
 }
 
 /// `[[access.user]]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+// A flattened part rules out `deny_unknown_fields`; the table of settings knows all keys.
+#[serde(default)]
 pub struct User {
+    /// The user's name.
     pub name: String,
+    /// What `crore token hash` prints.
     pub password: Secret,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub publish: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub subscribe: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub manage: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub info: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub interest: Vec<String>,
-}
-
-impl User {
-    /// The filters that are granted.
-    pub fn lists(&self) -> Lists {
-        Lists {
-            publish: self.publish.clone(),
-            subscribe: self.subscribe.clone(),
-            manage: self.manage.clone(),
-            info: self.info.clone(),
-            interest: self.interest.clone(),
-        }
-    }
+    /// What the user may do.
+    #[serde(flatten)]
+    pub lists: Lists,
 }
 
 /// `[access.callback]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Callback {
+    /// Where it answers, without user, query and characters that a URL cannot have; without a port 443 and 80.
+    #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
     pub url: String,
+    /// PEM: the roots to trust by TLS; without it, those of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PathBuf", extend("format" = "a file"))]
     pub ca: Option<PathBuf>,
-    #[serde(with = "seconds")]
+    /// How long an answer may take.
+    #[default(2)]
+    #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
     pub timeout_s: u32,
-    #[serde(with = "seconds")]
+    /// How long an answer is believed that does not say it.
+    #[default(60)]
+    #[schemars(range(max = MAX_CACHE_S))]
     pub cache_s: u32,
+    /// Questions at once.
+    #[default(8)]
+    #[schemars(range(min = 1, max = MAX_THREADS))]
     pub concurrency: usize,
-}
-
-impl Default for Callback {
-    fn default() -> Self {
-        Callback {
-            url: String::new(),
-            ca: None,
-            timeout_s: 2,
-            cache_s: 60,
-            concurrency: 8,
-        }
-    }
 }
 
 /// Secrets of this process alone: the key of its caches, and the token by which it asks itself.
@@ -259,20 +267,6 @@ pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
 impl Access {
     /// Checks all but keys, passwords and the callback, which are checked where they are read.
     pub fn check(&self, check: &mut Check) {
-        let callback = self.callback.clone().unwrap_or_default();
-        ranges! { check, "access", self;
-            token_bytes: 64..=MAX_TOKEN_BYTES;
-            leeway_s: 0..=MAX_LEEWAY_S;
-            cache_s: 0..=MAX_CACHE_S;
-            cache_entries: 0..=MAX_CACHE_ENTRIES;
-            questions_max: 1..=MAX_QUESTIONS;
-            password_threads: 0..=MAX_THREADS;
-        }
-        ranges! { check, "access.callback", callback;
-            timeout_s: 1..=MAX_TIMEOUT_S;
-            cache_s: 0..=MAX_CACHE_S;
-            concurrency: 1..=MAX_THREADS;
-        }
         for (path, name) in [
             ("access.cookie", &self.cookie),
             ("access.query", &self.query),
@@ -289,28 +283,5 @@ impl Access {
             let what = format!("{error}; write topic filters such as \"news/#\"");
             check.fail("access.anonymous", what);
         }
-    }
-}
-
-/// `open = ["subscribe"]` in a rule.
-pub mod open {
-    use super::{Right, Rights};
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(rights: &Rights, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(rights.iter().map(Right::name))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rights, D::Error> {
-        let names = Vec::<String>::deserialize(deserializer)?;
-        names.iter().try_fold(Rights::default(), |rights, name| {
-            let right = Right::ALL.into_iter().find(|right| right.name() == name);
-            let right = right.ok_or_else(|| {
-                let all = Right::ALL.map(Right::name).join(", ");
-                D::Error::custom(format!("`{name}` is no right; write some of {all}"))
-            })?;
-            Ok(rights.with(right))
-        })
     }
 }

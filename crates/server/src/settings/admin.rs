@@ -2,59 +2,54 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
-use super::problems::{Check, ranges};
-use super::units::{optional_address, seconds};
+use super::listen::optional_address;
+use super::problems::Check;
 
 /// The default address of the admin port: the loopback, since any client that reaches it may do everything.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8801";
 /// A shorter token can be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// A console has a handful, a scraper one: so many are a mistake, or an attempt to hold the port.
-const DEFAULT_CONNECTIONS_MAX: u32 = 256;
 /// Each takes a descriptor, of which the process's own table has few.
 const MAX_CONNECTIONS: u32 = 10_000;
-/// As `timeouts.head_s` of the data ports.
-const DEFAULT_HEAD_S: u32 = 10;
-/// As `timeouts.body_s` of the data ports, though for the whole body: the largest is one message.
-const DEFAULT_BODY_S: u32 = 20;
 /// A client that is silent for an hour stays silent.
 const MAX_WAIT_S: u32 = 3_600;
 
 /// The admin port.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Admin {
-    /// Where it listens; none: not at all.
+    /// Where the admin port is (of a name, its first address); `""` for none. Another address than the loopback needs
+    /// `admin.token`.
+    #[default(Some(DEFAULT_LISTEN.parse().expect("a literal address")))]
     #[serde(with = "optional_address")]
+    #[schemars(with = "String", extend("format" = "an address", "x-flag" = "--admin-listen ADDR:PORT"))]
     pub listen: Option<SocketAddr>,
-    /// Who has it may do everything there; empty: whoever reaches the port.
+    /// Whoever sends it (`Authorization: Bearer`) may do everything there. `""`: whoever reaches the port may.
+    #[schemars(extend("format" = "from 16 characters"))]
     pub token: String,
-    /// Names besides its address by which it may be asked.
+    /// Names besides its address (where it listens on all: any address), as they stand in `Host`, by which it may be asked.
+    #[schemars(extend("format" = "hosts"))]
     pub hosts: Vec<String>,
-    /// Connections at once; those past it get 503.
+    /// Connections at once, event streams included. Past it 503 with the reason; `/healthz` and `/readyz` are answered all the
+    /// same.
+    // A console has a handful, a scraper one: more are a mistake, or an attempt to hold the port.
+    #[default(256)]
+    #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
     pub connections_max: u32,
-    /// Seconds for the head of a request, from the beginning of the connection or the end of the answer before.
-    #[serde(with = "seconds")]
+    /// How long the head of a request may take, from the beginning of the connection or the end of the answer before; then the
+    /// connection is ended.
+    #[default(10)]
+    #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub head_s: u32,
-    /// Seconds for the body of a request, from the end of its head.
-    #[serde(with = "seconds")]
+    /// How long the body of a request may take, from the end of its head to its own; 408 past it, and the connection is ended.
+    #[default(20)]
+    #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub body_s: u32,
-}
-
-impl Default for Admin {
-    fn default() -> Self {
-        Admin {
-            listen: Some(DEFAULT_LISTEN.parse().expect("a literal address")),
-            token: String::new(),
-            hosts: Vec::new(),
-            connections_max: DEFAULT_CONNECTIONS_MAX,
-            head_s: DEFAULT_HEAD_S,
-            body_s: DEFAULT_BODY_S,
-        }
-    }
 }
 
 impl Admin {
@@ -79,11 +74,6 @@ impl Admin {
                 );
                 check.fail(format!("admin.hosts[{}]", index + 1), what);
             }
-        }
-        ranges! { check, "admin", self;
-            connections_max: 1..=MAX_CONNECTIONS;
-            head_s: 1..=MAX_WAIT_S;
-            body_s: 1..=MAX_WAIT_S;
         }
         let Some(listen) = self.listen else {
             return;

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crore_nats::Credentials;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use super::access::Secret;
-use super::problems::{Check, ranges};
-use super::units::size;
+use super::problems::Check;
 
 /// A name stands in names of streams and subjects.
 const MAX_NAME_BYTES: usize = 32;
@@ -26,62 +27,62 @@ const BACKLOG_BYTES: usize = 32 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The section.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cluster {
-    /// Servers of NATS; empty: this server is no node of a cluster.
+    /// Servers of NATS that keep the log of a cluster's nodes: 2.15.2 or later, with JetStream. Empty: this server is no node of a cluster.
+    #[schemars(extend("format" = "`nats://` or `tls://`, host and port", "x-flag" = "--cluster URLS"))]
     pub urls: Vec<String>,
-    /// The cluster's name: all its nodes have the same, and no other cluster over these servers has it.
+    /// The cluster's name, the same at all nodes. Streams and subjects bear it, so that several clusters may use the same servers
+    /// of NATS.
+    #[default("main")]
+    #[schemars(extend("format" = "1 to 32 of `a-z`, `0-9`, `-`, `_`"))]
     pub name: String,
+    /// The user at NATS; empty: none.
     pub user: String,
+    /// Its password.
     pub password: Secret,
+    /// A token for NATS.
     pub token: Secret,
-    /// A file with a JWT and a seed.
+    /// A credentials file (`.creds`) with a JWT and a seed.
+    #[schemars(extend("format" = "a file"))]
     pub credentials: PathBuf,
     /// The seed of an nkey.
     pub nkey: Secret,
-    /// How many servers of NATS keep each batch.
+    /// How many servers of NATS keep each batch. With 1 or 2 the death of one server stops the cluster, and with 1 it may lose
+    /// answered messages.
+    #[default(3)]
+    #[schemars(range(min = 1, max = MAX_REPLICAS))]
     pub replicas: usize,
-    /// Bytes that the log keeps; the oldest batches go first.
-    #[serde(with = "size")]
+    /// Bytes that the log keeps, in equal parts for the partitions, for nodes that were cut off; older batches go once
+    /// [checkpoints](CLUSTER.md#checkpoints) have them, and without checkpoints past twice as much. Counts where the streams are
+    /// made; `nats stream edit` changes it later.
+    #[default(4 << 30)]
+    #[schemars(range(min = MIN_HISTORY_BYTES, max = isize::MAX as usize), extend("x-zero" = "no limit"))]
     pub history_bytes: usize,
-    /// Bytes of the log behind the checkpoints with which others are written.
-    #[serde(with = "size")]
+    /// Bytes of the log, in equal parts for the partitions, behind the newest [checkpoints](CLUSTER.md#checkpoints), with which
+    /// others are written. A node that joins reads about so much of the log.
+    #[default(512 << 20)]
+    #[schemars(range(min = MIN_CHECKPOINT_BYTES, max = isize::MAX as usize))]
     pub checkpoint_bytes: usize,
-    /// Seconds that a batch is kept.
+    /// How long a batch is kept; as above.
+    #[schemars(range(min = 60, max = MAX_HISTORY_AGE_S), extend("x-zero" = "no limit"))]
     pub history_age_s: u32,
-    /// URLs at which servers of NATS tell about themselves.
+    /// URLs at which servers of NATS tell about themselves: whether they have `sync_interval: always` is checked there at the
+    /// start.
+    #[schemars(extend("format" = "`http://`, host and port"))]
     pub monitoring: Vec<String>,
-    /// PEM file: the roots of NATS' certificates; empty: those of the system.
+    /// The roots of NATS' certificates. Empty: those of the system.
+    #[schemars(extend("format" = "a PEM file"))]
     pub tls_ca: PathBuf,
-    /// PEM files: our certificate and its key; empty: we show none.
+    /// Our certificate for NATS. Empty: we show none.
+    #[schemars(extend("format" = "a PEM file"))]
     pub tls_certificate: PathBuf,
+    /// Its key.
+    #[schemars(extend("format" = "a PEM file"))]
     pub tls_key: PathBuf,
-    /// Whether a connection without TLS is refused.
+    /// A connection to NATS without TLS is refused.
     pub tls_required: bool,
-}
-
-impl Default for Cluster {
-    fn default() -> Self {
-        Cluster {
-            urls: Vec::new(),
-            name: "main".to_string(),
-            user: String::new(),
-            password: Secret::default(),
-            token: Secret::default(),
-            credentials: PathBuf::new(),
-            nkey: Secret::default(),
-            replicas: 3,
-            history_bytes: 4 << 30,
-            checkpoint_bytes: 512 << 20,
-            history_age_s: 0,
-            monitoring: Vec::new(),
-            tls_ca: PathBuf::new(),
-            tls_certificate: PathBuf::new(),
-            tls_key: PathBuf::new(),
-            tls_required: false,
-        }
-    }
 }
 
 impl Cluster {
@@ -164,12 +165,6 @@ impl Cluster {
             }
         }
         self.check_credentials(check);
-        ranges! { check, "cluster", self;
-            replicas: 1..=MAX_REPLICAS;
-            history_bytes ["no limit"]: MIN_HISTORY_BYTES..=isize::MAX as usize;
-            checkpoint_bytes: MIN_CHECKPOINT_BYTES..=isize::MAX as usize;
-            history_age_s ["no limit"]: 60..=MAX_HISTORY_AGE_S;
-        }
     }
 
     fn check_credentials(&self, check: &mut Check) {

@@ -1,335 +1,91 @@
-//! `crore.toml` as serde sees it: the broker's settings structs, mirrored field by field.
-//!
-//! The mirrors use serde's `remote`, so that a field that the broker gains, loses or renames does not
-//! compile here. Defaults come from the broker's own `Default`, never from a second list. Unknown keys
-//! are refused. Ranges are not this module's business (`config::check`).
+//! `crore.toml` as a type: the settings of the process, and the sections of the others.
 
 use std::net::SocketAddr;
 
-use crore_broker::access::Rights;
 use crore_broker::settings::{
-    Concurrency, Deflate, Drain, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt, Publishing,
-    Rule, Settings, Slow, Timeouts,
+    Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
 };
-use crore_broker::{PARTITIONS, PartitionId};
+use crore_broker::{PARTITIONS, PartitionId, SLOTS};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
-use super::access::{Access, open};
+use super::access::Access;
 use super::admin::Admin;
 use super::cluster::Cluster;
+use super::listen::addresses;
 use super::state::State;
 use super::tls::Tls;
-use super::units::{address, cidr, first, milliseconds, seconds, size};
 
-/// Where the server listens unless told otherwise: the loopback, since access rules come later.
+/// Where the server listens unless told otherwise: the loopback, which only this machine reaches.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
 
-/// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
-const DEFAULT_BACKLOG: u32 = 4096;
+/// A topic hashes to one of 256 slots; more shards than that would share none of the work.
+pub const MAX_SHARDS: usize = 256;
 
-/// The whole file. `shards`, `limits.connections_max`, `limits.accepts_per_s`, `limits.log_bytes`, `limits.memory_bytes` and
-/// `publish.idempotency_keys` at 0 stand for "by this host".
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The whole file. What is left to the host is 0 here.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    #[serde(with = "address")]
+    /// Where to listen: addresses and ports. One needs no list. A name stands for the addresses that the host's resolver
+    /// finds when the settings are read; `localhost` is 127.0.0.1, and `[::1]` where the host has IPv6. Others than the loopback
+    /// need a table [`[access]`](#access), or else the flag `--insecure`, because everyone who reaches them may publish and
+    /// subscribe. While all are loopback and there is no `[access]`, only requests whose `Host` names the loopback are answered.
+    #[default(vec![DEFAULT_LISTEN.parse().expect("a literal address")])]
+    #[serde(with = "addresses")]
+    #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "type" = ["array", "string"], "format" = "addresses", "x-flag" = "-l, --listen ADDR:PORT"))]
     pub listen: Vec<SocketAddr>,
+    /// Shard threads.
+    #[schemars(range(min = 1, max = MAX_SHARDS), extend("x-changes" = "restart", "x-zero" = "one for each core", "x-flag" = "--shards N"))]
     pub shards: usize,
+    /// Partitions of topics and sessions: each has a log and counts its messages, and lies with one of the shards that keep topics
+    /// (one for each core, at most one for each partition). A state directory keeps the number that it was made with. More of them
+    /// make positions by filter longer.
+    #[default(PARTITIONS)]
+    #[schemars(range(min = 1, max = SLOTS as u32), extend("x-changes" = "restart"))]
     pub partitions: PartitionId,
+    /// Pin each shard to a core. Good on a machine that serves nothing else.
+    // A pinned shard cannot move away from a neighbour that uses its core; on a machine that the server shares with
+    // anything else that costs more than the warm cache gives.
+    #[schemars(extend("x-changes" = "restart", "x-flag" = "--pin"))]
     pub pin: bool,
+    /// Length of each listening socket's queue, in connections. Linux cuts it at `net.core.somaxconn`.
+    #[default(4096)]
+    #[schemars(range(min = 1, max = u16::MAX), extend("x-changes" = "restart", "x-flag" = "--backlog N"))]
     pub backlog: u32,
-    #[serde(with = "HttpMirror")]
+    /// Paths, origins and proxies.
     pub http: Http,
-    #[serde(with = "LimitsMirror")]
+    /// Hard limits.
     pub limits: Limits,
-    #[serde(with = "TimeoutsMirror")]
+    /// How long a peer may take.
     pub timeouts: Timeouts,
-    #[serde(with = "HeartbeatMirror")]
+    /// What silent connections are sent.
     pub heartbeat: Heartbeat,
-    #[serde(with = "DeflateMirror")]
+    /// Compression of WebSocket messages.
     pub deflate: Deflate,
-    #[serde(with = "PublishingMirror")]
+    /// Retries of publishes.
     pub publish: Publishing,
-    #[serde(with = "InterestMirror")]
+    /// Who follows which topics have subscribers.
     pub interest: Interest,
-    #[serde(with = "MqttMirror")]
+    /// Clients of MQTT and their sessions.
     pub mqtt: Mqtt,
+    /// Who may do what. Without this table everybody may do everything, on the loopback only.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Access")]
     pub access: Option<Access>,
+    /// The port for operators.
+    #[schemars(extend("x-changes" = "restart"))]
     pub admin: Admin,
-    #[serde(with = "DrainMirror")]
+    /// How clients are moved off before the server stops.
     pub drain: Drain,
+    /// The files of what outlives the process.
     pub state: State,
+    /// Where the log of several nodes is.
+    #[schemars(extend("x-changes" = "restart"))]
     pub cluster: Cluster,
+    /// TLS on the data ports.
     pub tls: Tls,
+    /// What holds for the topics that a filter matches; the first rule that matches governs a topic.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<RuleEntry>,
-}
-
-impl Default for File {
-    fn default() -> Self {
-        let Settings {
-            http,
-            mut limits,
-            timeouts,
-            heartbeat,
-            deflate,
-            mut publish,
-            interest,
-            access: _,
-            mqtt,
-            drain,
-            node: _,
-            rules,
-        } = Settings::default();
-        limits.log_bytes = 0;
-        limits.memory_bytes = 0;
-        limits.connections_max = 0;
-        publish.idempotency_keys = 0;
-        File {
-            listen: vec![DEFAULT_LISTEN.parse().expect("a literal address")],
-            shards: 0,
-            partitions: PARTITIONS,
-            // A pinned shard cannot move away from a neighbour that uses its core; on a machine that
-            // the server shares with anything else that costs more than the warm cache gives.
-            pin: false,
-            backlog: DEFAULT_BACKLOG,
-            http,
-            limits,
-            timeouts,
-            heartbeat,
-            deflate,
-            publish,
-            interest,
-            mqtt,
-            access: None,
-            admin: Admin::default(),
-            drain,
-            state: State::default(),
-            cluster: Cluster::default(),
-            tls: Tls::default(),
-            rules: rules.into_iter().map(RuleEntry).collect(),
-        }
-    }
-}
-
-/// One `[[rule]]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct RuleEntry(#[serde(with = "RuleMirror")] pub Rule);
-
-impl From<RuleEntry> for Rule {
-    fn from(entry: RuleEntry) -> Rule {
-        entry.0
-    }
-}
-
-/// The values of a section where the file gives none.
-macro_rules! defaults {
-    ($($section:ident: $settings:ty,)*) => {
-        $(fn $section() -> $settings {
-            File::default().$section
-        })*
-    };
-}
-
-defaults! {
-    http: Http, limits: Limits, timeouts: Timeouts, heartbeat: Heartbeat, deflate: Deflate, publish: Publishing,
-    interest: Interest, mqtt: Mqtt, drain: Drain,
-}
-
-/// An empty filter is refused later: a rule must say what it matches.
-fn rule() -> Rule {
-    Rule {
-        filter: String::new(),
-        ..Rule::default()
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Http", default = "http", deny_unknown_fields)]
-struct HttpMirror {
-    publish_paths: Vec<String>,
-    subscribe_paths: Vec<String>,
-    pubsub_paths: Vec<String>,
-    interest_paths: Vec<String>,
-    history_paths: Vec<String>,
-    allowed_origins: Vec<String>,
-    #[serde(skip)] // computed from `listen`
-    loopback_hosts_only: bool,
-    #[serde(with = "cidr")]
-    trusted_proxies: Vec<(std::net::IpAddr, u8)>,
-    proxy_protocol: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Limits", default = "limits", deny_unknown_fields)]
-struct LimitsMirror {
-    #[serde(with = "size")]
-    head_bytes: usize,
-    #[serde(with = "size")]
-    message_bytes: usize,
-    #[serde(with = "size")]
-    batch_bytes: usize,
-    batch_lines: usize,
-    #[serde(with = "size")]
-    topic_bytes: usize,
-    topics_per_connection: usize,
-    topics_max: usize,
-    topics_per_shard: usize,
-    filters_per_shard: usize,
-    connections_max: usize,
-    connections_per_shard: usize,
-    connections_per_address_max: u32,
-    accepts_per_s: u32,
-    publishes_per_s: u32,
-    publishes_burst: u32,
-    publishes_per_address_per_s: u32,
-    publishes_per_address_burst: u32,
-    topics_per_address_per_s: u32,
-    topics_per_address_burst: u32,
-    #[serde(with = "size")]
-    log_bytes: usize,
-    #[serde(with = "size")]
-    log_bytes_per_address_max: usize,
-    #[serde(with = "size")]
-    send_buffer_bytes: usize,
-    #[serde(with = "size")]
-    outbox_bytes: usize,
-    #[serde(with = "size")]
-    memory_bytes: usize,
-    #[serde(with = "size")]
-    publish_credit_bytes: usize,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Timeouts", default = "timeouts", deny_unknown_fields)]
-struct TimeoutsMirror {
-    #[serde(with = "seconds")]
-    head_s: u32,
-    #[serde(with = "seconds")]
-    body_s: u32,
-    progress_bytes_per_s: u32,
-    #[serde(with = "seconds")]
-    keep_alive_s: u32,
-    #[serde(with = "seconds")]
-    drain_s: u32,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Heartbeat", default = "heartbeat", deny_unknown_fields)]
-struct HeartbeatMirror {
-    #[serde(with = "seconds")]
-    interval_s: u32,
-    jitter_percent: u32,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Deflate", default = "deflate", deny_unknown_fields)]
-struct DeflateMirror {
-    enabled: bool,
-    #[serde(with = "size")]
-    min_bytes: usize,
-    level: u8,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Publishing", default = "publish", deny_unknown_fields)]
-struct PublishingMirror {
-    #[serde(with = "seconds")]
-    idempotency_window_s: u32,
-    idempotency_keys: usize,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Interest", default = "interest", deny_unknown_fields)]
-struct InterestMirror {
-    #[serde(with = "seconds")]
-    debounce_s: u32,
-    followers_max: u32,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Mqtt", default = "mqtt", deny_unknown_fields)]
-struct MqttMirror {
-    #[serde(with = "seconds")]
-    keep_alive_max_s: u16,
-    receive_max: u16,
-    inflight_max: u16,
-    topic_aliases_max: u16,
-    session_messages: u32,
-    #[serde(with = "seconds")]
-    session_expiry_max_s: u32,
-    sessions_max: u32,
-    sessions_per_address_max: u32,
-    #[serde(with = "seconds")]
-    sys_interval_s: u32,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Drain", default = "drain", deny_unknown_fields)]
-struct DrainMirror {
-    rate_per_s: u32,
-    #[serde(with = "seconds")]
-    deadline_s: u32,
-    server_reference: String,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Rule", default = "rule", deny_unknown_fields)]
-struct RuleMirror {
-    #[serde(rename = "match")]
-    filter: String,
-    #[serde(with = "KeepMirror")]
-    keep: Keep,
-    durable: bool,
-    log_messages: u32,
-    keys_max: u32,
-    #[serde(with = "size")]
-    log_bytes: usize,
-    #[serde(with = "seconds")]
-    log_age_s: u32,
-    #[serde(with = "seconds")]
-    ttl_s: u32,
-    #[serde(with = "seconds")]
-    position_age_s: u32,
-    #[serde(with = "first")]
-    first: First,
-    #[serde(with = "ConcurrencyMirror")]
-    concurrency: Concurrency,
-    publisher_creates: bool,
-    #[serde(with = "seconds")]
-    poll_timeout_s: u32,
-    poll_timeout_status: u16,
-    #[serde(with = "milliseconds")]
-    sse_retry_ms: u32,
-    #[serde(with = "size")]
-    outbox_bytes: usize,
-    outbox_messages: u32,
-    #[serde(with = "SlowMirror")]
-    slow: Slow,
-    #[serde(with = "open")]
-    open: Rights,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Keep", rename_all = "lowercase")]
-enum KeepMirror {
-    Log,
-    Latest,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Concurrency", rename_all = "lowercase")]
-enum ConcurrencyMirror {
-    Broadcast,
-    First,
-    Last,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Slow", rename_all = "lowercase")]
-enum SlowMirror {
-    Disconnect,
-    Skip,
+    pub rules: Vec<Rule>,
 }

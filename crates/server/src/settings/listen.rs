@@ -61,6 +61,61 @@ impl Listen {
     }
 }
 
+/// `serde(with)` for a list of entries.
+pub mod addresses {
+    use std::net::SocketAddr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use super::Listen;
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<SocketAddr>, D::Error> {
+        let list = Vec::<String>::deserialize(deserializer)?;
+        let list: Result<Vec<Listen>, String> = list.iter().map(|text| text.parse()).collect();
+        list.map(|list| Listen::all(&list))
+            .map_err(D::Error::custom)
+    }
+
+    pub fn serialize<S: Serializer>(
+        addresses: &[SocketAddr],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(addresses.iter().map(SocketAddr::to_string))
+    }
+}
+
+/// `serde(with)` for an entry that may be empty, for none.
+pub mod optional_address {
+    use std::net::SocketAddr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use super::Listen;
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<SocketAddr>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let found: Result<Listen, String> = text.parse();
+        let wrong = |error| D::Error::custom(format!("{error}; or \"\" to switch it off"));
+        found.map(|entry| Some(entry.first())).map_err(wrong)
+    }
+
+    pub fn serialize<S: Serializer>(
+        address: &Option<SocketAddr>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&address.map_or(String::new(), |address| address.to_string()))
+    }
+}
+
 /// Whether it can be a host's name: labels of letters, digits and hyphens, of which the last begins with a letter, so
 /// that a mistyped address is not looked for in the network.
 fn is_name(name: &str) -> bool {

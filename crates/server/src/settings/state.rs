@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use crore_disk::Options;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
-use super::problems::{Check, ranges};
-use super::units::{seconds, size};
+use super::problems::Check;
 
 /// Less than this would not hold the names of a few topics.
 const MIN_BYTES: usize = 1 << 20;
@@ -14,30 +15,29 @@ const MIN_BYTES: usize = 1 << 20;
 const MAX_DEADLINE_S: u32 = 600;
 
 /// The section `[state]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct State {
-    /// Where the log and the state that outlives the process are kept; empty: nothing outlives it.
+    /// Where the log, and topics and sessions at a planned restart, are kept. One server uses it at a time. Nobody but the server
+    /// should be able to read it. Empty: nothing is kept, and positions of before a restart are told a gap.
+    #[schemars(extend("x-changes" = "restart", "format" = "an absolute path"))]
     pub directory: PathBuf,
-    /// Whether a message is on disk before it is answered and delivered.
+    /// With a directory: a publish is answered, and its message delivered, after it is on disk ([what survives
+    /// what](DURABILITY.md)). `false`: messages are in memory, and kept across a planned restart only.
+    #[default(true)]
+    #[schemars(extend("x-changes" = "restart"))]
     pub durable: bool,
-    /// Bytes of all files together.
-    #[serde(with = "size")]
+    /// Bytes of all files together. With durable messages it bounds the log and the base behind it: past it publishes are refused
+    /// until there is room ([a full disk](DURABILITY.md#a-full-disk)), and some three times `limits.log_bytes` is enough for that
+    /// not to happen. A base that is being written comes on top, and so does what a stop leaves. Only a restart changes it then.
+    /// Without: past it the oldest messages are left behind at a stop, and told as a gap.
+    #[default(4 << 30)]
+    #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart"))]
     pub bytes_max: usize,
-    /// Seconds that the writing may take.
-    #[serde(with = "seconds")]
+    /// How long a stop may take to write; past it what is not in the log is lost, as in a crash.
+    #[default(30)]
+    #[schemars(range(min = 1, max = MAX_DEADLINE_S))]
     pub deadline_s: u32,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        State {
-            directory: PathBuf::new(),
-            durable: true,
-            bytes_max: 4 << 30,
-            deadline_s: 30,
-        }
-    }
 }
 
 impl State {
@@ -59,17 +59,6 @@ impl State {
         (self.bytes_max as u64 / SEGMENTS).clamp(64 << 10, usual)
     }
 
-    /// What a running server can take of other settings: the log stays where it is.
-    pub fn changeable(&self, asked: &State) -> State {
-        match self.is_durable() || asked.is_durable() {
-            true => State {
-                deadline_s: asked.deadline_s,
-                ..self.clone()
-            },
-            false => asked.clone(),
-        }
-    }
-
     /// Checks the values.
     pub fn check(&self, check: &mut Check) {
         if self.directory().is_some_and(|path| !path.is_absolute()) {
@@ -78,10 +67,6 @@ impl State {
                 self.directory.display()
             );
             check.fail("state.directory", what);
-        }
-        ranges! { check, "state", self;
-            bytes_max: MIN_BYTES..=isize::MAX as usize;
-            deadline_s: 1..=MAX_DEADLINE_S;
         }
     }
 }

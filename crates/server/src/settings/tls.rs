@@ -2,37 +2,44 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use super::problems::Check;
 
-/// A handshake under way holds some ten kilobytes.
-const DEFAULT_HANDSHAKES_MAX: u32 = 10_000;
-
 /// TLS on the data ports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// PEM file: the server's certificate and those between it and a root; empty: no TLS.
+    /// PEM: the server's certificate, then those between it and a root. `""`: no TLS.
+    #[schemars(extend("format" = "a file"))]
     pub certificate: PathBuf,
-    /// PEM file: the certificate's key.
+    /// PEM: the certificate's private key, without a passphrase.
+    #[schemars(extend("format" = "a file"))]
     pub key: PathBuf,
-    /// Whether connections without TLS are refused.
+    /// Connections without TLS are refused.
+    #[schemars(extend("x-changes" = "restart"))]
     pub required: bool,
-    /// The oldest version that is spoken.
+    /// The oldest version that is spoken: `"1.2"` or `"1.3"`.
     pub min_version: Version,
-    /// PEM file: the roots of clients' certificates; empty: clients show none.
+    /// PEM: the roots of clients' certificates. `""`: clients show none.
+    #[schemars(extend("format" = "a file"))]
     pub client_ca: PathBuf,
-    /// Whether a client must show one.
+    /// Whether a client must show a certificate (`"required"`), or may (`"optional"`; a bad one is refused all the same).
     pub client_certificates: ClientCertificates,
-    /// Handshakes under way at once, of all shards together.
+    /// Handshakes under way at once, of all shards together; past it the oldest is ended.
+    // A handshake under way holds some ten kilobytes.
+    #[default(10_000)]
+    #[schemars(range(min = 1, max = u32::MAX), extend("x-changes" = "restart"))]
     pub handshakes_max: u32,
 }
 
 /// A version of TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Version {
     /// RFC 5246.
+    #[default]
     #[serde(rename = "1.2")]
     Tls12,
     /// RFC 8446.
@@ -41,46 +48,20 @@ pub enum Version {
 }
 
 /// Whether a client must show a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
     /// Who shows none is let in.
     Optional,
     /// Who shows none is refused.
+    #[default]
     Required,
-}
-
-impl Default for Tls {
-    fn default() -> Self {
-        Tls {
-            certificate: PathBuf::new(),
-            key: PathBuf::new(),
-            required: false,
-            min_version: Version::Tls12,
-            client_ca: PathBuf::new(),
-            client_certificates: ClientCertificates::Required,
-            handshakes_max: DEFAULT_HANDSHAKES_MAX,
-        }
-    }
 }
 
 impl Tls {
     /// Whether TLS is spoken at all.
     pub fn is_on(&self) -> bool {
         !self.certificate.as_os_str().is_empty()
-    }
-
-    /// `asked`, as far as a running server can take it: TLS is not switched on or off, and what each shard counts by
-    /// stays.
-    pub fn changeable(&self, asked: &Tls) -> Tls {
-        if !self.is_on() || !asked.is_on() {
-            return self.clone();
-        }
-        Tls {
-            required: self.required,
-            handshakes_max: self.handshakes_max,
-            ..asked.clone()
-        }
     }
 
     /// Whether clients without a certificate are refused.
@@ -123,6 +104,5 @@ impl Tls {
                 );
             }
         }
-        check.range("tls.handshakes_max", self.handshakes_max, 1..=u32::MAX);
     }
 }

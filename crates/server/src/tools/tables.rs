@@ -170,7 +170,7 @@ mod tests {
         });
         let text = sheet(&answer);
         let wanted =
-            "name     a b\nof.none  -\nof.one   1\n\nshards:\nshard  turns\n0      17\n1      4\n";
+            "name     a b\nof.one   1\nof.none  -\n\nshards:\nshard  turns\n0      17\n1      4\n";
         assert_eq!(text, wanted);
         assert_eq!(sheet(&json!({"changed": []})), "changed  -\n");
     }

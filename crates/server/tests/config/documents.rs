@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use toml::{Table, Value};
-
 use crore_broker::Reason;
 
 use crate::effective;
@@ -16,114 +14,25 @@ fn doc(name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// All leaves of the table as `a.b`, without the rules.
-fn leaves(table: &Table) -> Vec<(String, Value)> {
-    let mut leaves = Vec::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(inner) => {
-                leaves.extend(
-                    inner
-                        .iter()
-                        .map(|(name, value)| (format!("{key}.{name}"), value.clone())),
-                );
-            }
-            _ if key == "rule" => {}
-            _ => leaves.push((key.clone(), value.clone())),
-        }
-    }
-    leaves
-}
-
 #[test]
-fn the_example_file_holds_exactly_the_defaults() {
+fn the_example_file_holds_the_defaults() {
     let example = doc("crore.example.toml");
     assert_eq!(effective(Some(&example), &[]), effective(None, &[]));
-    // Every key is in it.
-    let written = leaves(&example.parse().unwrap());
-    let keys = |leaves: &[(String, Value)]| {
-        leaves
-            .iter()
-            .map(|(key, _)| key.clone())
-            .collect::<Vec<_>>()
+    // So do the tables that are switched off there.
+    let switched_on = |table: &str| {
+        let lines = example
+            .lines()
+            .skip_while(|line| *line != format!("#{table}"));
+        let lines = lines.take_while(|line| !line.is_empty());
+        let settings =
+            lines.filter_map(|line| line.strip_prefix('#').filter(|it| !it.starts_with(' ')));
+        effective(Some(&settings.collect::<Vec<_>>().join("\n")), &[])
     };
-    assert_eq!(keys(&written), keys(&leaves(&effective(None, &[]))));
-    // The rule that is shown as a comment holds the defaults of a rule, and all of them.
-    let (_, shown) = example.split_once("#\n# [[rule]]").unwrap();
-    let shown: String = format!("# [[rule]]{shown}")
-        .lines()
-        .map(|line| format!("{}\n", &line[2..]))
-        .collect();
-    let shown_rule = shown.parse::<Table>().unwrap()["rule"][0].clone();
-    let (_, access) = example.split_once("#\n# [access]").unwrap();
-    let access: String = format!("# [access]{access}")
-        .lines()
-        .take_while(|line| !line.is_empty())
-        .map(|line| format!("{}\n", &line[2..]))
-        .collect();
-    let shown_access = access.parse::<Table>().unwrap()["access"].clone();
-    let default_access = effective(Some("[access]"), &[])["access"].clone();
-    assert_eq!(shown_access, default_access);
-    let default_rule = effective(Some("[[rule]]\nmatch = 'chat/#'"), &[])["rule"][0].clone();
-    assert_eq!(shown_rule, default_rule);
-}
-
-#[test]
-fn the_documented_settings_are_all_of_them_with_their_defaults() {
-    let mut expected = leaves(&effective(None, &[]));
-    for (key, value) in &mut expected {
-        // These are resolved by the host; the document gives the value that says so.
-        let resolved = [
-            "shards",
-            "limits.log_bytes",
-            "limits.connections_max",
-            "limits.accepts_per_s",
-            "limits.memory_bytes",
-            "publish.idempotency_keys",
-        ];
-        if resolved.contains(&key.as_str()) {
-            *value = Value::Integer(0);
-        }
-    }
-    let rule = effective(Some("[[rule]]\nmatch = 'x'"), &[])["rule"][0].clone();
-    expected.extend(
-        rule.as_table()
-            .unwrap()
-            .iter()
-            .map(|(name, value)| (format!("rule.{name}"), value.clone())),
+    assert_eq!(switched_on("[access]"), effective(Some("[access]"), &[]));
+    assert_eq!(
+        switched_on("[[rule]]"),
+        effective(Some("[[rule]]\nmatch = 'chat/#'"), &[])
     );
-    let access = effective(Some("[access]"), &[])["access"].clone();
-    expected.extend(
-        access
-            .as_table()
-            .unwrap()
-            .iter()
-            .map(|(name, value)| (format!("access.{name}"), value.clone())),
-    );
-    let mut expected: Vec<(String, String)> = expected
-        .into_iter()
-        .map(|(key, value)| {
-            if key == "rule.match" {
-                (key, "required".to_string())
-            } else {
-                (key, format!("`{value}`"))
-            }
-        })
-        .collect();
-
-    let text = doc("SETTINGS.md");
-    let (settings, _) = text.split_once("## Flags").unwrap();
-    let mut documented: Vec<(String, String)> = settings
-        .lines()
-        .filter_map(|line| {
-            let mut cells = line.strip_prefix("| `")?.split(" | ");
-            let key = cells.next()?.trim_end_matches('`');
-            Some((key.to_string(), cells.next()?.to_string()))
-        })
-        .collect();
-    expected.sort();
-    documented.sort();
-    assert_eq!(documented, expected);
 }
 
 #[test]
@@ -154,7 +63,7 @@ fn the_documented_flags_exist_and_all_flags_are_documented() {
     let (_, flags) = text.split_once("## Flags").unwrap();
     let mut documented: Vec<String> = flags
         .lines()
-        .filter(|line| line.starts_with("| `--"))
+        .filter(|line| line.starts_with("| `-"))
         .filter_map(flag)
         .collect();
     offered.sort();

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::answer::{Answer, ApiError};
 use crate::control::plane::Plane;
 use crate::settings::file::File;
+use crate::settings::schema::SCHEMA;
 
 /// Stands in the place of a secret.
 const HIDDEN: &str = "(secret)";
@@ -35,7 +36,7 @@ pub struct Config {
 
 /// The settings as JSON, without the secrets.
 fn settings(file: &File) -> Result<Value, ApiError> {
-    let mut value = serde_json::to_value(file).map_err(|error| {
+    let mut value = serde_json::to_value(SCHEMA.written(file)).map_err(|error| {
         let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
         ApiError::new(status, format!("the settings cannot be told: {error}"))
     })?;

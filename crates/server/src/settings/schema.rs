@@ -1,0 +1,227 @@
+//! The table of settings: a row for each field of [`File`], made from its JSON Schema. The parser, the checks of single values, the flags and the
+//! documents read these rows, so that a setting stands in one place.
+//!
+//! What the schema says by itself: type, default, range (`minimum`, `maximum`), choices (`enum`), help (`description`). `x-zero` says what 0 stands
+//! for besides the range, `x-changes` whether a restart is needed, `x-flag` the flag of `crore serve`. The unit is the last part of the key.
+
+#[cfg(test)]
+mod documents;
+mod row;
+
+use std::sync::LazyLock;
+
+use serde_json::Value as Json;
+use toml::{Table, Value};
+
+use super::file::File;
+use super::problems::Check;
+use super::units::format_size;
+pub use row::Row;
+use row::Unit;
+
+/// How alike two names are at least of which one is taken for the other (Jaro-Winkler, from 0 to 1).
+const ALIKE: f64 = 0.8;
+
+/// The table.
+pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
+    let inline =
+        schemars::generate::SchemaSettings::draft07().with(|it| it.inline_subschemas = true);
+    let json = inline.into_generator().into_root_schema_for::<File>();
+    let mut schema = Schema {
+        json: json.to_value(),
+        sections: Vec::new(),
+        rows: Vec::new(),
+    };
+    let json = schema.json.clone();
+    schema.collect("", &json, false);
+    schema
+});
+
+/// All rows, in the order of the file.
+pub struct Schema {
+    /// As JSON Schema.
+    pub json: Json,
+    /// Tables by path, and whether it is a list of tables.
+    pub sections: Vec<(String, bool)>,
+    /// The settings.
+    pub rows: Vec<Row>,
+}
+
+impl Schema {
+    fn collect(&mut self, path: &str, json: &Json, restart: bool) {
+        for (key, json) in json["properties"].as_object().into_iter().flatten() {
+            let path = joined(path, key);
+            let restart = restart || json["x-changes"] == "restart";
+            let is_list = json["items"].get("properties").is_some();
+            let inner = if is_list { &json["items"] } else { json };
+            if inner.get("properties").is_some() {
+                self.sections.push((path.clone(), is_list));
+                self.collect(&path, inner, restart);
+            } else {
+                let json = json.clone();
+                self.rows.push(Row {
+                    path,
+                    restart,
+                    json,
+                });
+            }
+        }
+    }
+
+    /// The row of a setting.
+    pub fn row(&self, path: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.path == path)
+    }
+
+    /// The values of a file in the form that [`File`] takes, without those that are wrong: these are told.
+    pub fn read(&self, table: Table, check: &mut Check) -> Table {
+        self.table("", "", table, check)
+    }
+
+    /// The table at `path`, which the file has at `place`.
+    fn table(&self, path: &str, place: &str, table: Table, check: &mut Check) -> Table {
+        let mut read = Table::new();
+        for (key, value) in table {
+            let (path, place) = (joined(path, &key), joined(place, &key));
+            let section = self.sections.iter().find(|(known, _)| *known == path);
+            let value = match (self.row(&path), section, value) {
+                (Some(row), _, value) => row.value(&place, value, check),
+                (_, Some((_, false)), Value::Table(table)) => {
+                    Some(self.table(&path, &place, table, check).into())
+                }
+                (_, Some((_, true)), Value::Array(list)) => self.list(&path, &place, list, check),
+                (_, Some((_, true)), Value::Table(_)) => {
+                    check.fail(
+                        &place,
+                        format!("is a list of tables; write [[{path}]] instead of [{path}]"),
+                    );
+                    None
+                }
+                (_, Some(_), value) => {
+                    check.fail(
+                        &place,
+                        format!(
+                            "{} is not a table; write [{path}] and its keys below",
+                            shown(&value)
+                        ),
+                    );
+                    None
+                }
+                (None, None, _) => {
+                    check.fail_key(&place, self.unknown(&path));
+                    None
+                }
+            };
+            read.extend(value.map(|value| (key, value)));
+        }
+        read
+    }
+
+    fn list(&self, path: &str, place: &str, list: Vec<Value>, check: &mut Check) -> Option<Value> {
+        let each = list.into_iter().enumerate().map(|(index, value)| {
+            let place = format!("{place}[{}]", index + 1);
+            match value {
+                Value::Table(table) => self.table(path, &place, table, check).into(),
+                value => {
+                    check.fail(
+                        place,
+                        format!("{} is not a table; write [[{path}]]", shown(&value)),
+                    );
+                    Value::from(Table::new())
+                }
+            }
+        });
+        Some(Value::Array(each.collect()))
+    }
+
+    /// What is wrong with a key that is none.
+    fn unknown(&self, path: &str) -> String {
+        let (table, wrong) = split(path);
+        let all = || {
+            let sections = self.sections.iter().map(|(path, _)| path);
+            sections.chain(self.rows.iter().map(|row| &row.path))
+        };
+        let here: Vec<&str> = all()
+            .map(|path| split(path))
+            .filter(|it| it.0 == table)
+            .map(|it| it.1)
+            .collect();
+        let elsewhere = self.rows.iter().find(|row| row.key() == wrong);
+        let meant = match (elsewhere, nearest(&here, wrong)) {
+            (Some(row), _) => format!("; did you mean `{}`?", row.path),
+            (None, Some(name)) => format!("; did you mean `{name}`?"),
+            (None, None) => format!("; here stand `{}`.", here.join("`, `")),
+        };
+        format!(
+            "unknown setting{meant} Correct the name or remove the key (docs/SETTINGS.md lists all settings)"
+        )
+    }
+
+    /// The file that gives these settings again: sizes have units.
+    pub fn written(&self, file: &File) -> Table {
+        let mut table = plain(file);
+        self.name_sizes("", &mut table);
+        table
+    }
+
+    fn name_sizes(&self, path: &str, table: &mut Table) {
+        for (key, value) in table {
+            let path = joined(path, key);
+            match value {
+                Value::Table(table) => self.name_sizes(&path, table),
+                Value::Array(list) => {
+                    let tables = list.iter_mut().filter_map(Value::as_table_mut);
+                    tables.for_each(|table| self.name_sizes(&path, table));
+                }
+                Value::Integer(bytes) => {
+                    let is_size = self
+                        .row(&path)
+                        .is_some_and(|row| row.unit() == Some(Unit::Bytes));
+                    let text = usize::try_from(*bytes).ok().and_then(format_size);
+                    if let Some(text) = text.filter(|_| is_size) {
+                        *value = text.into();
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The settings as TOML has them.
+pub fn plain(file: &File) -> Table {
+    Table::try_from(file).expect("settings are plain TOML values")
+}
+
+/// A value in the words of a message.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(_) => "a list".to_string(),
+        Value::Table(_) => "a table".to_string(),
+        value => value.to_string(),
+    }
+}
+
+/// The name that was probably meant.
+fn nearest<'a>(names: &[&'a str], wrong: &str) -> Option<&'a str> {
+    let alike = |name: &&str| strsim::jaro_winkler(name, wrong);
+    let nearest = names
+        .iter()
+        .copied()
+        .max_by(|a, b| alike(a).total_cmp(&alike(b)));
+    nearest.filter(|name| alike(name) >= ALIKE)
+}
+
+/// The path of a key in a table.
+pub fn joined(table: &str, key: &str) -> String {
+    if table.is_empty() {
+        key.to_string()
+    } else {
+        format!("{table}.{key}")
+    }
+}
+
+/// The path of its table, and the key.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('.').unwrap_or(("", path))
+}

@@ -1,0 +1,240 @@
+//! `docs/SETTINGS.md` (its tables), `docs/crore.example.toml` and `docs/crore.schema.json` are made from the table of settings.
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::{Row, SCHEMA, joined};
+
+const HEAD: &str = "\
+#:schema ./crore.schema.json
+# Every key of crore.toml with its default. What is left out keeps its default; unknown keys are errors.
+# SETTINGS.md says what each means. Print what holds: crore serve --check
+";
+
+/// Tables that are switched off in the example, and why.
+const OFF: [(&str, &str); 2] = [
+    (
+        "access",
+        "Who may do what (docs/ACCESS.md, which also has the tables below this one). Without this table everybody may do everything, on the\n\
+         # loopback only; with it, only what is granted. These are the defaults of its keys.",
+    ),
+    (
+        "rule",
+        "Rules by topic; the first that matches governs. The keys below `match` show the defaults that hold for topics that no rule matches.",
+    ),
+];
+
+/// The page with this text in the place of what it has; with `INSTA_UPDATE=always` it is written.
+fn is_made(name: &str, make: impl Fn(&str) -> String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs")
+        .join(name);
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    let made = make(&page);
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        std::fs::write(&path, &made).unwrap();
+    } else {
+        assert!(
+            page == made,
+            "docs/{name} differs from the table of settings: INSTA_UPDATE=always writes it"
+        );
+    }
+}
+
+#[test]
+fn the_documented_settings_are_those_of_the_table() {
+    is_made("SETTINGS.md", |page| {
+        let (mut made, mut table, mut is_made) = (String::new(), "", false);
+        for line in page.lines() {
+            if line.starts_with("## ") || line.starts_with("### ") {
+                let name = line.split('`').nth(1).unwrap_or("");
+                table = name.trim_start_matches('[').trim_end_matches(']');
+            }
+            let begins = match line {
+                "| key | default | range | changes | meaning |" => Some(rows(table)),
+                "| flag | key |" => Some(flags()),
+                _ => None,
+            };
+            is_made = begins.is_some() || is_made && line.starts_with('|');
+            made += &match begins {
+                Some(begins) => begins,
+                // What stands in such a table besides is written by hand.
+                None if is_made && is_row(line) => String::new(),
+                None => format!("{line}\n"),
+            };
+        }
+        made
+    });
+}
+
+/// Whether the line of a table is made.
+fn is_row(line: &str) -> bool {
+    let first = line.split('`').nth(1).unwrap_or_default();
+    let is_flag = |row: &Row| row.word("x-flag").is_some_and(|flag| flag.ends_with(first));
+    line.starts_with("|---") || SCHEMA.row(first).is_some() || SCHEMA.rows.iter().any(is_flag)
+}
+
+fn rows(table: &str) -> String {
+    let mut made =
+        "| key | default | range | changes | meaning |\n|---|---|---|---|---|\n".to_string();
+    for row in SCHEMA.rows.iter().filter(|row| row.table() == table) {
+        let default = match (row.example(), row.default_text()) {
+            (Some(_), _) => "required".to_string(),
+            (None, Some(text)) => format!("`{text}`"),
+            (None, None) => String::new(),
+        };
+        let changes = if row.restart { "restart" } else { "at once" };
+        made += &format!(
+            "| `{}` | {default} | {} | {changes} | {} |\n",
+            row.path,
+            row.range_text(),
+            row.help()
+        );
+    }
+    made
+}
+
+fn flags() -> String {
+    let mut made = "| flag | key |\n|---|---|\n".to_string();
+    for row in &SCHEMA.rows {
+        if let Some(flag) = row.word("x-flag") {
+            let again = if row.is_list() {
+                " (repeatable, or with commas between)"
+            } else {
+                ""
+            };
+            made += &format!("| `{flag}`{again} | `{}` |\n", row.path);
+        }
+    }
+    made
+}
+
+#[test]
+fn the_example_is_made_from_the_table() {
+    is_made("crore.example.toml", |_| {
+        let tables = SCHEMA
+            .sections
+            .iter()
+            .map(|(path, is_list)| (path.as_str(), *is_list));
+        let mut made = HEAD.to_string();
+        for (table, is_list) in std::iter::once(("", false)).chain(tables) {
+            if table.contains('.') {
+                continue;
+            }
+            made.push('\n');
+            let off = OFF.iter().find(|(path, _)| *path == table);
+            let sign = if off.is_some() { "#" } else { "" };
+            made += &off.map_or(String::new(), |(_, why)| format!("# {why}\n"));
+            made += &match (table, is_list) {
+                ("", _) => String::new(),
+                (table, true) => format!("{sign}[[{table}]]\n"),
+                (table, false) => format!("{sign}[{table}]\n"),
+            };
+            for row in SCHEMA.rows.iter().filter(|row| row.table() == table) {
+                let value = row.example().or_else(|| row.default_text()).unwrap();
+                made += &commented(&row.brief());
+                made += &format!("{sign}{} = {value}\n", row.key());
+            }
+        }
+        made
+    });
+}
+
+#[test]
+fn the_schema_for_editors_is_that_of_the_table() {
+    is_made("crore.schema.json", |_| {
+        let mut schema = SCHEMA.json.clone();
+        schema["title"] = "crore.toml".into();
+        for_editors(&mut schema, "");
+        serde_json::to_string_pretty(&schema).unwrap() + "\n"
+    });
+}
+
+/// A comment of lines that fit a screen.
+fn commented(text: &str) -> String {
+    let mut made = "#".to_string();
+    let mut width = 0;
+    for word in text.split(' ') {
+        width += word.len() + 1;
+        if width > 130 {
+            made += "\n#";
+            width = word.len() + 1;
+        }
+        made += " ";
+        made += word;
+    }
+    made + "\n"
+}
+
+/// Says in the words of JSON Schema what stands in words of ours: 0 besides the range, and values with units.
+fn for_editors(schema: &mut Json, path: &str) {
+    if let Some(row) = SCHEMA.row(path) {
+        schema["description"] = row.help().into();
+        if row.unit().is_some() {
+            schema["type"] = json!(["integer", "string"]);
+        }
+        if row.word("x-zero").is_some() {
+            let least = schema["minimum"].take();
+            schema.as_object_mut().unwrap().remove("minimum");
+            schema["anyOf"] = json!([{ "const": 0 }, { "minimum": least }]);
+        }
+    } else if let Some(schema) = schema.as_object_mut() {
+        schema.remove("default");
+    }
+    let inner = match schema
+        .get("items")
+        .and_then(|items| items.get("properties"))
+    {
+        Some(_) => &mut schema["items"],
+        None => schema,
+    };
+    let properties = inner.get_mut("properties").and_then(Json::as_object_mut);
+    for (key, schema) in properties.into_iter().flatten() {
+        for_editors(schema, &joined(path, key));
+    }
+}
+
+impl Row {
+    /// A value of a setting that must be given.
+    fn example(&self) -> Option<String> {
+        let first = self.json.get("examples")?.get(0)?;
+        Some(first.to_string())
+    }
+
+    fn range_text(&self) -> String {
+        let choices = self.choices();
+        if !choices.is_empty() {
+            let choices: Vec<String> = choices.iter().map(|choice| format!("`{choice}`")).collect();
+            return choices.join(", ");
+        }
+        if self.is("string") || !self.is("integer") {
+            let format = self.json["format"].as_str();
+            return format.unwrap_or_default().to_string();
+        }
+        let (low, high) = self.range();
+        let zero = if self.word("x-zero").is_some() {
+            "0, or "
+        } else {
+            ""
+        };
+        let text = |number: i64| match self.number(number) {
+            text if text.contains(' ') => text,
+            _ if self.path.contains("bytes") && self.unit().is_some() => format!("{number} B"),
+            _ => thousands(number),
+        };
+        match high >= i64::from(u32::MAX) - 1 {
+            true => format!("{zero}from {}", text(low)),
+            false => format!("{zero}{} to {}", text(low), text(high)),
+        }
+    }
+}
+
+fn thousands(number: i64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    groups
+        .map(|group| str::from_utf8(group).unwrap())
+        .collect::<Vec<_>>()
+        .join(",")
+}

@@ -1,0 +1,118 @@
+//! `[http]`: paths, origins and proxies.
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
+
+/// Paths, origins and proxies.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    /// Paths that publish: the prefix itself, and the prefix with a topic after it.
+    #[default(vec!["/pub".into()])]
+    #[schemars(extend("format" = "prefixes"))]
+    pub publish_paths: Vec<String>,
+    /// Paths that subscribe.
+    #[default(vec!["/sub".into()])]
+    #[schemars(extend("format" = "prefixes"))]
+    pub subscribe_paths: Vec<String>,
+    /// Paths that do both over one WebSocket.
+    #[default(vec!["/pubsub".into()])]
+    #[schemars(extend("format" = "prefixes"))]
+    pub pubsub_paths: Vec<String>,
+    /// Paths that tell which topics have subscribers. No prefix of these five lists may lie within another.
+    #[default(vec!["/interest".into()])]
+    #[schemars(extend("format" = "prefixes"))]
+    pub interest_paths: Vec<String>,
+    /// Paths that tell [what a topic keeps](PROTOCOLS.md#history).
+    #[default(vec!["/history".into()])]
+    #[schemars(extend("format" = "prefixes"))]
+    pub history_paths: Vec<String>,
+    /// Origins of web pages that may publish, upgrade to WebSocket and read answers, besides the server's own; `null` for pages from
+    /// files, `*` for all. Pages of others may not use `POST`, `PUT` and `DELETE` either. `"null"` are also [any site's sandboxed
+    /// frames](PROXIES.md#pages-of-other-origins): for trying things out.
+    #[schemars(extend("x-flag" = "--allowed-origin ORIGIN", "format" = "origins, `null` or `*`"))]
+    pub allowed_origins: Vec<String>,
+    /// Accept only `Host`s that name the loopback (DNS rebinding). The server sets this while it listens on loopback only and is
+    /// anonymous.
+    #[default(true)]
+    #[serde(skip)]
+    pub loopback_hosts_only: bool,
+    /// Networks (`"10.0.0.0/8"`) whose `X-Forwarded-For` and PROXY headers are believed ([behind a proxy](PROXIES.md)).
+    #[serde(with = "networks")]
+    #[schemars(with = "Vec<String>", extend("format" = "networks"))]
+    pub trusted_proxies: Vec<(core::net::IpAddr, u8)>,
+    /// Every connection starts with a PROXY protocol v2 header and comes from one of `http.trusted_proxies`. Others are closed at
+    /// once; a warning counts them.
+    pub proxy_protocol: bool,
+}
+
+/// Networks in CIDR form.
+mod networks {
+    use alloc::format;
+    use alloc::string::String;
+    use alloc::vec::Vec;
+    use core::net::IpAddr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    const FORM: &str = "a network, such as \"10.0.0.0/8\" or \"fd00::/8\"";
+
+    /// Reads `ADDRESS/PREFIX`; a bare address is a network of its own.
+    fn parse(text: &str) -> Result<(IpAddr, u8), String> {
+        let wrong = || format!("`{text}` is not {FORM}");
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Ok(bits), str::parse).map_err(|_| wrong())?;
+        if prefix > bits {
+            return Err(format!("`{text}`: the prefix must be at most {bits}"));
+        }
+        let network = network_of(address, prefix);
+        if network != address {
+            return Err(format!(
+                "`{text}` has bits past its prefix; write \"{network}/{prefix}\""
+            ));
+        }
+        Ok((address, prefix))
+    }
+
+    fn network_of(address: IpAddr, prefix: u8) -> IpAddr {
+        let prefix = u32::from(prefix);
+        match address {
+            IpAddr::V4(v4) => {
+                IpAddr::V4((v4.to_bits() & u32::MAX.checked_shl(32 - prefix).unwrap_or(0)).into())
+            }
+            IpAddr::V6(v6) => {
+                IpAddr::V6((v6.to_bits() & u128::MAX.checked_shl(128 - prefix).unwrap_or(0)).into())
+            }
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(IpAddr, u8)>, D::Error> {
+        let list = Vec::<String>::deserialize(deserializer)?;
+        let list: Result<_, String> = list.iter().map(|text| parse(text)).collect();
+        list.map_err(D::Error::custom)
+    }
+
+    pub fn serialize<S: Serializer>(
+        networks: &[(IpAddr, u8)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(
+            networks
+                .iter()
+                .map(|(address, prefix)| format!("{address}/{prefix}")),
+        )
+    }
+}

@@ -1,0 +1,155 @@
+//! `[limits]`: hard limits; past each one the client gets a clear error.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
+
+use crate::bounds::{MAX_MESSAGE_BYTES, MAX_OUTBOX_BYTES, MAX_ROWS, MAX_TOPIC_BYTES};
+
+/// A batch is held whole before its first line is published, and may be one line, which is parsed in one go: some 60 ms for the worst bytes
+/// at this size.
+const MAX_BATCH_BYTES: usize = 16 << 20;
+
+/// Every answer line of a batch waits until the last one is known.
+const MAX_BATCH_LINES: usize = 100_000;
+
+/// Below this no ordinary browser's request fits.
+const MIN_HEAD_BYTES: usize = 1 << 10;
+
+/// A head is parsed anew as its pieces arrive; a limit keeps that cheap.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// Every position of a set of topics goes into one header line.
+const MAX_TOPICS_PER_CONNECTION: usize = 1_000;
+
+/// A smaller budget than this could not keep one message of the default limit.
+const MIN_LOG_BYTES: usize = 1 << 20;
+
+/// Below this the kernel's least would hold instead, and a message would take many turns.
+const MIN_SEND_BUFFER_BYTES: usize = 4 << 10;
+
+/// More than this is more than `net.ipv4.tcp_wmem` lets the kernel take by itself.
+const MAX_SEND_BUFFER_BYTES: usize = 64 << 20;
+
+/// An address or user holds little when it holds no more than this part of `memory_bytes`, and no more than the largest
+/// message and its head.
+const LITTLE_PART: usize = 32;
+
+/// Hard limits.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Request line and headers of one request; 431 past it.
+    #[default(8 << 10)]
+    #[schemars(range(min = MIN_HEAD_BYTES, max = MAX_HEAD_BYTES))]
+    pub head_bytes: usize,
+    /// Data of one message. Past it the answer is 413, or WebSocket close code 1009. Other clients wait while a message is copied and becomes
+    /// JSON or an event: some 5 ms for each MiB, if its bytes are the worst.
+    #[default(1 << 20)]
+    #[schemars(range(min = 1, max = MAX_MESSAGE_BYTES), extend("x-flag" = "--message-bytes SIZE"))]
+    pub message_bytes: usize,
+    /// Body of one NDJSON batch.
+    #[default(8 << 20)]
+    #[schemars(range(min = 1, max = MAX_BATCH_BYTES))]
+    pub batch_bytes: usize,
+    /// Lines of one NDJSON batch.
+    #[default(10_000)]
+    #[schemars(range(min = 1, max = MAX_BATCH_LINES))]
+    pub batch_lines: usize,
+    /// Name of a topic.
+    #[default(255)]
+    #[schemars(range(min = 1, max = MAX_TOPIC_BYTES))]
+    pub topic_bytes: usize,
+    /// Topics, or filters, that one connection may subscribe to and still resume.
+    #[default(32)]
+    #[schemars(range(min = 1, max = MAX_TOPICS_PER_CONNECTION))]
+    pub topics_per_connection: usize,
+    /// Topics that exist at once on all shards together, in equal parts (names are hashed, so that the parts fill alike); a new one
+    /// gets 503 past it.
+    #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "only `topics_per_shard`"))]
+    pub topics_max: usize,
+    /// Topics that exist at once on one shard; a new one gets 503 past it. [Shared](#shares).
+    #[default(2_000_000)]
+    #[schemars(range(min = 1, max = MAX_ROWS))]
+    pub topics_per_shard: usize,
+    /// Different filters that the connections of one shard subscribe to at once; a new one gets 503 past it. [Shared](#shares).
+    #[default(2_000_000)]
+    #[schemars(range(min = 1, max = MAX_ROWS))]
+    pub filters_per_shard: usize,
+    /// Connections of all shards together; 503 past it.
+    #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as four fifths of the memory hold, at 4,300 B each"))]
+    pub connections_max: usize,
+    /// Connections of one client address to all shards together; 429 past it. 0: no limit.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub connections_per_address_max: u32,
+    /// Connections taken in a second by all shards together. Connections that come faster wait, unanswered but not refused: up to
+    /// 512 for each shard, and a 16th of those that it has room for, in fair turns by address; the others in the sockets' queues
+    /// (`backlog`). Connections that are turned away at once count a quarter. 0: 5,000 for each core that has a shard.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub accepts_per_s: u32,
+    /// Messages published in a second by everybody together; 503 past it. 0: no limit.
+    pub publishes_per_s: u32,
+    /// How many of them may come at once after a quiet time. 0: one second's.
+    pub publishes_burst: u32,
+    /// Messages published in a second from one client address; 429 past it. 0: no limit.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub publishes_per_address_per_s: u32,
+    /// How many of them may come at once after a quiet time. 0: one second's.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub publishes_per_address_burst: u32,
+    /// Topics that one client address makes in a second, by publishing to, subscribing to or creating (`PUT`) one that does not
+    /// exist; 429 past it ([below](#what-one-address-can-take)). 0: no limit.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub topics_per_address_per_s: u32,
+    /// How many of them may be made at once after a quiet time. 0: one second's.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub topics_per_address_burst: u32,
+    /// Memory that the messages published from one client address take in all logs together, their rows included; a publish that
+    /// would be kept past it gets 429 ([below](#what-one-address-can-take)). 0: no limit.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub log_bytes_per_address_max: usize,
+    /// Connections of one shard; the host's limit of open files may bind first. New connections go to shards with more room: a
+    /// nearly full shard (less than a sixteenth of this left, at most `backlog`) gets none while a quarter of the shards have more
+    /// room. When all are full, the answer is 503.
+    #[default(1_000_000)]
+    #[schemars(range(min = 1, max = MAX_ROWS), extend("x-changes" = "restart"))]
+    pub connections_per_shard: usize,
+    /// Memory for all logs of all shards together. The memory is that of the control group's limit, when that is lower.
+    #[schemars(range(min = MIN_LOG_BYTES, max = isize::MAX as usize), extend("x-zero" = "an eighth of the memory", "x-flag" = "--log-bytes SIZE"))]
+    pub log_bytes: usize,
+    /// What the kernel keeps for one connection that does not read, before any of it waits in the process (`SO_SNDBUF`; the kernel
+    /// cuts it at `net.core.wmem_max`). Without a limit that is, on a fast path, up to 4 MB (the last number of
+    /// `net.ipv4.tcp_wmem`) until `net.ipv4.tcp_mem` is used up. A limit bounds that memory and costs throughput: at 256 KiB the
+    /// fan-out of `crore bench run pair` made 8.2 million deliveries/s instead of 9.3 million (one run of two rounds each), so that
+    /// none is set by default.
+    #[schemars(range(min = MIN_SEND_BUFFER_BYTES, max = MAX_SEND_BUFFER_BYTES), extend("x-zero" = "as much as the kernel likes", "x-changes" = "restart"))]
+    pub send_buffer_bytes: usize,
+    /// What waits for one connection that does not read, where the topic's rule has no `outbox_bytes` of its own.
+    #[default(1 << 20)]
+    #[schemars(range(min = 1, max = MAX_OUTBOX_BYTES))]
+    pub outbox_bytes: usize,
+    /// Memory for all that clients make the server hold besides rows, names and logs: requests and packets that came in part, what
+    /// waits for sockets, absent sessions and the rest ([below](#what-clients-make-the-server-hold)). 0: an eighth of the memory
+    /// (of the control group's limit, when that is lower).
+    pub memory_bytes: usize,
+    /// Publishes under way from one shard to another; each counts with 4 KiB besides its bytes, so that 1 MiB is room for 256 of
+    /// them. None begins past it: its connection is not read, and what was read is kept (as part of `memory_bytes`) until there is
+    /// room. The one that begins last comes on top, a batch as a whole.
+    #[default(4 << 20)]
+    pub publish_credit_bytes: usize,
+}
+
+impl Limits {
+    /// Bytes that one address or user may hold, whatever the others do.
+    pub fn little_bytes(&self) -> usize {
+        (self.memory_bytes / LITTLE_PART).min(self.message_bytes + self.head_bytes)
+    }
+
+    /// Topics of each home: its share of the limit of the process. Names are hashed, so the shares fill alike.
+    pub fn topics_per_home(&self, homes: usize) -> usize {
+        match self.topics_max {
+            0 => self.topics_per_shard,
+            most => self.topics_per_shard.min(most.div_ceil(homes)),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `[mqtt]`: clients of MQTT, their sessions and the messages kept for them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
+
+use crate::bounds::MAX_KEYS;
+
+/// MQTT (sections of MQTT 5.0 in brackets).
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mqtt {
+    /// The longest keep alive: a client of MQTT 5 that asks for more, or for none, is told this one. Clients of 3.1.1 cannot be
+    /// told and keep theirs. 0: any.
+    #[default(3600)]
+    pub keep_alive_max_s: u16,
+    /// QoS 1 and 2 messages that a client may have under way to the server. With more that wait for their answer a client is not
+    /// read; one of MQTT 5 that does not release its QoS 2 messages is disconnected (0x93, [MQTT.md](MQTT.md#limits)).
+    #[default(100)]
+    #[schemars(range(min = 1, max = u16::MAX))]
+    pub receive_max: u16,
+    /// QoS 1 and 2 messages that the server has under way to one client, whatever the client would take. Each is a copy until it is
+    /// acknowledged.
+    #[default(100)]
+    #[schemars(range(min = 1, max = u16::MAX))]
+    pub inflight_max: u16,
+    /// Topic aliases that a client may set, and that are set for one. 0: none.
+    #[default(16)]
+    pub topic_aliases_max: u16,
+    /// Messages that are kept of a topic for those who subscribe with QoS 1 or 2, if its rule keeps fewer; `log_bytes`, `log_age_s`
+    /// and `limits.log_bytes` hold for them too.
+    #[default(1000)]
+    #[schemars(range(min = 1, max = MAX_KEYS))]
+    pub session_messages: u32,
+    /// The longest time that a session outlives its connection. Clients of 3.1.1 without clean session get this one.
+    #[default(86_400)]
+    pub session_expiry_max_s: u32,
+    /// Sessions of all shards together, those with a connection included; past it 0x97 (3.1.1: 3). [Shared](#shares).
+    #[default(1_000_000)]
+    #[schemars(range(min = 1, max = u32::MAX))]
+    pub sessions_max: u32,
+    /// The same of the clients of one address. A session counts for the address that its client had last, and can be taken up from
+    /// any. 0: no limit.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub sessions_per_address_max: u32,
+    /// Seconds from one message of a `$SYS` topic to the next, while somebody subscribes to it. 0: there are none.
+    #[default(10)]
+    pub sys_interval_s: u32,
+}

@@ -1,0 +1,50 @@
+//! `[publish]` and `[interest]`: retries of publishes, and clients that follow which topics have subscribers.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
+
+use crate::bounds::{MAX_ROWS, MAX_WAIT_S};
+
+/// An hour: a topic that has had no subscriber for so long has none.
+const MAX_DEBOUNCE_S: u32 = 3_600;
+
+/// Each change of each topic is compared with every follower's filter.
+const MAX_FOLLOWERS: u32 = 65_536;
+
+/// Retries of publishes that bring an `Idempotency-Key`.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Publishing {
+    /// How long the first answer to a key is kept.
+    #[default(600)]
+    #[schemars(range(min = 1, max = MAX_WAIT_S))]
+    pub idempotency_window_s: u32,
+    /// Answers kept by all shards together. Past it the oldest of the user or address that has most go before their time. With a log
+    /// on disk (`state.durable`) none does: past it, or past four fifths of what others leave, publishes with a key are refused
+    /// (503) until keys have run out. Each takes some 56 B.
+    #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as a quarter of `limits.memory_bytes` holds"))]
+    pub idempotency_keys: usize,
+}
+
+impl Publishing {
+    /// Answers kept by each home where there is no engine: its share. Names are hashed, so the shares fill alike.
+    pub fn keys_per_home(&self, homes: usize) -> u32 {
+        u32::try_from(self.idempotency_keys.div_ceil(homes)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Interest events: which topics have subscribers.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Interest {
+    /// A topic whose last subscriber leaves is told to have none when it stayed so for this long (at most a second longer); one
+    /// that has a subscriber again within it is not told of. 0: at once.
+    #[default(5)]
+    #[schemars(range(max = MAX_DEBOUNCE_S))]
+    pub debounce_s: u32,
+    /// Connections of all shards together that follow; 503 past it. [Shared](#shares).
+    #[default(64)]
+    #[schemars(range(min = 1, max = MAX_FOLLOWERS))]
+    pub followers_max: u32,
+}

@@ -1,0 +1,100 @@
+//! The rights of clients on topics: each is granted by itself.
+
+use alloc::vec::Vec;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One kind of action on topics. Each right is granted separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Right {
+    /// Publish messages.
+    Publish,
+    /// Receive messages, and read what the log has.
+    Subscribe,
+    /// Create and delete topics. Purging is reserved for the operator.
+    Manage,
+    /// Read about a topic: its position, and how many messages and subscribers it has.
+    Info,
+    /// Follow which topics have subscribers.
+    Interest,
+}
+
+impl Right {
+    /// All of them.
+    pub const ALL: [Right; 5] = [
+        Right::Publish,
+        Right::Subscribe,
+        Right::Manage,
+        Right::Info,
+        Right::Interest,
+    ];
+
+    /// Its name in claims and settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Right::Publish => "publish",
+            Right::Subscribe => "subscribe",
+            Right::Manage => "manage",
+            Right::Info => "info",
+            Right::Interest => "interest",
+        }
+    }
+}
+
+/// Some of the rights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Right>", into = "Vec<Right>")]
+pub struct Rights(u8);
+
+impl Rights {
+    /// Whether this one is among them.
+    pub fn has(self, right: Right) -> bool {
+        self.0 & 1 << right as u8 != 0
+    }
+
+    /// These rights and this one.
+    #[must_use]
+    pub fn with(self, right: Right) -> Rights {
+        Rights(self.0 | 1 << right as u8)
+    }
+
+    /// As a byte.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Those of [`Rights::bits`].
+    pub fn from_bits(bits: u8) -> Rights {
+        Rights(bits)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The rights in this set.
+    pub fn iter(self) -> impl Iterator<Item = Right> {
+        Right::ALL.into_iter().filter(move |right| self.has(*right))
+    }
+}
+
+impl From<Right> for Rights {
+    fn from(right: Right) -> Rights {
+        Rights::default().with(right)
+    }
+}
+
+impl From<Vec<Right>> for Rights {
+    fn from(rights: Vec<Right>) -> Rights {
+        rights.into_iter().fold(Rights::default(), Rights::with)
+    }
+}
+
+impl From<Rights> for Vec<Right> {
+    fn from(rights: Rights) -> Vec<Right> {
+        rights.iter().collect()
+    }
+}

@@ -1,0 +1,197 @@
+//! `[[rule]]`: what holds for the topics that a filter matches.
+
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
+
+use crate::bounds::{MAX_KEYS, MAX_OUTBOX_BYTES, MAX_WAIT_S};
+use crate::rights::{Right, Rights};
+
+/// An hour: a browser that waits longer to reconnect looks broken.
+const MAX_RETRY_MS: u32 = 3_600_000;
+
+/// Which messages of a topic are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Keep {
+    /// The newest messages, whatever their keys.
+    #[default]
+    Log,
+    /// The newest message of each key; messages without a key share the empty key.
+    Latest,
+}
+
+/// The first messages of a subscriber without a position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Begin", into = "Begin")]
+pub enum First {
+    /// Long-poll begins with the oldest message of the log, SSE and WebSocket with the next one; all of them with
+    /// the oldest where only the newest message of each key is kept.
+    #[default]
+    ByTransport,
+    /// All that the log holds.
+    Oldest,
+    /// Only messages published from now on.
+    Live,
+    /// The newest N of the log.
+    Newest(u32),
+}
+
+/// The form of [`First`] in a file.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Begin {
+    Number(i64),
+    Name(String),
+}
+
+impl TryFrom<Begin> for First {
+    type Error = String;
+
+    fn try_from(begin: Begin) -> Result<First, String> {
+        let (name, number) = match &begin {
+            Begin::Name(name) => (name.clone(), name.parse().ok()),
+            Begin::Number(number) => (number.to_string(), Some(*number)),
+        };
+        let newest = number.and_then(i64::checked_neg).map(u32::try_from);
+        match (name.as_str(), newest) {
+            ("by-transport", _) => Ok(First::ByTransport),
+            ("oldest", _) => Ok(First::Oldest),
+            ("live", _) => Ok(First::Live),
+            (_, Some(Ok(newest))) if newest > 0 => Ok(First::Newest(newest)),
+            _ => Err(format!(
+                "`{name}` is not offered; write \"by-transport\", \"oldest\", \"live\", or -N for the newest N (such as -5)"
+            )),
+        }
+    }
+}
+
+impl From<First> for Begin {
+    fn from(first: First) -> Begin {
+        match first {
+            First::ByTransport => Begin::Name("by-transport".into()),
+            First::Oldest => Begin::Name("oldest".into()),
+            First::Live => Begin::Name("live".into()),
+            First::Newest(newest) => Begin::Number(-i64::from(newest)),
+        }
+    }
+}
+
+/// How several long-poll subscribers of one topic share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Concurrency {
+    /// All of them get every message.
+    #[default]
+    Broadcast,
+    /// The first one stays, later ones get 409.
+    First,
+    /// The last one stays, the earlier one gets 409.
+    Last,
+}
+
+/// How a subscriber is treated that does not read, once its outbox is full and the log no longer reaches back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Slow {
+    /// It is disconnected, and may resume from its position.
+    #[default]
+    Disconnect,
+    /// It goes on with the messages still kept, and is told of the gap. A subscriber that cannot be told in band, such
+    /// as a WebSocket with plain frames, is disconnected all the same.
+    Skip,
+}
+
+/// Per-topic behaviour.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rule {
+    /// Topics in MQTT's form: `+` is any one level, `#` at the end all that follow (`scores/#`, `chat/+/room`).
+    #[default("#")]
+    #[serde(rename = "match", default)]
+    #[schemars(extend("format" = "a topic filter", "examples" = ["chat/#"]))]
+    pub filter: String,
+    /// `"log"` keeps the newest messages; `"latest"` only the newest of each key ([latest values](PROTOCOLS.md#latest-values)).
+    pub keep: Keep,
+    /// With [durable messages](DURABILITY.md): whether those of these topics are on disk before they are answered. `false`: they
+    /// are in memory, kept across a planned restart, and a crash is told as a gap. For everything but some topics write the rules
+    /// of these first and then one for `#` with `false`.
+    #[default(true)]
+    #[schemars(extend("x-changes" = "restart"))]
+    pub durable: bool,
+    /// Messages kept per topic; 0 turns the log off. By default bytes and age decide. Does not count with `keep = "latest"`.
+    #[default(1_000_000)]
+    pub log_messages: u32,
+    /// Keys kept per topic with `keep = "latest"`; past it the key goes that was not published for the longest.
+    #[default(1000)]
+    #[schemars(range(min = 1, max = MAX_KEYS))]
+    pub keys_max: u32,
+    /// Bytes kept per topic, 48 and the fields of each message included; one message is kept whatever its size. By default that is
+    /// some 2,000 tokens of a streamed answer, or 440 messages of 512 B. A topic without messages needs nothing of it, and all
+    /// topics together keep at most `limits.log_bytes`.
+    #[default(256 << 10)]
+    #[schemars(range(max = MAX_OUTBOX_BYTES))]
+    pub log_bytes: usize,
+    /// How long a message is kept. A subscriber that resumes behind messages which age has removed is told a gap.
+    #[default(3600)]
+    pub log_age_s: u32,
+    /// How long a message is worth sending; then it is neither sent nor missed ([time to live](PROTOCOLS.md#time-to-live)). A
+    /// message may bring a shorter time. 0: without end.
+    pub ttl_s: u32,
+    /// How long a topic without subscribers and messages remembers its position.
+    #[default(3600)]
+    pub position_age_s: u32,
+    /// Where a subscriber without a position begins: `"oldest"`, `"live"`, `-N` for the newest N, or `"by-transport"` (long-poll at
+    /// the oldest, SSE and WebSocket live; all at the oldest with `keep = "latest"`).
+    #[schemars(with = "String", extend("type" = ["string", "integer"], "format" = "`oldest`, `live`, `-N`, `by-transport`"))]
+    pub first: First,
+    /// Several long-poll subscribers of one topic: `"broadcast"` serves all; `"first"` keeps the first and `"last"` the last, the
+    /// others get 409.
+    pub concurrency: Concurrency,
+    /// Subscribing does not create the topic: 403 until somebody published.
+    pub publisher_creates: bool,
+    /// How long a long-poll waits; 0 means without end.
+    #[default(30)]
+    #[schemars(range(max = MAX_WAIT_S))]
+    pub poll_timeout_s: u32,
+    /// Answer to a long-poll that waited in vain; with 204, one with a validator gets 304.
+    #[default(204)]
+    #[schemars(extend("enum" = [204, 408]))]
+    pub poll_timeout_status: u16,
+    /// SSE's `retry:`, how long browsers wait before they reconnect.
+    #[default(2000)]
+    #[schemars(range(min = 1, max = MAX_RETRY_MS))]
+    pub sse_retry_ms: u32,
+    /// What waits for a connection that does not read, past which these topics' messages do not wait but are read from the log
+    /// later ([slow subscribers](PROTOCOLS.md#slow-subscribers)). 0: `limits.outbox_bytes`.
+    pub outbox_bytes: usize,
+    /// The same in messages. 0: any number.
+    pub outbox_messages: u32,
+    /// A subscriber that does not read, once its outbox is full and the log no longer reaches back: `"disconnect"` (it may resume)
+    /// or `"skip"` (it goes on after a notice; a WebSocket with plain frames, which has no place for one, is closed with 4412 all
+    /// the same).
+    pub slow: Slow,
+    /// What everybody may do with these topics without a grant: some of `"publish"`, `"subscribe"`, `"manage"`, `"info"`,
+    /// `"interest"`. Only with a table [`[access]`](#access).
+    #[schemars(with = "Vec<Right>")]
+    pub open: Rights,
+}
+
+impl Rule {
+    /// Messages kept per topic.
+    pub fn messages_max(&self) -> u32 {
+        match self.keep {
+            Keep::Log => self.log_messages,
+            Keep::Latest => self.keys_max,
+        }
+    }
+
+    /// Whether the rule bounds the bytes or messages that wait for a connection.
+    pub fn bounds_outboxes(&self) -> bool {
+        self.outbox_bytes > 0 || self.outbox_messages > 0
+    }
+}
