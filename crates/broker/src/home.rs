@@ -19,6 +19,7 @@ mod attach;
 mod budget;
 mod carriers;
 mod change;
+mod elsewhere;
 mod filters;
 mod followers;
 mod forgotten;
@@ -74,6 +75,8 @@ use crate::home::ahead::Ahead;
 use crate::home::answers::Answers;
 pub(crate) use crate::home::around::Around;
 use crate::home::carriers::Carriers;
+use crate::home::elsewhere::Elsewhere;
+pub use crate::home::elsewhere::STREAMS;
 use crate::home::followers::Followers;
 use crate::home::groups::Groups;
 use crate::home::idle_topics::IdleTopics;
@@ -133,6 +136,8 @@ pub struct Home {
     oldest_s: u32,
     admission: Admission,
     followers: Followers,
+    /// Topics with interest at other nodes.
+    elsewhere: Elsewhere,
     /// Pages that subscribers wait for.
     readings: Readings,
     answers: Option<Answers>,
@@ -208,6 +213,7 @@ impl Home {
             oldest_s: 0,
             admission,
             followers: Followers::new(settings.interest.debounce_s),
+            elsewhere: Elsewhere::default(),
             readings: Readings::default(),
             answers: None,
             shared: None,

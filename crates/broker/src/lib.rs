@@ -36,6 +36,7 @@ pub use budget::world::{Offsets, World};
 pub use budget::{account, admission, door, stats, totals};
 pub use commit::record::{Beat, Note};
 pub use commit::{Backlog, Batch, Committed, Foreign, batch};
+pub use home::STREAMS;
 pub use io::{Close, Input, Io};
 pub use mail::orders::{Control, Report, Settled, Ticket};
 pub use mail::{Mail, orders};

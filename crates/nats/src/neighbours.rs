@@ -62,15 +62,37 @@ impl Neighbours {
         Some(told.map(|message| message.payload))
     }
 
-    /// The questions of nodes, this one's included.
+    /// The questions of nodes to all, this one's included.
     pub async fn questions(&self) -> Option<impl Stream<Item = Question> + use<>> {
-        let asked = self.client.subscribe(self.asked.clone()).await.ok()?;
+        self.questions_at(self.asked.clone()).await
+    }
+
+    /// The questions to the node with this name.
+    pub async fn questions_to(&self, node: &str) -> Option<impl Stream<Item = Question> + use<>> {
+        self.questions_at(self.asked_of(node)).await
+    }
+
+    fn asked_of(&self, node: &str) -> String {
+        format!("{}.{node}", self.asked)
+    }
+
+    async fn questions_at(&self, subject: String) -> Option<impl Stream<Item = Question> + use<>> {
+        let asked = self.client.subscribe(subject).await.ok()?;
         let client = self.client.clone();
         let question = move |message| Question {
             client: client.clone(),
             message,
         };
         Some(asked.map(question))
+    }
+
+    /// Asks the node with this name; none where it does not answer, or has no such questions.
+    pub async fn ask_one(&self, node: &str, question: Vec<u8>) -> Option<Bytes> {
+        if !self.is_connected() {
+            return None;
+        }
+        let asked = self.client.request(self.asked_of(node), question.into());
+        Some(asked.await.ok()?.payload)
     }
 
     /// Asks all nodes, this one included. Answers come for as long as they are waited for.

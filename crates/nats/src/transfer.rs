@@ -21,7 +21,7 @@ use crate::error::{Error, chain};
 /// How long nothing may come.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a chunk: a message of NATS may have more, and each is synced before the next one is sent.
-pub const CHUNK_BYTES: usize = 512 << 10;
+pub const CHUNK_BYTES: usize = 1 << 20;
 /// Chunks that wait to be sent.
 const CHUNKS_AHEAD: usize = 4;
 

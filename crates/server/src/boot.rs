@@ -370,6 +370,10 @@ fn say_kept(file: &File) {
         }
     };
     match file.state.directory() {
+        None if file.cluster.is_on() => tracing::info!(
+            "keeping {most} of each topic, in the log of the cluster `{}` in NATS, which outlives every node{others}",
+            file.cluster.name
+        ),
         None => tracing::info!(
             "keeping {most} of each topic, in memory until a restart (state.directory keeps them on disk){others}"
         ),

@@ -59,6 +59,8 @@ pub enum Scenario {
     Cluster,
     /// Answered publishes a second of a node of a cluster beside the bare client of NATS, the time to the other node, and the memory of many topics
     ClusterRates,
+    /// Instructions of a delivery and of a publish at a node of a cluster, beside a server that keeps all in memory; needs valgrind
+    ClusterInstructions,
     /// A thousand filters, a million, and those that cost most: the server's CPU for each publish
     Filters,
 }

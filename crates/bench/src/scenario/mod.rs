@@ -6,6 +6,7 @@
 
 mod chaos;
 mod cluster;
+mod cluster_instructions;
 mod cluster_rates;
 mod comet;
 mod crash;
@@ -54,6 +55,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Chaos => chaos::run(args)?,
         Scenario::Cluster => cluster::run(args)?,
         Scenario::ClusterRates => cluster_rates::run(args)?,
+        Scenario::ClusterInstructions => cluster_instructions::run(args)?,
         Scenario::Crash => crash::run(args)?,
         Scenario::Drain => drain::run(args)?,
         Scenario::Durable => durable::run(args)?,

@@ -1,5 +1,6 @@
 //! The followers of a home, the news that waits for them, and topics whose interest outlives their subscribers.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -9,17 +10,91 @@ use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::{News, Part, ReplyTo, Tell};
-use crate::store::slab::NONE;
 
-struct Follower {
-    shard: ShardId,
-    to: ReplyTo,
-    filter: Vec<u8>,
-    /// The first row that the snapshot has not looked at; [`NONE`] when it is whole.
-    cursor: u32,
-    news: News,
+/// Bytes of news that wait for another node at most: some ten thousand changes, and it asks twice a second.
+const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
+
+/// A follower.
+#[derive(Clone, Copy)]
+pub(super) enum Whom {
+    /// A connection of this shard.
+    Connection(ShardId, ReplyTo),
+    /// Another node, by the number of its stream. It is told of subscribers here only, and asks for its news.
+    Node(u64),
+}
+
+impl Whom {
+    fn is(self, other: Whom) -> bool {
+        match (self, other) {
+            (Whom::Connection(shard, to), Whom::Connection(other_shard, other)) => {
+                shard == other_shard && to.slot == other.slot && to.generation == other.generation
+            }
+            (Whom::Node(stream), Whom::Node(other)) => stream == other,
+            _ => false,
+        }
+    }
+}
+
+/// How far a snapshot is.
+pub(super) enum Cursor {
+    /// The first row that it has not looked at.
+    Row(u32),
+    /// It has looked at all rows, and at the topics of other nodes up to this name.
+    Name(Box<[u8]>),
+    /// It is whole.
+    Whole,
+}
+
+pub(super) struct Follower {
+    whom: Whom,
+    filters: Vec<Box<[u8]>>,
+    pub cursor: Cursor,
+    pub news: News,
     /// The part of the snapshot in `news`, if one was asked for.
     part: Part,
+    /// News had no room.
+    lost: bool,
+}
+
+impl Follower {
+    /// Whether this is another node.
+    pub fn is_node(&self) -> bool {
+        matches!(self.whom, Whom::Node(_))
+    }
+
+    /// Whether the snapshot has looked at this row.
+    fn is_past_row(&self, topic: u32) -> bool {
+        match self.cursor {
+            Cursor::Row(next) => topic < next,
+            Cursor::Name(_) | Cursor::Whole => true,
+        }
+    }
+
+    /// Whether the snapshot has looked for this name among the topics of other nodes.
+    fn is_past_name(&self, name: &[u8]) -> bool {
+        match &self.cursor {
+            Cursor::Row(_) => false,
+            Cursor::Name(last) => name <= &last[..],
+            Cursor::Whole => !self.is_node(),
+        }
+    }
+
+    /// Adds a topic whose interest begins or ends, if it is one of those that are followed.
+    pub fn push(&mut self, begins: bool, name: &[u8]) {
+        if !(self.filters.iter()).any(|filter| topic::matches(filter, name)) {
+            return;
+        }
+        self.lost |= self.is_node() && self.news.len() >= NODE_NEWS_BYTES_MAX;
+        if !self.lost {
+            self.news.push(begins, name);
+        }
+    }
+
+    /// What is new, and whether there is more at once; none if something was lost.
+    pub fn take_news(&mut self) -> Option<(News, bool)> {
+        let more = !matches!(self.cursor, Cursor::Whole);
+        (!self.lost).then(|| (core::mem::take(&mut self.news), more))
+    }
 }
 
 /// All followers, and the news that waits for them.
@@ -58,65 +133,52 @@ impl Followers {
         !self.lingering.is_empty() && self.lingering.contains_key(&topic)
     }
 
-    fn place(&self, shard: ShardId, to: ReplyTo) -> Option<usize> {
-        let is = |f: &Follower| {
-            f.shard == shard && f.to.slot == to.slot && f.to.generation == to.generation
-        };
-        self.list.iter().position(is)
-    }
-
-    /// A connection begins to follow.
-    pub fn add(&mut self, shard: ShardId, to: ReplyTo, filter: &[u8]) {
+    /// Begins to follow.
+    pub fn add(&mut self, whom: Whom, filters: Vec<Box<[u8]>>) {
         self.list.push(Follower {
-            shard,
-            to,
-            filter: filter.to_vec(),
-            cursor: 0,
+            whom,
+            filters,
+            cursor: Cursor::Row(0),
             news: News::default(),
             part: Part::Live,
+            lost: false,
         });
     }
 
-    /// A follower is gone.
-    pub fn remove(&mut self, shard: ShardId, to: ReplyTo) {
-        let place = self.place(shard, to);
-        let place = place.expect("a carrier speaks only of followers that it made");
-        self.list.swap_remove(place);
+    /// A follower is gone; says whether it was there.
+    pub fn remove(&mut self, whom: Whom) -> bool {
+        let was_there = self.take(whom).is_some();
         if self.list.is_empty() {
             *self = Followers::new(self.debounce_s);
         }
+        was_there
     }
 
-    /// The next page of a follower's snapshot, unless the follower has gone meanwhile: at most so many rows of `end`, and so many bytes.
-    /// `is_watched` says whether the topic in a row has subscribers.
-    pub fn next_page<'a>(
-        &mut self,
-        (shard, to): (ShardId, ReplyTo),
-        (end, rows_max, bytes_max): (u32, u32, usize),
-        is_watched: impl Fn(u32) -> bool,
-        name_of: impl Fn(u32) -> &'a [u8],
-    ) {
-        let Some(place) = self.place(shard, to) else {
-            return;
+    /// Takes a follower out, to be put back.
+    pub fn take(&mut self, whom: Whom) -> Option<Follower> {
+        let place = self.list.iter().position(|it| it.whom.is(whom))?;
+        Some(self.list.swap_remove(place))
+    }
+
+    /// Puts a follower back.
+    pub fn put(&mut self, follower: Follower) {
+        self.list.push(follower);
+    }
+
+    /// Puts a follower back whose news have a page of its snapshot.
+    pub fn put_page(&mut self, mut follower: Follower) {
+        follower.part = match follower.cursor {
+            Cursor::Whole => Part::Last,
+            Cursor::Row(_) | Cursor::Name(_) => Part::More,
         };
-        let follower = &mut self.list[place];
-        let until = end.min(follower.cursor.saturating_add(rows_max));
-        while follower.cursor < until && follower.news.len() < bytes_max {
-            let id = follower.cursor;
-            follower.cursor += 1;
-            if !is_watched(id) && !self.lingering.contains_key(&id) {
-                continue;
-            }
-            let name = name_of(id);
-            if topic::matches(&follower.filter, name) {
-                follower.news.push(true, name);
-            }
-        }
-        follower.part = Part::More;
-        if follower.cursor == end {
-            (follower.cursor, follower.part) = (NONE, Part::Last);
-        }
         self.has_news = true;
+        self.put(follower);
+    }
+
+    /// What connections follow: each filter once.
+    pub fn filters(&self) -> BTreeSet<Box<[u8]>> {
+        let connections = self.list.iter().filter(|it| !it.is_node());
+        connections.flat_map(|it| it.filters.clone()).collect()
     }
 
     /// A topic's interest lingers no more, because it has a subscriber again or is forgotten; says whether it did.
@@ -149,18 +211,21 @@ impl Followers {
         self.has_news
     }
 
-    /// Tells each follower its news.
+    /// Tells each connection its news.
     pub fn tell_news(&mut self, lanes: &mut Lanes) {
         if !core::mem::take(&mut self.has_news) {
             return;
         }
         for follower in &mut self.list {
+            let Whom::Connection(shard, to) = follower.whom else {
+                continue;
+            };
             let part = core::mem::replace(&mut follower.part, Part::Live);
             if part == Part::Live && follower.news.is_empty() {
                 continue;
             }
-            let (to, news) = (follower.to, core::mem::take(&mut follower.news));
-            lanes.tell(follower.shard, Tell::Interest { to, news, part });
+            let news = core::mem::take(&mut follower.news);
+            lanes.tell(shard, Tell::Interest { to, news, part });
         }
     }
 
@@ -170,11 +235,22 @@ impl Followers {
         self.lingering.is_empty() && self.ends.is_empty()
     }
 
-    /// A topic's interest begins or ends: followers whose snapshot is past its row are told.
-    pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool) {
+    /// A topic's interest here begins or ends: followers whose snapshot is past its row are told, but those that know it to have
+    /// interest at another node, as `elsewhere` says.
+    pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool, elsewhere: bool) {
         for follower in &mut self.list {
-            if topic < follower.cursor && topic::matches(&follower.filter, name) {
-                follower.news.push(begins, name);
+            if follower.is_past_row(topic) && !(elsewhere && follower.is_past_name(name)) {
+                follower.push(begins, name);
+                self.has_news = true;
+            }
+        }
+    }
+
+    /// The interest of other nodes in a topic without interest here begins or ends.
+    pub fn tell_elsewhere(&mut self, name: &[u8], begins: bool) {
+        for follower in &mut self.list {
+            if follower.is_past_name(name) {
+                follower.push(begins, name);
                 self.has_news = true;
             }
         }

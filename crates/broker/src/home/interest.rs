@@ -10,24 +10,37 @@
 //! it is by then. Rows never move, and interest ends before its row is freed: so whatever topic is made or
 //! emptied while a cursor walks is told once, on whichever side it lies.
 //!
+//! **In a cluster** other nodes tell which of their topics have interest ([`super::elsewhere`]), and a connection is told of a topic while it
+//! has interest here or there. Its cursor goes on over the names of these topics, and the same invariant holds: it has been told of the topics that
+//! have interest here before the cursor's row, or elsewhere before the cursor's name. The other nodes are followers as
+//! well, of what is here only; they ask for their news.
+//!
 //! Nothing here touches the turn's frames: a subscriber may leave amid a delivery, while they are shared. News waits
 //! with the follower until the shard asks for it, at most one turn. Without followers all this is one look at an empty
 //! list.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use super::Home;
+use super::followers::{Cursor, Follower, Whom};
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
-use crate::mail::ReplyTo;
 use crate::mail::lanes::Lanes;
+use crate::mail::orders::{Interest, Interested};
+use crate::mail::{News, ReplyTo};
 use crate::store::slab::NONE;
 
 /// Ends of interest told at once, each to all followers: when a crowd leaves, they hear of it over some turns.
 const ENDS_AT_ONCE: usize = 64;
+/// Topics of other nodes that one order looks at: some hundred microseconds.
+const NAMES_PER_ORDER: usize = 1_024;
 
 impl Home {
     /// A connection wants to follow; the first page of the snapshot is the answer.
     pub fn follow(&mut self, shard: ShardId, to: ReplyTo, filter: &[u8]) {
-        self.followers.add(shard, to, filter);
+        let whom = Whom::Connection(shard, to);
+        self.followers.add(whom, [filter.into()].into());
         self.follow_on(shard, to);
     }
 
@@ -41,39 +54,82 @@ impl Home {
 
     /// A follower is gone.
     pub fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
-        self.followers.remove(shard, to);
+        let was_there = self.followers.remove(Whom::Connection(shard, to));
+        assert!(was_there, "a carrier speaks only of followers that it made");
     }
 
     /// The next page, unless the follower has gone meanwhile.
     pub(super) fn next_page(&mut self, shard: ShardId, to: ReplyTo) {
-        let limits = (
-            self.rows.end(),
-            self.pace.interest_rows,
-            self.pace.page_bytes,
-        );
-        let (rows, names, steps) = (&self.rows, &self.names, &self.steps);
-        let is_watched = |id| {
-            steps.add(1);
-            rows.get(id).carrier != NONE
+        if let Some(mut follower) = self.followers.take(Whom::Connection(shard, to)) {
+            self.walk(&mut follower);
+            self.followers.put_page(follower);
+        }
+    }
+
+    /// A snapshot goes on by a page.
+    fn walk(&self, follower: &mut Follower) {
+        for _ in 0..self.pace.interest_rows {
+            if follower.news.len() >= self.pace.page_bytes {
+                return;
+            }
+            self.steps.add(1);
+            follower.cursor = match &follower.cursor {
+                Cursor::Whole => return,
+                Cursor::Row(id) if *id < self.rows.end() => {
+                    let id = *id;
+                    if self.has_interest(id) {
+                        follower.push(true, self.names.get(self.rows.get(id).name));
+                    }
+                    Cursor::Row(id + 1)
+                }
+                Cursor::Row(_) if follower.is_node() => Cursor::Whole,
+                Cursor::Row(_) => self.next_name(follower, &[]),
+                Cursor::Name(last) => {
+                    let last = last.clone();
+                    self.next_name(follower, &last)
+                }
+            };
+        }
+    }
+
+    /// Looks at the next topic of another node.
+    fn next_name(&self, follower: &mut Follower, last: &[u8]) -> Cursor {
+        let Some(name) = self.elsewhere.behind(last) else {
+            return Cursor::Whole;
         };
-        let name_of = |id| names.get(rows.get(id).name);
-        self.followers
-            .next_page((shard, to), limits, is_watched, name_of);
+        if !self.has_interest_here(name) {
+            follower.push(true, name);
+        }
+        Cursor::Name(name.into())
+    }
+
+    /// Whether the topic in a row has interest here.
+    fn has_interest(&self, id: u32) -> bool {
+        self.rows.get(id).carrier != NONE || self.followers.lingers(id)
+    }
+
+    fn has_interest_here(&self, name: &[u8]) -> bool {
+        let found = self.find(self.hash_of(name), name);
+        found.is_some_and(|id| self.has_interest(id))
+    }
+
+    fn tell_interest(&mut self, id: u32, begins: bool) {
+        let name = self.names.get(self.rows.get(id).name);
+        let elsewhere = self.elsewhere.has(name);
+        self.followers.tell(id, name, begins, elsewhere);
     }
 
     /// A topic has its first subscriber.
     pub(super) fn interest_begins(&mut self, id: u32) {
         if !self.followers.stop_lingering(id) {
-            let name = self.names.get(self.rows.get(id).name);
-            self.followers.tell(id, name, true);
+            self.tell_interest(id, true);
         }
     }
 
     /// A topic has no subscriber any more.
     pub(super) fn interest_pauses(&mut self, id: u32, now: Now) {
         if !self.followers.linger(id, now) {
-            let name = self.names.get(self.rows.get(id).name);
-            self.followers.tell(id, name, false);
+            self.tell_interest(id, false);
         }
     }
 
@@ -81,8 +137,7 @@ impl Home {
     /// may be given to another.
     pub(super) fn interest_is_forgotten(&mut self, id: u32) {
         if self.followers.stop_lingering(id) {
-            let name = self.names.get(self.rows.get(id).name);
-            self.followers.tell(id, name, false);
+            self.tell_interest(id, false);
         }
     }
 
@@ -110,6 +165,78 @@ impl Home {
             }
         }
         true
+    }
+
+    /// Carries out an order about interest at the nodes of a cluster.
+    pub fn interest_order(&mut self, order: Interest) -> Interested {
+        match order {
+            Interest::Filters => Interested::Filters(self.followers.filters()),
+            Interest::Next(stream, filters) => Interested::News(self.next_news(stream, filters)),
+            Interest::End(stream) => {
+                self.followers.remove(Whom::Node(stream));
+                Interested::Done
+            }
+            Interest::Elsewhere(stream, news) => {
+                Interested::Refused(self.take_elsewhere(stream, &news))
+            }
+            Interest::Forget(stream, from) => {
+                Interested::Forgot(self.forget_elsewhere(stream, from))
+            }
+        }
+    }
+
+    /// What is new for another node, and whether there is more at once. None where it must begin anew.
+    fn next_news(&mut self, stream: u64, filters: Option<Vec<Box<[u8]>>>) -> Option<(News, bool)> {
+        let whom = Whom::Node(stream);
+        if let Some(filters) = filters {
+            self.followers.add(whom, filters);
+        }
+        let mut follower = self.followers.take(whom)?;
+        if !self.must_queue() {
+            self.walk(&mut follower);
+        }
+        let news = follower.take_news();
+        self.followers.put(follower);
+        if news.is_none() {
+            self.followers.remove(whom);
+        }
+        news
+    }
+
+    /// Takes what another node tells; returns for how many topics there was no room.
+    fn take_elsewhere(&mut self, stream: u8, news: &News) -> u32 {
+        let mut refused = 0;
+        for (begins, name) in news.iter() {
+            self.steps.add(1);
+            let changes = match begins {
+                true => self.elsewhere.begin(stream, name, self.topics_max),
+                false => Some(self.elsewhere.end(stream, name)),
+            };
+            match changes {
+                Some(true) => self.tell_elsewhere(name, begins),
+                Some(false) => {}
+                None => refused += 1,
+            }
+        }
+        refused
+    }
+
+    fn tell_elsewhere(&mut self, name: &[u8], begins: bool) {
+        if !self.has_interest_here(name) {
+            self.followers.tell_elsewhere(name, begins);
+        }
+    }
+
+    /// Forgets what a stream has told of topics behind this one, of some; returns the last one of them, none at the end.
+    fn forget_elsewhere(&mut self, stream: u8, mut from: Box<[u8]>) -> Option<Box<[u8]>> {
+        for _ in 0..NAMES_PER_ORDER {
+            self.steps.add(1);
+            from = self.elsewhere.behind(&from)?.into();
+            if self.elsewhere.end(stream, &from) {
+                self.tell_elsewhere(&from, false);
+            }
+        }
+        Some(from)
     }
 }
 

@@ -39,7 +39,8 @@ impl Home {
     /// Bytes of what it remembers of subscriptions, beside the rows of topics.
     pub fn subscriptions_bytes(&self) -> usize {
         let losses: usize = self.logs().map(|log| log.losses.bytes()).sum();
-        self.groups.bytes() + self.keepers.bytes() + self.filters.bytes() + losses
+        let filters = self.keepers.bytes() + self.filters.bytes();
+        self.groups.bytes() + filters + losses + self.elsewhere.bytes()
     }
 
     /// Bytes that a group of shared subscriptions needs, if no other has its filter.

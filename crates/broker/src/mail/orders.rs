@@ -8,6 +8,7 @@
 //! Deliberately not here: permissions. The holder of the other end is the operator.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -21,7 +22,7 @@ use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
 use crate::mail::message::Headers;
 use crate::mail::session::SessionId;
-use crate::mail::{Info, Outcome};
+use crate::mail::{Info, News, Outcome};
 
 /// An order.
 #[derive(Debug)]
@@ -73,6 +74,8 @@ pub enum Control {
     Settings(Arc<World>),
     /// Report what the home knows of the cluster.
     Cluster,
+    /// Interest at the nodes of a cluster.
+    Interest(Interest),
     /// Move clients off.
     Drain,
     /// Stop the clock, and report whether anything is under way: the last orders before an end.
@@ -111,12 +114,45 @@ pub enum Report {
     Floors(Option<Vec<Option<u64>>>),
     /// What the home knows of the cluster, if this is a node of one and the shard a home.
     Cluster(Option<Box<ClusterState>>),
+    /// The answer to [`Control::Interest`].
+    Interest(Interested),
     /// It is done.
     Done,
     /// Whether anything is under way.
     Settled(Settled),
     /// A block; empty behind the last one.
     Block(Vec<u8>),
+}
+
+/// An order about which topics have interest at the nodes of a cluster.
+#[derive(Debug)]
+pub enum Interest {
+    /// Report what connections here follow.
+    Filters,
+    /// Report what is new for another node that follows. With filters its stream begins; none has this number yet.
+    Next(u64, Option<Vec<Box<[u8]>>>),
+    /// That node follows no more.
+    End(u64),
+    /// What another node has told of topics of the home, some hundred at most, in a stream with a number below
+    /// [`STREAMS`](crate::STREAMS).
+    Elsewhere(u8, News),
+    /// Forget what this stream has told of topics behind this name.
+    Forget(u8, Box<[u8]>),
+}
+
+/// The answer to an [`Interest`].
+#[derive(Debug)]
+pub enum Interested {
+    /// Filters.
+    Filters(BTreeSet<Box<[u8]>>),
+    /// What is new, and whether there is more at once; none where the home has no such stream, or not all of its news.
+    News(Option<(News, bool)>),
+    /// For how many topics there was no room.
+    Refused(u32),
+    /// The name to go on with, unless all is forgotten.
+    Forgot(Option<Box<[u8]>>),
+    /// It is done, or this shard is no home.
+    Done,
 }
 
 /// Which topics, and from which row on.

@@ -2,7 +2,7 @@
 
 use crate::base::notices::Notice;
 use crate::mail::Outcome;
-use crate::mail::orders::{Control, Ended, Report, Ticket};
+use crate::mail::orders::{Control, Ended, Interested, Report, Ticket};
 use alloc::boxed::Box;
 
 use crate::io::Io;
@@ -55,6 +55,13 @@ impl Shard {
                 Report::Floors(home.and_then(|home| home.floors(partition, offset, &names)))
             }
             Control::Cluster => Report::Cluster(self.cluster_state()),
+            Control::Interest(order) => {
+                let home = self.home.as_mut();
+                Report::Interest(match home {
+                    Some(home) => home.interest_order(order),
+                    None => Interested::Done,
+                })
+            }
             Control::Drain => {
                 self.drain(self.front.now);
                 Report::Done

@@ -1,6 +1,7 @@
 //! What fails under way: servers that are killed, all of them at once, and messages that are purged.
 
 use crate::assert_same;
+use crate::jetstream::JetStream;
 use crate::node::{Node, PARTITIONS, settings};
 use crate::servers::{Servers, until};
 
@@ -59,20 +60,8 @@ fn purged_batches_are_told_as_lost() {
     };
     let node = Node::start(&servers);
     node.write(1, 1..=20);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.expect("a runtime");
     let last = node.places(2).last().copied().expect("a batch");
-    runtime.block_on(async {
-        let client = async_nats::connect(servers.urls()).await.expect("a client");
-        let context = async_nats::jetstream::new(client);
-        let stream = context
-            .get_stream("CRORE_TEST_2")
-            .await
-            .expect("the stream");
-        stream.purge().sequence(last).await.expect("it is purged");
-    });
+    JetStream::of(&servers).purge(2, last);
     let late = Node::start(&servers);
     late.await_caught_up();
     let log = late.log();
@@ -88,24 +77,8 @@ fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
     };
     let node = Node::start(&servers);
     node.write(1, 1..=20);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.expect("a runtime");
-    runtime.block_on(async {
-        let client = async_nats::connect(servers.urls()).await.expect("a client");
-        let context = async_nats::jetstream::new(client);
-        let stream = context
-            .get_stream("CRORE_TEST_0")
-            .await
-            .expect("the stream");
-        let config = stream.cached_info().config.clone();
-        context
-            .delete_stream("CRORE_TEST_0")
-            .await
-            .expect("it is deleted");
-        context.create_stream(config).await.expect("it is made");
-    });
+    let jetstream = JetStream::of(&servers);
+    jetstream.make_anew(jetstream.config(0));
     until("the news", || node.log().rewound.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
     let numbers = connected.numbers(crate::node::numbers()).expect("numbers");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata};
+use async_nats::jetstream::stream::Config;
 use futures_util::StreamExt as _;
 use tokio::runtime::{Builder, Runtime};
 
@@ -44,6 +45,28 @@ impl JetStream {
             let purge = stream.purge().sequence(before);
             purge.await.expect("it is purged");
         });
+    }
+
+    /// How the log of a partition is made.
+    pub fn config(&self, partition: u64) -> Config {
+        self.runtime.block_on(async {
+            let name = format!("CRORE_TEST_{partition}");
+            let stream = self.context.get_stream(name).await.expect("the log");
+            stream.cached_info().config.clone()
+        })
+    }
+
+    /// Removes a log.
+    pub fn remove(&self, name: &str) {
+        let removed = self.runtime.block_on(self.context.delete_stream(name));
+        removed.expect("it is removed");
+    }
+
+    /// An empty log in the place of the one with this name.
+    pub fn make_anew(&self, config: Config) {
+        self.remove(&config.name);
+        let made = self.runtime.block_on(self.context.create_stream(config));
+        made.expect("it is made");
     }
 
     /// The checkpoints of a partition, the newest first.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crore_nats::{Credentials, Numbers, Settings};
 
+use crate::jetstream::JetStream;
 use crate::node::{Node, PARTITIONS, begin, numbers, refusal, settings};
 use crate::servers::Servers;
 
@@ -139,16 +140,8 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
         return;
     };
     drop(Node::start(&servers));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.expect("a runtime");
-    let context = runtime.block_on(async {
-        let client = async_nats::connect(servers.urls()).await.expect("a client");
-        async_nats::jetstream::new(client)
-    });
-    let stream = runtime.block_on(context.get_stream("CRORE_TEST_1"));
-    let right = stream.expect("the stream").cached_info().config.clone();
+    let jetstream = JetStream::of(&servers);
+    let right = jetstream.config(1);
     type Spoil = fn(&mut Config);
     let wrong: [(&str, Spoil); 7] = [
         ("storage is Memory", |it| it.storage = StorageType::Memory),
@@ -163,24 +156,14 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
             it.metadata.clear()
         }),
     ];
-    let replace = |config: Config| {
-        runtime.block_on(async {
-            context
-                .delete_stream("CRORE_TEST_1")
-                .await
-                .expect("it is deleted");
-            context.create_stream(config).await.expect("it is made");
-        });
-    };
     for (words, change) in wrong {
         let mut config = right.clone();
         change(&mut config);
-        replace(config);
+        jetstream.make_anew(config);
         let text = refusal(settings(&servers), numbers());
         assert_says(&text, &["CRORE_TEST_1", words, "must be"]);
     }
-    let gone = runtime.block_on(context.delete_stream("CRORE_TEST_1"));
-    gone.expect("it is deleted");
+    jetstream.remove("CRORE_TEST_1");
     let text = refusal(settings(&servers), numbers());
     assert_says(&text, &["stream CRORE_TEST_1 is gone", "nats kv del"]);
     assert_eq!(PARTITIONS, 4);

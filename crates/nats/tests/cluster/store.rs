@@ -8,17 +8,6 @@ use crate::jetstream::JetStream;
 use crate::node::{Node, numbers, settings};
 use crate::servers::{Servers, until};
 
-/// A client beside the node.
-fn beside<T>(servers: &Servers, act: impl AsyncFnOnce(async_nats::jetstream::Context) -> T) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        let client = async_nats::connect(servers.urls()).await.expect("a client");
-        act(async_nats::jetstream::new(client)).await
-    })
-}
-
 fn new(partition: u16, sequence: u64, batch: &[u8]) -> New<'_> {
     New {
         partition,
@@ -107,18 +96,8 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     write(&node, 1, 9, b"of a log that stays");
     let numbers = numbers();
     let all = node.store.all().expect("checkpoints");
-    beside(&servers, async |context| {
-        let stream = context
-            .get_stream("CRORE_TEST_0")
-            .await
-            .expect("it is there");
-        let config = stream.cached_info().config.clone();
-        context
-            .delete_stream("CRORE_TEST_0")
-            .await
-            .expect("it goes");
-        context.create_stream(config).await.expect("it is made");
-    });
+    let jetstream = JetStream::of(&servers);
+    jetstream.make_anew(jetstream.config(0));
     until("the news", || node.log().rewound.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
     let renewed = connected.numbers(numbers).expect("numbers");

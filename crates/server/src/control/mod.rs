@@ -14,6 +14,7 @@ mod console;
 mod disk;
 mod door;
 mod gate;
+mod interest;
 mod limits;
 mod metrics;
 mod moments;
@@ -45,6 +46,7 @@ use crate::life::{self, Life, signals};
 use crate::settings::admin::Admin;
 use crate::shard_loop::{Letter, Reported};
 pub use door::Door;
+use interest::Interest;
 use neighbours::Neighbours;
 use plane::{Inner, Plane};
 
@@ -107,6 +109,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
     let signals = signals::listen(start.signals)?;
     let life = Life::new(start.life, shards.clone());
     let neighbours = Neighbours::begin(life.clone(), shards.clone(), start.board.clone(), to_count);
+    Interest::begin(life.clone(), shards.clone(), neighbours.clone());
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;

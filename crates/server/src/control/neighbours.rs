@@ -119,7 +119,8 @@ impl Neighbours {
         this
     }
 
-    fn way(&self) -> Option<&crore_nats::Neighbours> {
+    /// The way to the other nodes.
+    pub fn way(&self) -> Option<&crore_nats::Neighbours> {
         Some(self.0.life.member()?.neighbours())
     }
 
@@ -197,7 +198,8 @@ impl Neighbours {
         counts.for_each_concurrent(COUNTS_AT_ONCE, one).await;
     }
 
-    async fn own_writer(&self) -> Option<String> {
+    /// The name of this node among the writers.
+    pub async fn own_writer(&self) -> Option<String> {
         let state = self.roster().await?;
         let this = state.nodes.iter().find(|node| node.is_self)?;
         Some(writer(this.writer))
@@ -317,6 +319,7 @@ pub fn writer(number: u64) -> String {
     format!("{number:016x}")
 }
 
-fn json(value: &impl Serialize) -> Vec<u8> {
+/// A word to other nodes.
+pub fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("it is text and numbers")
 }

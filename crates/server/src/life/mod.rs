@@ -26,7 +26,7 @@ use crate::access::Desk;
 use crate::config::{Effective, ServeArgs};
 use crate::shard_loop::{Durable, Engine, Member};
 use crate::tls;
-use checkpoint::{Checkpoints, Progress, node};
+use checkpoint::{Checkpoints, Progress, Server, node};
 use shards::Shards;
 use signals::SignalQueue;
 
@@ -214,25 +214,12 @@ impl Life {
     }
 
     fn begin_checkpoints(&self) -> Option<Checkpoints> {
-        let life = self.clone();
-        let world = Box::new(move || life.world());
-        let (settings, shards) = (self.effective().file, self.0.shards.clone());
-        let progress = self.0.checkpoints.clone();
+        let settings = self.effective().file;
         let started = match self.0.engine.as_ref()? {
-            Engine::Disk(durable) => state::start(state::Server {
-                settings: settings.state,
-                shards,
-                durable: durable.clone(),
-                world,
-                progress,
-            }),
-            Engine::Nats(member) => node::start(node::Server {
-                settings: settings.cluster,
-                shards,
-                member: member.as_ref().clone(),
-                world,
-                progress,
-            }),
+            Engine::Disk(log) => state::start(self.to_checkpoint(settings.state, log.clone())),
+            Engine::Nats(member) => {
+                node::start(self.to_checkpoint(settings.cluster, member.as_ref().clone()))
+            }
         };
         let failed = |error: &std::io::Error| {
             tracing::error!(
@@ -240,6 +227,17 @@ impl Life {
             );
         };
         started.inspect_err(failed).ok()
+    }
+
+    fn to_checkpoint<S, E>(&self, settings: S, engine: E) -> Server<S, E> {
+        let life = self.clone();
+        Server {
+            settings,
+            engine,
+            shards: self.0.shards.clone(),
+            world: Box::new(move || life.world()),
+            progress: self.0.checkpoints.clone(),
+        }
     }
 
     /// Moves the clients off, and leaves the state to the next server that the settings ask for.

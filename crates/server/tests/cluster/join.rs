@@ -17,6 +17,7 @@ fn a_node_that_joins_has_the_messages_of_before() {
         publish(&one, "a", text);
     }
     let late = node(&servers);
+    late.await_log("in the log of the cluster `test`");
     assert_eq!(
         Stream::open(&late, "/sub/a?since=oldest", &[]).data(50),
         all

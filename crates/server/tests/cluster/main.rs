@@ -14,6 +14,7 @@ mod clock;
 mod counts;
 mod faults;
 mod history;
+mod interest;
 mod join;
 mod reach;
 mod status;

@@ -2,6 +2,7 @@
 //! exact, whatever subscribers come and go meanwhile.
 
 use crate::support::http::{Conn, once, publish};
+use crate::support::interest::{Follower, Told, names, subscriber};
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, handshake};
 use crate::support::{Server, until};
@@ -11,71 +12,6 @@ use std::time::Duration;
 
 /// Changes are told at once.
 const AT_ONCE: &str = "[interest]\ndebounce_s = 0\n";
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
-    First(String),
-    Last(String),
-    Whole(u64),
-}
-
-fn told(kind: &str, data: &serde_json::Value) -> Told {
-    let topic = || data["topic"].as_str().expect("a topic").to_string();
-    match kind {
-        "first" => Told::First(topic()),
-        "last" => Told::Last(topic()),
-        "whole" => Told::Whole(data["topics"].as_u64().expect("a count")),
-        _ => panic!("{kind}: {data} is no event of interest"),
-    }
-}
-
-/// A follower that checks what it is told: nothing begins twice, and nothing ends that had not begun.
-struct Follower {
-    stream: Stream,
-    present: BTreeSet<String>,
-}
-
-impl Follower {
-    fn open(server: &Server, target: &str) -> Follower {
-        let stream = Stream::open(server, target, &[]);
-        Follower {
-            stream,
-            present: BTreeSet::new(),
-        }
-    }
-
-    fn next(&mut self) -> Told {
-        let event = self.stream.event().expect("the stream goes on");
-        assert_eq!(event.id, "", "interest has no positions");
-        let data = serde_json::from_str(&event.data).expect("JSON");
-        let told = told(&event.kind, &data);
-        match &told {
-            Told::First(topic) => {
-                assert!(self.present.insert(topic.clone()), "{topic} begins twice")
-            }
-            Told::Last(topic) => assert!(self.present.remove(topic), "{topic} ends twice"),
-            Told::Whole(topics) => assert_eq!(*topics, self.present.len() as u64),
-        }
-        told
-    }
-
-    /// Reads to the end of the snapshot.
-    fn whole(&mut self) -> &BTreeSet<String> {
-        while !matches!(self.next(), Told::Whole(_)) {}
-        &self.present
-    }
-}
-
-fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
-    names.into_iter().map(String::from).collect()
-}
-
-/// A subscriber that is there: the head of its response has come.
-fn subscriber(server: &Server, topic: &str) -> Stream {
-    let mut stream = Stream::open(server, &format!("/sub/{topic}"), &[]);
-    stream.conn.chunk();
-    stream
-}
 
 #[test]
 fn a_snapshot_comes_first_and_then_what_happens() {

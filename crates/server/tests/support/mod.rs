@@ -9,6 +9,7 @@
 pub mod broker;
 pub mod clock;
 pub mod http;
+pub mod interest;
 pub mod mqtt;
 pub mod port;
 pub mod program;

@@ -22,6 +22,9 @@ const EVENTS: usize = 512;
 const TURN: Duration = Duration::from_millis(20);
 /// Longest time that a client stays away after a cut, while the network fails and afterwards.
 const AWAY_NS: (u64, u64) = (3_000_000_000, 300_000_000);
+/// The times grow up to this one, twice as long after each connection that was not answered: thousands of clients that knock at servers which are
+/// gone would take the processors that these need to come back.
+const AWAY_MAX_NS: u64 = 5_000_000_000;
 /// First connections a second, of one thread.
 const OPENING_PER_S: u64 = 2_000;
 /// Time between two looks at which clients have everything.
@@ -53,6 +56,8 @@ struct Seat {
     client: Client,
     /// How often it has connected: each time to the next address.
     dials: usize,
+    /// Connections that were not answered, in a row.
+    unanswered: u32,
     fd: RawFd,
     watched: Interest,
     connecting: bool,
@@ -88,6 +93,7 @@ impl<'a> Crowd<'a> {
         let seat = |number| Seat {
             client: Client::new(world.part(number), world),
             dials: 0,
+            unanswered: 0,
             fd: -1,
             watched: Interest::IN,
             connecting: false,
@@ -275,7 +281,9 @@ impl<'a> Crowd<'a> {
         }
         sys::close(row.fd);
         (row.open, row.connecting) = (false, false);
+        row.unanswered += 1;
         if std::mem::take(&mut row.client.live) {
+            row.unanswered = 0;
             self.world.live.fetch_sub(1, Relaxed);
         }
     }
@@ -286,7 +294,9 @@ impl<'a> Crowd<'a> {
             0 => AWAY_NS.1,
             seconds => u64::from(seconds) * 1_000_000_000,
         };
-        let away = self.random.draw() % most;
+        let unanswered = self.seats[seat].unanswered;
+        let grown = most.saturating_mul(1 << unanswered.min(16));
+        let away = self.random.draw() % grown.min(most.max(AWAY_MAX_NS));
         self.returns
             .push(Reverse((sys::now_ns() + away, seat as u32)));
     }

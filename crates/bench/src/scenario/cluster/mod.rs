@@ -17,8 +17,8 @@ use super::chaos::{self, Outcome, World, play};
 use crate::report;
 use crate::rig::{Kind, RunArgs, Setting};
 use course::FaultRecord;
-pub use testbed::Testbed;
-use testbed::{Fault, NODES, SERVERS};
+use testbed::{Fault, NODES};
+pub use testbed::{SERVERS, Testbed};
 
 /// Subscribers, unless told otherwise.
 const CONNECTIONS: u32 = 20_000;

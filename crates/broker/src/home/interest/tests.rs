@@ -29,6 +29,12 @@ enum Step {
     Publish(usize),
     Follow(usize),
     Unfollow(usize),
+    /// Another node follows.
+    NodeFollows(usize),
+    /// A stream of another node tells that a topic's interest begins or ends there.
+    Elsewhere(usize, u8, bool),
+    /// What a stream has told is forgotten.
+    Forget(u8),
     /// The followers ask for their next pages and read what they were told.
     Turn,
     Seconds(u32),
@@ -41,18 +47,63 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..TOPICS).prop_map(Step::Publish),
         1 => (0..FILTERS.len()).prop_map(Step::Follow),
         1 => any::<usize>().prop_map(Step::Unfollow),
+        1 => (0..FILTERS.len()).prop_map(Step::NodeFollows),
+        6 => (0..TOPICS, 0..2_u8, any::<bool>()).prop_map(|(topic, stream, begins)| Step::Elsewhere(topic, stream, begins)),
+        1 => (0..2_u8).prop_map(Step::Forget),
         6 => Just(Step::Turn),
         2 => (1..4_u32).prop_map(Step::Seconds),
     ];
     prop::collection::vec(step, 0..200)
 }
 
+/// A connection that follows, or another node.
 struct Client {
-    to: ReplyTo,
+    whom: Whom,
     filter: &'static str,
     present: BTreeSet<String>,
     whole: bool,
     asked: bool,
+}
+
+impl Client {
+    fn new(whom: Whom, filter: &'static str) -> Client {
+        let (present, whole, asked) = (BTreeSet::new(), false, true);
+        Client {
+            whom,
+            filter,
+            present,
+            whole,
+            asked,
+        }
+    }
+
+    /// Takes what it is told; returns the topics whose interest ends.
+    fn take(&mut self, news: &News) -> Vec<String> {
+        let mut ended = Vec::new();
+        for (begins, name) in news.iter() {
+            let name = String::from_utf8(name.to_vec()).unwrap();
+            if begins {
+                assert!(self.present.insert(name), "begins twice");
+            } else {
+                assert!(self.present.remove(&name), "ends twice");
+                ended.push(name);
+            }
+        }
+        ended
+    }
+
+    /// A node asks for what is new.
+    fn take_from(&mut self, home: &mut Home, filters: Option<Vec<Box<[u8]>>>) {
+        let Whom::Node(stream) = self.whom else {
+            panic!("a connection is told")
+        };
+        let told = home.interest_order(Interest::Next(stream, filters));
+        let Interested::News(Some((news, more))) = told else {
+            panic!("{told:?}")
+        };
+        self.take(&news);
+        self.whole |= !more;
+    }
 }
 
 struct World {
@@ -63,6 +114,7 @@ struct World {
     now: Now,
     clients: Vec<Client>,
     subscribers: Vec<(usize, ShardId)>,
+    elsewhere: BTreeSet<(usize, u8)>,
     followed: u32,
     /// When topics lost their last subscriber.
     left_s: BTreeMap<String, u32>,
@@ -107,6 +159,7 @@ impl World {
             now: Now { s: 1, unix_s: 1000 },
             clients: Vec::new(),
             subscribers: Vec::new(),
+            elsewhere: BTreeSet::new(),
             followed: 0,
             left_s: BTreeMap::new(),
             has_room: topics_max >= TOPICS,
@@ -120,8 +173,8 @@ impl World {
                 if !self.subscribers.is_empty() {
                     let which = which % self.subscribers.len();
                     let (topic, shard) = self.subscribers.swap_remove(which);
-                    let hash = topic as u32;
-                    self.home.leave(shard, hash, hash, 1, self.now);
+                    let hash = self.home.hash_of(name(topic).as_bytes());
+                    self.home.leave(shard, hash, topic as u32, 1, self.now);
                     if !self.subscribers.iter().any(|(other, _)| *other == topic) {
                         self.left_s.insert(name(topic), self.now.s);
                     }
@@ -130,7 +183,7 @@ impl World {
             Step::Publish(topic) => {
                 let create = Fact::Topic {
                     change: Change::Create,
-                    hash: topic as u32,
+                    hash: self.home.hash_of(name(topic).as_bytes()),
                     name: &name(topic).into_bytes(),
                     client: NOBODY,
                 };
@@ -148,9 +201,17 @@ impl World {
                 if !self.clients.is_empty() {
                     let which = which % self.clients.len();
                     let client = self.clients.swap_remove(which);
-                    self.home.unfollow(1, client.to);
+                    match client.whom {
+                        Whom::Connection(shard, to) => self.home.unfollow(shard, to),
+                        Whom::Node(stream) => {
+                            self.home.interest_order(Interest::End(stream));
+                        }
+                    }
                 }
             }
+            Step::NodeFollows(filter) => self.node_follows(FILTERS[filter]),
+            Step::Elsewhere(topic, stream, begins) => self.elsewhere(topic, stream, begins),
+            Step::Forget(stream) => self.forget(stream),
             Step::Turn => self.turn(),
             Step::Seconds(s) => {
                 self.now.s += s;
@@ -163,13 +224,13 @@ impl World {
 
     fn join(&mut self, topic: usize, shard: ShardId) {
         let name = name(topic);
-        let hash = topic as u32;
         let (key, rules) = (name.as_bytes(), &self.rules);
+        let hash = self.home.hash_of(key);
         let room = self.home.admit_topic(hash, key, NOBODY, self.now);
         if room.is_ok() {
             let found = self.home.find(hash, key);
             let id = found.unwrap_or_else(|| self.home.create(hash, key, NOBODY, rules, self.now));
-            let (serial, topic_row, subscribers) = (1, hash, 1);
+            let (serial, topic_row, subscribers) = (1, topic as u32, 1);
             self.home.count_in(
                 id,
                 Carrier {
@@ -184,6 +245,39 @@ impl World {
         }
     }
 
+    fn node_follows(&mut self, filter: &'static str) {
+        self.followed += 1;
+        let stream = self.followed.into();
+        let filters = Some([filter.as_bytes().into()].into());
+        let mut client = Client::new(Whom::Node(stream), filter);
+        client.take_from(&mut self.home, filters);
+        self.clients.push(client);
+    }
+
+    fn elsewhere(&mut self, topic: usize, stream: u8, begins: bool) {
+        // Its end there waits for no debounce here.
+        self.left_s.remove(&name(topic));
+        let mut news = News::default();
+        news.push(begins, name(topic).as_bytes());
+        let order = Interest::Elsewhere(stream, news);
+        let taken = self.home.interest_order(order);
+        let Interested::Refused(refused) = taken else {
+            panic!("{taken:?}")
+        };
+        let pair = (topic, stream);
+        match begins {
+            true if refused == 0 => self.elsewhere.insert(pair),
+            _ => self.elsewhere.remove(&pair),
+        };
+    }
+
+    fn forget(&mut self, stream: u8) {
+        let order = Interest::Forget(stream, [].into());
+        let forgot = self.home.interest_order(order);
+        assert!(matches!(forgot, Interested::Forgot(None)), "{forgot:?}");
+        self.elsewhere.retain(|(_, of)| *of != stream);
+    }
+
     fn follow(&mut self, filter: &'static str) {
         self.followed += 1;
         let to = ReplyTo {
@@ -193,44 +287,39 @@ impl World {
             part: 0,
         };
         self.home.follow(1, to, filter.as_bytes());
-        let (present, whole, asked) = (BTreeSet::new(), false, true);
-        self.clients.push(Client {
-            to,
-            filter,
-            present,
-            whole,
-            asked,
-        });
+        self.clients
+            .push(Client::new(Whom::Connection(1, to), filter));
     }
 
     fn turn(&mut self) {
+        self.home.end_turn();
         self.home.tell_followers(self.now, &mut self.lanes);
         for tell in core::mem::take(&mut self.lanes.to[1].tells) {
             let Tell::Interest { to, news, part } = tell else {
                 panic!("{tell:?} to a follower")
             };
-            let Some(client) = self.clients.iter_mut().find(|c| c.to == to) else {
+            let is =
+                |client: &&mut Client| matches!(client.whom, Whom::Connection(_, it) if it == to);
+            let Some(client) = self.clients.iter_mut().find(is) else {
                 continue;
             };
-            for (begins, name) in news.iter() {
-                let name = String::from_utf8(name.to_vec()).unwrap();
-                if begins {
-                    assert!(client.present.insert(name), "begins twice");
-                } else {
-                    assert!(client.present.remove(&name), "ends twice");
-                    let debounce_s = self.settings.interest.debounce_s;
-                    if let Some(left_s) = self.left_s.get(&name).filter(|_| self.has_room) {
-                        assert!(self.now.s - left_s >= debounce_s, "{name} ends early");
-                    }
+            for name in client.take(&news) {
+                let debounce_s = self.settings.interest.debounce_s;
+                if let Some(left_s) = self.left_s.get(&name).filter(|_| self.has_room) {
+                    assert!(self.now.s - left_s >= debounce_s, "{name} ends early");
                 }
             }
             client.asked &= part == Part::Live;
             client.whole |= part == Part::Last;
         }
         for client in &mut self.clients {
-            if !client.whole && !client.asked {
-                client.asked = true;
-                self.home.follow_on(1, client.to);
+            match client.whom {
+                Whom::Connection(shard, to) if !client.whole && !client.asked => {
+                    client.asked = true;
+                    self.home.follow_on(shard, to);
+                }
+                Whom::Connection(..) => {}
+                Whom::Node(_) => client.take_from(&mut self.home, None),
             }
         }
     }
@@ -242,14 +331,18 @@ impl World {
         }
         self.now.s += self.settings.interest.debounce_s + 1;
         self.turn();
-        let expected = |filter: &str| {
-            let of = self.subscribers.iter().map(|(topic, _)| name(*topic));
-            of.filter(|name| topic::matches(filter.as_bytes(), name.as_bytes()))
+        let expected = |whom: Whom, filter: &str| {
+            let here = self.subscribers.iter().map(|(topic, _)| name(*topic));
+            let others = self.elsewhere.iter().map(|(topic, _)| name(*topic));
+            let is_node = matches!(whom, Whom::Node(_));
+            let all = here.chain(others.filter(|_| !is_node));
+            all.filter(|name| topic::matches(filter.as_bytes(), name.as_bytes()))
                 .collect::<BTreeSet<_>>()
         };
         for client in &self.clients {
             assert!(client.whole);
-            assert_eq!(client.present, expected(client.filter), "{}", client.filter);
+            let expected = expected(client.whom, client.filter);
+            assert_eq!(client.present, expected, "{}", client.filter);
         }
         assert!(self.home.followers.nothing_lingers());
     }

@@ -17,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crore_broker::snapshot::Head;
-use crore_broker::{Control, Now, Report, Shadow, ShardId};
+use crore_broker::{Control, Now, Report, Shadow, ShardId, World};
 use crore_net::{affinity, clock};
 use tokio::runtime::Handle;
 
@@ -60,6 +60,17 @@ impl Progress {
         let took_ms = began.elapsed().as_millis() as u64;
         self.took_ms.store(took_ms, Relaxed);
     }
+}
+
+/// The server that checkpoints are made for: its settings about them, and the engine that has the log.
+pub struct Server<S, E> {
+    pub settings: S,
+    pub engine: E,
+    pub shards: Shards,
+    /// The state that its shards share now.
+    pub world: Box<dyn Fn() -> Arc<World> + Send>,
+    /// Where the figures go.
+    pub progress: Arc<Progress>,
 }
 
 /// The thread that makes checkpoints.

@@ -6,7 +6,6 @@
 
 use std::io::{BufReader, Read};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -18,8 +17,7 @@ use crore_nats::{Checkpoint, New, PartitionStatus, Store};
 use crore_net::clock;
 
 use super::document::{self, Blocks, Unusable, head_now};
-use super::{Checkpoints, FAILED_AGAIN, Failed, Folding, Progress};
-use crate::life::shards::Shards;
+use super::{Checkpoints, FAILED_AGAIN, Failed, Folding};
 use crate::settings::cluster::Cluster as Settings;
 use crate::shard_loop::Member;
 
@@ -37,15 +35,7 @@ const LATE: u64 = 4;
 const READ_BYTES: usize = 256 << 10;
 
 /// The node that checkpoints are made by.
-pub struct Server {
-    pub settings: Settings,
-    pub shards: Shards,
-    pub member: Member,
-    /// The state that its shards share now.
-    pub world: Box<dyn Fn() -> Arc<World> + Send>,
-    /// Where the figures go.
-    pub progress: Arc<Progress>,
-}
+type Server = super::Server<Settings, Member>;
 
 /// Starts the thread. To be called on the control thread.
 ///
@@ -184,7 +174,7 @@ impl Maker {
                 }
                 self.purge_history();
             }
-            let partitions = self.server.member.status().partitions;
+            let partitions = self.server.engine.status().partitions;
             for (partition, of) in (0..).zip(&partitions) {
                 let began = Instant::now();
                 let due = Threshold::of(&self.server.settings, partitions.len(), of);
@@ -207,7 +197,7 @@ impl Maker {
     }
 
     fn store(&self) -> &Store {
-        self.server.member.store()
+        self.server.engine.store()
     }
 
     /// Whether this node does what one does for all.
@@ -341,7 +331,7 @@ impl Maker {
     /// Purges batches past `cluster.history_bytes`, no further than up to the older one of two checkpoints. It is tried again and again.
     fn purge_history(&self) {
         let (store, settings) = (self.store(), &self.server.settings);
-        let partitions = self.server.member.status().partitions;
+        let partitions = self.server.engine.status().partitions;
         let share = settings.history_bytes as u64 / partitions.len().max(1) as u64;
         for (partition, of) in (0..).zip(&partitions) {
             if share == 0 || of.bytes <= share || !self.is_steward(partition) {

@@ -13,8 +13,7 @@ use super::files::{Base, Document, LOG, begin, discard_part, publish};
 use super::index::Index;
 use super::load::Documents;
 use crate::life::checkpoint::document::head_now;
-use crate::life::checkpoint::{Checkpoints, FAILED_AGAIN, Failed, Folding, Progress};
-use crate::life::shards::Shards;
+use crate::life::checkpoint::{self, Checkpoints, FAILED_AGAIN, Failed, Folding};
 use crate::settings::state::State as Settings;
 use crate::shard_loop::Durable;
 
@@ -25,17 +24,8 @@ const DAMAGED_AGAIN: Duration = Duration::from_secs(3600);
 /// Segments that make a checkpoint worth its work.
 const SEGMENTS_LEAST: u64 = 2;
 
-/// The server that checkpoints are made for.
-pub struct Server {
-    /// Its settings, which name the directory.
-    pub settings: Settings,
-    pub shards: Shards,
-    pub durable: Durable,
-    /// The state that its shards share now.
-    pub world: Box<dyn Fn() -> Arc<World> + Send>,
-    /// Where the figures go.
-    pub progress: Arc<Progress>,
-}
+/// The server that checkpoints are made for; its settings name the directory.
+type Server = checkpoint::Server<Settings, Durable>;
 
 /// Starts the thread. To be called on the control thread.
 ///
@@ -64,7 +54,7 @@ impl Maker {
         let progress = &*self.server.progress;
         let mut not_before = Instant::now();
         while self.folding.waits() {
-            let state = self.server.durable.state();
+            let state = self.server.engine.state();
             let began = Instant::now();
             if began < not_before || !self.is_due(&state) {
                 continue;
@@ -169,7 +159,7 @@ impl Maker {
         publish(directory, base, false).map_err(failed)?;
         let bytes = base.bytes(directory).map_err(failed)?;
         self.server.progress.base_bytes.store(bytes, Relaxed);
-        self.server.durable.remove_before(end.segment, bytes);
+        self.server.engine.remove_before(end.segment, bytes);
         Ok(())
     }
 

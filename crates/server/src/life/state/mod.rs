@@ -27,7 +27,7 @@ use crate::settings::state::State;
 use files::{note_rules, prepare, remove_bases, rules_before, sync};
 use replay::{Failed, Replayed, Source, replay};
 
-pub use checkpoint::{Server, base_bytes, start};
+pub use checkpoint::{base_bytes, start};
 pub use files::{Base, LOG};
 pub use load::{Documents, verify};
 pub use store::store;

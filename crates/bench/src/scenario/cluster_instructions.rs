@@ -1,0 +1,197 @@
+//! `cluster-instructions`: processor instructions of a delivery and of a publish at a node of a cluster, beside a server that keeps all in
+//! memory. valgrind counts them (`--tool=callgrind`), all threads together, system calls aside; so it does not matter what else the machine does.
+//!
+//! A server is started four times on each side: few and many subscribers, and few and many messages to all of them in the same time. What one
+//! delivery costs is the difference of differences, in which all that does not grow with both is gone: the start, the connections, what
+//! passes each second, and what a publish costs without subscribers.
+
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::cluster::SERVERS;
+use crate::measure::stats::median;
+use crate::report;
+use crate::rig::{
+    Directory, Kind, Nats, Publisher, RunArgs, Server, Setting, Subscriber, count, is_clean,
+    locals, pause, program,
+};
+
+/// Bytes of a message, unless told otherwise.
+const SIZE: usize = 512;
+/// Subscribers of the topic: few and many.
+const SUBSCRIBERS: [u32; 2] = [50, 250];
+/// Messages: few and many.
+const MESSAGES: [u32; 2] = [200, 1_000];
+/// Seconds in which they are published, few or many, unless told otherwise.
+const SECONDS: f64 = 20.0;
+/// How long messages may take to come to all subscribers, in looks of so many seconds.
+const LOOKS_MAX: u32 = 240;
+const LOOK_S: f64 = 0.5;
+const TOPIC: &str = "/p/one";
+/// Where callgrind writes, in the directory of the run.
+const OUT: &str = "callgrind.out";
+/// The line of its sum.
+const SUM: &str = "totals: ";
+
+/// Runs the scenario.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let nats = Nats::start(SERVERS, Ipv4Addr::LOCALHOST, args.nats_server.as_deref())?;
+    let urls = nats
+        .ports()
+        .iter()
+        .map(|port| format!("nats://127.0.0.1:{port}"));
+    let urls: Vec<String> = urls.collect();
+    let cluster = |round: usize| format!("[cluster]\nname = \"round{round}\"\nurls = {urls:?}\n");
+    let mut rounds = Vec::new();
+    for round in 0..args.rounds {
+        let memory = Cost::measure(args, "").context("in memory")?;
+        let node = Cost::measure(args, &cluster(round)).context("a node")?;
+        report::say(&format!(
+            "instructions of a delivery: {:.0} in memory, {:.0} at a node, {:.3}; of a publish without subscribers: {:.0} and {:.0}",
+            memory.delivery,
+            node.delivery,
+            node.delivery / memory.delivery,
+            memory.publish,
+            node.publish,
+        ));
+        rounds.push((memory, node));
+    }
+    let of =
+        |value: fn(&(Cost, Cost)) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>());
+    let each = rounds
+        .iter()
+        .map(|(memory, node)| json!({ "memory": memory.json(), "node": node.json() }));
+    Ok(json!({
+        "delivery": {
+            "memory": of(|(memory, _)| memory.delivery),
+            "node": of(|(_, node)| node.delivery),
+            "ratio": of(|(memory, node)| node.delivery / memory.delivery),
+        },
+        "publish": {
+            "memory": of(|(memory, _)| memory.publish),
+            "node": of(|(_, node)| node.publish),
+        },
+        "rounds": each.collect::<Vec<_>>(),
+        "subscribers": SUBSCRIBERS,
+        "messages": MESSAGES,
+        "window_s": args.duration.unwrap_or(SECONDS),
+        "size": args.size.unwrap_or(SIZE),
+        "nats_version": nats.version(),
+    }))
+}
+
+/// Instructions.
+struct Cost {
+    /// Of a delivery.
+    delivery: f64,
+    /// Of a publish without subscribers.
+    publish: f64,
+    /// Of each run: few and many subscribers, of each few and many messages.
+    runs: [[u64; 2]; 2],
+}
+
+impl Cost {
+    /// That of a server with these settings.
+    fn measure(args: &RunArgs, settings: &str) -> Result<Cost> {
+        let mut runs = [[0; 2]; 2];
+        for (of, subscribers) in runs.iter_mut().zip(SUBSCRIBERS) {
+            for (sum, messages) in of.iter_mut().zip(MESSAGES) {
+                *sum = instructions(args, settings, subscribers, messages)?;
+            }
+        }
+        let [few, many] = SUBSCRIBERS.map(f64::from);
+        let messages = f64::from(MESSAGES[1] - MESSAGES[0]);
+        // Of a message, with all its deliveries.
+        let [with_few, with_many] = runs.map(|[few, many]| (many as f64 - few as f64) / messages);
+        let delivery = (with_many - with_few) / (many - few);
+        Ok(Cost {
+            delivery,
+            publish: with_few - few * delivery,
+            runs,
+        })
+    }
+
+    fn json(&self) -> Value {
+        json!({ "delivery": self.delivery, "publish": self.publish, "runs": self.runs })
+    }
+}
+
+/// Instructions of a server from its start to its end.
+fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32) -> Result<u64> {
+    let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
+    let directory = Directory::make(format_args!("callgrind-{}", std::process::id()))?;
+    let server = args.server_binary.clone();
+    let server = server.map_or_else(std::env::current_exe, Ok)?;
+    let args = RunArgs {
+        server_binary: Some(counted(&directory, &server)?),
+        ..args.clone()
+    };
+    let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(1), 0);
+    let text = format!(
+        "[limits]\naccepts_per_s = {}\n\n{settings}\n[[rule]]\nmatch = \"#\"\nlog_messages = 10\n",
+        args.accepts()
+    );
+    let mut server = Server::start_with(&args, setting, &text, None)?;
+    let flags = [
+        "--protocol",
+        "ws",
+        "--threads",
+        "1",
+        "--local",
+        &locals(subscribers),
+    ];
+    let mut subscriber = Subscriber::start(&args, &server, subscribers, TOPIC, &flags)?;
+    subscriber.open()?;
+    let rate = (f64::from(messages) / seconds).to_string();
+    let flags = [
+        "--single",
+        "--rate",
+        &rate,
+        "--messages",
+        &messages.to_string(),
+    ];
+    let published = Publisher::start_with(&args, &server, TOPIC, size, &flags)?.result()?;
+    ensure!(
+        published["accepted"] == messages,
+        "refused publishes: {published}"
+    );
+    let due = u64::from(subscribers) * u64::from(messages);
+    let mut looks = 0;
+    let seen = loop {
+        let seen = subscriber.ask("report")?;
+        looks += 1;
+        if count(&seen, "/messages") >= due || looks == LOOKS_MAX {
+            break seen;
+        }
+        pause(LOOK_S);
+    };
+    ensure!(
+        is_clean(&seen) && count(&seen, "/messages") == due,
+        "{due} messages were due: {seen}"
+    );
+    drop(subscriber);
+    server.terminate();
+    while !server.has_ended()? {
+        pause(LOOK_S);
+    }
+    let out = std::fs::read_to_string(directory.path().join(OUT)).context("callgrind's sum")?;
+    let sum = out.lines().rev().find_map(|line| line.strip_prefix(SUM));
+    Ok(sum.context("callgrind's sum")?.trim().parse()?)
+}
+
+/// A program that runs the server under callgrind.
+fn counted(directory: &Directory, server: &Path) -> Result<std::path::PathBuf> {
+    let valgrind = program("valgrind")
+        .map_err(|_| anyhow::anyhow!("valgrind is not there; the package valgrind has it"))?;
+    let out = directory.path().join(OUT);
+    let text = format!(
+        "#!/bin/sh\nexec {valgrind:?} --quiet --tool=callgrind --callgrind-out-file={out:?} {server:?} \"$@\"\n"
+    );
+    let path = directory.write("counted", &text)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
