@@ -2,7 +2,7 @@
 //!
 //! Nothing is verified here. A shard reads a [`Credential`] from a request and looks for a recent answer about it
 //! (`budget::verdicts`); without one it asks a [`Question`], and the [`Verdict`] comes back as an input. The rights of
-//! the connection are then in a row of `budget::passes`, which exists only for a connection with credentials.
+//! the connection are then in a row of `budget::identities`, which exists only for a connection with credentials.
 //!
 //! Invariants: without a verdict nothing is granted; a subscription by filter needs a granted filter that covers all of
 //! it; credentials are compared by a keyed cryptographic hash only, whose key never leaves the process.
@@ -168,7 +168,7 @@ pub struct Known {
 }
 
 /// The verdict on a request's credential; `Ok(None)` is an anonymous client.
-pub type Who = Result<Option<Known>, Reason>;
+pub type Identity = Result<Option<Known>, Reason>;
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

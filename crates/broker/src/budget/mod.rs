@@ -3,10 +3,10 @@
 pub mod account;
 pub mod admission;
 pub mod door;
+pub mod identities;
 pub mod part;
 pub mod passage;
-pub mod passes;
-pub mod purse;
+pub mod shard_account;
 pub mod stats;
 pub mod totals;
 pub mod verdicts;

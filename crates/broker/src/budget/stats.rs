@@ -195,7 +195,7 @@ pub struct Accounts {
     /// Topics that connections subscribe to.
     pub carrier_topics: u32,
     /// Connections with known grants.
-    pub passes: u32,
+    pub identities: u32,
     /// Connections of which a proxy has named the client.
     pub relayed: u32,
     /// MQTT connections.
@@ -225,7 +225,7 @@ pub struct Accounts {
     /// Asks of other shards that wait for their turn.
     pub asks: usize,
     /// Pages that a home owes.
-    pub owed: usize,
+    pub pages: usize,
     /// Idempotency keys with a first answer that is kept for retries.
     pub answers: u32,
     /// Followers of interest, once for each home that they follow.

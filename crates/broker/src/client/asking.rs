@@ -10,7 +10,7 @@ use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::client::front::Front;
 use crate::client::protocols::Protocols;
-use crate::home::{Around, Home};
+use crate::home::{FactContext, Home};
 use crate::mail::message::{Publish, Retry};
 use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, Verb};
 
@@ -45,7 +45,7 @@ impl<P: Protocols> Front<P> {
         self.stats.published_bytes += message.data.len() as u64;
         let at_once = to == self.lanes.me && !self.world.appends() && !self.lanes.has_own_asks();
         if at_once && let Some(home) = home {
-            return Some(home.apply_now(&Fact::Publish(message), &mut self.around()));
+            return Some(home.apply_now(&Fact::Publish(message), &mut self.fact_context()));
         }
         self.ask_publish(to, message, answer);
         None
@@ -72,8 +72,8 @@ impl<P: Protocols> Front<P> {
 
     /// What the home of this shard is given with a fact.
     #[inline]
-    pub(crate) fn around(&mut self) -> Around<'_> {
-        Around {
+    pub(crate) fn fact_context(&mut self) -> FactContext<'_> {
+        FactContext {
             settings: &self.world.settings,
             rules: &self.world.rules,
             here: &self.matching,

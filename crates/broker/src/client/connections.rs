@@ -16,8 +16,8 @@ use core::net::IpAddr;
 
 use crate::base::ids::ConnId;
 use crate::budget::account::{Level, Part};
-use crate::budget::passes::Passes;
-use crate::budget::purse::Purse;
+use crate::budget::identities::Identities;
+use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
 use crate::client::outbox::Outbox;
 use crate::client::row::{MULTI, PAUSED, Row, State};
@@ -42,14 +42,14 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     extras: Side<Box<Extra<P>>>,
     /// Rows that protocols give.
     own: Slab<P::Row>,
-    passes: Passes,
+    identities: Identities,
     /// Client addresses of connections through proxies, as the proxies name them. The part of an address that a limit needs is
     /// in the row.
     relayed: BTreeMap<u32, IpAddr>,
     /// Connections whose side rows may have changed since they were weighed.
     touched: Vec<u32>,
     /// The shard's account of the bytes that clients make it hold.
-    purse: Purse,
+    account: ShardAccount,
     /// Bytes that wait for sockets.
     outbox_bytes: usize,
     /// Received bytes that are held.
@@ -60,17 +60,17 @@ pub(crate) struct Connections<P: ProtocolTypes> {
 
 impl<P: ProtocolTypes> Connections<P> {
     /// No connections, charged to this account.
-    pub(crate) fn new(purse: Purse) -> Connections<P> {
+    pub(crate) fn new(account: ShardAccount) -> Connections<P> {
         Connections {
             rows: Slab::new(),
             spills: Side::new(),
             outboxes: Side::new(),
             extras: Side::new(),
             own: Slab::new(),
-            passes: Passes::default(),
+            identities: Identities::default(),
             relayed: BTreeMap::new(),
             touched: Vec::new(),
-            purse,
+            account,
             outbox_bytes: 0,
             receive_bytes: 0,
             hoards: 0,
@@ -113,7 +113,7 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Forgets a connection, with all that it holds.
     pub(crate) fn remove(&mut self, slot: u32) -> Row {
         self.take_spill(slot);
-        self.passes.remove(slot);
+        self.identities.remove(slot);
         self.drop_outbox(slot);
         self.drop_extra(slot);
         self.set_relayed(slot, None);
@@ -184,9 +184,9 @@ impl<P: ProtocolTypes> Connections<P> {
         accounts.spills = self.spills.len();
         accounts.outboxes = self.outboxes.len();
         accounts.extras = self.extras.len();
-        accounts.parts = self.purse.parts();
+        accounts.parts = self.account.parts();
         accounts.mqtt_connections = self.own.len();
-        accounts.passes = self.passes.len();
+        accounts.identities = self.identities.len();
         accounts.relayed = self.relayed.len() as u32;
         accounts.receive_bytes = self.receive_bytes;
         accounts.outbox_bytes = self.outbox_bytes;
@@ -261,7 +261,7 @@ impl<P: ProtocolTypes> Connections<P> {
         let extra = core::mem::replace(&mut row.extra, NONE);
         if extra != NONE {
             let (charged_bytes, _) = self.extras.remove(extra).weigh();
-            self.purse.release(Part::Connections, charged_bytes);
+            self.account.release(Part::Connections, charged_bytes);
         }
     }
 
@@ -275,7 +275,7 @@ impl<P: ProtocolTypes> Connections<P> {
             let extra = row.extra;
             if row.is_open() && extra != NONE {
                 let (before, now) = self.extras.get_mut(extra).weigh();
-                self.purse.change(Part::Connections, before, now);
+                self.account.change(Part::Connections, before, now);
             }
         }
         self.touched = touched;
@@ -293,23 +293,23 @@ impl<P: ProtocolTypes> Connections<P> {
     /// How near the sum of the process is to its limit, for this shard.
     #[inline]
     pub(crate) fn level(&self) -> Level {
-        self.purse.level()
+        self.account.level()
     }
 
     /// The same when so many bytes of this shard are gone.
     pub(crate) fn level_without(&self, bytes: usize) -> Level {
-        self.purse.level_without(bytes)
+        self.account.level_without(bytes)
     }
 
     /// Bytes that must be released before this many more still fit below [`Level::Full`].
     pub(crate) fn lacks(&mut self, bytes: usize) -> usize {
         self.charge_received();
-        self.purse.lacks(bytes)
+        self.account.lacks(bytes)
     }
 
     /// Something that is no connection's holds so many bytes now.
     pub(crate) fn charge(&mut self, part: Part, bytes: usize) {
-        self.purse.set(part, bytes);
+        self.account.set(part, bytes);
     }
 
     /// Subscriptions of a connection by filter, those in groups included.

@@ -115,7 +115,7 @@ impl Delivery {
 
 /// A message for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Due {
+pub(crate) struct Addressee {
     pub slot: u32,
     /// The number of the message in the run.
     pub message: u32,
@@ -123,9 +123,9 @@ pub(crate) struct Due {
     pub part: u32,
 }
 
-impl Due {
-    pub fn of(member: &Member, message: u32) -> Due {
-        Due {
+impl Addressee {
+    pub fn of(member: &Member, message: u32) -> Addressee {
+        Addressee {
             slot: member.slot,
             message,
             part: member.part,
@@ -140,7 +140,7 @@ pub(crate) struct Run {
     pub len: usize,
     /// Those whose exact subscribers are done.
     pub exact: usize,
-    pub due: Vec<Due>,
+    pub due: Vec<Addressee>,
     /// The next of `due` to deliver.
     pub at: usize,
     /// Of a broad run, which has one message.

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::base::time::{Now, Wall};
-use crate::budget::purse::Purse;
+use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Stats;
 use crate::client::census::Census;
 use crate::client::connections::Connections;
@@ -63,7 +63,10 @@ impl<P: ProtocolTypes> Front<P> {
         Front {
             now,
             wall: Wall::default(),
-            conns: Connections::new(Purse::new(world.admission.clone(), world.shards as usize)),
+            conns: Connections::new(ShardAccount::new(
+                world.admission.clone(),
+                world.shards as usize,
+            )),
             topics: Topics::default(),
             matching: Matching::new(usize::from(world.partitions), world.seed, &work.steps),
             lanes,

@@ -13,7 +13,7 @@ pub struct Progress {
     /// Bytes of it that had been received at the last look.
     seen: usize,
     /// Bytes that should have come by now and have not.
-    owed: u64,
+    behind: u64,
 }
 
 /// The allowance of each input, in bytes.
@@ -31,16 +31,16 @@ impl Progress {
         let came = held.saturating_sub(self.seen) as u64;
         if held < self.seen {
             // This is another input.
-            self.owed = 0;
+            self.behind = 0;
         }
         self.seen = held;
-        self.owed = self.owed.saturating_sub(came) + per_s;
-        self.owed > most
+        self.behind = self.behind.saturating_sub(came) + per_s;
+        self.behind > most
     }
 
     /// Bytes that should have come by now and have not.
-    pub(crate) fn owed(&self) -> u64 {
-        self.owed
+    pub(crate) fn behind(&self) -> u64 {
+        self.behind
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the clients' side asks of the protocols above it. It names none of them: [`Front`] is generic over [`Protocols`], and so calls what stands
 //! above it only by the functions of this trait, written `P::...`. Each is called for one connection, by its number.
 
-use crate::base::access::Who;
+use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::client::front::Front;
@@ -43,7 +43,7 @@ pub(crate) trait Protocols: ProtocolTypes {
     fn drop_pipelined<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I);
 
     /// The verdict on the client's credential has come.
-    fn verdict_came(front: &mut Front<Self>, conn: ConnId, who: Who);
+    fn verdict_came(front: &mut Front<Self>, conn: ConnId, who: Identity);
     /// New settings hold: ends the connection if it would not be granted now what it has; false when it stays.
     fn settings_changed<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I) -> bool;
 

@@ -22,7 +22,7 @@ use crate::store::shared::{Part, SHARED_MIN};
 use crate::store::slab::NONE;
 
 /// Messages of the run for one connection.
-struct Due<E> {
+struct Parcel<E> {
     slot: u32,
     encoding: E,
     messages: Range<usize>,
@@ -38,21 +38,21 @@ impl<P: Protocols> Front<P> {
         io: &mut I,
     ) {
         let messages = 0..self.run.records().len();
-        let due = Due {
+        let parcel = Parcel {
             slot,
             encoding,
             messages: messages.clone(),
         };
         if self.run.is_joined(encoding, messages) {
-            return self.send_joined(&due, frames, io);
+            return self.send_joined(&parcel, frames, io);
         }
         let row = self.conns.get_mut(slot);
         if row.outbox != NONE {
-            return self.queue(&due, frames, due.messages.start);
+            return self.queue(&parcel, frames, parcel.messages.start);
         }
         row.sent_s = self.now.s;
-        let sent = self.send_parts(&due, frames, io);
-        self.keep_rest(&due, frames, sent, io);
+        let sent = self.send_parts(&parcel, frames, io);
+        self.keep_rest(&parcel, frames, sent, io);
     }
 
     /// Gives a connection some messages of the run.
@@ -67,12 +67,12 @@ impl<P: Protocols> Front<P> {
         let (first, last) = (picks[0] as usize, picks[picks.len() - 1] as usize);
         let messages = first..last + 1;
         if messages.len() == picks.len() && self.run.is_joined(encoding, messages.clone()) {
-            let due = Due {
+            let parcel = Parcel {
                 slot,
                 encoding,
                 messages,
             };
-            return self.send_joined(&due, frames, io);
+            return self.send_joined(&parcel, frames, io);
         }
         let (mut bytes, mut ends) = (Rope::default(), Vec::new());
         for n in picks {
@@ -83,20 +83,22 @@ impl<P: Protocols> Front<P> {
     }
 
     /// Sends messages that lie side by side.
-    fn send_joined<I: Io>(&mut self, due: &Due<P::Encoding>, frames: &Frames, io: &mut I) {
-        let row = self.conns.get_mut(due.slot);
+    fn send_joined<I: Io>(&mut self, parcel: &Parcel<P::Encoding>, frames: &Frames, io: &mut I) {
+        let row = self.conns.get_mut(parcel.slot);
         if row.outbox != NONE {
-            return self.queue(due, frames, due.messages.start);
+            return self.queue(parcel, frames, parcel.messages.start);
         }
         debug_assert!(row.state != State::Draining, "who was sent its last left");
         row.sent_s = self.now.s;
-        let part = self.run.joined(due.encoding, due.messages.clone(), frames);
+        let part = self
+            .run
+            .joined(parcel.encoding, parcel.messages.clone(), frames);
         let len = part.as_ref().len();
         let sent = io.send(row.link, &[part]);
         if sent < len {
-            return self.keep_rest(due, frames, sent, io);
+            return self.keep_rest(parcel, frames, sent, io);
         }
-        self.stats.sent(due.messages.len(), len);
+        self.stats.sent(parcel.messages.len(), len);
     }
 
     /// Gives a connection these messages of the run, which lie side by side in `bytes` with these ends.
@@ -144,12 +146,17 @@ impl<P: Protocols> Front<P> {
     }
 
     /// Sends messages that do not lie side by side, or that are large; returns the bytes taken.
-    fn send_parts<I: Io>(&self, due: &Due<P::Encoding>, frames: &Frames, io: &mut I) -> usize {
-        let link = self.conns.get(due.slot).link;
-        if !due.encoding.is_frame() {
+    fn send_parts<I: Io>(
+        &self,
+        parcel: &Parcel<P::Encoding>,
+        frames: &Frames,
+        io: &mut I,
+    ) -> usize {
+        let link = self.conns.get(parcel.slot).link;
+        if !parcel.encoding.is_frame() {
             let mut rope = Rope::default();
-            for n in due.messages.clone() {
-                self.run.append(due.encoding, n, frames, &mut rope);
+            for n in parcel.messages.clone() {
+                self.run.append(parcel.encoding, n, frames, &mut rope);
             }
             return send_rope(link, &rope, io);
         }
@@ -178,27 +185,27 @@ impl<P: Protocols> Front<P> {
     /// far as the outbox allows.
     fn keep_rest<I: Io>(
         &mut self,
-        due: &Due<P::Encoding>,
+        parcel: &Parcel<P::Encoding>,
         frames: &Frames,
         sent: usize,
         io: &mut I,
     ) {
-        let (mut n, mut before) = (due.messages.start, 0);
-        while n < due.messages.end {
-            let len = self.run.len(due.encoding, n, frames);
+        let (mut n, mut before) = (parcel.messages.start, 0);
+        while n < parcel.messages.end {
+            let len = self.run.len(parcel.encoding, n, frames);
             if before + len > sent {
                 break;
             }
             before += len;
             n += 1;
         }
-        self.stats.sent(n - due.messages.start, before);
-        if n == due.messages.end {
+        self.stats.sent(n - parcel.messages.start, before);
+        if n == parcel.messages.end {
             return;
         }
         let mut cut = Rope::default();
         if sent > before {
-            self.run.append(due.encoding, n, frames, &mut cut);
+            self.run.append(parcel.encoding, n, frames, &mut cut);
             self.stats.sent(1, cut.len());
             n += 1;
         }
@@ -207,8 +214,8 @@ impl<P: Protocols> Front<P> {
             false => sent - before,
         };
         let to = cut.len();
-        self.refused_rest(due.slot, |queue| queue.append(&cut, from, to), io);
-        self.queue(due, frames, n);
+        self.refused_rest(parcel.slot, |queue| queue.append(&cut, from, to), io);
+        self.queue(parcel, frames, n);
     }
 
     /// Sends messages, which lie side by side in `bytes` with these ends, as far as the socket takes them; none while other bytes
@@ -244,31 +251,31 @@ impl<P: Protocols> Front<P> {
     /// Adds whole messages, from number `from` of the run on, to the outbox; past its bounds the subscription falls back to its
     /// position and reads on from the log when the socket drains. Where only the newest message of each key is kept it falls back
     /// at once, so that no message is sent that was superseded while it waited.
-    fn queue(&mut self, due: &Due<P::Encoding>, frames: &Frames, from: usize) {
-        debug_assert!(self.conns.get(due.slot).state != State::Draining);
-        for n in from..due.messages.end {
-            let len = self.run.len(due.encoding, n, frames);
+    fn queue(&mut self, parcel: &Parcel<P::Encoding>, frames: &Frames, from: usize) {
+        debug_assert!(self.conns.get(parcel.slot).state != State::Draining);
+        for n in from..parcel.messages.end {
+            let len = self.run.len(parcel.encoding, n, frames);
             let record = &self.run.records()[n];
-            let bounds = || self.bounds_in_run(due.slot, n, frames);
+            let bounds = || self.bounds_in_run(parcel.slot, n, frames);
             let waits = !record.latest || planted::is(Fault::Superseded);
-            if !waits || !self.fits(due.slot, len, bounds) {
+            if !waits || !self.fits(parcel.slot, len, bounds) {
                 let offset = record.previous;
-                if self.conns.get(due.slot).wants(FILTERS) {
-                    return self.fell_behind_in_run(due.slot, n..due.messages.end);
+                if self.conns.get(parcel.slot).wants(FILTERS) {
+                    return self.fell_behind_in_run(parcel.slot, n..parcel.messages.end);
                 }
-                return self.fall_back(due.slot, 0, offset);
+                return self.fall_back(parcel.slot, 0, offset);
             }
-            match self.run.is_joined(due.encoding, n..n + 1) && len < SHARED_MIN {
+            match self.run.is_joined(parcel.encoding, n..n + 1) && len < SHARED_MIN {
                 true => {
                     let run = core::mem::take(&mut self.run);
-                    let message = run.joined(due.encoding, n..n + 1, frames);
-                    self.queue_message(due.slot, message.as_ref());
+                    let message = run.joined(parcel.encoding, n..n + 1, frames);
+                    self.queue_message(parcel.slot, message.as_ref());
                     self.run = run;
                 }
                 false => {
                     let mut message = Rope::default();
-                    self.run.append(due.encoding, n, frames, &mut message);
-                    self.queue_rope(due.slot, &message);
+                    self.run.append(parcel.encoding, n, frames, &mut message);
+                    self.queue_rope(parcel.slot, &message);
                 }
             }
             self.stats.sent(1, len);

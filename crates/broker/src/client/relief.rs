@@ -30,7 +30,7 @@ impl<P: Protocols> Front<P> {
         if self.conns.level() < Level::Full {
             return true;
         }
-        let user = self.conns.pass(slot).map(|(grants, _)| grants.user());
+        let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
         let absent = match user.is_some_and(|user| !user.is_empty()) {
             true => self.party(slot),
             false => Party::of_address(self.conns.get(slot).client),
@@ -199,7 +199,7 @@ impl<P: Protocols> Front<P> {
 
     /// The address or user that is charged for a connection.
     pub(crate) fn party(&self, slot: u32) -> Party {
-        let user = self.conns.pass(slot).map(|(grants, _)| grants.user());
+        let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
         match user.filter(|user| !user.is_empty()) {
             Some(user) => Party::user(user, self.world.seed),
             None => Party::without_name(self.conns.get(slot).client, slot),

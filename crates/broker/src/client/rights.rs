@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::base::access::{Credential, Digest, Grants, Known, Question, Right, Verdict, Who};
+use crate::base::access::{Credential, Digest, Grants, Identity, Known, Question, Right, Verdict};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::admission::Party;
@@ -24,8 +24,8 @@ impl<P: Protocols> Front<P> {
             return Ok(());
         }
         let steps = &self.work.steps;
-        let pass = self.conns.pass(slot);
-        if let Some((grants, until_unix_s)) = pass {
+        let identity = self.conns.identity(slot);
+        if let Some((grants, until_unix_s)) = identity {
             if until_unix_s <= self.wall_s() {
                 return Err(Reason::Expired);
             }
@@ -41,7 +41,7 @@ impl<P: Protocols> Front<P> {
         if (!wild || access.anonymous_wildcards) && everybody() {
             return Ok(());
         }
-        Err(match pass {
+        Err(match identity {
             Some(_) => Reason::lacks(right),
             None => Reason::needs(right),
         })
@@ -67,12 +67,12 @@ impl<P: Protocols> Front<P> {
         let access = &self.world.settings.access;
         let right = Right::Publish;
         let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
-        let pass = self.conns.pass(slot);
-        let granted = pass.is_some_and(|(grants, _)| some(grants));
+        let identity = self.conns.identity(slot);
+        let granted = identity.is_some_and(|(grants, _)| some(grants));
         if !access.closed || granted || some(&access.anonymous) || self.world.rules.open(right) {
             return Ok(());
         }
-        Err(match pass {
+        Err(match identity {
             Some(_) => Reason::lacks(right),
             None => Reason::needs(right),
         })
@@ -83,7 +83,7 @@ impl<P: Protocols> Front<P> {
         let known = self
             .conns
             .is_current(conn)
-            .then(|| self.conns.pass(conn.slot));
+            .then(|| self.conns.identity(conn.slot));
         known.flatten().map_or("", |(grants, _)| grants.user())
     }
 
@@ -93,7 +93,7 @@ impl<P: Protocols> Front<P> {
         slot: u32,
         credential: Credential<'_>,
         io: &mut I,
-    ) -> Option<Who> {
+    ) -> Option<Identity> {
         let access = &self.world.settings.access;
         let bytes = match credential {
             Credential::Token(token) => token.len(),
@@ -149,7 +149,7 @@ impl<P: Protocols> Front<P> {
     ///
     /// # Errors
     /// Why the credential was refused.
-    pub(crate) fn enter_as(&mut self, slot: u32, who: Option<Who>) -> Result<(), Reason> {
+    pub(crate) fn enter_as(&mut self, slot: u32, who: Option<Identity>) -> Result<(), Reason> {
         match who {
             None | Some(Ok(None)) => Ok(()),
             Some(Ok(Some(known))) if known.until_unix_s <= self.wall_s() => {
@@ -183,6 +183,6 @@ impl<P: Protocols> Front<P> {
 
     /// The grants of the connection's user.
     pub(crate) fn grants_of(&self, slot: u32) -> Option<&Arc<Grants>> {
-        self.conns.pass(slot).map(|(grants, _)| grants)
+        self.conns.identity(slot).map(|(grants, _)| grants)
     }
 }

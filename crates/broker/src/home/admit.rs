@@ -4,7 +4,7 @@
 //! Invariant: what is reserved for a fact that is under way to the engine is released once, when it is applied.
 
 use super::Home;
-use super::around::{Around, Found};
+use super::context::{FactContext, Found};
 use super::reservations::Reserved;
 use super::row::{KEEPS, RETAINS};
 use crate::base::notices::Notice;
@@ -29,8 +29,12 @@ impl Home {
     /// # Errors
     /// How it ends at once.
     #[inline(always)] // a call costs as much as it does
-    pub(crate) fn admit(&mut self, fact: &Fact<'_>, around: &Around<'_>) -> Result<Found, Outcome> {
-        let (settings, rules, now) = (around.settings, around.rules, around.now);
+    pub(crate) fn admit(
+        &mut self,
+        fact: &Fact<'_>,
+        context: &FactContext<'_>,
+    ) -> Result<Found, Outcome> {
+        let (settings, rules, now) = (context.settings, context.rules, context.now);
         let mut key = None;
         let makes = match fact {
             Fact::Publish(message) => {
@@ -120,7 +124,7 @@ impl Home {
     pub(crate) fn reserve(
         &mut self,
         fact: &Fact<'_>,
-        around: &Around<'_>,
+        context: &FactContext<'_>,
     ) -> Result<Reserved, Outcome> {
         let makes = match fact {
             Fact::Publish(_) => true,
@@ -129,10 +133,10 @@ impl Home {
         if makes {
             self.admission.may_write().map_err(Outcome::Full)?;
         }
-        let found = self.admit(fact, around)?;
+        let found = self.admit(fact, context)?;
         if let Some(key) = &found.key
             && let Some(answers) = &mut self.answers
-            && !answers.reserve(key.group, around.settings.publish.idempotency_keys)
+            && !answers.reserve(key.group, context.settings.publish.idempotency_keys)
         {
             self.stats.keys_refused += 1;
             self.notices.met(Notice::Keys, fact.topic().1);
@@ -142,7 +146,8 @@ impl Home {
         let owner = self.admission.log_owner(client);
         let bytes = match fact {
             Fact::Publish(message)
-                if owner.is_known() && self.would_keep(message, around.settings, around.rules) =>
+                if owner.is_known()
+                    && self.would_keep(message, context.settings, context.rules) =>
             {
                 message.data.len()
             }

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Home;
 use super::answers::Key;
-use super::around::{Around, Found};
+use super::context::{FactContext, Found};
 use super::partition::Partition;
 use super::row::{CREATED, DELETED};
 use crate::base::ids::PartitionId;
@@ -29,12 +29,12 @@ const EPOCH_OFFSETS: u64 = 1 << 40;
 impl Home {
     /// Admits a fact and applies it: there is no engine.
     #[inline]
-    pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
-        match self.admit(fact, around) {
+    pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut FactContext<'_>) -> Outcome {
+        match self.admit(fact, context) {
             Ok(found) => {
                 let at = self.place_of_topic(found.row, fact);
                 let offset = self.partitions[at].sequence + 1;
-                self.apply_at(at, fact, offset, found, around)
+                self.apply_at(at, fact, offset, found, context)
             }
             Err(outcome) => outcome,
         }
@@ -44,16 +44,20 @@ impl Home {
     pub(crate) fn apply_unlogged_now(
         &mut self,
         fact: &Fact<'_>,
-        around: &mut Around<'_>,
+        context: &mut FactContext<'_>,
     ) -> Outcome {
-        match self.admit(fact, around) {
-            Ok(_) => self.apply_unlogged(fact, around),
+        match self.admit(fact, context) {
+            Ok(_) => self.apply_unlogged(fact, context),
             Err(outcome) => outcome,
         }
     }
 
     /// Applies a fact that stands in no log and was admitted before: its turn has come.
-    pub(crate) fn apply_unlogged(&mut self, fact: &Fact<'_>, around: &mut Around<'_>) -> Outcome {
+    pub(crate) fn apply_unlogged(
+        &mut self,
+        fact: &Fact<'_>,
+        context: &mut FactContext<'_>,
+    ) -> Outcome {
         let (hash, name, _) = fact.topic();
         let row = self.find(hash, name);
         let at = self.place_of_topic(row, fact);
@@ -65,9 +69,9 @@ impl Home {
         }
         if self.shared.is_some() {
             // No clock of this process counts in the log.
-            around.now.unix_s = partition.time_s;
+            context.now.unix_s = partition.time_s;
         }
-        let outcome = self.apply_once(fact, at, row, offset, around);
+        let outcome = self.apply_once(fact, at, row, offset, context);
         self.partitions[at].sequence = offset;
         outcome
     }
@@ -142,20 +146,20 @@ impl Home {
         self.idle_topics.end_turn(self.sequences());
     }
 
-    /// Applies a fact that stands in the log. `around` has the second of its batch.
+    /// Applies a fact that stands in the log. `context` has the second of its batch.
     pub(crate) fn apply(
         &mut self,
         fact: &Fact<'_>,
         offset: u64,
-        around: &mut Around<'_>,
+        context: &mut FactContext<'_>,
     ) -> Outcome {
         let (hash, name, _) = fact.topic();
         let row = self.find(hash, name);
         let at = self.place_of_topic(row, fact);
         if self.shared.is_some() {
-            around.now = self.partitions[at].moment(around.now);
+            context.now = self.partitions[at].moment(context.now);
         }
-        let outcome = self.apply_once(fact, at, row, offset, around);
+        let outcome = self.apply_once(fact, at, row, offset, context);
         // The offset is used up, whether the fact has changed something or not.
         self.partitions[at].heard(offset);
         outcome
@@ -169,11 +173,11 @@ impl Home {
         at: usize,
         row: Option<u32>,
         offset: u64,
-        around: &mut Around<'_>,
+        context: &mut FactContext<'_>,
     ) -> Outcome {
         let key = match fact {
             Fact::Publish(message) => {
-                self.recognise(message, around.settings, around.now, BEHIND_S)
+                self.recognise(message, context.settings, context.now, BEHIND_S)
             }
             Fact::Topic { .. } => Ok(None),
         };
@@ -184,10 +188,10 @@ impl Home {
                     max: u32::MAX,
                     ..key
                 });
-                self.apply_at(at, fact, offset, Found { row, key }, around)
+                self.apply_at(at, fact, offset, Found { row, key }, context)
             }
             Err(_) if planted::is(Fault::KeyTwice) => {
-                self.apply_at(at, fact, offset, Found { row, key: None }, around)
+                self.apply_at(at, fact, offset, Found { row, key: None }, context)
             }
             Err(known) => known,
         }
@@ -201,17 +205,17 @@ impl Home {
         fact: &Fact<'_>,
         offset: u64,
         found: Found,
-        around: &mut Around<'_>,
+        context: &mut FactContext<'_>,
     ) -> Outcome {
-        around.now = self.partitions[at].moment(around.now);
+        context.now = self.partitions[at].moment(context.now);
         match fact {
             Fact::Publish(message) => {
-                let info = self.publish(message, (found.row, at), offset, around);
+                let info = self.publish(message, (found.row, at), offset, context);
                 self.keep_answer(found.key, message.name, &info);
                 Outcome::Done(info)
             }
             Fact::Topic { change, .. } => {
-                self.change_topic(*change, fact, found.row, offset, around)
+                self.change_topic(*change, fact, found.row, offset, context)
             }
         }
     }
@@ -222,18 +226,18 @@ impl Home {
         fact: &Fact<'_>,
         row: Option<u32>,
         offset: u64,
-        around: &mut Around<'_>,
+        context: &mut FactContext<'_>,
     ) -> Outcome {
-        let now = around.now;
+        let now = context.now;
         if change == Change::Create {
-            return self.make(fact, row, around.rules, now);
+            return self.make(fact, row, context.rules, now);
         }
         let Some(id) = row.filter(|id| !self.rows.get(*id).has(DELETED)) else {
             return Outcome::Missing;
         };
         match change {
             Change::Create => {}
-            Change::Delete => return self.delete(id, offset, now, around.lanes),
+            Change::Delete => return self.delete(id, offset, now, context.lanes),
             Change::Purge => _ = self.empty(id, u64::MAX, u32::MAX, now),
             Change::PurgeSome(until, most) => {
                 return Outcome::Purged(self.empty(id, until, most, now));

@@ -5,7 +5,7 @@
 use crore_wire::websocket::frame::{self, Opcode};
 
 use super::Home;
-use super::around::Around;
+use super::context::FactContext;
 use super::row::{CREATED, DELETED, WANTS_DEFLATE};
 use super::subscribers::Recipients;
 use crate::base::settings::{Keep, Settings};
@@ -42,11 +42,11 @@ impl Home {
         message: &Publish<'_>,
         (found, at): (Option<u32>, usize),
         offset: u64,
-        around: &mut Around<'_>,
+        context: &mut FactContext<'_>,
     ) -> Info {
         // One step for the message, and one for an older message that it displaces.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
-        let (rules, now) = (around.rules, around.now);
+        let (rules, now) = (context.rules, context.now);
         let id = found
             .unwrap_or_else(|| self.create(message.hash, message.name, message.client, rules, now));
         self.partitions[at].sequence = offset;
@@ -66,11 +66,11 @@ impl Home {
             frame: &[],
             whole: None,
         };
-        let recipients = self.find_subscribers(id, message.name, around.here, around.lanes.me);
+        let recipients = self.find_subscribers(id, message.name, context.here, context.lanes.me);
         let most = match recipients.needs_log {
             true => rule
                 .messages_max()
-                .max(around.settings.mqtt.session_messages),
+                .max(context.settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
         let keep = most > 0;
@@ -85,7 +85,7 @@ impl Home {
             kept.losses.add(id, before, offset);
         }
         if keep || message.headers.retain || recipients.is_anybody() {
-            self.keep_and_tell(message, &new, most, &recipients, around);
+            self.keep_and_tell(message, &new, most, &recipients, context);
         }
         if keep || message.headers.retain {
             self.log_grew(at, rules, now);
@@ -106,14 +106,14 @@ impl Home {
         new: &New<'_>,
         most: u32,
         recipients: &Recipients,
-        around: &mut Around<'_>,
+        context: &mut FactContext<'_>,
     ) {
-        let Around {
+        let FactContext {
             settings,
             rules,
             ref mut lanes,
             ..
-        } = *around;
+        } = *context;
         let id = new.topic;
         let read_at = lanes.read_at;
         let frames = lanes.frames();

@@ -17,7 +17,7 @@ impl Home {
         accounts.groups = self.groups.len();
         accounts.keepers = self.keepers.len();
         accounts.retained = self.retained.len() as u32;
-        accounts.owed = self.readings();
+        accounts.pages = self.readings();
         accounts.answers = self.answers.as_ref().map_or(0, Answers::len);
         accounts.log_messages = self.logs().map(Log::len).sum();
         accounts.log_bytes = self.log_bytes();

@@ -48,7 +48,7 @@ impl Spilled for Spill {
             | Spill::Mqtt(_, progress)
             | Spill::Frames(_, _, progress) => progress,
         };
-        progress.owed()
+        progress.behind()
     }
 }
 

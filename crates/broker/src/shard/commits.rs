@@ -106,9 +106,9 @@ impl Shard {
         home.release(reserved, self.front.now);
         let seed = self.front.world.seed;
         if let Some(fact) = unlogged {
-            let mut around = self.front.around();
+            let mut context = self.front.fact_context();
             let passed = Fact::decode(&fact, seed, client, |_, fact| {
-                home.apply_unlogged(fact, &mut around)
+                home.apply_unlogged(fact, &mut context)
             });
             return self.reply(from, answer, passed.expect("it was encoded here"));
         }
@@ -286,9 +286,9 @@ impl Shard {
     /// Applies a fact that stands in the log with this offset, in a batch of this second.
     fn apply(&mut self, fact: &Fact<'_>, offset: u64, unix_s: u32) -> Outcome {
         let home = self.home.as_mut().expect(HERE);
-        let mut around = self.front.around();
-        around.now.unix_s = unix_s;
-        home.apply(fact, offset, &mut around)
+        let mut context = self.front.fact_context();
+        context.now.unix_s = unix_s;
+        home.apply(fact, offset, &mut context)
     }
 
     /// The digest of what the log says of this home's topics: two processes that have folded the same log have the same one, all

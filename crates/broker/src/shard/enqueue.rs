@@ -93,16 +93,16 @@ impl Shard {
         if unlogged && !planted::is(Fault::NoMark) {
             self.mark(at);
         }
-        let (home, mut around) = (self.home.as_mut().expect(HERE), self.front.around());
+        let (home, mut context) = (self.home.as_mut().expect(HERE), self.front.fact_context());
         if !appends || unlogged && self.commits.is_free(Place::One(at)) {
             let outcome = match appends {
-                false => home.apply_now(fact, &mut around),
-                true => home.apply_unlogged_now(fact, &mut around),
+                false => home.apply_now(fact, &mut context),
+                true => home.apply_unlogged_now(fact, &mut context),
             };
             self.reply(from, answer, outcome);
             return 0;
         }
-        let reserved = match home.reserve(fact, &around) {
+        let reserved = match home.reserve(fact, &context) {
             Ok(reserved) => reserved,
             Err(outcome) => {
                 self.reply(from, answer, outcome);
@@ -110,10 +110,10 @@ impl Shard {
             }
         };
         let client = fact.topic().2;
-        let moment = (around.now, home.sequence(at));
+        let moment = (context.now, home.sequence(at));
         let (weight, once) = match fact {
             Fact::Publish(message) => {
-                let weight = around.lanes.weight(1, bytes_of(message));
+                let weight = context.lanes.weight(1, bytes_of(message));
                 (weight, message.headers.qos > 1)
             }
             Fact::Topic { .. } => (0, false),

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::client::delivery::{Broad, Delivery, Due, Matched, Run};
+use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
 use crate::client::run::cost_of_bytes;
 use crate::filters::matching::{Filtered, Member};
 use crate::io::Io;
@@ -148,10 +148,10 @@ impl Shard {
             *budget =
                 budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.front.run.bytes));
             due.clear();
-            due.extend(next.iter().map(|member| Due::of(member, 0)));
+            due.extend(next.iter().map(|member| Addressee::of(member, 0)));
             self.warm_due(&due);
             let before = self.front.work.count();
-            for Due { slot, .. } in &due {
+            for Addressee { slot, .. } in &due {
                 if !broad.visit(*slot) {
                     continue;
                 }
@@ -163,7 +163,7 @@ impl Shard {
                     .flat_map(Filtered::parts);
                 let matching =
                     parts.filter(|(_, part)| broad.rows.binary_search(&part.row).is_ok());
-                all.extend(matching.map(|(part, _)| Due {
+                all.extend(matching.map(|(part, _)| Addressee {
                     slot: *slot,
                     message: 0,
                     part,
@@ -237,14 +237,16 @@ impl Shard {
                 run.len = message as usize;
                 break;
             }
-            let due = members.flatten().map(|member| Due::of(member, message));
+            let due = members
+                .flatten()
+                .map(|member| Addressee::of(member, message));
             run.due.extend(due);
         }
         run.len - first
     }
 
     /// Touches the rows of the connections that come next, and the subscription of each to the filter that matched.
-    fn warm_due(&self, due: &[Due]) {
+    fn warm_due(&self, due: &[Addressee]) {
         let conns = &self.front.conns;
         let mut sides = [(NONE, NONE); WARMED];
         for (side, due) in sides.iter_mut().zip(due) {

@@ -58,7 +58,7 @@ impl Shard {
         let end = self.front.conns.end();
         let rows = self.sweep.rows(self.rows_per_tick(), end);
         self.front.work.steps.add(rows.len());
-        let watches_passes = self.front.conns.has_passes();
+        let watches_identities = self.front.conns.has_identities();
         let unix_s = self.front.now.unix_s;
         let is_cut_off =
             self.front.world.is_shared() && self.front.world.admission.is_cut_off(unix_s);
@@ -68,7 +68,8 @@ impl Shard {
                 continue;
             }
             self.sweep.met(row.transport());
-            let over = watches_passes && self.front.conns.is_pass_over(slot, self.front.wall_s());
+            let over =
+                watches_identities && self.front.conns.is_identity_over(slot, self.front.wall_s());
             if over && self.front.lapse(slot, io) {
                 continue;
             }

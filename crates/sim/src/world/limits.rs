@@ -117,7 +117,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
     for to in 0..world.shards.len() {
         let held = world.shards[to].accounts();
-        let inputs = world.net.mail_inputs(to) + held.asks + held.owed;
+        let inputs = world.net.mail_inputs(to) + held.asks + held.pages;
         if inputs > inputs_max {
             return Err(format!(
                 "shard {to} is {inputs} inputs behind, at most {inputs_max}"

@@ -38,28 +38,28 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// The grants of the connection's client, and when they expire.
     #[inline]
-    pub(crate) fn pass(&self, slot: u32) -> Option<(&Arc<Grants>, u32)> {
-        self.passes.get(slot)
+    pub(crate) fn identity(&self, slot: u32) -> Option<(&Arc<Grants>, u32)> {
+        self.identities.get(slot)
     }
 
     /// Gives the connection these grants, in place of its former ones.
     pub(crate) fn set_pass(&mut self, slot: u32, known: Known) {
-        self.passes.set(slot, known);
+        self.identities.set(slot, known);
     }
 
     /// Takes the connection's grants away.
     pub(crate) fn drop_pass(&mut self, slot: u32) {
-        self.passes.remove(slot);
+        self.identities.remove(slot);
     }
 
     /// Whether some connection came with credentials.
-    pub(crate) fn has_passes(&self) -> bool {
-        !self.passes.is_empty()
+    pub(crate) fn has_identities(&self) -> bool {
+        !self.identities.is_empty()
     }
 
     /// Whether the connection's grants have expired.
-    pub(crate) fn is_pass_over(&self, slot: u32, now_unix_s: u32) -> bool {
-        self.passes.is_over(slot, now_unix_s)
+    pub(crate) fn is_identity_over(&self, slot: u32, now_unix_s: u32) -> bool {
+        self.identities.is_over(slot, now_unix_s)
     }
 
     /// The address that a proxy has named for this connection.
@@ -76,7 +76,7 @@ impl<P: ProtocolTypes> Connections<P> {
         };
         let bytes = |count| count * RELAYED_BYTES;
         let now = self.relayed.len();
-        self.purse
+        self.account
             .change(Part::Connections, bytes(before), bytes(now));
     }
 }

@@ -50,7 +50,7 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn weigh_outbox(&mut self, slot: u32) {
         let outbox = self.outboxes.get_mut(self.rows.get(slot).outbox);
         let (charged, counted) = outbox.weigh();
-        self.purse.change(Part::Outboxes, charged.0, charged.1);
+        self.account.change(Part::Outboxes, charged.0, charged.1);
         self.outbox_bytes = self.outbox_bytes - counted.0 + counted.1;
     }
 
@@ -60,7 +60,7 @@ impl<P: ProtocolTypes> Connections<P> {
         let outbox = core::mem::replace(&mut row.outbox, NONE);
         if outbox != NONE {
             let (charged, counted) = self.outboxes.remove(outbox).weigh();
-            self.purse.release(Part::Outboxes, charged.0);
+            self.account.release(Part::Outboxes, charged.0);
             self.outbox_bytes -= counted.0;
         }
     }

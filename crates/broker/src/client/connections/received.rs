@@ -90,8 +90,8 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Charges the received bytes that are held.
     #[inline]
     pub(crate) fn charge_received(&mut self) {
-        if self.purse.part(Part::Received) != self.receive_bytes {
-            self.purse.set(Part::Received, self.receive_bytes);
+        if self.account.part(Part::Received) != self.receive_bytes {
+            self.account.set(Part::Received, self.receive_bytes);
         }
     }
 }

@@ -14,7 +14,7 @@ type Connections = super::Connections<AllProtocols>;
 /// Two connections without anything.
 fn two() -> Connections {
     let admission = Admission::new(&Settings::default(), 9);
-    let mut conns = Connections::new(Purse::new(admission, 1));
+    let mut conns = Connections::new(ShardAccount::new(admission, 1));
     for link in [5, 6] {
         conns.insert(Row::new(Link(link), State::Http, 0));
     }
@@ -29,7 +29,7 @@ fn append(conns: &mut Connections, slot: u32, bytes: &[u8]) {
 }
 
 fn charged(conns: &Connections, part: Part) -> usize {
-    conns.purse.part(part)
+    conns.account.part(part)
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::{Rule, Settings};
 use crate::budget::admission::Admission;
 use crate::filters::matching::Matching;
-use crate::home::Around;
+use crate::home::FactContext;
 use crate::home::carriers::Carrier;
 use crate::mail::{Change, Fact, Part, Tell};
 
@@ -187,14 +187,14 @@ impl World {
                     name: &name(topic).into_bytes(),
                     client: NOBODY,
                 };
-                let mut around = Around {
+                let mut context = FactContext {
                     settings: &self.settings,
                     rules: &self.rules,
                     here: &Matching::new(1, 1, &Default::default()),
                     now: self.now,
                     lanes: &mut self.lanes,
                 };
-                self.home.apply_now(&create, &mut around);
+                self.home.apply_now(&create, &mut context);
             }
             Step::Follow(filter) => self.follow(FILTERS[filter]),
             Step::Unfollow(which) => {

@@ -11,7 +11,7 @@ use crate::base::settings::{Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
-use crate::home::{Around, Home};
+use crate::home::{FactContext, Home};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Change, Fact, Info, Outcome, ReplyTo, Tell};
@@ -78,14 +78,14 @@ impl World {
     }
 
     fn change(&mut self, fact: &Fact<'_>) -> Info {
-        let mut around = Around {
+        let mut context = FactContext {
             settings: &self.settings,
             rules: &self.rules,
             here: &Matching::new(1, 1, &Default::default()),
             now: NOW,
             lanes: &mut self.lanes,
         };
-        match self.home.apply_now(fact, &mut around) {
+        match self.home.apply_now(fact, &mut context) {
             Outcome::Done(info) => info,
             other => panic!("{fact:?}: {other:?}"),
         }

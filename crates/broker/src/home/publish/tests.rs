@@ -9,7 +9,7 @@ use crate::base::settings::{Keep, Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
-use crate::home::{Around, Home, Reserved};
+use crate::home::{FactContext, Home, Reserved};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish, Retry};
 use crate::mail::{Change, Fact, Outcome, ReplyTo};
@@ -81,22 +81,22 @@ impl World {
 
     fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> Outcome {
         let message = self.message(name, data, retain);
-        self.with(|home, around| home.apply_now(&Fact::Publish(&message), around))
+        self.with(|home, context| home.apply_now(&Fact::Publish(&message), context))
     }
 
-    fn with<T>(&mut self, act: impl FnOnce(&mut Home, &mut Around<'_>) -> T) -> T {
-        let mut around = Around {
+    fn with<T>(&mut self, act: impl FnOnce(&mut Home, &mut FactContext<'_>) -> T) -> T {
+        let mut context = FactContext {
             settings: &self.settings,
             rules: &self.rules,
             here: &Matching::new(1, 1, &Default::default()),
             now: NOW,
             lanes: &mut self.lanes,
         };
-        act(&mut self.home, &mut around)
+        act(&mut self.home, &mut context)
     }
 
     fn reserve(&mut self, fact: &Fact<'_>) -> Result<Reserved, Outcome> {
-        self.with(|home, around| home.reserve(fact, around))
+        self.with(|home, context| home.reserve(fact, context))
     }
 
     fn is_taken(&mut self, name: &str, data: &[u8], retain: bool) -> bool {
@@ -255,13 +255,13 @@ fn keys_run_out_while_other_records_are_under_way() {
     };
     let (old, new) = (keyed(&world, b"old"), keyed(&world, b"new"));
     let at = |unix_s| {
-        move |home: &mut Home, around: &mut Around<'_>, fact: &Fact<'_>| {
-            around.now.unix_s = unix_s;
-            home.apply(fact, u64::from(unix_s), around)
+        move |home: &mut Home, context: &mut FactContext<'_>, fact: &Fact<'_>| {
+            context.now.unix_s = unix_s;
+            home.apply(fact, u64::from(unix_s), context)
         }
     };
     for (message, unix_s) in [(&old, 1000), (&new, 1005)] {
-        world.with(|home, around| at(unix_s)(home, around, &Fact::Publish(message)));
+        world.with(|home, context| at(unix_s)(home, context, &Fact::Publish(message)));
     }
     let keys = |world: &World| {
         world
@@ -275,6 +275,6 @@ fn keys_run_out_while_other_records_are_under_way() {
     assert_eq!(keys(&world), 2);
     world.home.tick(1011);
     assert_eq!(keys(&world), 1);
-    let again = world.with(|home, around| at(1012)(home, around, &Fact::Publish(&new)));
+    let again = world.with(|home, context| at(1012)(home, context, &Fact::Publish(&new)));
     assert!(matches!(again, Outcome::Replayed(_)));
 }

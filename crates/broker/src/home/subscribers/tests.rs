@@ -11,7 +11,7 @@ use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::{Admission, Client};
-use crate::home::Around;
+use crate::home::FactContext;
 use crate::home::row::WANTS_DEFLATE;
 use crate::mail::Fact;
 use crate::mail::message::{Headers, Publish};
@@ -89,14 +89,14 @@ impl World {
             retry: None,
             client: Client::NOBODY,
         };
-        let mut around = Around {
+        let mut context = FactContext {
             settings: &self.settings,
             rules: &self.rules,
             here: &Matching::new(1, 1, &Default::default()),
             now: NOW,
             lanes: &mut lanes,
         };
-        (self.home).apply_now(&Fact::Publish(&message), &mut around);
+        (self.home).apply_now(&Fact::Publish(&message), &mut context);
         let mut told = Vec::new();
         for (shard, lane) in lanes.to.iter().enumerate() {
             for tell in &lane.tells {

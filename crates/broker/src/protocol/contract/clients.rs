@@ -1,6 +1,6 @@
 //! The part of the contract that the clients' side asks for: see [`Protocols`], which says what each question means.
 
-use crate::base::access::Who;
+use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::time::Now;
@@ -152,7 +152,7 @@ impl Protocols for AllProtocols {
         front.forget_pipelined(slot, io);
     }
 
-    fn verdict_came(front: &mut Front, conn: ConnId, who: Who) {
+    fn verdict_came(front: &mut Front, conn: ConnId, who: Identity) {
         match front.conns.get(conn.slot).state {
             State::Waiting => front.http_verdict(conn, who),
             State::Mqtt => front.mqtt_verdict(conn, who),

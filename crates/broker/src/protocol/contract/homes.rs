@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use crate::base::planted::{self, Fault};
-use crate::client::delivery::{Due, Matched};
+use crate::client::delivery::{Addressee, Matched};
 use crate::client::row::{COUNTED, LIVE, MULTI, Row, State};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, Outcome, Page, ReplyTo};
@@ -341,7 +341,7 @@ impl Front {
     pub(crate) fn live_matched<I: Io>(
         &mut self,
         slot: u32,
-        all: &[Due],
+        all: &[Addressee],
         messages: &[Matched],
         frames: &Frames,
         io: &mut I,

@@ -17,7 +17,7 @@ use crore_wire::form;
 use crore_wire::http::cookie;
 use crore_wire::http::head::{Head, Method};
 
-use crate::base::access::{Credential, Right, Who};
+use crate::base::access::{Credential, Identity, Right};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::client::row::{State, TURNED_AWAY};
@@ -73,7 +73,7 @@ impl Front {
     }
 
     /// The verdict on a request's credential has come: the request goes on.
-    pub(in crate::protocol) fn http_verdict(&mut self, conn: ConnId, who: Who) {
+    pub(in crate::protocol) fn http_verdict(&mut self, conn: ConnId, who: Identity) {
         let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
             return;
         };

@@ -11,7 +11,7 @@ use crate::base::ids::PartitionId;
 use crate::base::position::Since;
 use crate::base::reason::Reason;
 use crate::base::settings::Rule;
-use crate::client::delivery::{Due, Matched};
+use crate::client::delivery::{Addressee, Matched};
 use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, Record};
@@ -232,7 +232,7 @@ impl Front {
     pub(in crate::protocol) fn request_matched<I: Io>(
         &mut self,
         slot: u32,
-        all: &[Due],
+        all: &[Addressee],
         messages: &[Matched],
         frames: &Frames,
         io: &mut I,
@@ -240,7 +240,7 @@ impl Front {
         let Some(filtered) = self.filtered(slot) else {
             return;
         };
-        let live = |due: &&Due| {
+        let live = |due: &&Addressee| {
             let message = messages.get(due.message as usize);
             message.is_some_and(|it| filtered.is_live(due.part, it.partition))
         };

@@ -7,7 +7,7 @@ use crore_wire::http::accept::Accept;
 use crore_wire::http::head::{Body, Head, Method};
 use crore_wire::{form, topic};
 
-use crate::base::access::Who;
+use crate::base::access::Identity;
 use crate::base::reason::Reason;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, Verb};
@@ -31,7 +31,7 @@ impl Front {
         slot: u32,
         head: &Head<'_>,
         body: Body,
-        who: Option<Who>,
+        who: Option<Identity>,
     ) -> Result<Task, Answered> {
         let drains = self.drains();
         let row = self.conns.get_mut(slot);
@@ -60,7 +60,7 @@ impl Front {
         slot: u32,
         head: &Head<'_>,
         body: Body,
-        who: Option<Who>,
+        who: Option<Identity>,
     ) -> Result<Task, Answered> {
         let upgrade = head.is_websocket_upgrade();
         if let Err((reason, words)) = self.admit(slot, head, upgrade) {

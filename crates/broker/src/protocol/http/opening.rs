@@ -16,7 +16,7 @@ pub struct Opening {
     /// The answers so far, by partition.
     partitions: Vec<Answered>,
     /// The messages received, in order.
-    held: Vec<Held>,
+    held: Vec<HeldMessage>,
     frames: Frames,
     /// Messages before those received are lost.
     gap: bool,
@@ -36,7 +36,7 @@ struct Answered {
 }
 
 /// A message that waits for the response to begin.
-pub(in crate::protocol) struct Held {
+pub(in crate::protocol) struct HeldMessage {
     /// The partition that it came from.
     pub partition: PartitionId,
     /// Where the topic's name lies in the opening's frames.
@@ -82,7 +82,7 @@ impl Opening {
     pub fn own_bytes(&self) -> usize {
         size_of::<Opening>()
             + self.partitions.capacity() * size_of::<Answered>()
-            + self.held.capacity() * size_of::<Held>()
+            + self.held.capacity() * size_of::<HeldMessage>()
             + self.frames.own_bytes()
     }
 
@@ -103,7 +103,7 @@ impl Opening {
     }
 
     /// The messages received, in order, and the frames that they refer to.
-    pub(in crate::protocol) fn held(&self) -> (&[Held], &Frames) {
+    pub(in crate::protocol) fn held(&self) -> (&[HeldMessage], &Frames) {
         (&self.held, &self.frames)
     }
 
@@ -245,7 +245,7 @@ impl Opening {
     fn hold(&mut self, partition: PartitionId, name: &[u8], record: &Record, frames: &Frames) {
         let name = self.frames.push_name(name);
         let record = self.frames.copy(record, frames);
-        self.held.push(Held {
+        self.held.push(HeldMessage {
             partition,
             name,
             record,

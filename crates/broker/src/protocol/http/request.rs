@@ -10,7 +10,7 @@ use crore_wire::http::body::BodyError;
 use crore_wire::http::head::{self, Body, Head, HeadError};
 use crore_wire::http::{prior, proxy};
 
-use crate::base::access::Who;
+use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::work::Steps;
@@ -247,7 +247,7 @@ impl Front {
         &mut self,
         slot: u32,
         (head, body): (&Head<'_>, Body),
-        who: Option<Who>,
+        who: Option<Identity>,
         data: &[u8],
         home: &mut Option<Home>,
         io: &mut I,

@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use crore_wire::http::body::Chunked;
 
-use crate::base::access::Who;
+use crate::base::access::Identity;
 use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
 use crate::client::progress::Progress;
@@ -28,7 +28,7 @@ pub struct HttpSpill {
     /// It begins with a publish that waits for credit.
     pub held: bool,
     /// The verdict on the credential of its first request; `None` while there is none.
-    pub who: Option<Who>,
+    pub who: Option<Identity>,
     /// The verdict is being asked for.
     pub asked: bool,
     /// Bytes of the request, as far as its head has said them: the buffer grows to no more.

@@ -13,7 +13,7 @@ use crore_wire::mqtt::{Connect, ReasonCode};
 
 use super::options::{is_shared, split};
 use super::state::{Asked, Inflight};
-use crate::base::access::{Credential, Right, Who};
+use crate::base::access::{Credential, Identity, Right};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::world::World;
@@ -58,7 +58,7 @@ impl Front {
     }
 
     /// The verdict on the client's credential has come.
-    pub(crate) fn mqtt_verdict(&mut self, conn: ConnId, who: Who) {
+    pub(crate) fn mqtt_verdict(&mut self, conn: ConnId, who: Identity) {
         if self.is_asked_for(conn.slot) {
             self.mqtt_state(conn.slot).asked = Some(Box::new(Asked::Back(who)));
             self.resume_later(conn);

@@ -13,7 +13,7 @@ use super::state::Subscribed;
 use super::subscribe::Wanted;
 use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
-use crate::client::delivery::{Due, Matched};
+use crate::client::delivery::{Addressee, Matched};
 use crate::client::outbox::Packets;
 use crate::client::row::LIVE;
 use crate::filters::matching::{OVER, Part};
@@ -275,7 +275,7 @@ impl Front {
     pub(crate) fn mqtt_matched<I: Io>(
         &mut self,
         slot: u32,
-        all: &[Due],
+        all: &[Addressee],
         messages: &[Matched],
         frames: &Frames,
         io: &mut I,
@@ -298,7 +298,7 @@ impl Front {
     fn mqtt_matched_one(
         &mut self,
         slot: u32,
-        due: &[Due],
+        due: &[Addressee],
         message: &Matched,
         frames: &Frames,
         out: &mut Packets,

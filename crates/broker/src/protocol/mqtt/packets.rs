@@ -434,7 +434,7 @@ impl Front {
     /// Bytes of a packet that has come in part, in frames, and how many more should have come.
     pub(in crate::protocol) fn mqtt_part(&self, slot: u32) -> (usize, u64) {
         let mqtt = self.mqtt(slot);
-        mqtt.map_or((0, 0), |it| (it.partial.rest().len(), it.progress.owed()))
+        mqtt.map_or((0, 0), |it| (it.partial.rest().len(), it.progress.behind()))
     }
 
     /// Counts a second of such a packet. The received part of the current frame (`came`) belongs to it. Whether it is too slow.

@@ -183,7 +183,7 @@ impl Front {
     pub(super) fn give_credit(&mut self, slot: u32, part: u32, home: ShardId) {
         if self.conns.get(slot).outbox != NONE {
             // Only when the socket has taken the bytes before it.
-            return self.mqtt_state(slot).owed.push((part, home));
+            return self.mqtt_state(slot).groups_behind.push((part, home));
         }
         let to = self.conns.reply_to(slot, self.part_name(slot, part));
         let Some(shared) = self.shared_mut(slot, part) else {
@@ -202,10 +202,13 @@ impl Front {
 
     /// Gives back credit that waited for the socket.
     pub(super) fn give_owed(&mut self, slot: u32) {
-        if self.mqtt(slot).is_none_or(|mqtt| mqtt.owed.is_empty()) {
+        if self
+            .mqtt(slot)
+            .is_none_or(|mqtt| mqtt.groups_behind.is_empty())
+        {
             return;
         }
-        for (part, home) in core::mem::take(&mut self.mqtt_state(slot).owed) {
+        for (part, home) in core::mem::take(&mut self.mqtt_state(slot).groups_behind) {
             self.give_credit(slot, part, home);
         }
     }

@@ -9,7 +9,7 @@ use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use super::beyond::Beyond;
 use super::reading::{Show, Start};
-use crate::base::access::Who;
+use crate::base::access::Identity;
 use crate::base::ids::ShardId;
 use crate::base::position::write_varint;
 use crate::client::progress::Progress;
@@ -102,7 +102,7 @@ pub struct Mqtt {
     /// Aliases that are given.
     pub aliases_given: u16,
     /// Credit of groups that waits for the socket: the part and the home.
-    pub owed: Vec<(u32, ShardId)>,
+    pub groups_behind: Vec<(u32, ShardId)>,
     /// Places of the list whose topic was deleted: they begin anew.
     pub fresh: Vec<u32>,
     /// The offsets from which on subscriptions miss nothing, while some read on from the log.
@@ -280,7 +280,7 @@ pub enum Asked {
     /// It is being asked for.
     Out,
     /// It has come.
-    Back(Who),
+    Back(Identity),
 }
 
 /// What MQTT knows of a subscription.
@@ -336,7 +336,7 @@ impl Mqtt {
             && self.pages == 0
             && self.aliases.is_empty()
             && self.aliases_max == 0
-            && self.owed.is_empty()
+            && self.groups_behind.is_empty()
             && self.fresh.is_empty()
             && self.starts.is_empty()
             && self.shows.is_empty()
@@ -379,7 +379,7 @@ impl Mqtt {
             + subacks
             + self.aliases.capacity() * size_of::<Vec<u8>>()
             + aliases
-            + self.owed.capacity() * size_of::<(u32, ShardId)>()
+            + self.groups_behind.capacity() * size_of::<(u32, ShardId)>()
             + self.fresh.capacity() * size_of::<u32>()
             + self.starts.capacity() * size_of::<Start>()
             + self.shows.capacity() * size_of::<Show>()

@@ -14,7 +14,7 @@ const LOT_BYTES_MIN: usize = 4 << 10;
 
 /// The account of one shard.
 #[derive(Debug)]
-pub struct Purse {
+pub struct ShardAccount {
     admission: Admission,
     parts: [usize; Part::COUNT],
     held_bytes: usize,
@@ -23,15 +23,15 @@ pub struct Purse {
     lot_bytes: usize,
 }
 
-impl Purse {
+impl ShardAccount {
     /// The account of one of `shards` shards.
-    pub fn new(admission: Admission, shards: usize) -> Purse {
+    pub fn new(admission: Admission, shards: usize) -> ShardAccount {
         // A quarter of the sum is shared out beforehand, so that a shard works whatever the others hold.
         let share = admission.account.limit_bytes() / 4 / shards.max(1);
         let lot_bytes = (share / 4).clamp(LOT_BYTES_MIN, LOT_BYTES_MAX);
         let floor_bytes = share.min(LOT_BYTES_MAX);
         admission.account.draw(floor_bytes);
-        Purse {
+        ShardAccount {
             admission,
             parts: [0; Part::COUNT],
             held_bytes: 0,
@@ -125,7 +125,7 @@ impl Purse {
     }
 }
 
-impl Drop for Purse {
+impl Drop for ShardAccount {
     fn drop(&mut self) {
         self.account().give_back(self.drawn_bytes);
     }
@@ -136,12 +136,12 @@ mod tests {
     use super::*;
     use crate::base::settings::Settings;
 
-    fn purses(limit: usize, shards: usize) -> Vec<Purse> {
+    fn accounts(limit: usize, shards: usize) -> Vec<ShardAccount> {
         let mut settings = Settings::default();
         settings.limits.memory_bytes = limit;
         let admission = Admission::new(&settings, 7);
         (0..shards)
-            .map(|_| Purse::new(admission.clone(), shards))
+            .map(|_| ShardAccount::new(admission.clone(), shards))
             .collect()
     }
 
@@ -149,26 +149,26 @@ mod tests {
 
     #[test]
     fn shards_draw_from_one_sum_and_give_all_back() {
-        let mut purses = purses(16 << 20, 2);
-        assert_eq!(purses[0].level(), Level::Calm);
-        purses[0].charge(Part::Outboxes, 13 << 20);
-        assert_eq!(purses[0].level(), Level::Near);
-        purses[0].charge(Part::Received, 3 << 19);
-        assert_eq!(purses[0].level(), Level::Full);
-        purses[0].charge(Part::Received, 3 << 18);
-        assert_eq!(purses[0].level(), Level::Tight);
-        purses[0].charge(Part::Received, 7 << 18);
-        assert_eq!(purses[0].level(), Level::Over);
+        let mut accounts = accounts(16 << 20, 2);
+        assert_eq!(accounts[0].level(), Level::Calm);
+        accounts[0].charge(Part::Outboxes, 13 << 20);
+        assert_eq!(accounts[0].level(), Level::Near);
+        accounts[0].charge(Part::Received, 3 << 19);
+        assert_eq!(accounts[0].level(), Level::Full);
+        accounts[0].charge(Part::Received, 3 << 18);
+        assert_eq!(accounts[0].level(), Level::Tight);
+        accounts[0].charge(Part::Received, 7 << 18);
+        assert_eq!(accounts[0].level(), Level::Over);
         // A shard that holds little is not concerned; one that holds more is.
-        purses[1].charge(Part::Received, 1000);
-        assert_eq!(purses[1].level(), Level::Calm);
-        purses[1].charge(Part::Received, 1 << 20);
-        assert_eq!(purses[1].level(), Level::Over);
-        purses[0].release(Part::Outboxes, 13 << 20);
-        purses[0].release(Part::Received, 4 << 20);
-        purses[1].set(Part::Received, 0);
-        assert!(purses.iter().all(|purse| purse.held_bytes == 0));
-        let account = &purses[0].admission.account;
+        accounts[1].charge(Part::Received, 1000);
+        assert_eq!(accounts[1].level(), Level::Calm);
+        accounts[1].charge(Part::Received, 1 << 20);
+        assert_eq!(accounts[1].level(), Level::Over);
+        accounts[0].release(Part::Outboxes, 13 << 20);
+        accounts[0].release(Part::Received, 4 << 20);
+        accounts[1].set(Part::Received, 0);
+        assert!(accounts.iter().all(|account| account.held_bytes == 0));
+        let account = &accounts[0].admission.account;
         assert_eq!(account.used_bytes(), 2 * LOT_BYTES_MAX);
         account.hold_message(16 << 20);
         assert_eq!(account.level(), Level::Over);
@@ -178,10 +178,10 @@ mod tests {
 
     #[test]
     fn many_shards_each_have_a_floor() {
-        let mut purses = purses(16 << 20, 226);
-        purses[0].charge(Part::Outboxes, 64 << 20);
-        purses[225].charge(Part::Received, 16 << 10);
-        assert_eq!(purses[0].level(), Level::Over);
-        assert_eq!(purses[225].level(), Level::Calm);
+        let mut accounts = accounts(16 << 20, 226);
+        accounts[0].charge(Part::Outboxes, 64 << 20);
+        accounts[225].charge(Part::Received, 16 << 10);
+        assert_eq!(accounts[0].level(), Level::Over);
+        assert_eq!(accounts[225].level(), Level::Calm);
     }
 }

@@ -30,7 +30,7 @@ impl Page {
 
 /// The table.
 #[derive(Default)]
-pub struct Passes {
+pub struct Identities {
     pages: Vec<Option<Box<Page>>>,
     /// An empty page, for the next request of a lone client.
     spare: Option<Box<Page>>,
@@ -41,7 +41,7 @@ const fn place(slot: u32) -> (usize, usize) {
     (slot as usize / PAGE, slot as usize % PAGE)
 }
 
-impl Passes {
+impl Identities {
     /// Connections with a row.
     pub fn len(&self) -> u32 {
         self.used
@@ -106,24 +106,24 @@ mod tests {
     #[test]
     fn a_page_exists_while_somebody_on_it_is_known() {
         assert!(size_of::<Page>() <= PAGE * 12 + 8);
-        let mut passes = Passes::default();
+        let mut identities = Identities::default();
         let known = |until_unix_s| Known {
             grants: Arc::new(Grants::default()),
             until_unix_s,
         };
         for slot in [3, 3, 511, 512, 100_000] {
-            passes.set(slot, known(slot));
+            identities.set(slot, known(slot));
         }
-        assert_eq!(passes.len(), 4);
-        assert_eq!(passes.pages.iter().flatten().count(), 3);
-        assert!(passes.is_over(511, 511) && !passes.is_over(511, 510));
-        assert!(passes.get(4).is_none() && passes.get(5_000_000).is_none());
-        assert!(passes.remove(4).is_none());
+        assert_eq!(identities.len(), 4);
+        assert_eq!(identities.pages.iter().flatten().count(), 3);
+        assert!(identities.is_over(511, 511) && !identities.is_over(511, 510));
+        assert!(identities.get(4).is_none() && identities.get(5_000_000).is_none());
+        assert!(identities.remove(4).is_none());
         for slot in [3, 511, 512, 100_000] {
-            assert!(passes.remove(slot).is_some());
-            assert!(passes.get(slot).is_none());
+            assert!(identities.remove(slot).is_some());
+            assert!(identities.get(slot).is_none());
         }
-        assert!(passes.is_empty());
-        assert_eq!(passes.pages.iter().flatten().count(), 0);
+        assert!(identities.is_empty());
+        assert_eq!(identities.pages.iter().flatten().count(), 0);
     }
 }

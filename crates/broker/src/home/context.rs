@@ -8,7 +8,7 @@ use crate::filters::matching::Matching;
 use crate::mail::lanes::Lanes;
 
 /// What a home is given with a fact.
-pub(crate) struct Around<'a> {
+pub(crate) struct FactContext<'a> {
     pub settings: &'a Settings,
     pub rules: &'a Rules,
     /// The filters of its shard.
