@@ -90,6 +90,8 @@ impl Encoded {
 pub struct Run {
     records: Vec<Record>,
     encoded: Vec<Encoded>,
+    /// Some of these may have been made since the run began.
+    has_encoded: bool,
     /// Bytes of the messages.
     pub bytes: usize,
     /// For subscribers by filter: of each message the partition, and where its topic's name lies in the frames. Else empty.
@@ -110,7 +112,9 @@ impl Run {
         self.records.clear();
         self.records.extend(records);
         self.bytes = self.records.iter().map(Record::frame_bytes).sum();
-        self.encoded.iter_mut().for_each(Encoded::clear);
+        if core::mem::take(&mut self.has_encoded) {
+            self.encoded.iter_mut().for_each(Encoded::clear);
+        }
     }
 
     /// The messages.
@@ -120,6 +124,7 @@ impl Run {
 
     /// The messages in one encoding.
     pub fn encoded(&mut self, encoding: impl Encodings) -> &mut Encoded {
+        self.has_encoded = true;
         &mut self.encoded[encoding.number()]
     }
 
