@@ -343,8 +343,10 @@ impl Follower {
             // But those of topics that begin with `$`, which are of one node.
             return Some(BTreeSet::from(["#".to_string()]));
         }
-        let text = |filter: &Box<[u8]>| String::from_utf8_lossy(filter).into_owned();
-        Some(filters.iter().map(text).collect())
+        let text = filters
+            .iter()
+            .map(|filter| String::from_utf8_lossy(filter).into_owned());
+        Some(text.collect())
     }
 
     /// Asks a node until it has no more to tell.
