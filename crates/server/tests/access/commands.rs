@@ -259,7 +259,10 @@ fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
         ),
         (
             "[access]\n[[rule]]\nmatch = 'a'\nopen = ['write']\n".into(),
-            ["rule[1].open", "publish, subscribe, manage, info, interest"],
+            [
+                "rule[1].open",
+                "write \"publish\", \"subscribe\", \"manage\", \"info\" or \"interest\"",
+            ],
         ),
         (
             "listen = ['0.0.0.0:8800']\n".into(),
