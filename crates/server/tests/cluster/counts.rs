@@ -67,7 +67,7 @@ fn each_node_shows_all_nodes_by_metrics_that_the_page_names() {
     };
     let clients = (0..3).map(|_| Stream::open(&other, "/sub/a", &[]));
     let _clients: Vec<Stream> = clients.collect();
-    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CLUSTER.md");
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let rows = page
         .lines()
