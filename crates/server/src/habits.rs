@@ -57,6 +57,8 @@ const HABITS: &[Habit] = &[
     habit(&["sub"], Some('o'), "offset", "write --since: oldest, live, -N for the newest N, or the id of a message"),
     habit(&["history"], Some('t'), "topic", "the topic stands by itself: crore history {}"),
     habit(&["serve"], Some('p'), "port", "the port stands with its address: crore serve --listen 127.0.0.1:{}"),
+    habit(&["serve"], None, "admin", "the address of the admin API and the console: --admin-listen {}"),
+    habit(&["sub", "history"], None, "from", "that is --since: oldest, live, -N for the newest N, or the id of a message"),
     habit(&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
     habit(&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
     habit(&["check"], None, "", "the server itself checks its settings: crore serve --check --config {}"),
@@ -122,14 +124,21 @@ pub fn with_fit_tip(mut error: Error) -> Error {
         return error;
     }
     error.remove(ContextKind::Suggested);
-    let is_word = matches!(
-        error.get(ContextKind::InvalidArg),
-        Some(ContextValue::String(arg)) if !arg.starts_with('-')
-    );
-    if is_word {
-        let tip = "write a text with spaces in quotes: 'two words'";
-        let tip = ContextValue::StyledStrs(vec![tip.into()]);
-        error.insert(ContextKind::Suggested, tip);
-    }
+    let tip = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(arg)) if arg.ends_with(".toml") => {
+            format!("a settings file is named by a flag: --config {arg}")
+        }
+        Some(ContextValue::String(arg)) if !arg.starts_with('-') && takes_text() => {
+            "write a text with spaces in quotes: 'two words'".into()
+        }
+        _ => return error,
+    };
+    let tip = ContextValue::StyledStrs(vec![tip.into()]);
+    error.insert(ContextKind::Suggested, tip);
     error
+}
+
+/// Whether the command takes a message.
+fn takes_text() -> bool {
+    std::env::args().any(|arg| arg == "pub" || arg == "publish")
 }

@@ -51,7 +51,10 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => serve(&args, &filter).map(success),
         Command::Bench(args) => crore_bench::run(args),
-        Command::Doctor(args) => doctor::run(&args),
+        // 1 says that the connections do not fit.
+        Command::Doctor(args) => {
+            doctor::run(&args).map_err(|error| tools::Usage::new(format!("{error:#}")).into())
+        }
         Command::Token(args) => tools::token::run(&args).map(success),
         Command::Pub(args) => tools::publish(&args).map(success),
         Command::Sub(args) => tools::subscribe(&args).map(success),

@@ -63,6 +63,8 @@ pub struct Stats {
     pub short_logs: u64,
     /// Publishes that were refused for want of room for their idempotency key.
     pub keys_refused: u64,
+    /// Publishes that were refused since `limits.publishes_per_s` or `limits.publishes_per_address_per_s` was reached.
+    pub rates_refused: u64,
     /// Counted subscriptions.
     pub attaches: u64,
     /// Counted subscriptions that were given back.
@@ -138,6 +140,7 @@ impl AddAssign for Stats {
         self.gaps += other.gaps;
         self.short_logs += other.short_logs;
         self.keys_refused += other.keys_refused;
+        self.rates_refused += other.rates_refused;
         self.attaches += other.attaches;
         self.detaches += other.detaches;
         self.published += other.published;

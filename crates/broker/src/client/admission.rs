@@ -98,8 +98,10 @@ impl<P: Protocols> Front<P> {
     }
 
     /// Whether this connection may publish a message now.
-    pub(crate) fn may_publish(&self, slot: u32) -> Result<(), Reason> {
+    pub(crate) fn may_publish(&mut self, slot: u32) -> Result<(), Reason> {
         let client = self.conns.get(slot).client;
-        self.world.admission.publish(client, self.now.unix_s)
+        let admitted = self.world.admission.publish(client, self.now.unix_s);
+        self.stats.rates_refused += u64::from(admitted.is_err());
+        admitted
     }
 }

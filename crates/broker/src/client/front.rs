@@ -26,7 +26,7 @@ use crate::filters::matching::Matching;
 use crate::mail::lanes::Lanes;
 use crate::store::shared::Forms;
 
-/// The clients' side of a shard. Generic over [`Io`] in each call, never `dyn`.
+/// The clients' side of a shard. Generic over [`Io`](crate::Io) in each call, never `dyn`.
 pub struct Front<P: ProtocolTypes> {
     pub(crate) world: Arc<World>,
     pub(crate) now: Now,

@@ -1,4 +1,4 @@
-//! The clients' side of a shard with the protocols of this server: [`client::front::Front`](crate::client::front::Front) and its parts, by the names
+//! The clients' side of a shard with the protocols of this server: [`client::front::Front`] and its parts, by the names
 //! that protocols use. `contract` joins the two.
 
 use crate::client;

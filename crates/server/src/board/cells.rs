@@ -49,7 +49,7 @@ macro_rules! cells {
     };
 }
 
-cells!(Stats: resumes gaps short_logs keys_refused attaches detaches published published_bytes delivered delivered_bytes dropped packets_received
+cells!(Stats: resumes gaps short_logs keys_refused rates_refused attaches detaches published published_bytes delivered delivered_bytes dropped packets_received
     packets_sent sessions_expired sessions_evicted fallbacks credit_waits pages_waited turned_away untrusted relieved accepted refused oversized foreign_hosts foreign_origins hidden_answers mqtt_refused denied lapsed superseded expired [closed]);
 cells!(Accounts: connections spills outboxes extras receive_bytes outbox_bytes carrier_topics identities relayed mqtt_connections sessions
     session_bytes groups keepers retained carrier_sets home_topics home_sets home_filters home_losses carrier_filters

@@ -44,6 +44,7 @@ struct RefusalLog {
     packets: Counter<1>,
     logs: Counter<1>,
     keys: Counter<1>,
+    rates: Counter<1>,
 }
 
 /// The sum of a count of all shards.
@@ -104,6 +105,13 @@ impl RefusalLog {
 
     /// Packets of MQTT clients, and logs that were too short.
     async fn others(&mut self, read: &[Snapshot], now: Instant, shards: &Shards) {
+        if let Some([refused]) = (self.rates).news([sum(read, |it| it.rates_refused)], now) {
+            tracing::warn!(
+                refused,
+                "publishes were refused (429, 503): limits.publishes_per_address_per_s or limits.publishes_per_s was reached; raise it, or have \
+                 the clients publish less often"
+            );
+        }
         if let Some([refused]) = (self.packets).news([sum(read, |it| it.mqtt_refused)], now) {
             let one = name(shards, Notice::Mqtt).await.map(display);
             tracing::warn!(

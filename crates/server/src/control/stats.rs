@@ -137,13 +137,15 @@ pub struct Refused {
 type Count = fn(&Snapshot) -> u64;
 
 /// The reasons of refusals, each with its count in a shard.
-const REFUSALS: [(&str, Count); 8] = [
+const REFUSALS: [(&str, Count); 10] = [
     ("no room for the connection", |s| {
         s.stats.turned_away + s.turns.shed
     }),
     ("a limit was reached", |s| {
         s.stats.closed[Closed::Full as usize]
     }),
+    ("a rate of publishes was reached", |s| s.stats.rates_refused),
+    ("no room for an idempotency key", |s| s.stats.keys_refused),
     ("the protocol was broken", |s| {
         s.stats.closed[Closed::Refused as usize]
     }),

@@ -65,11 +65,13 @@ pub fn summary(findings: &Findings) -> String {
     out
 }
 
-/// A line of text, cut where a terminal ends.
+/// A line of text, cut between two words where a terminal ends.
 fn cut(text: &str) -> String {
-    let mut line: String = text.chars().take(WIDTH).collect();
-    line.push('\n');
-    line
+    let line: String = text.chars().take(WIDTH).collect();
+    match line.rsplit_once(' ') {
+        Some((words, _)) if line.len() < text.len() => format!("{words} …\n"),
+        _ => line + "\n",
+    }
 }
 
 /// Bounds, a line each.

@@ -142,6 +142,11 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
         interest: args.interest.clone(),
     };
     lists.grants(args.user.as_deref().unwrap_or_default())?;
+    if lists == Lists::default() {
+        say(
+            "this token grants nothing by itself: --publish, --subscribe, --manage, --info and --interest name what its owner may do\n",
+        )?;
+    }
     let now_unix_s = clock::unix_s();
     let mut claims = match serde_json::to_value(&lists)? {
         Value::Object(lists) => lists,

@@ -2,6 +2,7 @@
 //! that are connected already notice nothing.
 
 use crate::support::http::{Conn, Response, once};
+use crate::support::port::await_metric;
 use crate::support::stream::Stream;
 use crate::support::ws::{FIN, TEXT, Ws, handshake, line};
 use crate::support::{Server, connect_from, until};
@@ -227,7 +228,8 @@ fn flood(server: &Server) -> (usize, Response) {
 #[test]
 fn publishes_have_a_rate_and_a_burst() {
     for (name, status) in [("publishes", 503), ("publishes_per_address", 429)] {
-        let server = limits(&format!("{name}_per_s = 20\n{name}_burst = 50"));
+        let settings = format!("[limits]\n{name}_per_s = 20\n{name}_burst = 50\n");
+        let server = Server::with_admin(&settings);
         let mut subscriber = Ws::open(&server, "/sub/other", &[]);
         let (taken, refusal) = flood(&server);
         is_refusal(&refusal, status);
@@ -243,6 +245,8 @@ fn publishes_have_a_rate_and_a_burst() {
         assert!(reason.contains(&format!("limits.{name}_per_s")), "{reason}");
         let count = answer["published"].as_u64().expect("a number");
         assert_eq!(count + failed.len() as u64, 200);
+        let refused = 1.0 + failed.len() as f64;
+        await_metric(server.admin(), "crore_refused_rates_total", refused);
 
         // With acknowledgements a frame is told, and the connection stays.
         let mut meta = Ws::meta(&server, "/pub/news");

@@ -218,12 +218,8 @@ impl Owned {
                 let mine = filters.iter().map(String::as_str);
                 assert!(mine.eq(unsubscribe.filters.iter()));
             }
-            (Owned::Acks(PacketType::SubAck, id, props, reasons), Packet::SubAck(acks)) => {
-                props.assert_is(&acks.properties);
-                assert_eq!(*id, acks.packet_id);
-                assert!(acks.reasons.iter().eq(reasons.iter().copied()));
-            }
-            (Owned::Acks(PacketType::UnsubAck, id, props, reasons), Packet::UnsubAck(acks)) => {
+            (Owned::Acks(PacketType::SubAck, id, props, reasons), Packet::SubAck(acks))
+            | (Owned::Acks(PacketType::UnsubAck, id, props, reasons), Packet::UnsubAck(acks)) => {
                 props.assert_is(&acks.properties);
                 assert_eq!(*id, acks.packet_id);
                 assert!(acks.reasons.iter().eq(reasons.iter().copied()));

@@ -77,7 +77,7 @@ impl Client {
         }
     }
 
-    /// Takes what it is told; returns the topics whose interest ends.
+    /// Takes what it is told; returns the topics whose interest has ended and has not begun again.
     fn take(&mut self, news: &News) -> Vec<String> {
         let mut ended = Vec::new();
         for (begins, name) in news.iter() {
@@ -89,6 +89,7 @@ impl Client {
                 ended.push(name);
             }
         }
+        ended.retain(|name| !self.present.contains(name));
         ended
     }
 

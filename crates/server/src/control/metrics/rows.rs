@@ -117,6 +117,8 @@ pub const METRICS: &[Metric] = &[
         "Gaps whose topic's log no longer had the messages, by its rule or by `limits.log_bytes`"),
     counter("crore_refused_keys_total", "", Sum(|s| s.stats.keys_refused),
         "Publishes that were refused since `publish.idempotency_keys`, or their publisher's share of it, was used up"),
+    counter("crore_refused_rates_total", "", Sum(|s| s.stats.rates_refused),
+        "Publishes that were refused since `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one"),
     counter("crore_fallbacks_total", "", Sum(|s| s.stats.fallbacks),
         "Subscriptions that fell behind their socket and went on from the log"),
     counter("crore_credit_waits_total", "", Sum(|s| s.stats.credit_waits),

@@ -112,7 +112,7 @@ fn interrupts(card: &Card, need: &Need) -> Check {
     Check::new(
         format!("interrupts of {}", card.name),
         Some(format!(
-            "receive queues: {}; {seen}; cores that packets are passed on to (RPS): {}",
+            "{} receive queues; {seen}; cores that packets are passed on to (RPS): {}",
             card.queues, card.steered
         )),
         format!("spread over {cores} cores"),
