@@ -42,7 +42,6 @@ const TABLES: &[(&str, &str)] = &[
         "a packet and its properties",
     ),
     (
-        "crates/wire/tests/mqtt_properties/packets.rs: assert_is",
         "one `match`: a packet and what it must equal",
     ),
     (
