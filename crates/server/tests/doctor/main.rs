@@ -333,7 +333,7 @@ fn settings_that_the_server_refuses_are_refused_here_too() {
     let output = Tree::large()
         .with("crore.toml", "shard = 2\n")
         .doctor(MILLION);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(
         String::from_utf8(output.stderr)
             .unwrap()

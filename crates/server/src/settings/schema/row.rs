@@ -146,9 +146,10 @@ impl Row {
 
     /// The value that the file has at `place`, as [`File`] takes it.
     pub(super) fn value(&self, place: &str, value: Value, check: &mut Check) -> Option<Value> {
+        // One address is a list of it, and its place has no number.
+        let is_one = value.is_str();
         let list = match value {
             Value::Array(list) if self.is_list() => list,
-            // One address is a list of it.
             Value::String(_) if self.json["type"].is_array() && self.is_list() => vec![value],
             Value::Array(_) | Value::Table(_) => {
                 check.fail(place, format!("{} is not {}", shown(&value), self.form()));
@@ -167,8 +168,12 @@ impl Row {
         };
         let before = check.problems.len();
         let each = list.into_iter().enumerate().filter_map(|(index, value)| {
-            let wrong = |what| check.fail(format!("{place}[{}]", index + 1), what);
-            self.entry(value).map_err(wrong).ok()
+            let place = match is_one {
+                true => place.to_string(),
+                false => format!("{place}[{}]", index + 1),
+            };
+            let entry = self.entry(value);
+            entry.map_err(|what| check.fail(place, what)).ok()
         });
         let list: Vec<Value> = each.collect();
         (check.problems.len() == before).then_some(list.into())
