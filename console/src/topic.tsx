@@ -72,7 +72,7 @@ function useInfo(name: string): { info: Topic | null; trouble: string; ask: () =
 
 function Info({ name, info, trouble }: { name: string; info: Topic | null; trouble: string }) {
   const facts: [string, string][] = info === null ? [] : [
-    ["Subscribers", subscribers(info)],
+    ["Subscribers, but by filter", subscribers(info)],
     ["Messages kept", exact(info.messages)],
     ["Bytes", bytes(info.bytes)],
     ["Newest offset", exact(info.offset)],
@@ -126,7 +126,7 @@ function Publish({ topic }: { topic: string }) {
     try {
       const done = await api.publish(message);
       const there = done.subscribers === 1 ? "1 subscriber is" : `${exact(done.subscribers)} subscribers are`;
-      say(`Published at offset ${exact(done.offset)}; ${there} there.`);
+      say(`Published at offset ${exact(done.offset)}; ${there} there (those by filter count one for each shard).`);
       complain("");
     } catch (error) {
       say("");
