@@ -71,7 +71,8 @@ const HABITS: &[Habit] = &[
 
 /// The program that knows these flags.
 pub fn known_to(program: Command) -> Command {
-    let program = program.subcommand(Command::new("check").hide(true));
+    let check = Command::new("check").aliases(["config", "validate"]);
+    let program = program.subcommand(check.hide(true));
     HABITS.iter().fold(program, |program, habit| {
         habit.commands.iter().fold(program, |program, path| {
             let names: Vec<&'static str> = path.split(' ').collect();

@@ -89,6 +89,10 @@ fn settings_that_are_nearly_right_are_told_how() {
             &["crore.toml:2:20: http.allowed_origins[1]: `app.example.com`"],
         ),
         (
+            "listen = [127.0.0.1:8800]",
+            &["crore.toml:1:", "write a text in quotes"],
+        ),
+        (
             "[http]\nallowed_origins = '*'",
             &["http.allowed_origins: is a list; write [\"*\"]"],
         ),

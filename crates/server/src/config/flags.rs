@@ -46,7 +46,7 @@ pub struct ServeArgs {
     pub insecure: bool,
 
     /// Messages kept per topic where no rule of the file says otherwise; 0 turns logs off
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = messages)]
     pub keep: Option<u32>,
 
     /// Do without the admin port
@@ -195,6 +195,13 @@ impl FromArgMatches for SettingFlags {
         *self = SettingFlags::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// A number of messages.
+fn messages(text: &str) -> Result<u32, String> {
+    let wrong =
+        "write a number of messages, such as 100; for how long is said by log_age_s of a rule";
+    text.parse().map_err(|_| wrong.to_string())
 }
 
 /// Lets the rule for all topics keep `messages`, and writes one after the others when there is none.

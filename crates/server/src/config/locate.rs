@@ -75,6 +75,10 @@ pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String
         Some(form) if form.ends_with("string") => {
             "the string is not closed; write `\"` at its end".to_string()
         }
+        _ if message.ends_with("expected nothing") => {
+            "neither a number nor true or false; write a text in quotes, such as \"127.0.0.1:8800\""
+                .to_string()
+        }
         _ => message.replace(", expected ", "; here may stand "),
     };
     match error.span() {
