@@ -1,7 +1,8 @@
 //! What happens to a slow consumer: a subscription whose connection cannot take a message has seen all before it, and reads on from the log when
 //! the socket drains. Nothing else begins that, whatever the protocol.
 //!
-//! Deliberately not here: how much may wait for a socket (`send`), and how a subscription reads on (`subscribe/leave`, `filtered`).
+//! Deliberately not here: how much may wait for a socket (`outbox`, `send`), how a subscription reads on (`subscribe/leave`, `filtered`), and what a
+//! rule's `slow` makes of messages that the log has no more (`gap` of `http/subscribe` and `websocket`).
 
 use crate::base::ids::PartitionId;
 use crate::client::front::Front;

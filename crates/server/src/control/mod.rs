@@ -22,7 +22,7 @@ mod neighbours;
 mod plane;
 mod port;
 mod process;
-mod refusals;
+mod refusal_log;
 mod rush;
 mod stats;
 
@@ -105,7 +105,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
     let (counts, to_count) = mpsc::unbounded_channel();
     tokio::spawn(shards::pump(shards.clone(), start.reports, counts));
     tokio::spawn(rush::watch(start.board.clone()));
-    tokio::spawn(refusals::watch(start.board.clone(), shards.clone()));
+    tokio::spawn(refusal_log::watch(start.board.clone(), shards.clone()));
     let signals = signals::listen(start.signals)?;
     let life = Life::new(start.life, shards.clone());
     let neighbours = Neighbours::begin(life.clone(), shards.clone(), start.board.clone(), to_count);

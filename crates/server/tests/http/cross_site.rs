@@ -246,7 +246,7 @@ fn cross_site_refusal_names_the_setting_and_is_logged_once() {
         assert_eq!(said.lines().count(), 1);
     }
     let told = |words: &str| server.log().matches(words).count();
-    // How long nothing more is said is seen where a clock is set (`control/refusals.rs`).
+    // How long nothing more is said is seen where a clock is set (`control/refusal_log.rs`).
     until("both in the log", || {
         [told("http.allowed_origins"), told("Host: localhost")] == [1, 1]
     });
