@@ -41,7 +41,6 @@ const TABLES: &[(&str, &str)] = &[
         "crates/wire/tests/mqtt_errors/properties.rs: properties_have_their_places",
         "a packet and its properties",
     ),
-    ("one `match`: a packet and what it must equal",),
     (
         "crates/wire/tests/mqtt_properties/packets.rs: encoded",
         "one `match`: a packet and its bytes",
