@@ -37,7 +37,6 @@ fn every_answered_message_comes_once_in_order_and_at_its_place_through_each_faul
     let count = |place: &str| result.pointer(place).and_then(Value::as_u64).unwrap_or(0);
     for (place, least) in [
         ("/publishers/retries", 1),
-        ("/publishers/replayed", 1),
         ("/clients/resumed", 200),
         ("/messages", 1_000),
         ("/read_again_from_the_beginning", 500),
