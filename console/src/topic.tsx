@@ -72,7 +72,7 @@ function useInfo(name: string): { info: Topic | null; trouble: string; ask: () =
 
 function Info({ name, info, trouble }: { name: string; info: Topic | null; trouble: string }) {
   const facts: [string, string][] = info === null ? [] : [
-    ["Subscribers, but by filter", subscribers(info)],
+    ["Subscribers (without filters)", subscribers(info)],
     ["Messages kept", exact(info.messages)],
     ["Bytes", bytes(info.bytes)],
     ["Newest offset", exact(info.offset)],
