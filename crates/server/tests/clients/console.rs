@@ -133,7 +133,7 @@ fn message_published_in_the_console_comes_back_as_text() {
     browser.expect(".kept li:nth-child(3) pre", "^from outside$");
     browser.expect(".facts", "Messages kept3");
     // The page itself is no subscriber.
-    browser.expect(".facts", "Subscribers0");
+    browser.expect(".facts", r"Subscribers \(without filters\)0");
     browser.expect_no_complaints();
 }
 
