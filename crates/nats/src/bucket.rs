@@ -19,7 +19,7 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore
             let missing = matches!(error.kind(), GetStreamErrorKind::JetStream(why)
                 if why.error_code() == ErrorCode::STREAM_NOT_FOUND);
             if !missing {
-                return Err(refused(&what, settings.replicas, &error));
+                return Err(refused(&what, settings, &error));
             }
             let config = Config {
                 description: Some(format!(
@@ -33,7 +33,7 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore
                 ..Default::default()
             };
             let made = context.create_object_store(config).await;
-            made.map_err(|error| refused(&what, settings.replicas, &error))?;
+            made.map_err(|error| refused(&what, settings, &error))?;
         }
     }
     let failed = |why: String| Error::transient(format!("{what}: {why}"));

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::settings::Settings;
+
 /// It names what is wrong, and the remedy.
 #[derive(Debug)]
 pub struct Error {
@@ -55,7 +57,8 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Why NATS did not make or show something, with the remedy as far as it is known.
-pub fn refused(what: &str, replicas: usize, error: &dyn std::error::Error) -> Error {
+pub fn refused(what: &str, settings: &Settings, error: &dyn std::error::Error) -> Error {
+    let (replicas, history_bytes) = (settings.replicas, settings.history_bytes);
     let why = chain(error);
     let text = format!("{what}: NATS refuses it: {why}");
     if why.contains("10074") || why.contains("non-clustered") {
@@ -75,7 +78,7 @@ pub fn refused(what: &str, replicas: usize, error: &dyn std::error::Error) -> Er
     }
     if why.contains("10047") || why.contains("10028") || why.contains("10058") {
         return Error::lasting(format!(
-            "{text}; see the limits of JetStream and of this account"
+            "{text}; the log asks for room for twice cluster.history_bytes = {history_bytes} at each server: write less there, or raise `max_file_store` in the section `jetstream` of each nats-server (by default three quarters of the free disk) or the limit of this account"
         ));
     }
     Error::transient(format!(

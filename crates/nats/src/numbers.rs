@@ -41,7 +41,7 @@ async fn bucket(context: &Context, settings: &Settings) -> Result<Store, Error> 
         ..Default::default()
     };
     let made = context.create_key_value(config).await;
-    made.map_err(|error| refused(&format!("bucket {bucket}"), settings.replicas, &error))
+    made.map_err(|error| refused(&format!("bucket {bucket}"), settings, &error))
 }
 
 /// These numbers, if there are none yet, else those that are there, if they fit.

@@ -125,11 +125,7 @@ pub async fn open(
             let missing = matches!(error.kind(), GetStreamErrorKind::JetStream(why)
                 if why.error_code() == ErrorCode::STREAM_NOT_FOUND);
             if !missing {
-                return Err(refused(
-                    &format!("stream {name}"),
-                    settings.replicas,
-                    &error,
-                ));
+                return Err(refused(&format!("stream {name}"), settings, &error));
             }
             if made {
                 return Err(Error::lasting(format!(
@@ -138,7 +134,7 @@ pub async fn open(
                 )));
             }
             let made = context.create_stream(wanted).await;
-            made.map_err(|error| refused(&format!("stream {name}"), settings.replicas, &error))
+            made.map_err(|error| refused(&format!("stream {name}"), settings, &error))
         }
     }
 }

@@ -97,6 +97,21 @@ fn three_replicas_at_one_server_are_refused() {
 }
 
 #[test]
+fn a_history_larger_than_the_room_of_nats_is_refused() {
+    let Some(servers) = Servers::with(1, "max_file_store: 1GB", "max_payload: 2MB") else {
+        return;
+    };
+    let large = Settings {
+        history_bytes: 1 << 30,
+        ..at_once(&servers)
+    };
+    assert_says(
+        &refusal(large, numbers()),
+        &["cluster.history_bytes = 1073741824", "max_file_store"],
+    );
+}
+
+#[test]
 fn another_count_of_partitions_is_refused() {
     let Some(servers) = Servers::start(1) else {
         return;

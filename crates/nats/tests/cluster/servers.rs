@@ -68,7 +68,8 @@ impl Servers {
         Servers::with(count, "sync_interval: always", "max_payload: 2MB")
     }
 
-    /// The same with these lines in the section `jetstream`, and beside it.
+    /// The same with these lines in the section `jetstream`, and beside it. The disk of the machine may be full of other things: the room for streams
+    /// does not depend on it.
     pub fn with(count: usize, jetstream: &str, extra: &str) -> Option<Servers> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let program = program()?;
@@ -105,7 +106,7 @@ impl Servers {
             ),
         };
         let text = format!(
-            "server_name: n{at}\nlisten: 127.0.0.1:{}\nhttp: 127.0.0.1:{}\n{cluster}jetstream {{ store_dir: {store:?}, {jetstream} }}\n{}\n",
+            "server_name: n{at}\nlisten: 127.0.0.1:{}\nhttp: 127.0.0.1:{}\n{cluster}jetstream {{ max_file_store: 64GB, store_dir: {store:?}, {jetstream} }}\n{}\n",
             ports.client, ports.monitor, self.extra
         );
         fs::write(self.directory.join(format!("{at}.conf")), text).expect("a file");

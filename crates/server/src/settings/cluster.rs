@@ -56,8 +56,8 @@ pub struct Cluster {
     pub replicas: usize,
     /// Bytes that the log keeps, in equal parts for the partitions, for nodes that were cut off; older batches go once
     /// [checkpoints](CLUSTER.md#checkpoints) have them, and without checkpoints past twice as much. Counts where the streams are
-    /// made; `nats stream edit` changes it later.
-    #[default(4 << 30)]
+    /// made; `nats stream edit` changes it later. NATS reserves room for twice as much on the disk of each server.
+    #[default(1 << 30)]
     #[schemars(range(min = MIN_HISTORY_BYTES, max = isize::MAX as usize), extend("x-zero" = "no limit"))]
     pub history_bytes: usize,
     /// Bytes of the log, in equal parts for the partitions, behind the newest [checkpoints](CLUSTER.md#checkpoints), with which

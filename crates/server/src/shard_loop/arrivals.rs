@@ -25,15 +25,18 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Takes connections from the listener's queue, while it has some, to the door; then lets in the one that is next, as the `n`th of a turn.
-    /// False when there is no other one now.
+    /// Takes connections from the listener's queue to the door, while both have some and places; then lets in the one that is next, as the `n`th of a
+    /// turn. The queue of the kernel knows no turns, so connections leave it also while the rate lets nobody in. False when there is no other one now.
     fn accept_one(&mut self, listener: &mut Option<usize>, n: u32, now: Now) -> bool {
         let now_ms = clock::monotonic_ms();
-        if !self.door.is_open(now_ms) {
-            self.io.transport.pause(self.door.opens_ms());
-            return false;
-        }
         *listener = listener.filter(|listener| self.line_up(*listener, n, now_ms, now));
+        if !self.door.is_open(now_ms) {
+            let has_place = self.door.has_place();
+            if !has_place {
+                self.io.transport.pause(self.door.opens_ms());
+            }
+            return has_place && listener.is_some();
+        }
         let Some((link, peer)) = self.door.pop() else {
             return listener.is_some();
         };

@@ -445,7 +445,7 @@ fn log_bytes_of_one_address_have_a_limit() {
 /// Two addresses may share their turns by chance, so a few of them come.
 #[test]
 fn crowd_of_one_address_is_let_in_after_a_newcomer_of_another() {
-    let server = Server::with_shards(1, "[limits]\naccepts_per_s = 10\n");
+    let server = Server::with_shards(1, "[limits]\naccepts_per_s = 1\n");
     let ask = |host: u8| {
         let mut stream = connect_from(host, server.address());
         let request = b"GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -460,7 +460,7 @@ fn crowd_of_one_address_is_let_in_after_a_newcomer_of_another() {
         !newcomers.iter().all(|one| waits(&one))
     });
     let left = crowd.iter().filter(waits).count();
-    assert!(left > 0, "the crowd was let in first");
+    assert!(left > 80, "{left} of the crowd wait");
 }
 
 #[test]
