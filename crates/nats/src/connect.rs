@@ -71,7 +71,8 @@ impl Connected {
         self.0.client.max_payload()
     }
 
-    /// The numbers of the cluster: these, if this is its first node, else those of the first one.
+    /// The numbers of the cluster: these, if this is its first node, else those of the first one. Partitions of 0: any number of them, and
+    /// [`PARTITIONS`](crate::PARTITIONS) in a new cluster.
     ///
     /// # Errors
     /// When they cannot be read, or do not fit.

@@ -42,7 +42,7 @@ pub use connect::{Connected, connect};
 pub use error::Error;
 pub use neighbours::{Neighbours, Question};
 pub use news::{Listener, News};
-pub use numbers::Numbers;
+pub use numbers::{Numbers, PARTITIONS};
 pub use settings::{Credentials, Settings, Tls};
 pub use shared::{PartitionStatus, Status, SyncInterval};
 pub use store::Store;

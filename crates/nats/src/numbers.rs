@@ -44,8 +44,19 @@ async fn bucket(context: &Context, settings: &Settings) -> Result<Store, Error> 
     made.map_err(|error| refused(&format!("bucket {bucket}"), settings, &error))
 }
 
-/// These numbers, if there are none yet, else those that are there, if they fit.
-pub async fn get(context: &Context, settings: &Settings, new: Numbers) -> Result<Numbers, Error> {
+/// Partitions of a new cluster, unless its first node says otherwise. NATS takes so many batches a second whatever they hold, each partition has its
+/// own, and each of its streams has one leader: few partitions make large batches, and there are at least as many as servers.
+pub const PARTITIONS: u16 = 4;
+
+/// These numbers, if there are none yet, else those that are there, if they fit. Partitions of 0: as many as the cluster has, or [`PARTITIONS`].
+pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Result<Numbers, Error> {
+    let new = match asked.partitions {
+        0 => Numbers {
+            partitions: PARTITIONS,
+            ..asked
+        },
+        _ => asked,
+    };
     let store = bucket(context, settings).await?;
     let bucket = settings.bucket();
     let text = serde_json::to_vec(&new).expect("numbers are JSON");
@@ -76,7 +87,7 @@ pub async fn get(context: &Context, settings: &Settings, new: Numbers) -> Result
             settings.name, found.format, new.format
         )));
     }
-    if found.partitions != new.partitions {
+    if asked.partitions != 0 && found.partitions != new.partitions {
         return Err(Error::lasting(format!(
             "partitions = {} does not fit the cluster `{}`, which was made with {}: write partitions = {}, or choose another cluster.name",
             new.partitions, settings.name, found.partitions, found.partitions

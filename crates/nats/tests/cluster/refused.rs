@@ -123,6 +123,12 @@ fn another_count_of_partitions_is_refused() {
     };
     let text = refusal(settings(&servers), other);
     assert_says(&text, &["partitions = 8", "partitions = 4", "test"]);
+    let any = Numbers {
+        partitions: 0,
+        ..numbers()
+    };
+    let node = crore_nats::connect(settings(&servers)).expect("a connection");
+    assert_eq!(node.numbers(any).expect("numbers"), numbers());
     let old = Numbers {
         format: 0,
         ..numbers()

@@ -18,6 +18,7 @@ mod locate;
 use std::mem::take;
 use std::path::{Path, PathBuf};
 
+use crore_broker::PARTITIONS;
 use crore_wire::http::origin::normal;
 use serde::Deserialize as _;
 use toml::Table;
@@ -189,6 +190,9 @@ fn resolve(
     }
     if file.shards == 0 {
         file.shards = resources.cores.min(MAX_SHARDS);
+    }
+    if file.partitions == 0 && !file.cluster.is_on() {
+        file.partitions = PARTITIONS;
     }
     let limits = &mut file.limits;
     if limits.log_bytes == 0 {

@@ -90,7 +90,11 @@ impl Need {
     /// The need of `connections` with these settings.
     pub fn new(connections: u64, protocol: Protocol, cores: usize, file: &File) -> Need {
         let limits = &file.limits;
-        let placement = Placement::of_server(file.partitions, file.shards, cores);
+        let partitions = match file.partitions {
+            0 => crore_nats::PARTITIONS,
+            chosen => chosen,
+        };
+        let placement = Placement::of_server(partitions, file.shards, cores);
         let homes = usize::from(placement.homes());
         // On a machine without memory the default is what the largest message needs.
         let nothing = Resources {

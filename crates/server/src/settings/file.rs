@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crore_broker::settings::{
     Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
 };
-use crore_broker::{PARTITIONS, PartitionId, SLOTS};
+use crore_broker::{PartitionId, SLOTS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
@@ -39,10 +39,9 @@ pub struct File {
     #[schemars(range(min = 1, max = MAX_SHARDS), extend("x-changes" = "restart", "x-zero" = "one for each core", "x-flag" = "--shards N"))]
     pub shards: usize,
     /// Partitions of topics and sessions: each has a log and counts its messages, and lies with one of the shards that keep topics
-    /// (one for each core, at most one for each partition). A state directory keeps the number that it was made with. More of them
-    /// make positions by filter longer.
-    #[default(PARTITIONS)]
-    #[schemars(range(min = 1, max = SLOTS as u32), extend("x-changes" = "restart"))]
+    /// (one for each core, at most one for each partition). A state directory and a cluster keep the number that they were made with.
+    /// More of them make positions by filter longer, and the batches of a cluster smaller.
+    #[schemars(range(min = 1, max = SLOTS as u32), extend("x-changes" = "restart", "x-zero" = "16, or 4 in a new cluster"))]
     pub partitions: PartitionId,
     /// Pin each shard to a core. Good on a machine that serves nothing else.
     // A pinned shard cannot move away from a neighbour that uses its core; on a machine that the server shares with

@@ -20,7 +20,9 @@ fn node(servers: &Servers, more: &str) -> Server {
         "checkpoint_bytes = \"1MiB\"\n{more}\n[[rule]]\nmatch = \"fill/#\"\nlog_messages = 0\n[[rule]]"
     );
     let settings = settings(servers).replace("[[rule]]", &first);
-    Server::with_admin(&format!("{settings}log_bytes = \"64MiB\"\n"))
+    Server::with_admin(&format!(
+        "partitions = {PARTITIONS}\n{settings}log_bytes = \"64MiB\"\n"
+    ))
 }
 
 /// The partitions, as a node shows them.
@@ -121,7 +123,7 @@ fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
     publish(&late, "a", "goes on");
     assert_eq!(stream.data(1), ["goes on"]);
     let log = late.log();
-    assert!(log.contains("checkpoints=16"), "{log}");
+    assert!(log.contains(&format!("checkpoints={PARTITIONS}")), "{log}");
     // The dead node was the steward; this one makes the next checkpoints.
     let before = partitions(&late)[0]["checkpoint"].as_u64();
     until("a checkpoint of another steward", || {
@@ -162,8 +164,8 @@ fn checkpoints_that_are_damaged_or_were_never_ended_are_passed_over() {
     assert_eq!(retained(&late, "state"), b"value");
     let count = |text: &str| late.log().matches(text).count();
     assert_eq!(
-        count("the checkpoint before it counts"),
-        16,
+        count("the checkpoint before it counts") as u64,
+        PARTITIONS,
         "{}",
         late.log()
     );
@@ -271,7 +273,7 @@ fn status_and_metrics_show_the_newest_checkpoint_of_each_partition() {
     assert!(shown.contains("checkpoint_age_s"), "{shown}");
     let metric = |name: &str| port::metric(one.admin(), name);
     let made = metric("crore_checkpoints_total{result=\"made\"}");
-    assert!(made >= Some(16.0), "{made:?}");
+    assert!(made >= Some(PARTITIONS as f64), "{made:?}");
     assert!(metric("crore_cluster_checkpoints_bytes") > Some(0.0));
     assert_eq!(metric("crore_cluster_late_checkpoints"), Some(0.0));
     assert!(metric("crore_checkpoint_timestamp_seconds") > Some(0.0));

@@ -2,8 +2,8 @@
 
 use crate::servers::Servers;
 use crate::support::http::publish;
-use crate::support::program;
 use crate::support::stream::Stream;
+use crate::support::{Server, port, program};
 use crate::{node, settings};
 
 #[test]
@@ -52,7 +52,7 @@ fn a_node_that_cannot_join_says_why() {
         ),
         (
             format!("partitions = 8\n{}", settings(&servers)),
-            vec!["partitions = 8", "partitions = 16"],
+            vec!["partitions = 8", "partitions = 4"],
         ),
     ];
     for (settings, words) in wrong {
@@ -62,6 +62,19 @@ fn a_node_that_cannot_join_says_why() {
         }
     }
     drop(one);
+}
+
+#[test]
+fn a_node_takes_the_number_of_partitions_that_its_cluster_has() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let first = format!("partitions = 8\n{}", settings(&servers));
+    let nodes = [Server::with_admin(&first), node(&servers)];
+    for node in &nodes {
+        let shown = port::get(node.admin(), "cluster");
+        assert_eq!(shown["partitions"].as_array().map(Vec::len), Some(8));
+    }
 }
 
 #[test]

@@ -36,10 +36,7 @@ fn the_status_shows_all_nodes_and_fails_when_a_server_of_nats_is_away() {
         let admin = format!("http://{}", node.admin());
         assert!(nodes.iter().any(|it| it["admin"] == admin), "{shown:#}");
     }
-    assert_eq!(
-        shown["partitions"].as_array().expect("partitions").len(),
-        16
-    );
+    assert_eq!(shown["partitions"].as_array().expect("partitions").len(), 4);
     assert_eq!(shown["partitions"][0]["replicas_current"], 3);
     let sync = shown["engine"]["sync"].as_array().expect("a list");
     assert!(

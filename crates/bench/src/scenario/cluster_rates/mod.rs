@@ -28,7 +28,7 @@ const SECONDS: f64 = 5.0;
 /// Topics that are published to: enough for all partitions.
 const TOPICS: &str = "/p/s{1..1024}/-";
 /// Partitions, by default.
-const PARTITIONS: u64 = 16;
+const PARTITIONS: u64 = 4;
 /// Batches of a partition that a node has in flight at most.
 const IN_FLIGHT: u64 = 16;
 /// Messages a second for which the time to the delivery is measured.
