@@ -187,7 +187,13 @@ mod bell {
     use std::io;
     pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 
-    use crate::sys::{Fd, errno};
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io::{Errno, read, retry_on_intr, write};
+
+    use crate::sys::Fd;
+
+    /// The one failure of an eventfd that is there.
+    const GONE: &str = "this thread's table has no eventfd of the mailbox";
 
     pub(super) struct Bell {
         fd: Fd,
@@ -195,11 +201,8 @@ mod bell {
 
     impl Bell {
         pub(super) fn new() -> io::Result<Bell> {
-            // SAFETY: takes no pointers.
-            let answer = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-            Ok(Bell {
-                fd: Fd::from_answer(answer)?,
-            })
+            let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into();
+            Ok(Bell { fd })
         }
 
         pub(super) fn fd(&self) -> Fd {
@@ -208,36 +211,18 @@ mod bell {
 
         /// Adds one to the counter.
         pub(super) fn ring(&self) {
-            let one = 1_u64;
-            loop {
-                // SAFETY: the kernel reads the 8 bytes of `one`.
-                let answer = unsafe { libc::write(self.fd.raw(), (&raw const one).cast(), 8) };
-                if answer == 8 {
-                    return;
-                }
-                // A lost wake would leave the reader asleep for ever.
-                assert!(
-                    errno() == libc::EINTR,
-                    "this thread's table has no eventfd of the mailbox"
-                );
-            }
+            // A lost wake would leave the reader asleep for ever.
+            retry_on_intr(|| write(self.fd.lend(), &1_u64.to_ne_bytes())).expect(GONE);
         }
 
         /// Reads the counter and sets it to 0.
         pub(super) fn take(&self) -> u64 {
-            let mut count = 0_u64;
-            loop {
-                // SAFETY: the kernel writes 8 bytes into `count`.
-                let answer = unsafe { libc::read(self.fd.raw(), (&raw mut count).cast(), 8) };
-                if answer == 8 {
-                    return count;
-                }
-                match errno() {
-                    libc::EINTR => {}
-                    libc::EAGAIN => return 0,
-                    other => {
-                        panic!("this thread's table has no eventfd of the mailbox: errno {other}")
-                    }
+            let mut count = [0; 8];
+            match retry_on_intr(|| read(self.fd.lend(), &mut count)) {
+                Err(Errno::AGAIN) => 0,
+                taken => {
+                    taken.expect(GONE);
+                    u64::from_ne_bytes(count)
                 }
             }
         }

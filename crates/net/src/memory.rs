@@ -8,6 +8,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use pieces::{Pieces, age, kept_bytes};
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Where control groups are mounted on every distribution of today.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -132,20 +134,10 @@ fn text(line: &str) -> Option<Range<usize>> {
 /// A random number of the kernel's generator, fit for keys and tokens.
 pub fn random_u64() -> u64 {
     let mut bytes = [0_u8; 8];
-    loop {
-        // SAFETY: `bytes` is writable for its length.
-        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        if got == bytes.len() as isize {
-            return u64::from_ne_bytes(bytes);
-        }
-        // So few bytes come whole or not at all, and only a signal early in the boot can interrupt.
-        let interrupted = got == -1 && crate::sys::errno() == libc::EINTR;
-        assert!(
-            interrupted,
-            "the kernel gives no random bytes: {}",
-            std::io::Error::last_os_error()
-        );
-    }
+    // So few bytes come whole or not at all, and only a signal early in the boot can interrupt.
+    let got = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()));
+    got.expect("the kernel gives random bytes");
+    u64::from_ne_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! Helpers of every module here that calls the kernel: descriptors, which close themselves where they are owned, and
-//! results as `io::Result`.
+//! Helpers of every module here that calls the kernel: descriptors, which close themselves where they are owned, and what
+//! `rustix`, which makes most calls, does not have.
 //!
 //! Deliberately not `OwnedFd`: its drop may run on any thread, ours belong to a table.
 
 use std::io;
 use std::marker::PhantomData;
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 /// A descriptor: a number in the table of the thread that made it, and meaningless elsewhere.
 ///
@@ -18,11 +19,17 @@ impl Fd {
         self.0 as libc::c_int
     }
 
-    /// The descriptor that a system call has answered with, or its error.
-    pub(crate) fn from_answer(answer: libc::c_int) -> io::Result<Fd> {
-        u32::try_from(answer)
-            .map(Fd)
-            .map_err(|_| io::Error::last_os_error())
+    /// Lends it to one system call.
+    #[inline]
+    pub(crate) fn lend<'a>(self) -> BorrowedFd<'a> {
+        // SAFETY: the holder of a descriptor forgets it when it closes it, so that it is open during the call.
+        unsafe { BorrowedFd::borrow_raw(self.raw()) }
+    }
+}
+
+impl From<OwnedFd> for Fd {
+    fn from(fd: OwnedFd) -> Fd {
+        Fd(fd.into_raw_fd() as u32)
     }
 }
 
@@ -33,11 +40,6 @@ pub(crate) fn check(answer: libc::c_int) -> io::Result<()> {
     } else {
         Ok(())
     }
-}
-
-/// The `errno` of the call that has just failed.
-pub(crate) fn errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// Makes a value `!Send` and `!Sync`: it belongs to the descriptor table of its thread.
@@ -51,16 +53,17 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// Takes the ownership of the answer of a call that makes a descriptor.
-    pub(crate) fn from_answer(answer: libc::c_int) -> io::Result<Owned> {
-        Ok(Owned {
-            fd: Fd::from_answer(answer)?,
-            _table: PhantomData,
-        })
-    }
-
     pub(crate) fn fd(&self) -> Fd {
         self.fd
+    }
+}
+
+impl From<OwnedFd> for Owned {
+    fn from(fd: OwnedFd) -> Owned {
+        Owned {
+            fd: fd.into(),
+            _table: PhantomData,
+        }
     }
 }
 
@@ -77,7 +80,7 @@ pub fn close(fd: Fd) {
     let answer = unsafe { libc::close(fd.raw()) };
     // A second close could close another socket that has the number by then.
     assert!(
-        answer == 0 || errno() != libc::EBADF,
+        answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBADF),
         "descriptor {} closed twice",
         fd.0
     );

@@ -85,6 +85,7 @@ const IMPURE_WORDS: &[&str] = &[
 const PURE_DEPENDENCIES: &[&str] = &[
     "base64",
     "httparse",
+    "idna",
     "memchr",
     "miniz_oxide",
     "sha1",
@@ -111,8 +112,8 @@ const RUNTIMES: &[&str] = &[
 
 /// The control plane and the log in JetStream are no shards: they alone use a runtime, each its own.
 const ASYNC_PLACES: &[&str] = &[
-    // The bare client that a node is measured beside.
-    "crates/bench/src/scenario/cluster_rates/bare.rs",
+    // The bare client of NATS, which others are measured beside.
+    "crates/bench/src/rig/bare.rs",
     "crates/nats/",
     "crates/server/src/control/",
     "crates/server/src/life/",

@@ -362,59 +362,7 @@ mod tests {
         assert_eq!(event(b"data: a\n"), None);
     }
 
-    /// Decodes a chunked SSE stream piece by piece and keeps what is not whole, as the tool does.
-    fn events_of(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
-        let (mut held, mut decoded, mut left) = (Vec::new(), 0, 0);
-        let mut events = Vec::new();
-        for piece in pieces {
-            held.extend_from_slice(piece);
-            let Some((end, rest)) = unchunk(&mut held, decoded, &mut left).unwrap() else {
-                break;
-            };
-            let mut used = 0;
-            while let Some((data, bytes)) = event(&held[used..end]) {
-                events.extend(data.map(<[u8]>::to_vec));
-                used += bytes;
-            }
-            held = [&held[used..end], &held[rest..]].concat();
-            decoded = end - used;
-        }
-        events
-    }
-
     proptest! {
-        #[test]
-        fn chunked_events_survive_any_split(
-            texts in prop::collection::vec("[a-z]{0,40}", 1..8),
-            sizes in prop::collection::vec(1usize..30, 1..8),
-            cuts in prop::collection::vec(0usize..600, 0..6),
-        ) {
-            let plain: String = texts.iter().map(|t| format!("id: 1\ndata: {t}\n\n")).collect();
-            let mut stream = Vec::new();
-            let (mut rest, mut turn) = (plain.as_bytes(), 0);
-            while !rest.is_empty() {
-                let size = sizes[turn % sizes.len()].min(rest.len());
-                stream.extend(format!("{size:x}\r\n").bytes());
-                stream.extend_from_slice(&rest[..size]);
-                stream.extend(b"\r\n");
-                rest = &rest[size..];
-                turn += 1;
-            }
-            let mut cuts: Vec<usize> = cuts.iter().map(|c| c % (stream.len() + 1)).collect();
-            cuts.push(stream.len());
-            cuts.sort_unstable();
-            let mut start = 0;
-            let pieces: Vec<&[u8]> = cuts
-                .iter()
-                .map(|end| &stream[std::mem::replace(&mut start, *end)..*end])
-                .collect();
-            let expected: Vec<Vec<u8>> = texts.iter().map(|t| t.clone().into_bytes()).collect();
-            prop_assert_eq!(events_of(&pieces), expected);
-
-            let single: Vec<&[u8]> = stream.chunks(1).collect();
-            prop_assert_eq!(events_of(&single).len(), texts.len());
-        }
-
         #[test]
         fn any_bytes_are_read_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = (response(&bytes), frame(&bytes), event(&bytes));

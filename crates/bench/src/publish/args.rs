@@ -9,7 +9,7 @@ use crate::measure::units;
 /// How messages reach the server.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// HTTP or WebSocket, by the server's paths.
+    /// HTTP, by the server's paths.
     #[default]
     Http,
     /// MQTT.
@@ -46,7 +46,7 @@ pub struct PublishArgs {
     #[arg(long, value_name = "FILE")]
     pub tls: Option<PathBuf>,
     /// How to publish
-    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["single", "ws", "floor"])]
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["single", "floor"])]
     pub protocol: Protocol,
     /// How MQTT is spoken
     #[command(flatten)]
@@ -54,11 +54,8 @@ pub struct PublishArgs {
     /// One POST for each message instead of batches
     #[arg(long)]
     pub single: bool,
-    /// One WebSocket for each topic, a frame for each message
-    #[arg(long, conflicts_with = "single")]
-    pub ws: bool,
     /// The server is `crore bench floor`
-    #[arg(long, conflicts_with_all = ["single", "ws"])]
+    #[arg(long, conflicts_with = "single")]
     pub floor: bool,
     /// With --floor: every message goes to all subscribers
     #[arg(long, requires = "floor")]
@@ -67,7 +64,7 @@ pub struct PublishArgs {
     #[arg(long, value_name = "REQUESTS", default_value_t = 16)]
     pub in_flight: usize,
     /// Messages of a batch [default: as many as 60 kB hold]
-    #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["single", "ws", "floor"])]
+    #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["single", "floor"])]
     pub batch: Option<u64>,
     /// How long to publish, such as 60s [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = units::seconds)]
@@ -117,10 +114,9 @@ impl PublishArgs {
             let is_framed = self.protocol == Protocol::MqttWs;
             return Form::Packet(Dialect::new(&self.mqtt, is_framed));
         }
-        match (self.single, self.ws, self.floor) {
-            (true, ..) => Form::Single,
-            (_, true, _) => Form::Frame,
-            (.., true) => Form::Record,
+        match (self.single, self.floor) {
+            (true, _) => Form::Single,
+            (_, true) => Form::Record,
             _ => Form::Batch,
         }
     }

@@ -1,4 +1,4 @@
-//! Composes a publisher's bytes: batches, single posts, WebSocket frames, MQTT packets, records for the
+//! Composes a publisher's bytes: batches, single posts, MQTT packets, records for the
 //! floor.
 //!
 //! Bodies are built in place behind room for the longest head, which is then put right before
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::client::mqtt::{self, Dialect};
-use crate::client::request::{self, NO_MASK};
+use crate::client::request;
 use crate::measure::pattern::Pattern;
 use crate::measure::payload::{Header, Payloads, Random};
 use crate::{floor, sys};
@@ -26,8 +26,6 @@ pub enum Form {
     Batch,
     /// A `POST /pub/{topic}` for each.
     Single,
-    /// A WebSocket frame for each.
-    Frame,
     /// An MQTT PUBLISH for each.
     Packet(Dialect),
     /// A record of `crore bench floor` for each.
@@ -40,7 +38,7 @@ impl Form {
         match self {
             Form::Batch | Form::Single => true,
             Form::Packet(_) => self.has_ids(),
-            Form::Frame | Form::Record => false,
+            Form::Record => false,
         }
     }
 
@@ -131,11 +129,6 @@ impl Composer {
             Form::Record => floor::PUSH.to_vec(),
             Form::Packet(dialect) if dialect.is_framed => request::mqtt_upgrade(&self.host),
             Form::Packet(dialect) => packet_greeting(dialect, topic),
-            Form::Frame => {
-                let mut target = String::new();
-                request::target("/pub", &self.topics.name(topic), &mut target);
-                request::upgrade(&self.host, &target, None)
-            }
         }
     }
 
@@ -179,11 +172,6 @@ impl Composer {
                 )
                 .expect("a String takes all");
                 out.extend_from_slice(self.scratch.as_bytes());
-                self.payloads.write(header, out);
-            }
-            Form::Frame => {
-                let size = self.payloads.size();
-                write_header(out, Opcode::Text, true, false, size, Some(NO_MASK));
                 self.payloads.write(header, out);
             }
             Form::Packet(dialect) => {

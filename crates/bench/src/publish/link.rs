@@ -34,8 +34,6 @@ pub struct Link {
     /// Messages of each request that has no answer yet.
     requests: VecDeque<u64>,
     received: Vec<u8>,
-    /// A WebSocket may publish once its upgrade was answered.
-    ready: bool,
     /// `Some` exactly when the form is MQTT's.
     packets: Option<Packets>,
     tls: Option<Tls>,
@@ -72,7 +70,6 @@ impl Link {
             watched: Interest::IN,
             requests: VecDeque::new(),
             received: Vec::new(),
-            ready: !matches!(form, Form::Frame),
             packets: match form {
                 Form::Packet(dialect) => Some(Packets::new(dialect, form.has_ids(), key as u32)),
                 _ => None,
@@ -85,8 +82,7 @@ impl Link {
 
     /// Whether another group of messages may be composed.
     pub fn has_room(&self, requests_max: usize) -> bool {
-        self.ready
-            && self.out.is_empty()
+        self.out.is_empty()
             && self.requests.len() < requests_max
             && self
                 .packets
@@ -196,20 +192,13 @@ impl Link {
         if bytes.is_empty() {
             return Ok(None);
         }
-        let is_frame = matches!(self.form, Form::Frame);
-        if matches!(self.form, Form::Record) || (is_frame && self.ready) {
-            // Pings and pongs tell a publisher nothing.
+        if matches!(self.form, Form::Record) {
             return Ok(Some(bytes.len()));
         }
         let Some(Response { head, body, bytes }) = parse::response(bytes)? else {
             return Ok(None);
         };
         let status = head.status;
-        if is_frame {
-            ensure!(status == 101, "the server answered {status} to the upgrade");
-            self.ready = true;
-            return Ok(Some(bytes));
-        }
         ensure!(
             !head.chunked,
             "a chunked answer to a publish is not understood"

@@ -68,12 +68,6 @@ impl Publisher {
         let servers = pattern::servers(&args.server)?;
         let form = args.form();
         let count = args.connections.clamp(1, topics.count() as usize);
-        if matches!(form, Form::Frame) {
-            ensure!(
-                count == topics.count() as usize,
-                "--ws wants a connection for each topic"
-            );
-        }
         let host = servers[0].to_string();
         let composer = Composer::new(form, topics, args.cycle, host, args.size, args.broadcast);
         let epoll = Epoll::new(count.min(256))?;

@@ -49,8 +49,6 @@ pub enum Scenario {
     Soak,
     /// Settings that are read again under load, beside windows without
     Reload,
-    /// Subscribers that stopped reading, beside others that read
-    Stalled,
     /// Connections until a control group's memory is full, and what `crore doctor` said before
     Fill,
     /// Bytes and processor time of connections with TLS, beside the peers; deliveries while handshakes go on
@@ -128,7 +126,7 @@ pub struct RunArgs {
     /// Connections that close and open a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// How often a pair, each side of durable, or each arrangement of stalled is measured, each side of cluster-rates is measured, or each fault of cluster comes
+    /// How often a pair, each side of durable or cluster-rates is measured, or each fault of cluster comes
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Who else is in the pair, beside the floor (not over MQTT) and this server

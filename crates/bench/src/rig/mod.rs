@@ -2,6 +2,7 @@
 
 pub mod args;
 mod audience;
+pub mod bare;
 mod certificate;
 mod directory;
 mod kind;

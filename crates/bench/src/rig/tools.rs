@@ -136,11 +136,6 @@ impl Subscriber {
         self.guard.0.id()
     }
 
-    /// Stops the tool's process: from now on it reads nothing and answers nothing.
-    pub fn stop_reading(&self) {
-        sys::signal(self.guard.0.id(), Signal::STOP);
-    }
-
     /// The tool's memory and processor time so far.
     pub fn sample(&self) -> Result<Process> {
         Process::read(self.guard.0.id())

@@ -22,7 +22,6 @@ mod recovery;
 mod reload;
 mod sessions;
 mod soak;
-mod stalled;
 mod storm;
 mod tcp;
 mod tls;
@@ -63,7 +62,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::DurableSoak => durable_soak::run(args)?,
         Scenario::Soak => soak::run(args)?,
         Scenario::Reload => reload::run(args)?,
-        Scenario::Stalled => stalled::run(args)?,
         Scenario::Filters => filters::run(args)?,
         Scenario::Fill => fill::run(args)?,
         Scenario::Tls => tls::run(args)?,

@@ -10,7 +10,6 @@
 //! the pair has rows of its own, Mosquitto is the reference, and the floor is left out.
 //! The result tells a peer's losses and lacks, but only the losses of this server fail the run.
 
-mod bar;
 mod measure;
 
 use anyhow::{Result, ensure};
@@ -20,7 +19,6 @@ use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{Kind, RunArgs, versions};
 use crate::subscribe::Protocol;
-use bar::{Against, Bar};
 use measure::Windows;
 
 /// Share of its core that a saturated server wants, by the median of the rounds.
@@ -34,14 +32,14 @@ enum Measure {
     SideBySide(fn(&RunArgs, &[Kind]) -> Vec<Windows>),
 }
 
-/// A row: its name, how it is measured, and the values that are compared, with their bars.
+/// A row: its name, how it is measured, and the values that are compared.
 struct Row {
     name: &'static str,
     measure: Measure,
     values: Values,
 }
 
-type Values = &'static [(&'static str, Bar)];
+type Values = &'static [&'static str];
 
 impl Row {
     const fn alone(
@@ -65,72 +63,29 @@ impl Row {
     }
 }
 
-/// The bars were set for WebSocket and hold for SSE, which does the same work for a delivery. Of
-/// long-poll, where each delivery costs a request, only some hold ([`Bar::long_poll`]).
 const ROWS: [Row; 7] = [
-    Row::alone(
-        "unicast",
-        measure::unicast,
-        &[("deliveries_per_s", Bar::least(0.90, Against::Floor))],
-    ),
-    Row::alone(
-        "unicast-log",
-        measure::logged,
-        &[("share_of_no_log", Bar::least(0.85, Against::Nothing))],
-    ),
-    Row::alone(
-        "post",
-        measure::post,
-        &[(CPU, Bar::most(1.45, Against::Floor))],
-    ),
-    Row::alone(
-        "fan-out",
-        measure::fan_out,
-        &[("deliveries_per_s", Bar::least(9.0, Against::Floor))],
-    ),
-    Row::alone(
-        "broadcast",
-        measure::once,
-        &[("last_has_it_ms", Bar::most(1.1, Against::Floor).long_poll())],
-    ),
-    Row::at_rate(&[
-        ("p99_ms", Bar::most(1.0, Against::Mosquitto).long_poll()),
-        (CPU, Bar::most(1.15, Against::Floor)),
-    ]),
-    Row::alone(
-        "idle",
-        measure::idle,
-        &[
-            (
-                "handshake_cpu_us",
-                Bar::most(1.3, Against::Floor).long_poll(),
-            ),
-            ("pss_bytes", Bar::most(300.0, Against::Nothing).long_poll()),
-        ],
-    ),
+    Row::alone("unicast", measure::unicast, &["deliveries_per_s"]),
+    Row::alone("unicast-log", measure::logged, &["share_of_no_log"]),
+    Row::alone("post", measure::post, &[CPU]),
+    Row::alone("fan-out", measure::fan_out, &["deliveries_per_s"]),
+    Row::alone("broadcast", measure::once, &["last_has_it_ms"]),
+    Row::at_rate(&["p99_ms", CPU]),
+    Row::alone("idle", measure::idle, &IDLE),
 ];
 
 /// The rows over MQTT.
 const MQTT_ROWS: [Row; 7] = [
-    Row::alone("unicast", measure::unicast, &AHEAD),
-    Row::alone("fan-out", measure::fan_out, &AHEAD),
-    Row::alone("acknowledged", measure::acknowledged, &AHEAD),
-    Row::alone("quality-1", measure::quality_1, &AHEAD),
-    Row::alone("broadcast", measure::once, &[("last_has_it_ms", LESS)]),
-    Row::at_rate(&[("p99_ms", LESS), (CPU, LESS)]),
-    Row::alone(
-        "idle",
-        measure::idle,
-        &[("handshake_cpu_us", LESS), ("pss_bytes", LESS)],
-    ),
+    Row::alone("unicast", measure::unicast, &FLOW),
+    Row::alone("fan-out", measure::fan_out, &FLOW),
+    Row::alone("acknowledged", measure::acknowledged, &FLOW),
+    Row::alone("quality-1", measure::quality_1, &FLOW),
+    Row::alone("broadcast", measure::once, &["last_has_it_ms"]),
+    Row::at_rate(&["p99_ms", CPU]),
+    Row::alone("idle", measure::idle, &IDLE),
 ];
 
-/// More deliveries than Mosquitto, and each for less processor time.
-const AHEAD: [(&str, Bar); 2] = [
-    ("deliveries_per_s", Bar::least(1.0, Against::Mosquitto)),
-    (CPU, LESS),
-];
-const LESS: Bar = Bar::most(1.0, Against::Mosquitto);
+const FLOW: [&str; 2] = ["deliveries_per_s", CPU];
+const IDLE: [&str; 2] = ["handshake_cpu_us", "pss_bytes"];
 const CPU: &str = "server_cpu_us_per_delivery";
 
 fn is_mqtt(args: &RunArgs) -> bool {
@@ -294,7 +249,7 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
     let values: Map<String, Value> = row
         .values
         .iter()
-        .map(|(name, bar)| ((*name).into(), compare(args, row.name, name, *bar, &sides)))
+        .map(|name| ((*name).into(), compare(args, row.name, name, &sides)))
         .collect();
     tell_bottleneck(row.name, &sides);
     let saturated: Map<String, Value> = sides
@@ -321,13 +276,11 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
     }))
 }
 
-/// The medians of one value, their ratios to the floor's (over MQTT to Mosquitto's), and the verdict on the bar. Prints
-/// them in a line.
-fn compare(args: &RunArgs, row: &str, name: &str, bar: Bar, sides: &[Side]) -> Value {
-    let of = |kind: Kind| sides.iter().find(|side| side.kind == kind);
-    let median_of = |kind: Kind| of(kind).map_or(f64::NAN, |side| side.median(name));
+/// The medians of one value and their ratios to the floor's (over MQTT to Mosquitto's). Prints them in a line.
+fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
     let base = [Kind::Floor, Kind::Mosquitto][usize::from(is_mqtt(args))];
-    let floor = median_of(base);
+    let floor = sides.iter().find(|side| side.kind == base);
+    let floor = floor.map_or(f64::NAN, |side| side.median(name));
     let (mut medians, mut ratios, mut words) = (Map::new(), Map::new(), Vec::new());
     for side in sides {
         let (who, value) = (side.kind.name(), side.median(name));
@@ -341,19 +294,13 @@ fn compare(args: &RunArgs, row: &str, name: &str, bar: Bar, sides: &[Side]) -> V
             _ => format!("{who} {value:.3} ({:.3})", value / floor),
         });
     }
-    let verdict = bar.judge(
-        args.wanted(),
-        median_of(Kind::Crore),
-        floor,
-        of(Kind::Mosquitto).map(|side| side.median(name)),
-    );
     report::say(&format!(
-        "{row:<10} {name} over {}: {}; {verdict}",
+        "{row:<10} {name} over {}: {}",
         args.wanted().name(),
         words.join(", "),
     ));
     let name = format!("ratios_to_{}", base.name());
-    json!({ "medians": medians, name: ratios, "bar": verdict.json() })
+    json!({ "medians": medians, name: ratios })
 }
 
 fn tell_bottleneck(row: &str, sides: &[Side]) {

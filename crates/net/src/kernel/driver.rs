@@ -12,6 +12,8 @@
 use std::io;
 use std::marker::PhantomData;
 
+use rustix::event::epoll::CreateFlags;
+
 use crate::sys::{Fd, OfThisTable, Owned, check};
 use crate::transport::{Event, Readiness};
 
@@ -44,8 +46,7 @@ impl Driver {
     /// When `events_max` is 0.
     pub fn new(events_max: usize) -> io::Result<Driver> {
         assert!(events_max > 0, "a driver needs room for an event");
-        // SAFETY: takes no pointers.
-        let epoll = Owned::from_answer(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let epoll = rustix::event::epoll::create(CreateFlags::CLOEXEC)?.into();
         let events = vec![libc::epoll_event { events: 0, u64: 0 }; events_max].into_boxed_slice();
         Ok(Driver {
             epoll,

@@ -9,6 +9,8 @@
 
 use std::io;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::sys::{Fd, check};
 
 /// Standard input, output and error are kept in every table.
@@ -55,21 +57,18 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
 /// descriptors that each shard can hold.
 pub fn limit() -> u64 {
     raise_limit();
-    read_limit().rlim_cur
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Raises the soft limit of descriptors to the hard one. That never needs a privilege; should it fail, the limit stays, and
 /// [`limit`] returns it.
 pub fn raise_limit() {
-    let limit = read_limit();
-    if limit.rlim_cur < limit.rlim_max {
-        let raised = libc::rlimit {
-            rlim_cur: limit.rlim_max,
-            rlim_max: limit.rlim_max,
-        };
-        // SAFETY: `raised` lives through the call.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
-    }
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// How many descriptors are open in this thread's table. Slow; to be asked at the start.
@@ -78,18 +77,4 @@ pub fn open_count() -> u64 {
         // The one that this directory is read with is closed again.
         open.count().saturating_sub(1) as u64
     })
-}
-
-fn read_limit() -> libc::rlimit {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the kernel writes one `rlimit` into `limit`.
-    let read = check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) });
-    assert!(
-        read.is_ok(),
-        "every process has a limit of descriptors: {read:?}"
-    );
-    limit
 }

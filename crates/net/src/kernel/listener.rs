@@ -12,9 +12,14 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::address::Storage;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, SocketFlags, SocketType, acceptfrom_with, socket_with, sockopt,
+};
+
 use super::socket;
-use crate::sys::{Fd, Owned, check, errno, set_option};
+use crate::sys::{Fd, Owned, set_option};
 use crate::transport::Received;
 
 /// Options of the sockets that a listener accepts.
@@ -41,23 +46,17 @@ pub enum Accepted {
     Failed(i32),
 }
 
+/// How every socket is made.
+const SOCKET: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
 /// A TCP socket for an address like this one.
 fn open(addr: SocketAddr) -> io::Result<Owned> {
     let family = if addr.is_ipv4() {
-        libc::AF_INET
+        AddressFamily::INET
     } else {
-        libc::AF_INET6
+        AddressFamily::INET6
     };
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: takes no pointers.
-    Owned::from_answer(unsafe { libc::socket(family, kind, 0) })
-}
-
-/// Gives a socket its address.
-fn name(fd: Fd, addr: SocketAddr) -> io::Result<()> {
-    let name = Storage::of(addr);
-    // SAFETY: `name.storage` holds an address of `name.length` bytes and lives through the call.
-    check(unsafe { libc::bind(fd.raw(), (&raw const name.storage).cast(), name.length) })
+    Ok(socket_with(family, SocketType::STREAM, SOCKET, None)?.into())
 }
 
 /// A listening socket of this thread's table, closed with the value. Closing resets the connections in its queue.
@@ -74,23 +73,22 @@ impl Listener {
     /// Those of `socket`, `setsockopt`, `bind` and `listen`.
     pub fn bind(addr: SocketAddr, backlog: u32, options: &SocketOptions) -> io::Result<Listener> {
         let socket = open(addr)?;
-        let fd = socket.fd();
-        set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1_i32)?;
-        set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1_i32)?;
-        set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1_i32)?;
+        let fd = socket.fd().lend();
+        sockopt::set_socket_reuseaddr(fd, true)?;
+        sockopt::set_socket_reuseport(fd, true)?;
+        sockopt::set_tcp_nodelay(fd, true)?;
         if addr.is_ipv6() && addr.ip().is_unspecified() {
-            set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0_i32)?;
+            sockopt::set_ipv6_v6only(fd, false)?;
         }
         // Before `listen`: the window scale of a connection follows from the buffer at its handshake.
         if let Some(bytes) = options.receive_buffer_bytes {
-            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, size(bytes))?;
+            sockopt::set_socket_recv_buffer_size(fd, size(bytes) as usize)?;
         }
         if let Some(bytes) = options.send_buffer_bytes {
-            set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size(bytes))?;
+            sockopt::set_socket_send_buffer_size(fd, size(bytes) as usize)?;
         }
-        name(fd, addr)?;
-        // SAFETY: takes no pointers.
-        check(unsafe { libc::listen(fd.raw(), size(backlog)) })?;
+        net::bind(fd, &addr)?;
+        net::listen(fd, size(backlog))?;
         Ok(Listener { socket })
     }
 
@@ -101,9 +99,9 @@ impl Listener {
     /// Those of `socket`, `bind` and `setsockopt`.
     pub fn hold_port(addr: SocketAddr) -> io::Result<Listener> {
         let socket = open(addr)?;
-        name(socket.fd(), addr)?;
+        net::bind(socket.fd().lend(), &addr)?;
         // Only now: before, the kernel might have chosen the port of another group of the same user.
-        set_option(socket.fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1_i32)?;
+        sockopt::set_socket_reuseport(socket.fd().lend(), true)?;
         Ok(Listener { socket })
     }
 
@@ -117,17 +115,8 @@ impl Listener {
     /// # Errors
     /// Those of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let mut name = Storage::empty();
-        // SAFETY: the kernel writes at most `name.length` bytes into `name.storage`.
-        check(unsafe {
-            libc::getsockname(
-                self.fd().raw(),
-                (&raw mut name.storage).cast(),
-                &raw mut name.length,
-            )
-        })?;
-        name.address()
-            .ok_or_else(|| io::ErrorKind::Unsupported.into())
+        let name = net::getsockname(self.fd().lend())?;
+        socket::address(name).ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
     /// Lets no more connections into the queue: the packets of a handshake are dropped, so that the queue can be emptied
@@ -155,39 +144,30 @@ impl Listener {
     /// Takes one waiting connection.
     pub fn accept(&self) -> Accepted {
         loop {
-            let mut name = Storage::empty();
-            // SAFETY: the kernel writes at most `name.length` bytes into `name.storage`.
-            let answer = unsafe {
-                libc::accept4(
-                    self.fd().raw(),
-                    (&raw mut name.storage).cast(),
-                    &raw mut name.length,
-                    libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
-                )
-            };
-            if let Ok(fd) = u32::try_from(answer) {
-                let Some(peer) = name.address() else {
-                    // A TCP listener never has peers of another family.
-                    socket::close(Fd(fd));
-                    return Accepted::Failed(libc::EAFNOSUPPORT);
-                };
-                return Accepted::Connection(Fd(fd), peer);
-            }
-            match errno() {
-                // The peer left while it waited: try the next one.
-                libc::EINTR | libc::ECONNABORTED => {}
-                libc::EAGAIN => return Accepted::Again,
-                full @ (libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                    return Accepted::Full(full);
+            return match acceptfrom_with(self.fd().lend(), SOCKET) {
+                Ok((fd, peer)) => {
+                    let fd = Fd::from(fd);
+                    let Some(peer) = peer.and_then(socket::address) else {
+                        // A TCP listener never has peers of another family.
+                        socket::close(fd);
+                        return Accepted::Failed(libc::EAFNOSUPPORT);
+                    };
+                    Accepted::Connection(fd, peer)
                 }
-                other => return Accepted::Failed(other),
-            }
+                // The peer left while it waited: try the next one.
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => Accepted::Again,
+                Err(full @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    Accepted::Full(full.raw_os_error())
+                }
+                Err(other) => Accepted::Failed(other.raw_os_error()),
+            };
         }
     }
 }
 
-fn size(value: u32) -> libc::c_int {
-    libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX)
+fn size(value: u32) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
 }
 
 /// How much of a shed connection's request is thrown away before the close, in bytes: a head of the
@@ -258,8 +238,7 @@ impl Reserve {
 
 fn spare() -> io::Result<Owned> {
     // The cheapest descriptor that needs no file system.
-    // SAFETY: takes no pointers.
-    Owned::from_answer(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
+    Ok(eventfd(0, EventfdFlags::CLOEXEC)?.into())
 }
 
 fn discard(fd: Fd) {

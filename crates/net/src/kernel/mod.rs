@@ -11,8 +11,6 @@ pub mod listener;
 pub mod socket;
 pub mod steering;
 
-mod address;
-
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -7,11 +7,16 @@
 //! Deliberately not here: buffering and partial-write bookkeeping, which belong to the outbox.
 
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use super::address::Storage;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    self, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny, sockopt,
+};
+
+use crate::sys::Fd;
 pub use crate::sys::close;
-use crate::sys::{Fd, check, errno, set_option};
 use crate::transport::{Received, Sent};
 
 /// The most parts that one `sendmsg` takes (`UIO_MAXIOV` of the kernel).
@@ -23,99 +28,87 @@ pub const PARTS_MAX: usize = 1024;
 /// When `buf` is empty: the answer could not be told from an end.
 pub fn recv(fd: Fd, buf: &mut [u8]) -> Received {
     assert!(!buf.is_empty(), "an empty receive looks like an end");
-    loop {
-        // SAFETY: `buf` is writable for its length and borrowed mutably through the call.
-        let answer = unsafe {
-            libc::recv(
-                fd.raw(),
-                buf.as_mut_ptr().cast(),
-                buf.len(),
-                libc::MSG_DONTWAIT,
-            )
-        };
-        match usize::try_from(answer) {
-            Ok(0) => return Received::End,
-            Ok(n) => return Received::Bytes(n),
-            Err(_) => match errno() {
-                libc::EINTR => {}
-                libc::EAGAIN => return Received::Again,
-                other => return Received::Failed(other),
-            },
-        }
+    match retry_on_intr(|| net::recv(fd.lend(), &mut *buf, RecvFlags::DONTWAIT)) {
+        Ok((0, _)) => Received::End,
+        Ok((count, _)) => Received::Bytes(count),
+        Err(Errno::AGAIN) => Received::Again,
+        Err(other) => Received::Failed(other.raw_os_error()),
     }
 }
 
 /// How every send is done: no signal for a peer that is gone, never blocking.
-pub(crate) const SEND_FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// Sends as much of `buf` as the socket takes.
 pub fn send(fd: Fd, buf: &[u8]) -> Sent {
-    // SAFETY: `buf` is readable for its length and borrowed through the call.
-    sent(|| unsafe { libc::send(fd.raw(), buf.as_ptr().cast(), buf.len(), SEND_FLAGS) })
+    sent(|| net::send(fd.lend(), buf, SEND_FLAGS))
 }
 
 /// Sends as much of the parts, one after the other, as the socket takes; parts after the first
 /// [`PARTS_MAX`] are not looked at.
 pub fn send_vectored(fd: Fd, parts: &[IoSlice<'_>]) -> Sent {
-    // SAFETY: `msghdr` is integers and pointers, for which zeroes (none) are valid.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    // `IoSlice` is guaranteed to have the layout of `iovec`; the kernel does not write through it.
-    message.msg_iov = parts.as_ptr().cast_mut().cast();
-    message.msg_iovlen = parts.len().min(PARTS_MAX) as _;
-    // SAFETY: `message` names `msg_iovlen` parts, each readable for its length and borrowed
-    // through the call; it names no address and no control data.
-    sent(|| unsafe { libc::sendmsg(fd.raw(), &raw const message, SEND_FLAGS) })
+    let parts = &parts[..parts.len().min(PARTS_MAX)];
+    let mut control = SendAncillaryBuffer::default();
+    sent(|| net::sendmsg(fd.lend(), parts, &mut control, SEND_FLAGS))
 }
 
-fn sent(call: impl Fn() -> isize) -> Sent {
-    loop {
-        match usize::try_from(call()) {
-            Ok(n) => return Sent::Bytes(n),
-            Err(_) => match errno() {
-                libc::EINTR => {}
-                libc::EAGAIN => return Sent::Again,
-                other => return Sent::Failed(other),
-            },
-        }
+fn sent(call: impl FnMut() -> rustix::io::Result<usize>) -> Sent {
+    match retry_on_intr(call) {
+        Ok(count) => Sent::Bytes(count),
+        Err(Errno::AGAIN) => Sent::Again,
+        Err(other) => Sent::Failed(other.raw_os_error()),
     }
 }
 
 /// Ends our sending; the peer reads an end after all bytes sent before. A connection that is over already stays so.
 pub fn shutdown_write(fd: Fd) {
-    // SAFETY: takes no pointers. The one failure (`ENOTCONN`) means that the peer is gone already.
-    unsafe { libc::shutdown(fd.raw(), libc::SHUT_WR) };
+    // The one failure (`ENOTCONN`) means that the peer is gone already.
+    let _ = net::shutdown(fd.lend(), Shutdown::Write);
 }
 
 /// Closes at once: unsent bytes are dropped and the peer gets a reset. No TIME_WAIT remains.
 pub fn reset(fd: Fd) {
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
     // Should the option fail, an ordinary close is the next best.
-    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger);
+    let _ = sockopt::set_socket_linger(fd.lend(), Some(Duration::ZERO));
     close(fd);
 }
 
 /// The peer's address; `None` when the socket is not connected any more.
 pub fn peer(fd: Fd) -> Option<SocketAddr> {
-    let mut peer = Storage::empty();
-    // SAFETY: the kernel writes an address of at most `length` bytes into `storage`, and its length; both live
-    // through the call.
-    let answer = unsafe {
-        libc::getpeername(
-            fd.raw(),
-            (&raw mut peer.storage).cast(),
-            &raw mut peer.length,
-        )
-    };
-    check(answer).ok()?;
-    peer.address()
+    address(net::getpeername(fd.lend()).ok()??)
+}
+
+/// An address as Rust has it; `None` for one of another family. IPv4 clients of a dual-stack listener arrive as `::ffff:a.b.c.d`; they are
+/// given back as the IPv4 addresses that they are, so that limits per address see one client as one.
+pub(super) fn address(any: SocketAddrAny) -> Option<SocketAddr> {
+    let address = SocketAddr::try_from(any).ok()?;
+    Some(match address.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
+        IpAddr::V6(_) => address,
+    })
 }
 
 /// Sends small segments at once (`TCP_NODELAY`). Sockets accepted from a [`Listener`](super::listener::Listener) inherit
 /// it; only others need this call.
 pub fn set_nodelay(fd: Fd) {
     // Best effort: the connection works without, later.
-    let _ = set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1_i32);
+    let _ = sockopt::set_tcp_nodelay(fd.lend(), true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_address_is_the_ipv4_address() {
+        for (kernels, ours) in [
+            ("127.0.0.1:8800", "127.0.0.1:8800"),
+            ("[2001:db8::7]:1", "[2001:db8::7]:1"),
+            ("[fe80::1%3]:2", "[fe80::1%3]:2"),
+            ("[::ffff:10.1.2.3]:80", "10.1.2.3:80"),
+        ] {
+            let any = SocketAddrAny::from(kernels.parse::<SocketAddr>().unwrap());
+            assert_eq!(address(any).unwrap().to_string(), ours);
+        }
+    }
 }

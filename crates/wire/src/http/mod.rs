@@ -15,7 +15,6 @@ pub mod head;
 pub mod origin;
 pub mod prior;
 pub mod proxy;
-mod punycode;
 mod refusal;
 mod request_line;
 pub mod response;

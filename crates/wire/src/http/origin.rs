@@ -5,7 +5,8 @@ use alloc::string::String;
 use core::fmt::Write as _;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use super::punycode;
+use idna::AsciiDenyList;
+use idna::uts46::{DnsLength, Hyphens, Uts46};
 
 /// The form in which two origins are compared, and in which browsers send one: scheme and host in lower case, names in their
 /// ASCII form, no default port. `null` stays. Schemes that are not the web's (`file://`, those of extensions and of
@@ -44,22 +45,16 @@ fn write_host(host: &str, out: &mut String) -> Option<()> {
         let _ = write!(out, "[{address}]");
         return Some(());
     }
-    // One dot at the end belongs to the name.
-    let labels = host.strip_suffix('.').unwrap_or(host);
-    for (n, label) in labels.split('.').enumerate() {
-        if n > 0 {
-            out.push('.');
-        }
-        let of_name = |c: char| match c.is_ascii() {
-            true => c.is_ascii_alphanumeric() || c == '-' || c == '_',
-            false => !c.is_control() && !c.is_whitespace(),
-        };
-        if label.is_empty() || !label.chars().all(of_name) {
-            return None;
-        }
-        punycode::write_label(label, out)?;
+    let of_name = |c: char| match c.is_ascii() {
+        true => c.is_ascii_alphanumeric() || b"-_.".contains(&(c as u8)),
+        false => !c.is_control() && !c.is_whitespace(),
+    };
+    if !host.chars().all(of_name) {
+        return None;
     }
-    out.push_str(&host[labels.len()..]);
+    let (deny, length) = (AsciiDenyList::URL, DnsLength::VerifyAllowRootDot);
+    let ascii = Uts46::new().to_ascii(host.as_bytes(), deny, Hyphens::Allow, length);
+    out.push_str(&ascii.ok()?);
     Some(())
 }
 

@@ -2,8 +2,6 @@
 //! in flight; the time from a publish at one node to its delivery at the other; and the memory of a node with many topics, beside that of a
 //! single server.
 
-mod bare;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -17,8 +15,8 @@ use crate::measure::sample::Process;
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Kind, Moment, Publisher, RunArgs, Server, Setting, Subscriber, is_clean, locals, number, pause,
-    topics,
+    Kind, Moment, Publisher, RunArgs, Server, Setting, Subscriber, bare, is_clean, locals, number,
+    pause, topics,
 };
 
 /// Bytes of a message, unless told otherwise.
@@ -160,7 +158,13 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     let bytes = (after.bytes - before.bytes) as f64 / batches;
     let per_s = accepted / number(&result, "/seconds");
     let urls = testbed.urls();
-    let bare = bare::batches_per_s(&urls, PARTITIONS, bytes as usize, load.in_flight, seconds)?;
+    let bare = bare::answered_per_s(
+        &urls,
+        (PARTITIONS, 3),
+        bytes as usize,
+        load.in_flight,
+        seconds,
+    )?;
     let us = |cpu_s: f64| cpu_s * 1e6 / accepted;
     Ok(json!({
         "per_s": per_s,

@@ -3,7 +3,6 @@
 //! temporary files (`TMPDIR`), and take turns; a figure is the median of the rounds.
 
 mod local;
-mod nats;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::crash::Link;
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Session, client_id};
+use crate::measure::stats::median;
 use crate::report;
-use crate::rig::{Directory, Kind, Publisher, RunArgs, Server, Setting};
+use crate::rig::{Directory, Kind, Publisher, RunArgs, Server, Setting, bare};
 
 /// Bytes of a message, unless told otherwise.
 const SIZE: usize = 512;
@@ -198,12 +198,6 @@ fn row(rates: &Rates, index: usize, load: &Load) -> Value {
     Value::Object(row)
 }
 
-fn median(all: &[f64]) -> f64 {
-    let mut all = all.to_vec();
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
-}
-
 /// Publishes a second of one side under one load.
 fn measure(
     args: &RunArgs,
@@ -215,7 +209,10 @@ fn measure(
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
     let at_once = load.flight * load.batch;
     match (server, side) {
-        (Some(server), Side::Nats) => nats::rate(server.addresses[0], at_once, size, seconds),
+        (Some(server), Side::Nats) => {
+            let urls = [format!("nats://{}", server.addresses[0])];
+            bare::answered_per_s(&urls, (1, 1), size, at_once.into(), seconds)
+        }
         (Some(server), _) => publish(args, server, side, load, size, seconds),
         (None, Side::Sqlite) => local::sqlite(directory, at_once, size, seconds),
         (None, _) => {
@@ -249,10 +246,8 @@ fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>>
         ..Setting::new(kind, args.shards.unwrap_or(SHARDS), 0)
     };
     let server = Server::start_with(args, setting, &settings, None)?;
-    match kind {
-        Kind::Nats => nats::make_stream(server.addresses[0])?,
-        Kind::Mosquitto => be_away(&server)?,
-        _ => {}
+    if kind == Kind::Mosquitto {
+        be_away(&server)?;
     }
     Ok(Some(server))
 }

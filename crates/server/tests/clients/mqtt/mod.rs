@@ -1,5 +1,5 @@
 //! MQTT through libraries that other people wrote: Eclipse Paho and mqtt.js over TCP and WebSocket in
-//! both versions, `rumqttc`, `mosquitto_pub` and `mosquitto_sub`.
+//! both versions, `mosquitto_pub` and `mosquitto_sub`.
 //!
 //! A scenario says what the specification says and is run over each way to speak MQTT, a broker of its
 //! own below all of them. With `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto` in the environment the same
@@ -12,7 +12,6 @@ mod doors;
 mod five;
 mod peer;
 mod properties;
-mod rumqttc;
 mod sessions;
 mod shared;
 mod wills;

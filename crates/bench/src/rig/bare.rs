@@ -1,4 +1,4 @@
-//! The bare client: `async-nats` publishes batches of bytes to streams like those of the cluster, beside them, and counts the answers.
+//! The bare client of NATS: `async-nats` publishes bytes to streams and counts the answers.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use futures_util::StreamExt as _;
 /// How long NATS may take to make a stream, or to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Batches a second that NATS answers, where each has so many bytes and so many are in flight, spread over so many streams.
-pub fn batches_per_s(
+/// Publishes a second that NATS answers, where each has so many bytes and so many are in flight, spread over so many streams of so many replicas.
+pub fn answered_per_s(
     urls: &[String],
-    streams: u64,
+    streams: (u64, usize),
     bytes: usize,
     in_flight: u64,
     seconds: f64,
@@ -26,7 +26,7 @@ pub fn batches_per_s(
 
 async fn run(
     urls: &[String],
-    streams: u64,
+    (streams, replicas): (u64, usize),
     bytes: usize,
     in_flight: u64,
     seconds: f64,
@@ -37,7 +37,7 @@ async fn run(
         let config = stream::Config {
             name: format!("BARE_{number}"),
             subjects: vec![format!("bare.{number}")],
-            num_replicas: 3,
+            num_replicas: replicas,
             storage: stream::StorageType::File,
             ..stream::Config::default()
         };
