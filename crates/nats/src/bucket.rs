@@ -4,8 +4,8 @@ use async_nats::jetstream::object_store::{Config, ObjectStore};
 use async_nats::jetstream::stream::StorageType;
 use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
 
-use crate::error::{Error, chain, refused};
-use crate::settings::Settings;
+use crate::error::{Error, chain};
+use crate::settings::{Settings, refused};
 use crate::streams::Stream;
 
 /// The bucket, and the stream in which it stands.

@@ -5,8 +5,8 @@ use async_nats::jetstream::kv::{self, CreateErrorKind, Store};
 use async_nats::jetstream::stream::StorageType;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, chain, refused};
-use crate::settings::Settings;
+use crate::error::{Error, chain};
+use crate::settings::{Settings, refused};
 
 /// The keys of the bucket.
 const NUMBERS: &str = "numbers";

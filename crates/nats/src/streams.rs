@@ -9,9 +9,9 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
 
-use crate::error::{Error, chain, refused};
+use crate::error::{Error, chain};
 use crate::numbers::Numbers;
-use crate::settings::Settings;
+use crate::settings::{Settings, refused};
 
 /// Seconds since 1970 by the clock of the server that leads the first stream.
 pub async fn unix_s(context: &Context, settings: &Settings) -> Result<u64, Error> {
