@@ -52,6 +52,10 @@ impl Cli {
             let parent = command.get_name().to_string();
             let below = command.get_after_help().map(ToString::to_string);
             let examples = below.unwrap_or_default();
+            let command = match shortened(&examples, &parent) {
+                Some(fewer) if !names.is_empty() => command.after_help(fewer),
+                _ => command,
+            };
             let command = command.mut_args(|arg| match arg.is_positional() {
                 true => arg,
                 false => arg.display_order(0),
@@ -82,8 +86,21 @@ impl Cli {
         }
         let matches = habits::known_to(Cli::program()).try_get_matches();
         let read = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-        read.unwrap_or_else(|error| habits::with_fit_tip(error).exit())
+        read.unwrap_or_else(|error| habits::with_fit_tip(error, &Cli::program()).exit())
     }
+}
+
+/// Examples that a command with commands below it shows; each of these shows its own.
+const EXAMPLES_MAX: usize = 9;
+
+/// The examples of this command, where they are too many for a screen.
+fn shortened(examples: &str, command: &str) -> Option<String> {
+    let (last, _) = examples.match_indices('\n').nth(EXAMPLES_MAX)?;
+    let more = format!("crore {command} COMMAND --help");
+    Some(format!(
+        "{}\n  {more:48}  examples of each command",
+        &examples[..last]
+    ))
 }
 
 const BENCH_EXAMPLES: &str = "\

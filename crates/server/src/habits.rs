@@ -61,7 +61,6 @@ const HABITS: &[Habit] = &[
     habit(&["sub", "history"], None, "from", "that is --since: oldest, live, -N for the newest N, or the id of a message"),
     habit(&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
     habit(&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
-    habit(&["check"], None, "", "the server itself checks its settings: crore serve --check --config {}"),
     habit(&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
     habit(&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
     habit(OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
@@ -69,10 +68,39 @@ const HABITS: &[Habit] = &[
     habit(&["admin publish"], Some('m'), "message", "the message stands behind the topic: crore admin publish TOPIC {}"),
 ];
 
+/// Commands that people try, below which one, and what to write here.
+#[rustfmt::skip]
+const COMMANDS: &[(&str, &[&str], &str)] = &[
+    ("crore", &["version"], "crore --version"),
+    ("crore", &["status", "stats", "info", "health", "ping"], "crore admin stats; of a cluster: crore cluster status"),
+    ("crore", &["start", "run", "server", "daemon"], "crore serve"),
+    ("crore", &["stop", "quit", "shutdown"], "crore admin drain, or SIGTERM to the server"),
+    ("crore", &["publish", "produce", "send"], "crore pub TOPIC MESSAGE"),
+    ("crore", &["subscribe", "consume", "listen", "tail"], "crore sub TOPIC"),
+    ("crore", &["topics", "connections", "rules", "limits", "reload", "drain", "disconnect"], "crore admin and this word"),
+    ("crore", &["check", "config", "validate"], "crore serve --check --config FILE"),
+    ("admin", &["list", "ls"], "crore admin topics, or crore admin connections"),
+    ("admin", &["kick", "kill", "close", "ban"], "crore admin disconnect ID, or --user, --address, --filter"),
+    ("admin", &["status", "info", "health", "metrics"], "crore admin stats"),
+    ("admin", &["clients", "sessions", "users"], "crore admin connections"),
+    ("admin", &["pub", "send"], "crore admin publish TOPIC MESSAGE, or crore pub"),
+    ("admin", &["history", "get", "read"], "crore admin messages TOPIC, or crore history TOPIC"),
+    ("admin", &["rm", "remove"], "crore admin delete TOPIC; crore admin purge keeps its subscribers"),
+    ("admin", &["settings", "show"], "crore admin config"),
+];
+
+/// The tip about a command that does not exist.
+fn command_tip(word: &str, args: &[String]) -> Option<String> {
+    let parent = args.iter().take_while(|arg| *arg != word);
+    let is_admin = parent.clone().any(|arg| arg == "admin");
+    let parent = if is_admin { "admin" } else { "crore" };
+    let mut rows = COMMANDS.iter();
+    let (.., tip) = rows.find(|(of, words, _)| *of == parent && words.contains(&word))?;
+    Some(format!("write {tip}"))
+}
+
 /// The program that knows these flags.
 pub fn known_to(program: Command) -> Command {
-    let check = Command::new("check").aliases(["config", "validate"]);
-    let program = program.subcommand(check.hide(true));
     HABITS.iter().fold(program, |program, habit| {
         habit.commands.iter().fold(program, |program, path| {
             let names: Vec<&'static str> = path.split(' ').collect();
@@ -90,8 +118,7 @@ fn with(command: Command, path: &[&'static str], habit: &'static Habit) -> Comma
         .value_name("VALUE")
         .hide(true)
         .allow_hyphen_values(true)
-        .value_parser(say)
-        .required(habit.commands == ["check"]);
+        .value_parser(say);
     let arg = match habit.long {
         "" => arg.allow_hyphen_values(false),
         long => arg.long(long),
@@ -120,23 +147,52 @@ pub fn names_host(args: impl Iterator<Item = OsString>) -> bool {
 }
 
 /// The error with a tip that fits: to write an unknown flag as a value hardly anybody means, and a word too many is mostly part of a message.
-pub fn with_fit_tip(mut error: Error) -> Error {
-    if error.kind() != ErrorKind::UnknownArgument {
-        return error;
-    }
-    error.remove(ContextKind::Suggested);
-    let tip = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(arg)) if arg.ends_with(".toml") => {
-            format!("a settings file is named by a flag: --config {arg}")
+pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let tip = match error.kind() {
+        ErrorKind::InvalidSubcommand => match error.get(ContextKind::InvalidSubcommand) {
+            Some(ContextValue::String(word)) => command_tip(word, &args),
+            _ => None,
+        },
+        ErrorKind::MissingRequiredArgument => example(program, &args),
+        ErrorKind::UnknownArgument => {
+            error.remove(ContextKind::Suggested);
+            argument_tip(&error)
         }
-        Some(ContextValue::String(arg)) if !arg.starts_with('-') && takes_text() => {
-            "write a text with spaces in quotes: 'two words'".into()
-        }
-        _ => return error,
+        _ => None,
     };
-    let tip = ContextValue::StyledStrs(vec![tip.into()]);
-    error.insert(ContextKind::Suggested, tip);
+    if let Some(tip) = tip {
+        error.remove(ContextKind::SuggestedSubcommand);
+        let tip = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tip);
+    }
     error
+}
+
+/// The tip about an argument that nothing takes.
+fn argument_tip(error: &Error) -> Option<String> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(arg)) if arg.ends_with(".toml") => Some(format!(
+            "a settings file is named by a flag: --config {arg}"
+        )),
+        Some(ContextValue::String(arg)) if !arg.starts_with('-') && takes_text() => {
+            Some("write a text with spaces in quotes: 'two words'".to_string())
+        }
+        _ => None,
+    }
+}
+
+/// The first example of the command that these arguments name.
+fn example(program: &Command, args: &[String]) -> Option<String> {
+    let named = args.iter().fold(program, |command, arg| {
+        command.find_subcommand(arg).unwrap_or(command)
+    });
+    let below = named.get_after_help()?.to_string();
+    let (_, examples) = below.split_once("Examples:\n")?;
+    let line = examples.lines().next()?.trim();
+    // Behind two spaces stands what it does.
+    let (command, _) = line.split_once("  ").unwrap_or((line, ""));
+    Some(format!("such as: {command}"))
 }
 
 /// Whether the command takes a message.

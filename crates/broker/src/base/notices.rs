@@ -16,6 +16,8 @@ pub enum Notice {
     Origin,
     /// An `Origin` whose pages may not read the answer that was sent.
     Reader,
+    /// The path of an upgrade to WebSocket where there is none.
+    Upgrade,
     /// What a client of MQTT asked for and was refused, for another reason than its rights.
     Mqtt,
     /// A topic whose log no longer had what its subscriber was to get.
@@ -26,7 +28,7 @@ pub enum Notice {
 
 /// The names that are kept.
 #[derive(Debug, Default)]
-pub(crate) struct Notices([Option<String>; 6]);
+pub(crate) struct Notices([Option<String>; 7]);
 
 impl Notices {
     /// This one was met.

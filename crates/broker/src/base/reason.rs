@@ -153,7 +153,8 @@ reasons! {
     NoName, 400, 0, NONE, Refused, "no topic is named: put it behind the path or into ?topic=";
     SeveralNames, 400, 0, NONE, Refused, "exactly one topic can be named here";
     TooManyNames, 400, 0, NONE, Refused, "more topics than limits.topics_per_connection allows";
-    FilterElsewhere, 400, 0, NONE, Refused, "filters are read at a subscribe path";
+    Unread, 400, 0, NONE, Refused, "nothing reads this parameter or header here";
+    BadEnvelope, 400, 0, NONE, Refused, "envelope= takes json";
 
     // Positions.
     BadPosition, 400, 0, NONE, Refused, "since= and last_event_id= take oldest, live, -N or a position that the server gave";
@@ -167,7 +168,7 @@ reasons! {
     SeveralToPublish, 400, 0, NONE, Refused, "frames can be published to one topic only";
     OtherMessage, 422, 0, QUOTA, Refused, "this idempotency key was used for another message";
     OutcomeUnknown, 503, 0, BUSY, Full, "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key";
-    MessageTooLong, 413, 1009, QUOTA, Refused, "the body is longer than limits.message_bytes allows";
+    MessageTooLong, 413, 1009, QUOTA, Refused, "the message is longer than limits.message_bytes allows";
     BatchTooLong, 413, 0, NONE, Refused, "the batch is longer than limits.batch_bytes allows";
     Encoded, 415, 0, NONE, Refused, "Content-Encoding is not decoded here: send the body as it is, or publish compressed bytes with a content type of their own, such as application/gzip";
     PutWithBody, 400, 0, NONE, Refused, "PUT makes a topic and takes no body; POST publishes (curl --data-binary @FILE)";

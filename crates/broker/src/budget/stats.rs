@@ -113,6 +113,8 @@ pub struct Stats {
     pub foreign_origins: u64,
     /// Requests of web pages that were answered and whose browsers hide the answer from them.
     pub hidden_answers: u64,
+    /// Upgrades to WebSocket at a path that has none.
+    pub stray_upgrades: u64,
     /// What MQTT clients asked for and were refused, but for want of a grant.
     pub mqtt_refused: u64,
     /// Actions that were refused for want of a grant.
@@ -167,6 +169,7 @@ impl AddAssign for Stats {
         self.foreign_hosts += other.foreign_hosts;
         self.foreign_origins += other.foreign_origins;
         self.hidden_answers += other.hidden_answers;
+        self.stray_upgrades += other.stray_upgrades;
         self.mqtt_refused += other.mqtt_refused;
         self.denied += other.denied;
         self.lapsed += other.lapsed;

@@ -50,7 +50,7 @@ macro_rules! cells {
 }
 
 cells!(Stats: resumes gaps short_logs keys_refused rates_refused attaches detaches published published_bytes delivered delivered_bytes dropped packets_received
-    packets_sent sessions_expired sessions_evicted fallbacks credit_waits pages_waited turned_away untrusted relieved accepted refused oversized foreign_hosts foreign_origins hidden_answers mqtt_refused denied lapsed superseded expired [closed]);
+    packets_sent sessions_expired sessions_evicted fallbacks credit_waits pages_waited turned_away untrusted relieved accepted refused oversized foreign_hosts foreign_origins hidden_answers stray_upgrades mqtt_refused denied lapsed superseded expired [closed]);
 cells!(Accounts: connections spills outboxes extras receive_bytes outbox_bytes carrier_topics identities relayed mqtt_connections sessions
     session_bytes groups keepers retained carrier_sets home_topics home_sets home_filters home_losses carrier_filters
     asks pages answers followers log_messages log_bytes log_chains log_keys name_bytes deliveries under_way_bytes turns_held

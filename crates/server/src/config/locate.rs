@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
@@ -22,6 +23,17 @@ pub struct ConfigError {
 impl ConfigError {
     pub(super) fn one(line: String) -> Self {
         ConfigError { lines: vec![line] }
+    }
+
+    /// The same below a line that says which flag named the file.
+    pub(super) fn of_flag(mut self, path: &Path) -> Self {
+        let faults = match self.lines.len() {
+            1 => "a fault".to_string(),
+            faults => format!("{faults} faults"),
+        };
+        let line = format!("--config {} has {faults}:", path.display());
+        self.lines.insert(0, line);
+        self
     }
 
     /// The lines in the order of their places.

@@ -62,7 +62,11 @@ pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, Co
         Some(path) => read(path)?,
         None => String::new(),
     };
-    build(args, source, &text, resources)
+    let built = build(args, source, &text, resources);
+    built.map_err(|error| match &args.config {
+        Some(path) => error.of_flag(path),
+        None => error,
+    })
 }
 
 /// Reads the settings of a server that runs by `now`. A file that it had must be there, and must not be empty: a file is often
@@ -174,7 +178,7 @@ pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
     };
     match faults(&args, &name, &text) {
         (file, lines) if lines.is_empty() => Ok(file.access),
-        (_, lines) => Err(ConfigError::of(lines)),
+        (_, lines) => Err(ConfigError::of(lines).of_flag(path)),
     }
 }
 

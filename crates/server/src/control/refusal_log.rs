@@ -41,6 +41,7 @@ struct RefusalLog {
     hosts: Counter<1>,
     origins: Counter<1>,
     readers: Counter<1>,
+    upgrades: Counter<1>,
     packets: Counter<1>,
     logs: Counter<1>,
     keys: Counter<1>,
@@ -73,7 +74,7 @@ impl RefusalLog {
         }
     }
 
-    /// Requests for other hosts, and of pages of other origins.
+    /// Requests for other hosts, of pages of other origins, and for paths that are none.
     async fn strangers(&mut self, read: &[Snapshot], now: Instant, shards: &Shards) {
         if let Some([refused]) = (self.hosts).news([sum(read, |it| it.foreign_hosts)], now) {
             let host = name(shards, Notice::Host).await.map(display);
@@ -90,6 +91,15 @@ impl RefusalLog {
                 refused,
                 origin,
                 "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins"
+            );
+        }
+        if let Some([refused]) = (self.upgrades).news([sum(read, |it| it.stray_upgrades)], now) {
+            let path = name(shards, Notice::Upgrade).await.map(display);
+            tracing::warn!(
+                refused,
+                path,
+                "WebSockets at a path that has none, such as this one, were answered 404: topics are at /sub/TOPIC and /pubsub/TOPIC, and a client of \
+                 MQTT must offer the subprotocol mqtt"
             );
         }
         if let Some([hidden]) = (self.readers).news([sum(read, |it| it.hidden_answers)], now) {
@@ -135,7 +145,7 @@ impl RefusalLog {
                 refused,
                 topic,
                 "publishes with an Idempotency-Key, such as to this topic, were refused (503): publish.idempotency_keys, or their publisher's share \
-                 of it, is used up; raise it, or shorten publish.idempotency_window_s (`crore admin stats --limits` shows both)"
+                 of it, is used up; raise it, or shorten publish.idempotency_window_s (`crore admin limits` shows how much is used)"
             );
         }
     }

@@ -137,7 +137,7 @@ pub struct Refused {
 type Count = fn(&Snapshot) -> u64;
 
 /// The reasons of refusals, each with its count in a shard.
-const REFUSALS: [(&str, Count); 10] = [
+const REFUSALS: [(&str, Count); 11] = [
     ("no room for the connection", |s| {
         s.stats.turned_away + s.turns.shed
     }),
@@ -153,6 +153,9 @@ const REFUSALS: [(&str, Count); 10] = [
     ("no right to do this", |s| s.stats.denied),
     ("another Host than the loopback", |s| s.stats.foreign_hosts),
     ("another origin", |s| s.stats.foreign_origins),
+    ("a WebSocket at a path that has none", |s| {
+        s.stats.stray_upgrades
+    }),
     ("an MQTT packet", |s| s.stats.mqtt_refused),
 ];
 

@@ -76,7 +76,7 @@ fn counted(host: &Host, need: &Need, add: &mut impl FnMut(&str, u64, String)) {
             "descriptors of the shards",
             formula::room_by_descriptors(table, need.shards),
             format!(
-                "{} shards with a table of {} each, some for itself",
+                "{} shards with {} descriptors each; the server needs some of them itself",
                 need.shards,
                 count(table)
             ),

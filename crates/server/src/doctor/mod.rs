@@ -1,4 +1,4 @@
-//! `crore doctor`: does this host hold so many connections, what binds first, and what is to be changed?
+//! `crore doctor`: does this host hold so many connections, which limit comes first, and what is to be changed?
 //!
 //! [`host`] reads the host once; [`need`] is the demand on it; [`formula`] has every number's source. [`bounds`]
 //! estimates, [`account`] adds up the memory that has a limit, [`checks`] judges each setting and names the change, [`report`] prints.

@@ -18,7 +18,7 @@ const TIGHTEST: usize = 3;
 /// Checks of the first screen, so that it fits a terminal.
 const TOLD: usize = 6;
 
-/// The first screen: the verdict, what binds first, and what is to be changed.
+/// The first screen: the verdict, the limit that is reached first, and what is to be changed.
 pub fn summary(findings: &Findings) -> String {
     let mut out = head(findings);
     out.push_str("\nThe tightest bounds:\n");
@@ -41,7 +41,7 @@ pub fn summary(findings: &Findings) -> String {
     for check in told.iter().take(TOLD) {
         let is = check.is.as_deref().unwrap_or("cannot be read here");
         out.push_str(&cut(&format!(
-            "{:INDENT$}{}: is {is}, should be {}",
+            "{:INDENT$}{}: {is}; should be {}",
             check.state.name(),
             check.setting,
             check.should
@@ -148,7 +148,7 @@ fn head(findings: &Findings) -> String {
 fn holds(findings: &Findings) -> String {
     let tightest = &findings.bounds[0];
     format!(
-        "The host holds some {}: {} binds first",
+        "The host holds about {} connections; the limit that they reach first: {}",
         count(tightest.holds),
         tightest.name
     )

@@ -47,6 +47,16 @@ pub fn bytes(number: u64) -> String {
     }
 }
 
+/// A time in its two largest units.
+pub fn span(s: u64) -> String {
+    match s {
+        0..60 => format!("{s} s"),
+        60..3_600 => format!("{} min {} s", s / 60, s % 60),
+        3_600..86_400 => format!("{} h {} min", s / 3_600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86_400, s / 3_600 % 24),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +79,14 @@ mod tests {
         }
         for wrong in ["", "k", "1g", "-1", "1.5m", "99999999999999m"] {
             assert!(parse_count(wrong).is_err(), "{wrong}");
+        }
+        for (s, text) in [
+            (59, "59 s"),
+            (61, "1 min 1 s"),
+            (3_599, "59 min 59 s"),
+            (90_000, "1 d 1 h"),
+        ] {
+            assert_eq!(span(s), text);
         }
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(1536), "1.5 KiB");

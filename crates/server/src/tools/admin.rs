@@ -50,23 +50,23 @@ const RULE_COLUMNS: &[&str] = &[
 pub const EXAMPLES: &str = "\
 Examples:
   crore admin stats                                 what the server is doing
-  crore admin stats --json | jq .connections        all of it, for programs
   crore admin topics 'chat/#'                       topics, with their messages and subscribers
-  crore admin topic chat/room1                      one of them
   crore admin messages chat/room1 --newest --limit 5    the newest messages that are kept
+  crore admin connections --slow                    who does not read fast enough
+  crore admin disconnect --user ann                 end all connections of a user
+  crore admin limits                                how near each limit is
+  crore admin reload                                after a change of the settings file
+  crore admin drain                                 before a restart: clients move off
+  crore admin stats --url http://10.0.0.5:8801      or CRORE_ADMIN_URL, CRORE_ADMIN_TOKEN
+  crore admin stats --json | jq .connections        all of it, for programs
+  crore admin topic chat/room1                      one of them
   crore admin publish chat/room1 'Hello.'
   crore admin purge chat/room1                      take its messages away
   crore admin delete chat/room1
-  crore admin connections --slow                    who does not read fast enough
   crore admin connection 0-17-3                     one of them, by its id
-  crore admin disconnect --user ann                 end all connections of a user
-  crore admin limits                                how near each limit is
   crore admin memory                                what memory is for
-  crore admin rules                                 the rules that hold
-  crore admin config                                the settings that hold
-  crore admin reload                                after a change of the settings file
-  crore admin drain                                 before a restart: clients move off
-  crore admin stats --url http://10.0.0.5:8801      or CRORE_ADMIN_URL, CRORE_ADMIN_TOKEN";
+  crore admin rules                                 the rules that hold, with the built-in one
+  crore admin config                                the settings that hold";
 
 /// The heading of the flags that say which port is asked.
 const CONNECTION: &str = "Connection";
@@ -134,16 +134,16 @@ enum Order {
     /// Tell of a topic
     Topic {
         /// Its name, such as chat/lobby
-        #[arg(value_parser = values::line)]
+        #[arg(value_parser = values::topic)]
         name: String,
     },
     /// Read the messages that a topic keeps, oldest first
     Messages {
         /// Its name, such as chat/lobby
-        #[arg(value_parser = values::line)]
+        #[arg(value_parser = values::topic)]
         name: String,
         /// Only messages behind this offset
-        #[arg(long, value_name = "OFFSET")]
+        #[arg(long, value_name = "OFFSET", value_parser = values::number::<u64>)]
         after: Option<u64>,
         /// The newest messages, the newest first
         #[arg(short, long, conflicts_with = "after")]
@@ -154,13 +154,13 @@ enum Order {
     /// Take all messages of a topic away; subscribers stay
     Purge {
         /// Its name, such as chat/lobby
-        #[arg(value_parser = values::line)]
+        #[arg(value_parser = values::topic)]
         name: String,
     },
     /// Delete a topic; its subscribers are told
     Delete {
         /// Its name, such as chat/lobby
-        #[arg(value_parser = values::line)]
+        #[arg(value_parser = values::topic)]
         name: String,
     },
     /// List connections
@@ -188,7 +188,7 @@ enum Order {
     /// Publish a message
     Publish {
         /// Its topic, such as chat/lobby
-        #[arg(value_parser = values::line)]
+        #[arg(value_parser = values::topic)]
         topic: String,
         /// The message; without it, stdin
         data: Option<String>,
@@ -216,9 +216,9 @@ enum Order {
     },
     /// Tell how near each limit is, the nearest first
     Limits,
-    /// Tell what memory is for: tables, the parts of limits.memory_bytes, and limits in bytes
+    /// Tell what memory is for, with the parts of limits.memory_bytes
     Memory,
-    /// Show the rules
+    /// Show the rules, and the built-in one for topics that none of them matches
     Rules,
     /// Show the settings that hold, without secrets
     Config,
@@ -231,8 +231,8 @@ enum Order {
 #[derive(Debug, Args)]
 struct Limit {
     /// Entries to show at most
-    #[arg(long, alias = "count", value_name = "N", default_value_t = 100)]
-    limit: usize,
+    #[arg(long, alias = "count", value_name = "N", default_value_t = 100, value_parser = values::some_count)]
+    limit: u64,
 }
 
 #[derive(Debug, Args)]
@@ -244,7 +244,7 @@ struct ConnectionFilter {
     #[arg(long, value_name = "IP")]
     address: Option<std::net::IpAddr>,
     /// Those that subscribe to a topic that it matches
-    #[arg(long, value_parser = values::line)]
+    #[arg(long, value_parser = values::filter)]
     filter: Option<String>,
     /// Those that speak this: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing
     #[arg(long, value_parser = values::line)]
@@ -294,17 +294,22 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
         _ if args.flags.json => serde_json::to_string_pretty(&answer)? + "\n",
         (Order::Stats { all: false }, _) => overview::text(&answer),
         (Order::Limits, _) => table(&overview::limits(&answer, usize::MAX), LIMIT_COLUMNS),
-        (Order::Rules, _) if answer["rules"].as_array().is_none_or(Vec::is_empty) => {
-            NO_RULES.to_string()
-        }
+        (Order::Memory, _) => table(&overview::memory(&answer), columns),
+        (Order::Rules, _) => table(&with_default(&answer), columns),
         (_, []) => sheet(&answer),
         (_, columns) => table(&answer, columns),
     };
     print(text.as_bytes())
 }
 
-/// The words where no rule is set.
-const NO_RULES: &str = "no rules are set: all topics have the built-in values (docs/SETTINGS.md)\n";
+/// The rules, and behind them what holds for the topics that none of them matches.
+fn with_default(answer: &Value) -> Value {
+    let mut rules = answer["rules"].as_array().cloned().unwrap_or_default();
+    let mut others = answer["default"].clone();
+    others["match"] = json!("(all others)");
+    rules.push(others);
+    json!({ "rules": rules })
+}
 
 /// The answer, and the columns of its rows where it has some.
 fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static [&'static str])> {

@@ -66,15 +66,15 @@ pub fn named(
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "TLS")]
 pub struct TlsFlags {
-    /// PEM file with the roots to trust by TLS, instead of this host's [default: $CRORE_CA]
+    /// Roots to trust by TLS, as PEM, instead of this host's [default: $CRORE_CA]
     #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
 
-    /// PEM file with the certificate to show to a server that asks for one (tls.client_ca), and those between it and a root
+    /// Certificates to show to a server that asks for one, as PEM (tls.client_ca)
     #[arg(long, value_name = "FILE", global = true)]
     cert: Option<PathBuf>,
 
-    /// PEM file with the key of --cert, without a passphrase
+    /// Key of --cert, as PEM, without a passphrase
     #[arg(long, value_name = "FILE", global = true)]
     cert_key: Option<PathBuf>,
 }

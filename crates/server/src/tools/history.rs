@@ -32,12 +32,12 @@ pub struct HistoryArgs {
     #[arg(value_name = "TOPIC", value_parser = values::topic)]
     pub topic: String,
 
-    /// Print each message as a JSON object: id, topic, time, content_type, and data or data_base64
+    /// Print each message as JSON, with its id, topic, time and content type
     #[arg(short, long)]
     pub json: bool,
 
     /// Print at most N messages
-    #[arg(short = 'n', long, alias = "count", short_alias = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, alias = "count", short_alias = 'c', value_name = "N", value_parser = values::some_count)]
     pub limit: Option<u64>,
 
     /// Where to begin: oldest, -N for the newest N, or the id of a message to begin after

@@ -24,7 +24,6 @@ const MESSAGE: &str = "Message";
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 TIME is seconds, or has a unit: 90s, 15m, 8h, 30d.
-CRORE_SERVER, CRORE_TOKEN and CRORE_CA stand for --server, --token and --ca.
 
 Examples:
   crore pub news 'Hello.'
@@ -103,16 +102,16 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
         files => files,
     };
     for source in sources {
-        let name = source.display();
+        let name = shown(source);
         match args.lines {
             true => publisher.publish_lines(source)?,
             false => {
                 let mut data = Vec::new();
                 let read = open(source).and_then(|mut input| input.read_to_end(&mut data));
-                read.with_context(|| name.to_string())?;
+                read.with_context(|| name.clone())?;
                 match sources.len() {
                     1 => publisher.publish(&data)?,
-                    _ => publisher.publish(&data).with_context(|| name.to_string())?,
+                    _ => publisher.publish(&data).with_context(|| name.clone())?,
                 }
             }
         }
@@ -131,6 +130,14 @@ pub fn from_stdin() -> io::Result<Vec<u8>> {
     let mut data = Vec::new();
     open(Path::new(STDIN))?.read_to_end(&mut data)?;
     Ok(data)
+}
+
+/// A source in an error.
+fn shown(source: &Path) -> String {
+    match source == Path::new(STDIN) {
+        true => "stdin".to_string(),
+        false => format!("--file {}", source.display()),
+    }
 }
 
 fn open(source: &Path) -> io::Result<Box<dyn BufRead>> {
@@ -156,10 +163,7 @@ struct Publisher<'a> {
 
 impl Publisher<'_> {
     fn publish_lines(&mut self, source: &Path) -> anyhow::Result<()> {
-        let name = match source == Path::new(STDIN) {
-            true => "stdin".to_string(),
-            false => source.display().to_string(),
-        };
+        let name = shown(source);
         let mut input = open(source).with_context(|| name.clone())?;
         let (mut line, mut number) = (Vec::new(), 0u64);
         while input

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
+use crate::doctor::words;
+
 /// Rows with more columns than this are shown one below the other.
 const COLUMNS_MAX: usize = 12;
 /// What says which row it is comes first, if one of these does.
@@ -25,6 +27,19 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
+/// A field's value as a person reads it: of bytes with their unit.
+fn shown(name: &str, value: &Value) -> String {
+    let is_of_bytes = name == "bytes" || name.ends_with(BYTES) || name.ends_with(BYTES_PER_S);
+    match value.as_f64().filter(|_| is_of_bytes) {
+        Some(bytes) => words::bytes(bytes.round() as u64),
+        None => plain(value),
+    }
+}
+
+/// The ends of the names of fields that count bytes.
+const BYTES: &str = "_bytes";
+const BYTES_PER_S: &str = "_bytes_per_s";
+
 /// The field of a second, which a table shows as a date.
 const PUBLISHED: &str = "published_s";
 
@@ -42,7 +57,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     let cell = |row: &Value, name: &str| match (name, &row[name], &row["data_base64"]) {
         ("data", Value::Null, Value::String(data)) => format!("base64:{data}"),
         (PUBLISHED, time, _) => date(time).unwrap_or_else(|| plain(time)),
-        (_, value, _) => plain(value),
+        (name, value, _) => shown(name, value),
     };
     let head = columns.iter().map(|name| match *name {
         PUBLISHED => "published (UTC)".to_string(),
@@ -88,10 +103,12 @@ fn list(rows: &[Value]) -> String {
         return each.collect::<Vec<_>>().join("\n");
     }
     let mut lines = vec![columns.iter().map(ToString::to_string).collect()];
-    lines.extend(
-        rows.iter()
-            .map(|row| columns.iter().map(|name| plain(&row[*name])).collect()),
-    );
+    lines.extend(rows.iter().map(|row| {
+        columns
+            .iter()
+            .map(|name| shown(name, &row[*name]))
+            .collect()
+    }));
     aligned(&lines)
 }
 
@@ -113,7 +130,11 @@ fn flatten<'v>(
             }
         }
         Value::Array(list) if list.iter().any(Value::is_object) => lists.push((path, list)),
-        value => values.push(vec![path, plain(value)]),
+        value => {
+            let name = path.rsplit('.').next().unwrap_or_default();
+            let text = shown(name, value);
+            values.push(vec![path, text]);
+        }
     }
 }
 
@@ -165,12 +186,11 @@ mod tests {
     fn an_answer_is_values_by_name_with_its_lists_below() {
         let answer = json!({
             "name": "a\u{7}b",
-            "of": {"one": 1, "none": null},
+            "of": {"one": 1, "none": null, "in_bytes": 2048},
             "shards": [{"shard": 0, "turns": 17}, {"shard": 1, "turns": 4}],
         });
         let text = sheet(&answer);
-        let wanted =
-            "name     a b\nof.one   1\nof.none  -\n\nshards:\nshard  turns\n0      17\n1      4\n";
+        let wanted = "name         a b\nof.one       1\nof.none      -\nof.in_bytes  2.0 KiB\n\nshards:\nshard  turns\n0      17\n1      4\n";
         assert_eq!(text, wanted);
         assert_eq!(sheet(&json!({"changed": []})), "changed  -\n");
     }

@@ -22,6 +22,7 @@ use super::values;
 use crate::access::algorithm::algorithm;
 use crate::access::{checks, keys, secret};
 use crate::config;
+use crate::doctor::words;
 use crate::settings::access::Lists;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
@@ -174,13 +175,13 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
         ..Header::new(algorithm)
     };
     let token = jsonwebtoken::encode(&header, &claims, &key)
-        .map_err(|error| anyhow!("{}: cannot sign: {error}", args.key.display()))?;
+        .map_err(|error| anyhow!("--key {}: cannot sign: {error}", args.key.display()))?;
     print(format!("{token}\n").as_bytes())
 }
 
 /// The key that signs, and its algorithm.
 fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, EncodingKey)> {
-    let wrong = |what: String| anyhow!("{}: {what}", path.display());
+    let wrong = |what: String| anyhow!("--key {}: {what}", path.display());
     let bytes = keys::read_file(path).map_err(wrong)?;
     let wanted = alg
         .map(|name| {
@@ -213,7 +214,7 @@ fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, Enc
         let by =
             alg.unwrap_or("RS256 (RSA of 2,048 bits or more), ES256 (P-256) or EdDSA (Ed25519)");
         format!(
-            "{}: its private key does not sign with {by}; name one that does",
+            "--key {}: its private key does not sign with {by}; name one that does",
             path.display()
         )
     })
@@ -267,7 +268,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         } else {
             ("has been over for", -left)
         };
-        say(&format!("{word} {span:.0} s"))?;
+        say(&format!("{word} {}", words::span(span.round() as u64)))?;
     }
     let Some(path) = &args.config else {
         return say("the signature was not verified; --config names the settings to do that with");

@@ -79,9 +79,10 @@ pub fn line(text: &str) -> Result<String, String> {
 /// It is none, and what to write.
 pub fn topic(text: &str) -> Result<String, String> {
     match check_name(text.as_bytes(), usize::MAX) {
-        Err(TopicError::Wildcard) => {
-            Err("+ and # stand in filters only (crore sub); write one topic".to_string())
-        }
+        Err(TopicError::Wildcard) => Err(
+            "+ and # stand in filters only (crore sub, crore admin topics); write one topic"
+                .to_string(),
+        ),
         _ => line(text),
     }
 }
@@ -150,6 +151,24 @@ pub fn position(text: &str) -> Result<String, String> {
 
 const POSITIONS: &str = "write oldest, live, -N for the newest N (such as -5), or the id of a message, such as 19582c7cf-1";
 
+/// A number.
+///
+/// # Errors
+/// It is none, or too large.
+pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| "write a whole number, 0 or more".to_string())
+}
+
+/// A number that is not 0.
+///
+/// # Errors
+/// It is 0, or none.
+pub fn some_count(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "write a whole number, 1 or more".to_string())
+}
+
 /// A time that is not 0.
 ///
 /// # Errors
@@ -200,6 +219,19 @@ mod tests {
         }
         for own in ["news", "news/+", "#", "a.b", "a*", "x>y", "a.*x/b"] {
             assert_eq!(meant(own), None, "{own}");
+        }
+    }
+
+    #[test]
+    fn counts_begin_at_one() {
+        assert_eq!(some_count("1"), Ok(1));
+        for wrong in ["0", "", "-1", "x", "99999999999999999999"] {
+            let error = some_count(wrong).unwrap_err();
+            assert!(error.contains("1 or more"), "{wrong}: {error}");
+        }
+        assert_eq!((number("0"), number("7")), (Ok(0_u16), Ok(7_u16)));
+        for wrong in ["x", "-1", "65536"] {
+            assert!(number::<u16>(wrong).unwrap_err().contains("whole number"));
         }
     }
 

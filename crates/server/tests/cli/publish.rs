@@ -136,7 +136,7 @@ fn files_are_messages_of_their_own_and_a_message_may_be_retained() {
 
     let missing = output_of(&["pub", "a", "--file", "nowhere.txt"]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(text(&missing.stderr).starts_with("crore: nowhere.txt: "));
+    assert!(text(&missing.stderr).starts_with("crore: --file nowhere.txt: "));
     let _ = (std::fs::remove_file(one), std::fs::remove_file(two));
 }
 

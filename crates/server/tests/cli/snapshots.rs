@@ -55,6 +55,68 @@ fn complaints_about_a_settings_file_are_as_they_were() {
 }
 
 #[test]
+fn what_to_write_instead_is_as_it_was() {
+    let slips: Vec<String> = [
+        &["version"][..],
+        &["status"],
+        &["subscribe", "news"],
+        &["check", "crore.toml"],
+        &["admin", "list"],
+        &["admin", "kick", "0-1-2"],
+        &["sub"],
+        &["admin", "purge"],
+        &["admin", "messages", "news", "--after", "now"],
+        &["sub", "news", "--count=0"],
+        &["history", "news", "--limit", "none"],
+        &["pub", "news", "--file", "nowhere.txt"],
+        &["token", "mint", "--key", "nowhere.txt", "--user", "ann"],
+        &["serve", "--check", "--config", "nowhere.toml"],
+        &["serve", "--check", "--config", "."],
+        &["log", "inspect", "nowhere"],
+    ]
+    .map(|args| shown(&mut crore(args), &[]))
+    .into();
+    insta::assert_snapshot!("slips", slips.join("\n"));
+}
+
+/// The commands of `crore` and below, but for those of `crore bench`, whose flags are many.
+fn commands() -> Vec<Vec<String>> {
+    let mut found = vec![Vec::new()];
+    let mut at = 0;
+    while let Some(path) = found.get(at).cloned() {
+        at += 1;
+        let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
+        args.push("--help");
+        let help = output(&mut crore(&args)).stdout;
+        let help = String::from_utf8(help).expect("text");
+        let mut lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let below = lines.by_ref().take_while(|line| !line.is_empty());
+        let names = below.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let names = names.filter_map(|line| line.split_whitespace().next());
+        let others = names.filter(|name| !["help", "bench"].contains(name));
+        found.extend(others.map(|name| [&path[..], &[name.to_string()]].concat()));
+    }
+    found
+}
+
+#[test]
+fn each_help_fits_a_screen_and_has_an_example() {
+    let commands = commands();
+    assert!(commands.len() > 30, "{commands:?}");
+    for path in commands {
+        let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
+        args.push("--help");
+        let help = output(&mut crore(&args)).stdout;
+        let help = String::from_utf8(help).expect("text");
+        let lines = help.lines().count();
+        assert!(
+            lines <= 50 && help.contains("Examples:\n"),
+            "{path:?}: {lines}\n{help}"
+        );
+    }
+}
+
+#[test]
 fn a_session_with_a_server_is_as_it_was() {
     let server = Server::with_admin("[admin]\ntoken = '0123456789abcdef'\n");
     let (data, admin) = (server.address().to_string(), server.admin().to_string());
@@ -77,6 +139,9 @@ fn a_session_with_a_server_is_as_it_was() {
         &["history", "chat/none"],
         &["pub", "chat/+", "x"],
         &["admin", "topics"],
+        &["admin", "rules"],
+        &["admin", "topic", "chat/#"],
+        &["admin", "connections", "--filter", "a#"],
         &["admin", "purge", "chat/a"],
         &["admin", "purge", "chat/a", "--json"],
         &["admin", "topic", "chat/nowhere"],

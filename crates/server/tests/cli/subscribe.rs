@@ -157,6 +157,29 @@ fn a_gap_is_told_and_its_position_taken() {
 }
 
 #[test]
+fn a_gap_is_told_with_its_cause() {
+    let begun_anew: &'static [Step] = &[|peer| {
+        peer.request();
+        let gap = "id: 1bbb-0\nevent: crore.gap\ndata: a\n\n";
+        peer.say(format!("{STREAM}{gap}{}", event(7)));
+    }];
+    let short_log: &'static [Step] = &[|peer| {
+        peer.request();
+        let gap = "id: 1aaa-6\nevent: crore.gap\ndata: a\n\n";
+        peer.say(format!("{STREAM}{gap}{}", event(7)));
+    }];
+    for (steps, cause) in [
+        (begun_anew, "state.directory"),
+        (short_log, "rule.log_bytes"),
+    ] {
+        let output = Scripted::start(steps).run(&["sub", "a", "--since", "1aaa-4", "--count", "1"]);
+        assert_eq!(text(&output.stdout), "message 7\n");
+        let said = text(&output.stderr);
+        assert!(said.contains("crore.gap") && said.contains(cause), "{said}");
+    }
+}
+
+#[test]
 fn websocket_answers_pings_and_goes_on_where_it_was_cut() {
     let server = Scripted::start(&[
         |peer| {

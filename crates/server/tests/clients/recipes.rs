@@ -184,15 +184,29 @@ fn a_chat_has_its_history_and_what_came_during_a_cut() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn an_answer_is_whole_after_a_cut_and_a_reload() {
+fn an_answer_from_python_is_whole_after_a_cut_and_a_reload() {
+    answer_is_whole("python", "python3 answer.py");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn an_answer_from_node_is_whole_after_a_cut_and_a_reload() {
+    answer_is_whole("js", "node answer.mjs");
+}
+
+/// The publisher is the block of this language, which this command runs.
+fn answer_is_whole(language: &str, command: &str) {
     let recipe = Recipe::named("An AI answer, token by token");
     let server = recipe.server();
     let network = Proxy::to(server.address());
-    let script = recipe.block("python");
+    let script = recipe.block(language);
     // The publisher meets two faults: a 502, and the loss of an answer whose message was published.
     let at = faulty_way_to(server.address());
-    let script = script.replace("port=8800", &format!("port={}", at.port()));
-    let script = recipe.write("answer.py", &script);
+    let named = script.replace("port=8800", &format!("port={}", at.port()));
+    let named = named.replace(NAMED, &at.to_string());
+    assert_ne!(named, script, "the script names its server");
+    let name = command.split(' ').next_back().expect("a file");
+    recipe.write(name, &named);
     let mut page = recipe.open(network.address(), "a1");
     server.await_subscribers("answers/a1", 1);
     // The first word comes, then the connection is lost, while two hundred words come.
@@ -202,10 +216,7 @@ fn an_answer_is_whole_after_a_cut_and_a_reload() {
     server.await_subscribers("answers/a1", 0);
     let words = (0..200).map(|n| format!("w{n}")).collect::<Vec<_>>();
     let words = words.join(" ");
-    recipe.run(Command::new("sh").args([
-        "-euc",
-        &format!("printf %s '{words}' | python3 {script} a1"),
-    ]));
+    recipe.run(Command::new("sh").args(["-euc", &format!("printf %s '{words}' | {command} a1")]));
     network.mend();
     page.expect("#state", "^done$");
     let whole = format!("^The {words} $");

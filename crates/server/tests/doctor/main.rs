@@ -163,7 +163,7 @@ fn the_first_screen_fits_a_terminal_and_tells_what_to_change() {
     assert!(text.lines().count() <= 25, "{text}");
     let first = text.lines().find(|line| line.starts_with("change"));
     assert!(
-        first.is_some_and(|line| line.contains("fs.file-max: is 102,048")),
+        first.is_some_and(|line| line.contains("fs.file-max: 102,048; should be")),
         "{text}"
     );
     for words in [

@@ -182,7 +182,7 @@ fn a_history_refuses_parameters_that_it_cannot_read() {
         ("/history/a?since=never", 400, "since="),
         ("/history/a?limit=0", 400, "limit="),
         ("/history/a?limit=x", 400, "limit="),
-        ("/history?filter=%23", 400, "filters"),
+        ("/history?filter=%23", 400, "`filter`"),
         ("/history?topic=a&topic=b", 400, "exactly one topic"),
         ("/history", 400, ""),
     ] {

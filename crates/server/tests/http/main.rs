@@ -33,6 +33,7 @@ mod life;
 mod longpoll;
 mod names;
 mod origins;
+mod parameters;
 mod progress;
 mod proxies;
 mod publish;

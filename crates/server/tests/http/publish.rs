@@ -442,7 +442,7 @@ fn unknown_fields_of_a_batch_are_named() {
         reason(0)
     );
     assert!(
-        reason(1).starts_with(&format!("`{}` is", &long[..40])),
+        reason(1).starts_with(&format!("`{}...` is", &long[..40])),
         "{}",
         reason(1)
     );

@@ -31,6 +31,8 @@ pub enum Body {
 pub struct Head<'b> {
     /// The method.
     pub method: Method,
+    /// The method as it was written.
+    pub method_name: &'b [u8],
     /// The path as it came, not decoded, before the `?`; `*` only for `OPTIONS *`.
     pub path: &'b [u8],
     /// The query after the `?`, not decoded; empty when there was none.
@@ -59,6 +61,7 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
     };
     let RequestLine {
         method,
+        method_name,
         authority,
         path,
         query,
@@ -78,6 +81,7 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
     };
     let mut head = Head {
         method,
+        method_name,
         path,
         query,
         minor,
@@ -164,6 +168,11 @@ impl<'b> Head<'b> {
             .iter()
             .filter(move |f| f.name.eq_ignore_ascii_case(name))
             .map(|f| f.value)
+    }
+
+    /// The names of all fields, in order, as they were written.
+    pub fn names(&self) -> impl Iterator<Item = &'b str> + '_ {
+        self.fields[..self.count].iter().map(|field| field.name)
     }
 
     /// Whether a comma list (all fields of this name together) holds `token`, in any case.

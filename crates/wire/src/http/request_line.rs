@@ -28,6 +28,7 @@ pub enum Method {
 /// A request line, taken apart.
 pub(super) struct RequestLine<'b> {
     pub(super) method: Method,
+    pub(super) method_name: &'b [u8],
     /// Only in absolute-form.
     pub(super) authority: Option<&'b [u8]>,
     pub(super) path: &'b [u8],
@@ -47,11 +48,11 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
         return Err(bad);
     }
     let minor = minor_version(&line[last + 1..])?;
-    let method = &line[..first];
-    if method.is_empty() || !method.iter().all(|&b| is_tchar(b)) {
+    let method_name = &line[..first];
+    if method_name.is_empty() || !method_name.iter().all(|&b| is_tchar(b)) {
         return Err(HeadError::Malformed("bad method"));
     }
-    let method = method_of(method);
+    let method = method_of(method_name);
     let target = &line[first + 1..last];
     if target.iter().any(|&b| b <= b' ' || b == b'#' || b >= 0x7f) {
         return Err(HeadError::Malformed(match target.is_ascii() {
@@ -62,6 +63,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
     if target == b"*" && method == Method::Options {
         return Ok(RequestLine {
             method,
+            method_name,
             authority: None,
             path: target,
             query: b"",
@@ -77,6 +79,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
     let path = if path.is_empty() { b"/" } else { path };
     Ok(RequestLine {
         method,
+        method_name,
         authority,
         path,
         query,

@@ -24,11 +24,6 @@ impl Front {
         packets::speaks_mqtt(head)
     }
 
-    /// An upgrade to WebSocket on a path that has none: nearly always by a client of MQTT, which offers another subprotocol or none.
-    pub(in crate::protocol) fn met_stray_upgrade(&mut self, path: &[u8]) {
-        self.refused_packet("a WebSocket without the subprotocol mqtt: ", path);
-    }
-
     /// Upgrades to a WebSocket that carries another protocol.
     fn upgrade<I: Io>(&mut self, slot: u32, head: &Head<'_>, io: &mut I) -> Flow {
         if let Err(reason) = self.accept_upgrade(slot, head, Some(packets::SUBPROTOCOL)) {

@@ -7,6 +7,7 @@ use crore_wire::websocket::frame;
 
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::State;
+use crate::client::words;
 use crate::io::Io;
 use crate::protocol::front::Front;
 use crate::protocol::http::body::write_end;
@@ -58,7 +59,8 @@ impl Front {
 
     /// Ends a stream properly: with a close frame, or the last chunk.
     pub(in crate::protocol) fn end_stream<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        self.end_stream_saying(slot, reason, reason.text(), io);
+        let words = words::of_reason(reason, &self.world.settings);
+        self.end_stream_saying(slot, reason, &words, io);
     }
 
     /// The same, in more exact words.

@@ -8,6 +8,7 @@ use crore_wire::json;
 use crate::base::position::{self, Position};
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{CLOSING, EOF, PAUSED, SERVED, State};
+use crate::client::words;
 use crate::io::Io;
 use crate::mail::Info;
 use crate::protocol::front::Front;
@@ -85,7 +86,8 @@ impl Front {
 
     /// Refuses a request.
     pub(in crate::protocol) fn respond_reason(&mut self, slot: u32, reason: Reason) {
-        self.respond_saying(slot, reason, reason.text());
+        let words = words::of_reason(reason, &self.world.settings);
+        self.respond_saying(slot, reason, &words);
     }
 
     /// The same, in more exact words.
@@ -237,8 +239,20 @@ impl Front {
 
     /// Refuses a request, and closes.
     pub(crate) fn refuse<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        let words = words::of_reason(reason, &self.world.settings);
+        self.refuse_saying(slot, reason, &words, io);
+    }
+
+    /// The same, in more exact words.
+    pub(in crate::protocol) fn refuse_saying<I: Io>(
+        &mut self,
+        slot: u32,
+        reason: Reason,
+        words: &str,
+        io: &mut I,
+    ) {
         let status = reason.row().status.unwrap_or(INTERNAL);
-        self.refuse_line(slot, status, reason.text(), io);
+        self.refuse_line(slot, status, words, io);
     }
 
     /// Refuses bytes that cannot be a request, in the words of their parser, and closes.

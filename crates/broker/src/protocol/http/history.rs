@@ -17,8 +17,8 @@ use crate::mail::{Attach, Frames, Page};
 use crate::protocol::encode::Message;
 use crate::protocol::front::Front;
 use crate::protocol::http::options::{HEAD, HISTORY};
+use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::state::Pending;
-use crate::protocol::http::subscribe::query_position;
 use crate::protocol::http::task::Flow;
 use crate::store::rope::Rope;
 
@@ -34,7 +34,7 @@ impl Front {
         let (since, most) = match range(head.query) {
             Ok(range) => range,
             Err(reason) => {
-                self.respond_reason(slot, reason);
+                self.respond_saying(slot, reason, &value_words(reason, head.query));
                 return Flow::Next;
             }
         };

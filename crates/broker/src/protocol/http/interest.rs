@@ -7,6 +7,7 @@
 //!
 //! Events have no positions: there is no log of who subscribed.
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use crore_wire::http::accept::Accept;
@@ -40,7 +41,7 @@ impl Front {
         let filter = match self.filter(head) {
             Ok(filter) => filter,
             Err(words) => {
-                self.respond_saying(slot, Reason::BadName, words);
+                self.respond_saying(slot, Reason::BadName, &words);
                 return Flow::Next;
             }
         };
@@ -84,15 +85,15 @@ impl Front {
     }
 
     /// The filter of topics that the query asks for.
-    fn filter(&self, head: &Head<'_>) -> Result<Vec<u8>, &'static str> {
+    fn filter(&self, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> {
         let mut filter = Vec::new();
         for (key, value) in form::pairs(head.query) {
             if key == b"match" && !value.is_empty() {
                 if !filter.is_empty() {
-                    return Err("match= may stand there once");
+                    return Err("match= may stand there once".into());
                 }
                 if value.ends_with(b"/") {
-                    return Err(CUT_FILTER);
+                    return Err(CUT_FILTER.into());
                 }
                 form::decode(value, &mut filter)
                     .map_err(|_| "a bad percent escape in the filter")?;

@@ -3,11 +3,14 @@
 //!
 //! Invariant: nothing is done to topics here, so that a head may be judged twice: before its body comes, and with it.
 
+use alloc::format;
+
 use crore_wire::http::accept::Accept;
 use crore_wire::http::head::{Body, Head, Method};
 use crore_wire::{form, topic};
 
 use crate::base::access::Identity;
+use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, Verb};
@@ -83,12 +86,17 @@ impl Front {
         }
         let Some((door, rest)) = routed else {
             if upgrade {
-                self.met_stray_upgrade(head.path);
+                self.stats.stray_upgrades += 1;
+                self.gate.notices().met(Notice::Upgrade, head.path);
                 return self.answered(slot, Reason::NoSocketPath);
             }
             return self.answered(slot, nowhere(head.path));
         };
         self.judge_method(slot, head, body, door, upgrade)?;
+        if let Err((reason, words)) = self.is_read(head, door) {
+            self.respond_saying(slot, reason, &words);
+            return Err(Answered);
+        }
         self.judge_names(slot, head, door, rest, upgrade)
     }
 
@@ -104,9 +112,7 @@ impl Front {
         match (head.method, door) {
             (Method::Options, Some(door)) => self.preflight(slot, allowed(door)),
             (Method::Options, None) if whole => self.preflight(slot, allowed(Door::Publish)),
-            (Method::Other, door) => {
-                self.method_not_allowed(slot, allowed(door.unwrap_or(Door::Publish)));
-            }
+            (Method::Other, door) => self.method_not_allowed(slot, head, door),
             _ => return Ok(()),
         }
         Err(Answered)
@@ -128,7 +134,7 @@ impl Front {
             Door::PubSub => head.method == Method::Get,
         };
         if !fits {
-            self.method_not_allowed(slot, allowed(door));
+            self.method_not_allowed(slot, head, Some(door));
             return Err(Answered);
         }
         if door == Door::History && upgrade {
@@ -173,16 +179,13 @@ impl Front {
                 }
             };
         }
-        if matches!(door, Door::PubSub | Door::History) && names_filter(head) {
-            return self.answered(slot, Reason::FilterElsewhere);
-        }
         let filtered = door == Door::Subscribe && names_filter(head);
         let mut names = match self.topic_names(head, rest, filtered) {
             Ok(names) => names,
             Err((reason, words)) => {
                 let words = match reason {
                     Reason::NoName if posts => NO_TOPIC_TO_PUBLISH,
-                    _ => words,
+                    _ => &words,
                 };
                 self.respond_saying(slot, reason, words);
                 return Err(Answered);
@@ -259,8 +262,16 @@ impl Front {
             .end();
     }
 
-    fn method_not_allowed(&mut self, slot: u32, allowed: &str) {
-        let reason = alloc::format!("this path does not take this method; it takes {allowed}\n");
+    /// Refuses the method at this door, or anywhere.
+    fn method_not_allowed(&mut self, slot: u32, head: &Head<'_>, door: Option<Door>) {
+        let allowed = allowed(door.unwrap_or(Door::Publish));
+        let method = head.method_name.escape_ascii();
+        let reason = match door {
+            Some(_) => format!("{method} does nothing on this path; it takes {allowed}\n"),
+            None => format!(
+                "{method} does nothing anywhere; POST publishes at /pub/{{topic}}, and GET reads at /sub/{{topic}}\n"
+            ),
+        };
         let no_body = self.conns.get(slot).wants(HEAD);
         let head = self
             .head(slot, 405)

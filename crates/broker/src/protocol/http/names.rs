@@ -1,5 +1,6 @@
 //! Which topics and filters a request names.
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
@@ -7,6 +8,7 @@ use crore_wire::topic::TopicError;
 use crore_wire::{form, topic};
 
 use crate::base::reason::Reason;
+use crate::client::words;
 use crate::protocol::front::Front;
 
 impl Front {
@@ -21,12 +23,13 @@ impl Front {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut name = Vec::new();
         if !rest.is_empty() {
-            topic::from_path(rest, max, &mut name).map_err(|error| bad(error.reason()))?;
+            topic::from_path(rest, max, &mut name).map_err(|error| bad(words::of_topic(&error)))?;
             names.push(core::mem::take(&mut name));
         }
         for (key, value) in form::pairs(head.query) {
             if matches!(key, b"topic" | b"channel") {
-                topic::from_query(value, max, &mut name).map_err(|error| bad(error.reason()))?;
+                topic::from_query(value, max, &mut name)
+                    .map_err(|error| bad(words::of_topic(&error)))?;
                 self.add_name(&mut names, &mut name)?;
             }
         }
@@ -35,14 +38,15 @@ impl Front {
                 continue;
             }
             if value.ends_with(b"/") {
-                return Err(bad(CUT_FILTER));
+                return Err(bad(CUT_FILTER.into()));
             }
-            form::decode(value, &mut name).map_err(|_| bad(TopicError::BadEscape.reason()))?;
+            form::decode(value, &mut name)
+                .map_err(|_| bad(TopicError::BadEscape.reason().into()))?;
             topic::check_filter(&name, max).map_err(|error| bad(filter_reason(&error)))?;
             self.add_name(&mut names, &mut name)?;
         }
         if names.is_empty() {
-            return Err((Reason::NoName, Reason::NoName.text()));
+            return Err((Reason::NoName, Reason::NoName.text().into()));
         }
         Ok(names)
     }
@@ -56,7 +60,10 @@ impl Front {
         name.clear();
         match names.len() <= self.world.settings.limits.topics_per_connection {
             true => Ok(()),
-            false => Err((Reason::TooManyNames, Reason::TooManyNames.text())),
+            false => {
+                let reason = Reason::TooManyNames;
+                Err((reason, words::of_reason(reason, &self.world.settings)))
+            }
         }
     }
 }
@@ -65,17 +72,17 @@ impl Front {
 pub(in crate::protocol) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cut off: in a URL # is %23, and a / at the end of a filter %2F";
 
 /// Why the names of a request are refused, and exact words.
-type Named = (Reason, &'static str);
+type Named = (Reason, Cow<'static, str>);
 
-fn bad(words: &'static str) -> Named {
+fn bad(words: Cow<'static, str>) -> Named {
     (Reason::BadName, words)
 }
 
 /// Why a filter is wrong, in one line.
-pub(in crate::protocol) fn filter_reason(error: &TopicError) -> &'static str {
-    match error {
+pub(in crate::protocol) fn filter_reason(error: &TopicError) -> Cow<'static, str> {
+    let words = match error {
+        TopicError::TooLong { len, max } => return words::long_name("filter", *len, *max),
         TopicError::Empty => "the filter is empty; in a URL # is %23",
-        TopicError::TooLong { .. } => "the filter is too long",
         TopicError::NotUtf8 => "the filter is not UTF-8",
         TopicError::Control => {
             "the filter has a control character (U+0000 to U+001F, U+007F to U+009F); leave it out"
@@ -84,5 +91,6 @@ pub(in crate::protocol) fn filter_reason(error: &TopicError) -> &'static str {
             "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23, and a space is %20"
         }
         other => other.reason(),
-    }
+    };
+    words.into()
 }

@@ -5,6 +5,8 @@ mod batch;
 mod fields;
 mod outcomes;
 
+use alloc::borrow::Cow;
+
 use crore_wire::http::head::Head;
 use crore_wire::{form, topic};
 
@@ -50,11 +52,12 @@ impl Front {
         let event = head.header("x-eventsource-event").unwrap_or_default();
         let key = head.header("crore-key").unwrap_or_default();
         let checked = check_fields(content_type, event, key);
-        let read = checked.and_then(|()| {
-            let attributes = properties::from_headers(head.headers(properties::HEADER))?;
+        let read = checked.map_err(Cow::Borrowed).and_then(|()| {
+            let attributes = properties::from_headers(head.headers(properties::HEADER));
+            let attributes = attributes.map_err(Cow::Borrowed)?;
             Ok((
                 ttl_s(head)?,
-                idempotency_key(head)?,
+                idempotency_key(head).map_err(Cow::Borrowed)?,
                 attributes,
                 retain(head)?,
             ))
@@ -62,7 +65,7 @@ impl Front {
         let (ttl_s, key_of_retry, attributes, retain) = match read {
             Ok(read) => read,
             Err(words) => {
-                self.respond_saying(slot, Reason::BadField, words);
+                self.respond_saying(slot, Reason::BadField, &words);
                 return Flow::Next;
             }
         };

@@ -4,10 +4,12 @@
 //! that gets no `100 Continue`, the answer says `Connection: close`, and the bytes that still come are discarded. So bytes that
 //! may be a body are never read as a request, and the answers do not depend on how the bytes were cut.
 
+use alloc::borrow::Cow;
+use alloc::format;
 use core::ops::Range;
 
 use crore_wire::http::body::BodyError;
-use crore_wire::http::head::{self, Body, Head, HeadError};
+use crore_wire::http::head::{self, Body, Head, HeadError, MAX_HEADERS};
 use crore_wire::http::{prior, proxy};
 
 use crate::base::access::Identity;
@@ -15,6 +17,7 @@ use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::work::Steps;
 use crate::client::row::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY};
+use crate::client::words;
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::protocol::front::Front;
@@ -271,7 +274,16 @@ impl Front {
             self.shut(slot, io);
             return;
         }
-        self.refuse_line(slot, error.status(), error.reason(), io);
+        let words: Cow<'_, str> = match error {
+            HeadError::TooLarge => format!(
+                "{}: limits.head_bytes allows {} bytes, and {MAX_HEADERS} fields are taken",
+                error.reason(),
+                self.world.settings.limits.head_bytes
+            )
+            .into(),
+            error => error.reason().into(),
+        };
+        self.refuse_line(slot, error.status(), &words, io);
     }
 
     /// Refuses a request for its body. What the head asks for is judged before what is wrong with the body.
@@ -286,6 +298,10 @@ impl Front {
         let refused = !kept.judged && self.judge(slot, head, body, kept.who).is_err();
         match refused {
             true => self.request_done(slot, io),
+            false if error == BodyError::TooLarge => {
+                let (_, reason) = self.longest_body(head);
+                self.refuse(slot, reason, io);
+            }
             false => self.refuse_line(slot, error.status(), error.reason(), io),
         }
     }
@@ -346,6 +362,15 @@ impl Front {
         self.conns.set_spill(slot, Spill::Http(kept));
     }
 
+    /// The most bytes that the body may have, and why it is refused past that.
+    fn longest_body(&self, head: &Head<'_>) -> (usize, Reason) {
+        let limits = &self.world.settings.limits;
+        match is_batch(head) {
+            true => (limits.batch_bytes, Reason::BatchTooLong),
+            false => (limits.message_bytes, Reason::MessageTooLong),
+        }
+    }
+
     /// How the body of a request is delimited and the most that it may have.
     fn body<I: Io>(
         &mut self,
@@ -353,17 +378,16 @@ impl Front {
         head: &Head<'_>,
         io: &mut I,
     ) -> Result<(Body, usize), Refused> {
-        let limits = &self.world.settings.limits;
-        let (limit, reason) = match is_batch(head) {
-            true => (limits.batch_bytes, Reason::BatchTooLong),
-            false => (limits.message_bytes, Reason::MessageTooLong),
-        };
+        let (limit, reason) = self.longest_body(head);
         // A client that is turned away is answered all the same, but its body is not waited for.
         if self.conns.get(slot).is(TURNED_AWAY) {
             return Ok((Body::None, limit));
         }
         match head.body() {
-            Ok(Body::Length(len)) if len > limit as u64 => self.refuse(slot, reason, io),
+            Ok(Body::Length(len)) if len > limit as u64 => {
+                let words = words::of_reason(reason, &self.world.settings);
+                self.refuse_saying(slot, reason, &format!("{words}: it has {len}"), io);
+            }
             Ok(body) => return Ok((body, limit)),
             Err(error) => self.refuse_line(slot, error.status(), error.reason(), io),
         }

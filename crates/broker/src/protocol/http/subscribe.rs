@@ -30,6 +30,7 @@ use crate::protocol::front::Sub;
 use crate::protocol::http::options::{
     CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, JSON, PUBLISHES, RECEIVES, UPGRADE,
 };
+use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::state::{Attaching, PublishTo};
 use crate::protocol::http::task::Flow;
 
@@ -50,7 +51,7 @@ impl Front {
         let since = match self.where_to_begin(slot, head, &names, filtered, publishes) {
             Ok(since) => since,
             Err(reason) => {
-                self.respond_reason(slot, reason);
+                self.respond_saying(slot, reason, &value_words(reason, head.query));
                 return Flow::Next;
             }
         };
@@ -287,22 +288,6 @@ const NEWEST_MAX: u32 = 100;
 
 /// Tags of one request that are read: caches send those of all that they keep.
 const TAGS_MAX: usize = 16;
-
-/// The position that a query names, as it is written there, and whether as a last event id.
-pub(in crate::protocol) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {
-    let pairs = || form::pairs(query).filter(|(_, value)| !value.is_empty());
-    let event_id = pairs().filter(|(key, _)| is_event_id(key)).last();
-    let (_, value) = event_id.or_else(|| pairs().find(|(key, _)| *key == b"since"))?;
-    Some((event_id.is_some(), value))
-}
-
-/// Whether a key of the query names the last event id: `last_event_id`, and what polyfills of `EventSource` and other servers call
-/// it (`lastEventId`, `lastEventID`, `Last-Event-ID`, `evs_last_event_id`).
-fn is_event_id(key: &[u8]) -> bool {
-    let key = key.strip_prefix(b"evs_").unwrap_or(key);
-    let letters = key.iter().filter(|b| !matches!(b, b'-' | b'_'));
-    letters.map(u8::to_ascii_lowercase).eq(*b"lasteventid")
-}
 
 /// Hash of a set of topics for its positions: another set, or another order, has another hash.
 fn set_hash(names: &[Vec<u8>]) -> u32 {

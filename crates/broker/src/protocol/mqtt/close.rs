@@ -7,6 +7,7 @@ use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version,
 use crate::base::notices::Notice;
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::CLOSING;
+use crate::client::words;
 use crate::io::{Close, Io};
 use crate::protocol::front::Front;
 use crate::protocol::mqtt::options::FRAMED;
@@ -54,9 +55,9 @@ impl Front {
 
     /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
     pub(super) fn mqtt_end_because<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        let row = reason.row();
-        self.because(row.closed);
-        self.mqtt_end_saying(slot, reason.mqtt(), row.text, io);
+        self.because(reason.row().closed);
+        let words = words::of_reason(reason, &self.world.settings);
+        self.mqtt_end_saying(slot, reason.mqtt(), &words, io);
     }
 
     /// Counts what a client asked for and is refused, but for want of a grant. The log tells of it once in a while and names one: 3.1.1 has

@@ -1,6 +1,8 @@
 //! The packets of a client: how they come, over TCP or within frames, which part carries each of them out, and how the server ends
 //! the connection.
 
+use alloc::borrow::Cow;
+use alloc::format;
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
@@ -400,7 +402,14 @@ impl Front {
         if self.conns.get(slot).own == NONE {
             return self.refuse_connect(slot, bytes, error, io);
         }
-        self.mqtt_end_wrong(slot, error.reason(), error.words(), io);
+        let words: Cow<'_, str> = match error {
+            Error::TooLarge { .. } => {
+                format!("{error} (limits.message_bytes, and {PACKET_BESIDE_BYTES} for its head)")
+                    .into()
+            }
+            error => error.words().into(),
+        };
+        self.mqtt_end_wrong(slot, error.reason(), &words, io);
     }
 
     /// The largest packet that the client takes.

@@ -17,6 +17,7 @@ use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::fields::check_fields;
 use crate::client::row::{CLOSING, PAUSED};
+use crate::client::words;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{self, Headers, is_binary};
@@ -250,7 +251,7 @@ impl Front {
     ) -> Result<Option<Outcome>, ReasonCode> {
         let limits = &self.world.settings.limits;
         if let Err(error) = topic::check_name(name, limits.topic_bytes) {
-            let reason = alloc::format!("PUBLISH: {}: ", error.reason());
+            let reason = alloc::format!("PUBLISH: {}: ", words::of_topic(&error));
             self.refused_packet(&reason, name);
             return Err(ReasonCode::TOPIC_NAME_INVALID);
         }
@@ -260,6 +261,8 @@ impl Front {
         let message_bytes = limits.message_bytes;
         self.grants(slot, Right::Publish, name)?;
         if publish.payload.len() > message_bytes {
+            let words = words::long_data(publish.payload.len(), message_bytes);
+            self.refused_packet(&alloc::format!("PUBLISH: {words}: "), name);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         let origin = self.conns.own_row(slot).origin();

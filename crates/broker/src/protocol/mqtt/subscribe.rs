@@ -12,8 +12,10 @@ use super::options::qos;
 use super::state::{Suback, Subscribed};
 use crate::base::access::Right;
 use crate::base::position::{Position, Since};
+use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::row::COUNTED;
+use crate::client::words;
 use crate::mail::{Attach, ReplyTo};
 use crate::protocol::front::Front;
 use crate::protocol::front::Sub;
@@ -108,7 +110,7 @@ impl Front {
         let checked = topic::check_filter(filter.filter.as_bytes(), topic_bytes)
             .and_then(|()| topic::check_name(share, topic_bytes));
         if let Err(error) = checked {
-            self.refused_subscription(error.reason(), text);
+            self.refused_subscription(&words::of_topic(&error), text);
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
         if filter.share.is_some() && self.world.is_shared() {
@@ -145,7 +147,8 @@ impl Front {
         let list = &self.conns.extra_of(slot).list;
         self.work.steps.add(1 + list.len() / 8);
         if list.iter().filter(|sub| !is_vacant(sub)).count() >= most {
-            self.refused_subscription("past limits.topics_per_connection", text);
+            let reason = words::of_reason(Reason::TooManyNames, &self.world.settings);
+            self.refused_subscription(&reason, text);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         if !self.may_take(slot, 0) {

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+use crore_wire::websocket::receive::{self, Config, Event, Partial, Role, Violation};
 
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
@@ -90,6 +90,9 @@ impl Front {
                 Ok(step) => step,
                 Err(violation) => {
                     self.send_reply(slot, io);
+                    if violation == Violation::TooBig {
+                        return self.end_stream(slot, Reason::MessageTooLong, io);
+                    }
                     let (code, words) = (violation.code(), violation.reason());
                     return self.end_stream_by(slot, Closed::Refused, code, words, io);
                 }

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use crore_broker::settings::Rule;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -16,12 +17,15 @@ const HIDDEN: &str = "(secret)";
 /// Keys whose values are secrets, wherever they stand.
 const SECRET_KEYS: &[&str] = &["token", "secret", "password"];
 
-/// The rules of the settings, in their order.
+/// The rules of the settings, in their order, and the built-in one.
 #[derive(Serialize, ToSchema)]
 pub struct Rules {
     /// As `[[rule]]` in the file.
     #[schema(value_type = Vec<Object>)]
     rules: Value,
+    /// What holds for the topics that none of them matches.
+    #[schema(value_type = Object)]
+    default: Value,
 }
 
 /// The settings that hold.
@@ -77,8 +81,13 @@ fn is_secret(key: &str, text: &str) -> bool {
 pub async fn rules(State(plane): State<Plane>) -> Answer<Rules> {
     let mut settings = settings(&plane.effective().file)?;
     let rules = settings.get_mut("rule").map(Value::take);
+    let built_in = File {
+        rules: vec![Rule::default()],
+        ..File::default()
+    };
     Ok(Json(Rules {
         rules: rules.unwrap_or_else(|| Value::Array(Vec::new())),
+        default: self::settings(&built_in)?["rule"][0].take(),
     }))
 }
 

@@ -93,6 +93,8 @@ pub const METRICS: &[Metric] = &[
         "Requests for another `Host` than the loopback, where only that is answered"),
     counter("crore_hidden_answers_total", "", Sum(|s| s.stats.hidden_answers),
         "Answers that browsers hide from the page that asked, since its Origin is not in `http.allowed_origins`"),
+    counter("crore_stray_upgrades_total", "", Sum(|s| s.stats.stray_upgrades),
+        "Upgrades to WebSocket that were answered 404, since their path has none and they did not offer the subprotocol `mqtt`"),
     counter("crore_refused_packets_total", "", Sum(|s| s.stats.mqtt_refused),
         "Packets of MQTT clients that were refused, or ended their connection, for another reason than rights: a subscription past `limits.topics_per_connection`, a topic with a control character. The log says so once a minute, and names one with the reason"),
     counter("crore_refused_origins_total", "", Sum(|s| s.stats.foreign_origins),

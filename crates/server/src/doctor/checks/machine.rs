@@ -85,9 +85,13 @@ fn interrupts(card: &Card, need: &Need) -> Check {
         known => known.min(card.queues.max(1)),
     };
     let spread = hit.max(card.steered);
+    let plural = |number: usize, what: &str| match number {
+        1 => format!("1 {what}"),
+        number => format!("{number} {what}s"),
+    };
     let seen = match card.interrupts.len() {
-        0 => "interrupted cores unknown".to_string(),
-        known => format!("interrupted cores: {known}"),
+        0 => "its interrupts go to unknown cores".to_string(),
+        known => format!("its interrupts go to {}", plural(known, "core")),
     };
     let steer = (0..card.queues).map(|queue| {
         format!(
@@ -112,8 +116,9 @@ fn interrupts(card: &Card, need: &Need) -> Check {
     Check::new(
         format!("interrupts of {}", card.name),
         Some(format!(
-            "{} receive queues; {seen}; cores that packets are passed on to (RPS): {}",
-            card.queues, card.steered
+            "{}, {seen}, RPS to {}",
+            plural(card.queues, "receive queue"),
+            plural(card.steered, "core")
         )),
         format!("spread over {cores} cores"),
     )
@@ -136,16 +141,16 @@ fn flows(host: &Host, need: &Need) -> Check {
 fn clock(host: &Host) -> Check {
     let is = host.clock.map(|clock| {
         let kept = if clock.synchronized {
-            "kept"
+            "synchronized"
         } else {
-            "not kept"
+            "not synchronized"
         };
         format!(
-            "{kept} to the time of the world, off by {} ms at most",
+            "{kept}, at most {} ms off",
             count(clock.error_us_max / 1_000)
         )
     });
-    Check::new("clock", is, "kept by NTP or PTP")
+    Check::new("clock", is, "synchronized by NTP or PTP")
         .because("tokens and certificates begin and end by it, Last-Modified and logs carry it, and latency between hosts is the difference of two of them")
         .unless(
             host.clock.is_none_or(|clock| clock.synchronized),

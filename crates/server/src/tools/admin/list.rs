@@ -6,7 +6,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::super::tables::plain;
-use super::{Order, Port};
+use super::{Limit, Order, Port};
 use crate::client::server::escape;
 
 /// Entries of one page; the tool asks for as many as it needs.
@@ -62,7 +62,7 @@ impl List {
                 begin: Value::Null,
                 query: format!("&filter={}", escape(filter)),
                 newest: false,
-                limit: limit.limit,
+                limit: entries(limit),
                 columns: TOPIC_COLUMNS,
             },
             Order::Messages {
@@ -77,7 +77,7 @@ impl List {
                 begin: json!(after),
                 query: format!("&name={}", escape(name)),
                 newest: *newest,
-                limit: limit.limit,
+                limit: entries(limit),
                 columns: MESSAGE_COLUMNS,
             },
             Order::Connections { which, limit } => List {
@@ -87,13 +87,17 @@ impl List {
                 begin: Value::Null,
                 query: which.query(),
                 newest: false,
-                limit: limit.limit,
+                limit: entries(limit),
                 columns: CONNECTION_COLUMNS,
             },
             _ => return None,
         };
         Some(list)
     }
+}
+
+fn entries(limit: &Limit) -> usize {
+    usize::try_from(limit.limit).unwrap_or(usize::MAX)
 }
 
 impl Port<'_> {

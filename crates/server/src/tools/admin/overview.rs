@@ -79,7 +79,7 @@ fn server(stats: &Value) -> String {
         "crore {} on {}, up {}, {}{node}",
         plain(&stats["version"]),
         plain(&stats["host"]),
-        span(whole(&stats["uptime_s"])),
+        words::span(whole(&stats["uptime_s"])),
         plain(&stats["url"])
     )
 }
@@ -119,6 +119,19 @@ pub fn limits(stats: &Value, most: usize) -> Value {
     json!({ "limits": rows.collect::<Vec<_>>() })
 }
 
+/// What memory is for, as a person reads it.
+pub fn memory(answer: &Value) -> Value {
+    let rows = answer["memory"].as_array().into_iter().flatten();
+    let shown = |bytes: &Value| match bytes {
+        Value::Null => Value::Null,
+        bytes => json!(words::bytes(whole(bytes))),
+    };
+    let rows = rows.map(|row| {
+        json!({ "name": row["name"], "bytes": shown(&row["bytes"]), "limit": shown(&row["limit"]) })
+    });
+    json!({ "memory": rows.collect::<Vec<_>>() })
+}
+
 fn share(limit: &Value) -> f64 {
     limit["share"].as_f64().unwrap_or_default()
 }
@@ -130,16 +143,6 @@ fn at<'v>(value: &'v Value, path: &str) -> &'v Value {
 /// The number, rounded; 0 where it is not known.
 fn whole(value: &Value) -> u64 {
     value.as_f64().unwrap_or_default().round() as u64
-}
-
-/// A time in its two largest units.
-fn span(s: u64) -> String {
-    match s {
-        0..60 => format!("{s} s"),
-        60..3_600 => format!("{} min {} s", s / 60, s % 60),
-        3_600..86_400 => format!("{} h {} min", s / 3_600, s / 60 % 60),
-        _ => format!("{} d {} h", s / 86_400, s / 3_600 % 24),
-    }
 }
 
 fn by_transport(by: &Value) -> String {

@@ -15,7 +15,7 @@ use crore_wire::topic::check_filter;
 use serde_json::json;
 
 use super::tables::table;
-use super::values::Usage;
+use super::values::{Usage, number};
 use crate::stdout::print;
 use source::Source;
 use survey::Survey;
@@ -59,7 +59,7 @@ enum Order {
         #[arg(long, value_name = "FILTER", value_parser = filter)]
         topic: Option<String>,
         /// Records of this partition
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = number::<u16>)]
         partition: Option<u16>,
     },
 }

@@ -25,7 +25,12 @@ impl Source {
     /// # Errors
     /// When it cannot be read, or has neither a log nor a base.
     pub fn find(directory: &Path) -> anyhow::Result<Source> {
-        let shown = || directory.display().to_string();
+        let shown = || {
+            format!(
+                "{}, which should be the directory of state.directory",
+                directory.display()
+            )
+        };
         let directory = &directory.canonicalize().with_context(shown)?;
         let bases = |state: &Path| Base::all(state).with_context(|| state.display().to_string());
         let log = directory.join(LOG);

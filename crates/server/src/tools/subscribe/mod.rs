@@ -62,7 +62,6 @@ fn protocol(text: &str) -> Result<Protocol, String> {
 A line end follows each message that has none. A message with line breaks takes several lines;
 --json keeps each message on one.
 TIME is seconds, or has a unit: 90s, 15m, 8h, 30d.
-CRORE_SERVER, CRORE_TOKEN and CRORE_CA stand for --server, --token and --ca.
 
 Examples:
   crore sub news
@@ -80,7 +79,7 @@ pub struct SubArgs {
     #[arg(required = true, value_name = "TOPIC", value_parser = values::filter)]
     pub topics: Vec<String>,
 
-    /// Print each message as a JSON object: id, topic, time, content_type, and data or data_base64
+    /// Print each message as JSON, with its id, topic, time and content type
     #[arg(short, long, help_heading = OUTPUT)]
     pub json: bool,
 
@@ -93,7 +92,7 @@ pub struct SubArgs {
     pub format: Option<Format>,
 
     /// Exit after N messages
-    #[arg(short, short_aliases = ['C', 'n'], long, alias = "limit", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, short_aliases = ['C', 'n'], long, alias = "limit", value_name = "N", value_parser = values::some_count)]
     pub count: Option<u64>,
 
     /// Exit after so long
@@ -111,7 +110,7 @@ pub struct SubArgs {
     )]
     pub since: Option<String>,
 
-    /// What to speak: sse (Server-Sent Events), ws (WebSocket) or poll (long-poll)
+    /// sse (Server-Sent Events), ws (WebSocket) or poll
     #[arg(short, long, default_value = "sse", value_parser = protocol, help_heading = "Connection")]
     pub protocol: Protocol,
 

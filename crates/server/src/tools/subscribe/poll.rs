@@ -1,6 +1,6 @@
 //! Subscribing by long-poll: one request for each message, over one connection while it lasts.
 
-use super::session::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, refusal};
+use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 use crate::client::http::Head;
 
 /// Receives until something ends it.
@@ -19,8 +19,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
             200 => {
                 session.answered();
                 if lost {
-                    // The position that the answer names is behind its message.
-                    session.notice(GAP, None);
+                    session.gap(position(&head));
                 }
                 let body = connection.whole_body(MAX_ENVELOPE_BYTES)?;
                 session.deliver(&body)?;
@@ -30,7 +29,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
                 session.answered();
                 connection.whole_body(MAX_ENVELOPE_BYTES)?;
                 if lost {
-                    session.notice(GAP, None);
+                    session.gap(position(&head));
                 }
             }
             _ => return Err(refusal(&mut connection, &head)),

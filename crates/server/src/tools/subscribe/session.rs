@@ -190,12 +190,25 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Reports that messages are lost, and why: the server named this position then.
+    pub fn gap(&self, position: Option<&str>) {
+        let seen = self.position.as_deref().or(self.since).and_then(epoch);
+        let lives = seen.zip(position.and_then(epoch));
+        let why = match lives.is_some_and(|(seen, now)| seen != now) {
+            true => {
+                "the server has begun anew since then, without its messages (state.directory keeps them on disk)"
+            }
+            false => {
+                "the log no longer has them (rule.log_bytes, rule.log_age_s, rule.log_messages)"
+            }
+        };
+        tracing::warn!("messages before the next one are lost: {why} (crore.gap)");
+    }
+
     /// Reports a notice of the server, such as a gap, and goes on from the position that it gives.
     pub fn notice(&mut self, name: &str, position: Option<&str>) {
         match name {
-            GAP => tracing::warn!(
-                "messages before the next one are lost: the log no longer has them (crore.gap)"
-            ),
+            GAP => self.gap(position),
             _ => {
                 tracing::warn!("the server says {name}: messages may be missing before this point")
             }
@@ -204,6 +217,12 @@ impl<'a> Session<'a> {
             self.position = Some(position.to_string());
         }
     }
+}
+
+/// The life of the logs that a position of one topic belongs to; of other positions nothing is known.
+fn epoch(position: &str) -> Option<&str> {
+    let (epoch, _) = position.split_once('-')?;
+    epoch.strip_prefix('1')
 }
 
 /// The meaning of a response that is no subscription. Reads its body for the reason.

@@ -13,44 +13,58 @@ use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::base::position;
 use crate::base::reason::Reason;
+use crate::base::settings::Settings;
 use crate::base::work::STEP_BYTES;
 use crate::client::fields::check_fields;
+use crate::client::words;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
 use crate::protocol::front::Front;
+use crate::protocol::http::parameters::quoted;
 use crate::protocol::http::state::{Batch, Pending};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
-/// In so many lines of a batch an unknown field is named: the client chooses the name.
+/// So many lines of a batch are refused in exact words, which take memory: the client chooses how many lines there are.
 const NAMED_LINES: u32 = 100;
-/// So many bytes of it.
-const NAME_BYTES_MAX: usize = 40;
 
 /// The words about a field of another name than those of a message.
 fn unknown_field(error: LineError, name: &[u8]) -> Cow<'static, str> {
-    let name = &name[..name.len().min(NAME_BYTES_MAX)];
-    format!("`{}` is {}", name.escape_ascii(), error.reason()).into()
+    format!("{} is {}", quoted(name), error.reason()).into()
+}
+
+/// The words about a line of this number.
+fn words_of(
+    number: u32,
+    plain: &'static str,
+    exact: impl FnOnce() -> Cow<'static, str>,
+) -> Cow<'static, str> {
+    match number <= NAMED_LINES {
+        true => exact(),
+        false => plain.into(),
+    }
 }
 
 impl Batch {
     /// Records the outcome of a line that was handed on, unless it was simply published.
-    pub(super) fn line_ended(&mut self, number: u32, outcome: Outcome) {
+    pub(super) fn line_ended(&mut self, number: u32, outcome: Outcome, settings: &Settings) {
         let reason = match outcome {
             Outcome::Done(_) | Outcome::Existed(_) | Outcome::Purged(_) => return,
             Outcome::Replayed(_) => {
                 self.replayed += 1;
                 return;
             }
-            Outcome::Full(reason) => reason.text(),
-            Outcome::Missing => Reason::TopicsFull.text(),
-            Outcome::OtherMessage => Reason::OtherMessage.text(),
-            Outcome::Unknown => Reason::OutcomeUnknown.text(),
+            Outcome::Full(reason) => reason,
+            Outcome::Missing => Reason::TopicsFull,
+            Outcome::OtherMessage => Reason::OtherMessage,
+            Outcome::Unknown => Reason::OutcomeUnknown,
         };
         self.lines -= 1;
-        self.failed.push((number, reason.into()));
+        let exact = || words::of_reason(reason, settings);
+        let words = words_of(number, reason.text(), exact);
+        self.failed.push((number, words));
     }
 }
 
@@ -177,12 +191,12 @@ impl Front {
             if line.is_empty() {
                 continue;
             }
-            if number as usize > self.world.settings.limits.batch_lines {
-                batch.failed.push((
-                    number,
-                    "more lines than limits.batch_lines allows; this and the rest were not read"
-                        .into(),
-                ));
+            let most = self.world.settings.limits.batch_lines;
+            if number as usize > most {
+                let words = format!(
+                    "more lines than limits.batch_lines allows ({most}); this and the rest were not read"
+                );
+                batch.failed.push((number, words.into()));
                 rest = b"";
                 break;
             }
@@ -190,7 +204,9 @@ impl Front {
                 Ok((at, outcome)) => {
                     batch.lines += 1;
                     match outcome {
-                        Some(outcome) => batch.line_ended(number, outcome),
+                        Some(outcome) => {
+                            batch.line_ended(number, outcome, &self.world.settings);
+                        }
                         None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
                     }
                 }
@@ -235,13 +251,15 @@ impl Front {
     ) -> Result<(ShardId, Option<Outcome>), Cow<'static, str>> {
         let line = match ndjson::parse(line, scratch) {
             Ok(line) => line,
-            Err(error @ LineError::UnknownField) if number <= NAMED_LINES => {
-                return Err(unknown_field(error, scratch.unknown_field()));
+            Err(error @ LineError::UnknownField) => {
+                let exact = || unknown_field(error, scratch.unknown_field());
+                return Err(words_of(number, error.reason(), exact));
             }
             Err(error) => return Err(error.reason().into()),
         };
         let limits = &self.world.settings.limits;
-        topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
+        topic::check_name(line.topic, limits.topic_bytes)
+            .map_err(|error| words_of(number, error.reason(), || words::of_topic(&error)))?;
         if topic::is_reserved(line.topic) {
             return Err(Reason::Reserved.text().into());
         }
@@ -250,13 +268,17 @@ impl Front {
             return Err(denied.text().into());
         }
         if line.data.len() > limits.message_bytes {
-            return Err("the data is longer than limits.message_bytes allows".into());
+            let exact = || words::long_data(line.data.len(), limits.message_bytes);
+            return Err(words_of(number, Reason::MessageTooLong.text(), exact));
         }
         if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
             check_fields(line.content_type, line.event, line.key)?;
         }
         line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
-        self.may_publish(slot).map_err(Reason::text)?;
+        self.may_publish(slot).map_err(|reason| {
+            let exact = || words::of_reason(reason, &self.world.settings);
+            words_of(number, reason.text(), exact)
+        })?;
         let (hash, at) = self.place_of(line.topic);
         let message = Publish {
             hash,

@@ -1,9 +1,13 @@
 //! How the head of a request gives the fields of a message.
 
+use alloc::borrow::Cow;
+use alloc::format;
+
 use crore_wire::http::head::Head;
 
 use crate::base::position;
 use crate::client::fields::FIELD_BYTES_MAX;
+use crate::protocol::http::parameters::quoted;
 
 /// The content type of the message. That of forms counts as none: `curl -d` says it of any data, and no form is read here.
 pub(super) fn content_type<'h>(head: &'h Head<'_>) -> &'h [u8] {
@@ -15,21 +19,26 @@ pub(super) fn content_type<'h>(head: &'h Head<'_>) -> &'h [u8] {
 }
 
 /// Seconds that the message lives, if the request says so; numbers beyond 32 bits count as the largest of 32 bits.
-pub(super) fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, &'static str> {
+pub(super) fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, Cow<'static, str>> {
     let Some(text) = head.header("crore-ttl") else {
         return Ok(None);
     };
-    let seconds = position::parse_decimal(text)
-        .ok_or("Crore-TTL takes a whole number of seconds, in digits")?;
+    let seconds = position::parse_decimal(text).ok_or_else(|| {
+        let value = quoted(text);
+        format!("Crore-TTL takes a whole number of seconds, in digits, and not {value}")
+    })?;
     Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
 }
 
 /// Whether the message is to be the topic's retained one.
-pub(super) fn retain(head: &Head<'_>) -> Result<bool, &'static str> {
+pub(super) fn retain(head: &Head<'_>) -> Result<bool, Cow<'static, str>> {
     match head.header("crore-retain") {
         None | Some(b"false") => Ok(false),
         Some(b"true") => Ok(true),
-        Some(_) => Err("Crore-Retain takes true or false"),
+        Some(value) => {
+            let value = quoted(value);
+            Err(format!("Crore-Retain takes true or false, and not {value}").into())
+        }
     }
 }
 

@@ -18,7 +18,7 @@ impl Front {
         let extra = self.conns.extra(to.slot);
         match &mut extra.own.pending {
             Some(Pending::Batch(batch)) => {
-                batch.line_ended(to.part, outcome);
+                batch.line_ended(to.part, outcome, &self.world.settings);
                 if outcome == Outcome::Unknown {
                     self.cut_batch(to.slot, io);
                 }

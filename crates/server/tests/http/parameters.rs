@@ -1,0 +1,271 @@
+//! What a request asks for in words that nothing reads is refused and named, whatever else clients, caches and proxies add passes; and a refusal for a
+//! limit names the limit, its number and its setting.
+
+use serde_json::Value;
+
+use crate::support::Server;
+use crate::support::http::{Conn, Response, once, publish};
+use crate::support::ws::{Ws, handshake};
+
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+
+/// The answer's status, and whether it says all of these.
+fn says(response: &Response, status: u16, words: &[&str], what: &str) {
+    let said = response.text();
+    assert_eq!(response.status, status, "{what}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{what}: {word} in {said}");
+    }
+}
+
+#[test]
+fn a_slip_in_a_parameter_is_refused_with_the_name_that_was_meant() {
+    let server = Server::start();
+    for (method, target, slip, meant) in [
+        ("GET", "/sub/a?envelop=json", "`envelop`", "envelope=?"),
+        ("GET", "/sub/a?sine=oldest", "`sine`", "since=?"),
+        ("GET", "/sub/a?Since=oldest", "`Since`", "since=?"),
+        ("GET", "/sub?topics=a", "`topics`", "topic=?"),
+        ("GET", "/sub?topic=a&filtre=b/%23", "`filtre`", "filter=?"),
+        (
+            "GET",
+            "/sub/a?last_event_di=x",
+            "`last_event_di`",
+            "last_event_id=?",
+        ),
+        ("GET", "/history/a?limits=5", "`limits`", "limit=?"),
+        ("GET", "/interest?mach=a", "`mach`", "match=?"),
+        ("DELETE", "/pub/a?purg", "`purg`", "purge=?"),
+        ("POST", "/pub?topc=a", "`topc`", "topic=?"),
+    ] {
+        let answer = once(&server, method, target, &[], "");
+        says(&answer, 400, &[slip, meant], target);
+        let stream = once(&server, method, target, &[EVENTS], "");
+        assert_eq!(stream.status, 400, "{target} as an event stream");
+    }
+    let upgrade = Conn::open(&server).get("/pubsub/a?envelop=json", &handshake(&[]));
+    says(&upgrade, 400, &["`envelop`", "envelope=?"], "an upgrade");
+}
+
+#[test]
+fn a_parameter_that_another_path_reads_is_refused() {
+    let server = Server::start();
+    for (method, target, name) in [
+        ("GET", "/sub/a?limit=5", "`limit`"),
+        ("GET", "/sub/a?match=b", "`match`"),
+        ("GET", "/history/a?filter=b/%23", "`filter`"),
+        ("GET", "/interest?filter=b", "`filter`"),
+        ("POST", "/pub/a?purge", "`purge`"),
+        ("GET", "/pub/a?since=oldest", "`since`"),
+        ("POST", "/pub/a?envelope=json", "`envelope`"),
+    ] {
+        let answer = once(&server, method, target, &[], "");
+        says(
+            &answer,
+            400,
+            &[name, "means nothing here: this request reads"],
+            target,
+        );
+    }
+}
+
+#[test]
+fn what_clients_caches_and_proxies_add_to_a_url_passes() {
+    let server = Server::start();
+    publish(&server, "a", "kept");
+    for added in [
+        "_=1700000000000",
+        "t=OaBcD",
+        "ts=1700000000",
+        "cb=1&v=2&r=0.5",
+        "nonce=x&once=y",
+        "token=x&access_token=y&jwt=z&auth=w&key=v&apikey=u",
+        "lastEventId=&evs_last_event_id=",
+        "evs_preamble=2056&evs_request_headers=%7B%7D",
+        "EIO=4&transport=polling&sid=1",
+        "cf_connect=%7B%7D",
+        "utm_source=a&fbclid=b&gclid=c",
+        "sinc%65=oldest",
+        "&&=&=x",
+    ] {
+        let target = format!("/sub/a?{added}");
+        let answer = once(&server, "GET", &target, &[], "");
+        says(&answer, 200, &["kept"], &target);
+        for (method, target, status) in [
+            ("POST", format!("/pub/b?{added}"), 202),
+            ("GET", format!("/history/a?{added}"), 200),
+        ] {
+            let answer = once(&server, method, &target, &[], "x");
+            assert_eq!(answer.status, status, "{method} {target}: {answer:?}");
+        }
+    }
+    // A polyfill repeats the last id on any path.
+    let mut follower = Conn::open(&server);
+    follower.ask("GET", "/interest?lastEventId=1&_=2", &[EVENTS], "");
+    assert_eq!(follower.head().status, 200);
+    // As many as a head has room for.
+    let many = format!("/sub/a?{}", "abcd=1&".repeat(1_000));
+    assert_eq!(once(&server, "GET", &many, &[], "").status, 200);
+}
+
+#[test]
+fn an_unknown_header_of_ours_is_refused() {
+    let server = Server::start();
+    for (name, value) in [
+        ("Crore-Event", "score"),
+        ("crore-keys", "k"),
+        ("Crore-Time-To-Live", "5"),
+    ] {
+        for (method, target) in [("POST", "/pub/a"), ("GET", "/sub/a")] {
+            let answer = once(&server, method, target, &[(name, value)], "");
+            says(
+                &answer,
+                400,
+                &[name, "Crore-TTL", "X-EventSource-Event"],
+                name,
+            );
+        }
+    }
+    let ours = [
+        ("Crore-Key", "k"),
+        ("crore-ttl", "60"),
+        ("CRORE-RETAIN", "false"),
+        ("Crore-Property", "a=b"),
+        ("Crored", "x"),
+    ];
+    assert_eq!(once(&server, "POST", "/pub/a", &ours, "x").status, 202);
+}
+
+#[test]
+fn a_value_that_means_nothing_is_refused_and_named() {
+    let server = Server::start();
+    for (target, value, allowed) in [
+        ("/sub/a?envelope=yes", "`yes`", "json"),
+        ("/sub/a?since=yesterday", "`yesterday`", "oldest"),
+        ("/history/a?since=x", "`x`", "oldest"),
+        ("/history/a?limit=all", "`all`", "from 1 on"),
+        ("/history/a?envelope=xml", "`xml`", "json"),
+    ] {
+        let answer = once(&server, "GET", target, &[], "");
+        says(&answer, 400, &[value, allowed], target);
+    }
+    for (header, value, allowed) in [
+        ("Crore-TTL", "5m", "whole number of seconds"),
+        ("Crore-Retain", "yes", "true or false"),
+    ] {
+        let answer = once(&server, "POST", "/pub/a", &[(header, value)], "x");
+        says(
+            &answer,
+            400,
+            &[header, &format!("`{value}`"), allowed],
+            header,
+        );
+    }
+    // A template without a value asks for nothing.
+    publish(&server, "a", "kept");
+    assert_eq!(
+        once(&server, "GET", "/sub/a?envelope=&since=", &[], "").text(),
+        "kept"
+    );
+}
+
+#[test]
+fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
+    let server = Server::with(
+        "[limits]\nmessage_bytes = 1000\nbatch_bytes = 2000\nbatch_lines = 2\ntopic_bytes = 20\n\
+         topics_per_connection = 2\nhead_bytes = 4096\ntopics_per_address_per_s = 7\ntopics_per_address_burst = 7\n",
+    );
+    let ask = |method: &str, target: &str, headers: &[(&str, &str)], body: &str| {
+        Conn::open(&server).request(method, target, headers, body)
+    };
+    let (long, ndjson) = ("x".repeat(30), ("Content-Type", "application/x-ndjson"));
+    for (target, words) in [
+        (
+            format!("/sub/{long}"),
+            ["30 bytes", "limits.topic_bytes", "(20)"],
+        ),
+        (
+            format!("/sub?filter={long}/%23"),
+            ["32 bytes", "limits.topic_bytes", "(20)"],
+        ),
+        (
+            format!("/interest?match={long}"),
+            ["30 bytes", "limits.topic_bytes", "(20)"],
+        ),
+        (
+            "/sub?topic=a&topic=b&topic=c".into(),
+            ["topics", "limits.topics_per_connection", "(2)"],
+        ),
+    ] {
+        says(&ask("GET", &target, &[], ""), 400, &words, &target);
+    }
+    let body = "y".repeat(1_500);
+    let answer = ask("POST", "/pub/a", &[], &body);
+    says(
+        &answer,
+        413,
+        &["limits.message_bytes", "(1000 bytes)", "1500"],
+        "a length",
+    );
+    let mut chunked = Conn::open(&server);
+    chunked.send(format!(
+        "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5dc\r\n{body}\r\n0\r\n\r\n"
+    ));
+    says(
+        &chunked.response(),
+        413,
+        &["limits.message_bytes", "(1000 bytes)"],
+        "chunks",
+    );
+    let answer = ask("POST", "/pub", &[ndjson], &"z".repeat(2_500));
+    says(
+        &answer,
+        413,
+        &["limits.batch_bytes", "(2000 bytes)", "2500"],
+        "a batch",
+    );
+    let line = format!("{{\"topic\":\"a\",\"data\":\"{}\"}}\n", &body[..1_100]);
+    let name = format!("{{\"topic\":\"{long}\",\"data\":1}}\n");
+    let lines = [line, name, "{\"topic\":\"a\",\"data\":1}\n".into()].concat();
+    let answer = ask("POST", "/pub", &[ndjson], &lines).json();
+    let failed: Vec<&Value> = answer["failed"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .collect();
+    let reason = |n: usize| failed[n]["reason"].as_str().expect("a reason");
+    assert!(
+        reason(0).contains("1100 bytes")
+            && reason(0).contains("limits.message_bytes allows (1000)")
+    );
+    assert!(reason(1).contains("30 bytes") && reason(1).contains("limits.topic_bytes allows (20)"));
+    assert!(
+        reason(2).contains("limits.batch_lines allows (2)"),
+        "{answer}"
+    );
+    let answer = ask("GET", "/sub/a", &[("X-Long", &"x".repeat(5_000))], "");
+    says(
+        &answer,
+        431,
+        &["limits.head_bytes", "4096 bytes", "64 fields"],
+        "a head",
+    );
+    let mut ws = Ws::open(&server, "/pub/a", &[]);
+    ws.send(0x82, &body);
+    let close = ws.frame();
+    assert_eq!(close.close_code(), Some(1009));
+    let words = String::from_utf8_lossy(&close.payload[2..]).into_owned();
+    assert!(
+        words.contains("limits.message_bytes allows (1000 bytes)"),
+        "{words}"
+    );
+    let refused = (0..20).map(|n| ask("POST", &format!("/pub/t{n}"), &[], "x"));
+    let refused = refused.into_iter().find(|answer| answer.status == 429);
+    let refused = refused.expect("more topics than in a second");
+    says(
+        &refused,
+        429,
+        &["limits.topics_per_address_per_s", "(7 a second)"],
+        "topics",
+    );
+}
