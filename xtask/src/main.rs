@@ -9,6 +9,7 @@ mod adversary;
 mod compare;
 mod console;
 mod fuzz;
+mod rolling;
 mod run;
 mod sim;
 mod tools;
@@ -35,6 +36,8 @@ cargo xtask COMMAND
   adversary [--minutes N | --each ROUNDS [--json FILE]] [--seed S] [--release] [--server PATH] [--only KIND,...]
                     plays attackers of every door beside honest clients against a server with small limits,
                     a round a minute, each with the next seed; --server names another build of the server
+  rolling COMMIT    builds the server as of this commit, and has nodes of it and of this one in one cluster: an upgrade
+                    node by node, and the way back
   fuzz [--seconds N] [--seed S] [TARGET...]
                     feeds the kept inputs of fuzz/corpus and mutations of them to each target, or to
                     those named; fuzz --replay TARGET FILE tries one input again
@@ -61,6 +64,7 @@ fn main() -> Result<()> {
         ["compare", args @ ..] => compare::run(args)?,
         ["sim", args @ ..] => sim::run(args)?,
         ["adversary", args @ ..] => adversary::run(args)?,
+        ["rolling", commit] => rolling::run(commit)?,
         ["console"] => console::build()?,
         ["console", "--check"] => console::check()?,
         ["console", "--measure", args @ ..] => console::measure(args)?,
@@ -89,7 +93,7 @@ fn test(release: bool) -> Result<()> {
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(profile)
         .env("CRORE_TOOLS", "required")
-        .env("CRORE_NATS_SERVER", tools::nats_server_path()?)
+        .env("CRORE_NATS_SERVER", tools::nats_server()?)
         .run_tests();
     let clients = Step::new("cargo")
         .args(["test", "--workspace", "--test", "clients", "--locked"])

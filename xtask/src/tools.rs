@@ -50,20 +50,18 @@ pub fn prepare() -> Result<PathBuf> {
     programs()?;
     let tools = target_directory()?.join("client-tools");
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
-    nats_server(&tools)?;
+    nats_server()?;
     once(&tools, "node", NODE_PINS, || node(&tools))?;
     once(&tools, "python", PYTHON_PINS, || python(&tools))?;
     Ok(tools)
 }
 
-/// Where [`prepare`] has put nats-server.
-pub fn nats_server_path() -> Result<PathBuf> {
-    Ok(target_directory()?.join("client-tools/go/nats-server"))
-}
-
-fn nats_server(tools: &Path) -> Result<()> {
-    if nats_server_path()?.is_file() {
-        return Ok(());
+/// nats-server, which is installed if it is missing.
+pub fn nats_server() -> Result<PathBuf> {
+    let directory = target_directory()?.join("client-tools/go");
+    let path = directory.join("nats-server");
+    if path.is_file() {
+        return Ok(path);
     }
     if which("go").is_none() {
         apt_install(&["golang-go"])?;
@@ -71,9 +69,10 @@ fn nats_server(tools: &Path) -> Result<()> {
     // An older Go fetches the one that this version wants.
     Step::new("go")
         .args(["install", NATS_SERVER])
-        .env("GOBIN", tools.join("go"))
+        .env("GOBIN", directory)
         .env("CGO_ENABLED", "0")
-        .run()
+        .run()?;
+    Ok(path)
 }
 
 fn programs() -> Result<()> {

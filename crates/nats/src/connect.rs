@@ -79,7 +79,7 @@ impl Connected {
     pub fn numbers(&self, new: Numbers) -> Result<Numbers, Error> {
         let read = async || numbers::get(&self.0.context, &self.0.settings, new).await;
         let numbers = self.block_on(read)?;
-        self.0.shared.set_epoch(numbers.epoch);
+        self.0.shared.begin_with(numbers.epoch, new.format);
         Ok(numbers)
     }
 
@@ -165,7 +165,7 @@ async fn patient<T>(
     let mut told_at: Option<Instant> = None;
     loop {
         match what().await {
-            Err(error) if error.is_transient() && began.elapsed() < patience => {
+            Err(error) if began.elapsed() < error.patience(patience) => {
                 if told_at.is_none_or(|at| at.elapsed() >= TELL) {
                     tracing::warn!("cluster: {error}; trying again");
                     told_at = Some(Instant::now());

@@ -1,13 +1,14 @@
 //! Why the log cannot be used, in words for the operator.
 
 use std::fmt;
+use std::time::Duration;
 
 /// It names what is wrong, and the remedy.
 #[derive(Debug)]
 pub struct Error {
     text: String,
-    /// Whether the same may succeed a moment later, as while servers start or elect a leader.
-    is_transient: bool,
+    /// For how long it may pass by itself, as while servers start or elect a leader.
+    passes_within: Duration,
 }
 
 impl Error {
@@ -15,7 +16,7 @@ impl Error {
     pub(crate) fn lasting(text: impl Into<String>) -> Error {
         Error {
             text: text.into(),
-            is_transient: false,
+            passes_within: Duration::ZERO,
         }
     }
 
@@ -23,12 +24,21 @@ impl Error {
     pub(crate) fn transient(text: impl Into<String>) -> Error {
         Error {
             text: text.into(),
-            is_transient: true,
+            passes_within: Duration::MAX,
         }
     }
 
-    pub(crate) fn is_transient(&self) -> bool {
-        self.is_transient
+    /// It passes within this time, or stays.
+    pub(crate) fn brief(text: impl Into<String>, passes_within: Duration) -> Error {
+        Error {
+            text: text.into(),
+            passes_within,
+        }
+    }
+
+    /// For how long the same is tried again, by whoever has so much patience.
+    pub(crate) fn patience(&self, most: Duration) -> Duration {
+        self.passes_within.min(most)
     }
 }
 

@@ -32,8 +32,9 @@ pub enum News {
         /// The partition.
         partition: u16,
     },
-    /// The log no longer has what was read from it: a new epoch begins, and this process must end.
-    Rewound {
+    /// The log can be read no further by this process, which must end: it has gone back, so that a new epoch begins, or this version cannot read
+    /// what comes.
+    Ended {
         /// Why.
         why: String,
     },

@@ -4,6 +4,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{self, CreateErrorKind, Store};
 use async_nats::jetstream::stream::StorageType;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::{Error, chain};
 use crate::settings::{Settings, refused};
@@ -23,8 +24,20 @@ pub struct Numbers {
     pub seed: u64,
     /// How many partitions there are.
     pub partitions: u16,
-    /// The format of the batches.
+    /// The format in which all nodes write. A new one holds from here on, whatever newer ones they could write.
     pub format: u32,
+}
+
+impl Numbers {
+    /// Why a version that reads up to this format cannot take part, if it cannot.
+    pub(crate) fn too_new(&self, reads: u32) -> Option<String> {
+        let found = self.format;
+        (found > reads).then(|| {
+            format!(
+                "its nodes write format {found}, and this version of Crore reads up to format {reads}; install the version that the other nodes have"
+            )
+        })
+    }
 }
 
 async fn bucket(context: &Context, settings: &Settings) -> Result<Store, Error> {
@@ -81,10 +94,10 @@ pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Resu
             "bucket {bucket}: these are not the numbers of a Crore cluster ({error}); choose another cluster.name"
         ))
     })?;
-    if found.format > new.format {
+    if let Some(why) = found.too_new(new.format) {
         return Err(Error::lasting(format!(
-            "the cluster `{}` writes batches of format {}, and this version of Crore reads up to format {}; install the version that the other nodes have",
-            settings.name, found.format, new.format
+            "the cluster `{}`: {why}",
+            settings.name
         )));
     }
     if asked.partitions != 0 && found.partitions != new.partitions {
@@ -123,10 +136,11 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
         .await
         .map_err(|error| failed(chain(&error)))?;
     let entry = entry.ok_or_else(|| failed("its numbers are gone".to_string()))?;
-    let mut found: Numbers =
+    // Another version may have written more than this one knows.
+    let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
-    if found.epoch == epoch {
-        found.epoch = found.epoch.wrapping_add(2);
+    if found["epoch"] == epoch {
+        found["epoch"] = epoch.wrapping_add(2).into();
         let text = serde_json::to_vec(&found).expect("numbers are JSON");
         let update = store.update(NUMBERS, text.into(), entry.revision).await;
         update.map_err(|error| failed(chain(&error)))?;
@@ -134,10 +148,9 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
     Ok(())
 }
 
-/// The epoch as it stands in the bucket.
-pub async fn epoch(context: &Context, settings: &Settings) -> Option<u32> {
+/// The numbers as they stand in the bucket now.
+pub async fn current(context: &Context, settings: &Settings) -> Option<Numbers> {
     let store = context.get_key_value(settings.bucket()).await.ok()?;
     let read = store.get(NUMBERS).await.ok()??;
-    let found: Numbers = serde_json::from_slice(&read).ok()?;
-    Some(found.epoch)
+    serde_json::from_slice(&read).ok()
 }

@@ -118,6 +118,9 @@ impl Settings {
     }
 }
 
+/// Servers of NATS have told each other of their room this long after their start; those that still have too little will not have more soon.
+const ROOM_TOLD: Duration = Duration::from_secs(10);
+
 /// Why NATS did not make or show something, with the remedy as far as it is known.
 pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::Error) -> Error {
     let (replicas, history_bytes) = (settings.replicas, settings.history_bytes);
@@ -128,7 +131,19 @@ pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::E
             "{text}; cluster.replicas = {replicas} needs as many servers of NATS in a cluster: start them, or write cluster.replicas = 1 for one server"
         ));
     }
-    if why.contains("10005") || why.contains("no suitable peers") {
+    let is_no_peer = why.contains("10005") || why.contains("no suitable peers");
+    let has_no_room = why.contains("insufficient storage");
+    if has_no_room || why.contains("10047") || why.contains("10028") || why.contains("10058") {
+        let text = format!(
+            "{text}; the log asks for room for twice cluster.history_bytes = {history_bytes} at each server: write less there, or raise `max_file_store` in the section `jetstream` of each nats-server (by default three quarters of the free disk) or the limit of this account"
+        );
+        // A server knows its own room at once.
+        return match is_no_peer {
+            true => Error::brief(text, ROOM_TOLD),
+            false => Error::lasting(text),
+        };
+    }
+    if is_no_peer {
         return Error::transient(format!(
             "{text}; cluster.replicas = {replicas} needs as many servers of NATS with JetStream and room on disk"
         ));
@@ -136,11 +151,6 @@ pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::E
     if why.contains("10039") || why.contains("10076") || why.contains("not enabled") {
         return Error::lasting(format!(
             "{text}; JetStream is off there, or for this account: write `jetstream {{ store_dir: ... }}` in the configuration of each nats-server"
-        ));
-    }
-    if why.contains("10047") || why.contains("10028") || why.contains("10058") {
-        return Error::lasting(format!(
-            "{text}; the log asks for room for twice cluster.history_bytes = {history_bytes} at each server: write less there, or raise `max_file_store` in the section `jetstream` of each nats-server (by default three quarters of the free disk) or the limit of this account"
         ));
     }
     Error::transient(format!(

@@ -102,6 +102,8 @@ pub(crate) struct Shared {
     began: Instant,
     connected: AtomicBool,
     epoch: AtomicU32,
+    /// The newest format that this version reads.
+    format: AtomicU32,
     partitions: std::sync::OnceLock<Box<[Partition]>>,
     pub appended: AtomicU64,
     append_errors: AtomicU64,
@@ -117,6 +119,7 @@ impl Default for Shared {
             began: Instant::now(),
             connected: AtomicBool::new(false),
             epoch: AtomicU32::new(0),
+            format: AtomicU32::new(0),
             partitions: std::sync::OnceLock::new(),
             appended: AtomicU64::new(0),
             append_errors: AtomicU64::new(0),
@@ -168,8 +171,14 @@ impl Shared {
         self.epoch.load(Relaxed)
     }
 
-    pub fn set_epoch(&self, epoch: u32) {
+    pub fn format(&self) -> u32 {
+        self.format.load(Relaxed)
+    }
+
+    /// The epoch of the log, and the newest format that this version reads.
+    pub fn begin_with(&self, epoch: u32, format: u32) {
         self.epoch.store(epoch, Relaxed);
+        self.format.store(format, Relaxed);
     }
 
     pub fn set_sync(&self, found: Vec<SyncInterval>) {

@@ -1,5 +1,5 @@
-//! Looks after the log once a second: whether each partition answers, how far it is, whether its reader keeps up, and whether the epoch is
-//! still the same.
+//! Looks after the log once a second: whether each partition answers, how far it is, whether its reader keeps up, and whether epoch and
+//! format are still the same.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -67,10 +67,14 @@ pub async fn watch(
             }
             sleep(EVERY).await;
         }
-        let read = timeout(PATIENCE, numbers::epoch(&context, &settings)).await;
-        if let Ok(Some(epoch)) = read
-            && epoch != shared.epoch()
-        {
+        let read = timeout(PATIENCE, numbers::current(&context, &settings)).await;
+        let Ok(Some(found)) = read else {
+            continue;
+        };
+        if let Some(why) = found.too_new(shared.format()) {
+            news.tell(News::Ended { why });
+        }
+        if found.epoch != shared.epoch() {
             let why = "another node has found that the log went back";
             rewound(&context, &settings, &shared, &news, why.to_string()).await;
         }
@@ -121,5 +125,9 @@ async fn rewound(
         shared.fail(&format!("the epoch cannot be changed: {error}"));
         return;
     }
-    news.tell(News::Rewound { why });
+    news.tell(News::Ended {
+        why: format!(
+            "it has gone back: {why}; all nodes begin a new epoch, and clients are told a gap"
+        ),
+    });
 }

@@ -156,6 +156,9 @@ pub struct RunArgs {
     /// Topics with a latest value, for recovery [default: 1,000,000] and cluster-rates [default: 100,000]
     #[arg(long)]
     pub topics: Option<u32>,
+    /// Partitions of the log, for cluster-rates
+    #[arg(long, default_value_t = 4)]
+    pub partitions: u16,
     /// Memory of the server's control group, for fill, in MiB
     #[arg(long, default_value_t = 768, value_name = "MIB")]
     pub memory_mib: u32,

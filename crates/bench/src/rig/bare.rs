@@ -7,17 +7,28 @@ use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
-/// How long NATS may take to make a stream, or to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// When NATS answers none of what is in flight for so long, all of it counts as lost: a stream that changes its leader answers nothing to what was
+/// on its way. Nodes append theirs again after as long.
+const LOST: Duration = Duration::from_secs(2);
 
-/// Publishes a second that NATS answers, where each has so many bytes and so many are in flight, spread over so many streams of so many replicas.
-pub fn answered_per_s(
+/// What the client saw.
+pub struct Bare {
+    /// Batches a second that were answered.
+    pub per_s: f64,
+    /// For so long.
+    pub seconds: f64,
+    /// How often all that was in flight counted as lost.
+    pub stalls: u64,
+}
+
+/// Publishes batches of so many bytes, so many in flight, spread over so many streams of so many replicas.
+pub fn publish(
     urls: &[String],
     streams: (u64, usize),
     bytes: usize,
     in_flight: u64,
     seconds: f64,
-) -> Result<f64> {
+) -> Result<Bare> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -30,7 +41,7 @@ async fn run(
     bytes: usize,
     in_flight: u64,
     seconds: f64,
-) -> Result<f64> {
+) -> Result<Bare> {
     let client = async_nats::connect(urls).await.context("NATS")?;
     let context = jetstream::new(client.clone());
     for number in 0..streams {
@@ -49,23 +60,42 @@ async fn run(
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(format!("{inbox}.*")).await?;
     let payload = Bytes::from(vec![b'x'; bytes]);
-    let (began, mut sent, mut answered) = (Instant::now(), 0, 0);
+    let (began, mut sent, mut waits, mut answered, mut stalls) = (Instant::now(), 0, 0, 0, 0);
+    // Answers to batches before this one came too late.
+    let mut since = 0;
     while began.elapsed().as_secs_f64() < seconds {
-        while sent - answered < in_flight {
+        while waits < in_flight {
             let subject = format!("bare.{}", sent % streams);
             let reply = format!("{inbox}.{sent}");
             client
                 .publish_with_reply(subject, reply, payload.clone())
                 .await?;
-            sent += 1;
+            (sent, waits) = (sent + 1, waits + 1);
         }
-        let answer = tokio::time::timeout(PATIENCE, answers.next()).await;
-        let answer = answer
-            .context("NATS does not answer")?
-            .context("the connection to NATS ended")?;
+        let Ok(answer) = tokio::time::timeout(LOST, answers.next()).await else {
+            (since, waits, stalls) = (sent, 0, stalls + 1);
+            continue;
+        };
+        let answer = answer.context("the connection to NATS ended")?;
+        let number = answer.subject.rsplit('.').next();
+        let number: u64 = number.and_then(|it| it.parse().ok()).context("a number")?;
+        if number < since {
+            continue;
+        }
+        waits -= 1;
         let said = String::from_utf8_lossy(&answer.payload);
         ensure!(!said.contains("\"error\""), "NATS: {said}");
-        answered += 1;
+        // A stream without a leader answers with a status, and takes nothing.
+        answered += u64::from(answer.status.is_none());
     }
-    Ok(answered as f64 / began.elapsed().as_secs_f64())
+    ensure!(
+        answered > 0,
+        "NATS took none of {sent} batches in {seconds} s"
+    );
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Bare {
+        per_s: answered as f64 / seconds,
+        seconds,
+        stalls,
+    })
 }

@@ -18,6 +18,10 @@ use crate::sys;
 const PROGRAM: &str = "nats-server";
 const REMEDY: &str = "nats-server is not there: `go install github.com/nats-io/nats-server/v2@v2.15.2` makes it in ~/go/bin; \
      or name it with --nats-server or CRORE_NATS_SERVER";
+/// What streams may set aside, whatever else lies on the disk: they fill a small part of it.
+const ROOM: &str = "64GB";
+/// Warnings that are shown of a server.
+const WARNINGS: usize = 8;
 /// Longest start of a server.
 const START: Duration = Duration::from_secs(60);
 
@@ -40,7 +44,9 @@ pub fn program(named: Option<&Path>) -> Result<PathBuf> {
 
 /// The configuration of a server that listens here, with these lines beside.
 pub fn config(listen: &str, store: &Path, more: &str) -> String {
-    format!("listen: {listen}\njetstream {{ store_dir: {store:?}, sync_interval: always }}\n{more}")
+    format!(
+        "listen: {listen}\njetstream {{ store_dir: {store:?}, sync_interval: always, max_file_store: {ROOM} }}\n{more}"
+    )
 }
 
 /// The servers.
@@ -141,6 +147,26 @@ impl Nats {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// What the servers have warned of last.
+    pub fn warnings(&self) -> String {
+        let mut text = String::from("the servers of NATS warned last:");
+        for at in 0..self.count() {
+            let log = self.directory.path().join(format!("{at}.log"));
+            let said = std::fs::read_to_string(log).unwrap_or_default();
+            let is_warning = |line: &&str| line.contains("[WRN]") || line.contains("[ERR]");
+            let last: Vec<&str> = said
+                .lines()
+                .rev()
+                .filter(is_warning)
+                .take(WARNINGS)
+                .collect();
+            for line in last.iter().rev() {
+                text += &format!("\n{at}: {line}");
+            }
+        }
+        text
     }
 
     /// The processes that run.

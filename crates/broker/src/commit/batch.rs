@@ -17,7 +17,8 @@ use crate::mail::Fact;
 
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 36;
-const FORMAT: u8 = 1;
+/// The form of batches and of their records: whoever changes it adds a format to those of a cluster, too.
+pub const FORMAT: u8 = 1;
 
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

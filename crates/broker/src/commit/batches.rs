@@ -24,6 +24,9 @@ pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
 const MARK_STEP: u64 = 1 << 20;
 /// Batches of a partition in flight at most: enough to fill an engine whose answer takes some turns.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
+/// The same where the log has several writers: one is on its way while the other is stored, and what waits meanwhile is one batch. With NATS 16 of them
+/// answer no more publishes, in twice as many batches, each of which every node reads.
+pub(super) const IN_FLIGHT_SHARED: usize = 2;
 /// Seconds after which batches in flight are appended again, if none of them was committed.
 pub(super) const AGAIN_S: u32 = 2;
 /// The batches of one partition.
@@ -175,7 +178,11 @@ impl Batches {
         sequence: impl FnOnce() -> u64,
         append: &mut impl FnMut(Batch),
     ) {
-        if self.records > 0 && self.in_flight.len() < IN_FLIGHT_MAX {
+        let most = match self.is_shared {
+            true => IN_FLIGHT_SHARED,
+            false => IN_FLIGHT_MAX,
+        };
+        if self.records > 0 && self.in_flight.len() < most {
             self.close(sequence());
         }
         if self.sent > 0 && now_s.saturating_sub(self.since_s) >= AGAIN_S {
@@ -187,7 +194,7 @@ impl Batches {
         if self.sent == 0 {
             self.since_s = now_s;
         }
-        while self.sent < IN_FLIGHT_MAX
+        while self.sent < most
             && let Some(batch) = self.in_flight.get(self.sent)
         {
             append(batch.clone());

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crore_broker::batch::Header;
-use crore_broker::snapshot::Head;
+use crore_broker::snapshot::{FORM, Head};
 use crore_broker::{OFFSET_BITS, Pace, Shadow, Shard, World};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::support::{NOW, Town};
 use crate::{Node, Nodes, PARTITIONS};
@@ -159,4 +160,23 @@ fn stewards_that_died_before_the_checkpoints_are_found_dead() {
         nodes.second_of(&[joined]);
     }
     assert_eq!(nodes.stewards(joined), [Some(2000); 4]);
+}
+
+/// A node of the version before reads what the steward writes, and so does the next version. Other bytes are another form, and another format of
+/// the cluster.
+#[test]
+fn checkpoints_of_form_9_are_these_bytes() {
+    let mut nodes = Nodes::new(1);
+    nodes.post(0, "a", "text");
+    nodes.ask(0, "POST /pub/keyed", KEY, "once");
+    nodes.ask(0, "PUT /pub/made", "", "");
+    nodes.ask(0, "DELETE /pub/made", "", "");
+    nodes.run(&[0]);
+    let count = nodes.log.len();
+    let documents = nodes.documents(&[], 0..count);
+    let bytes: Vec<u8> = documents.into_iter().flatten().flatten().collect();
+    assert_eq!(
+        (FORM, bytes.len(), xxh3_64(&bytes)),
+        (9, 676, 4_394_444_182_746_299_522)
+    );
 }

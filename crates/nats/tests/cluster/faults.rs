@@ -79,7 +79,7 @@ fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
     node.write(1, 1..=20);
     let jetstream = JetStream::of(&servers);
     jetstream.make_anew(jetstream.config(0));
-    until("the news", || node.log().rewound.is_some());
+    until("the news", || node.log().ended.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
     let numbers = connected.numbers(crate::node::numbers()).expect("numbers");
     assert_ne!(numbers.epoch, 1);

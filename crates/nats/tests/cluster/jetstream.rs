@@ -69,6 +69,26 @@ impl JetStream {
         made.expect("it is made");
     }
 
+    /// A value of the bucket.
+    pub fn get(&self, key: &str) -> serde_json::Value {
+        self.runtime.block_on(async {
+            let bucket = self.context.get_key_value("CRORE_TEST").await;
+            let value = bucket.expect("the bucket").get(key).await;
+            let value = value.expect("an answer").expect("a value");
+            serde_json::from_slice(&value).expect("JSON")
+        })
+    }
+
+    /// Writes one.
+    pub fn put(&self, key: &str, value: &serde_json::Value) {
+        self.runtime.block_on(async {
+            let bucket = self.context.get_key_value("CRORE_TEST").await;
+            let bucket = bucket.expect("the bucket");
+            let put = bucket.put(key, value.to_string().into()).await;
+            put.expect("it is written");
+        });
+    }
+
     /// The checkpoints of a partition, the newest first.
     pub fn checkpoints(&self, partition: u64) -> Vec<ObjectInfo> {
         // Each list leaves a consumer for half a minute, and NATS takes a thousand of them.

@@ -19,7 +19,7 @@ pub struct Log {
     pub batches: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,
     pub lost: Vec<(u16, u64, u64)>,
     pub caught_up: Vec<u16>,
-    pub rewound: Option<String>,
+    pub ended: Option<String>,
 }
 
 /// Takes the news down.
@@ -59,7 +59,7 @@ impl Listener for Ear {
                 to,
             } => log.lost.push((partition, from, to)),
             News::CaughtUp { partition } => log.caught_up.push(partition),
-            News::Rewound { why } => log.rewound = Some(why),
+            News::Ended { why } => log.ended = Some(why),
         }
     }
 

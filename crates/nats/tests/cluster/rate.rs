@@ -12,7 +12,7 @@ use crate::servers::Servers;
 
 const BATCHES: u64 = 4_000;
 /// As many of a partition as the broker has in flight.
-const IN_FLIGHT: u64 = 16;
+const IN_FLIGHT: u64 = 2;
 
 /// Batches a second of the bare client, until NATS has answered each.
 fn bare(servers: &Servers, bytes: usize) -> f64 {

@@ -6,7 +6,7 @@ use crore_nats::{Credentials, Numbers, Settings};
 
 use crate::jetstream::JetStream;
 use crate::node::{Node, PARTITIONS, begin, numbers, refusal, settings};
-use crate::servers::Servers;
+use crate::servers::{self, Servers, until};
 
 /// Without patience for servers that start.
 fn at_once(servers: &Servers) -> Settings {
@@ -98,17 +98,22 @@ fn three_replicas_at_one_server_are_refused() {
 
 #[test]
 fn a_history_larger_than_the_room_of_nats_is_refused() {
-    let Some(servers) = Servers::with(1, "max_file_store: 1GB", "max_payload: 2MB") else {
-        return;
-    };
-    let large = Settings {
-        history_bytes: 1 << 30,
-        ..at_once(&servers)
-    };
-    assert_says(
-        &refusal(large, numbers()),
-        &["cluster.history_bytes = 1073741824", "max_file_store"],
-    );
+    for count in [1, 3] {
+        let Some(servers) = Servers::with(count, "max_file_store: 1GB", "max_payload: 2MB") else {
+            return;
+        };
+        // More than one stream has room for: several servers do not know at once what others have set aside. And more patience for other faults than
+        // the test has.
+        let large = Settings {
+            history_bytes: 8 << 30,
+            patience: servers::PATIENCE * 2,
+            ..settings(&servers)
+        };
+        assert_says(
+            &refusal(large, numbers()),
+            &["cluster.history_bytes = 8589934592", "max_file_store"],
+        );
+    }
 }
 
 #[test]
@@ -135,6 +140,32 @@ fn another_count_of_partitions_is_refused() {
     };
     let text = refusal(settings(&servers), old);
     assert_says(&text, &["format 1", "up to format 0", "install"]);
+}
+
+#[test]
+fn a_node_ends_when_the_format_becomes_one_that_it_does_not_read() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let node = Node::start(&servers);
+    let jetstream = JetStream::of(&servers);
+    let mut raised = jetstream.get("numbers");
+    (raised["format"], raised["more"]) = (2.into(), 5.into());
+    jetstream.put("numbers", &raised);
+    until("the news", || node.log().ended.is_some());
+    let why = node.log().ended.clone().expect("news");
+    assert_says(&why, &["write format 2", "up to format 1", "install"]);
+    drop(node);
+    // What another version has written beside stays.
+    let newer = Numbers {
+        format: 2,
+        ..numbers()
+    };
+    let node = begin(settings(&servers), newer).expect("it begins");
+    node.write(0, 1..=20);
+    jetstream.make_anew(jetstream.config(0));
+    until("another epoch", || jetstream.get("numbers")["epoch"] != 1);
+    assert_eq!(jetstream.get("numbers")["more"], 5);
 }
 
 #[test]

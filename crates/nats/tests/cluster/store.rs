@@ -98,7 +98,7 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     let all = node.store.all().expect("checkpoints");
     let jetstream = JetStream::of(&servers);
     jetstream.make_anew(jetstream.config(0));
-    until("the news", || node.log().rewound.is_some());
+    until("the news", || node.log().ended.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
     let renewed = connected.numbers(numbers).expect("numbers");
     let streams = connected.streams(renewed).expect("streams");

@@ -21,8 +21,14 @@ use crate::life::state::Numbers;
 use crate::settings::cluster::Cluster;
 use crate::shard_loop::{Letter, Listener, LogNews, Member};
 
-/// The format of the batches that this version writes. A node that reads up to this one refuses a cluster with a newer one.
-const FORMAT: u32 = 1;
+/// The formats of a cluster, 1, 2, 3, and so on: the forms of batches, with their records, and of checkpoints in each.
+///
+/// Every node writes in the format that the cluster has ([`crore_nats::Numbers`]), whatever newer ones it knows: so nodes of two successive versions
+/// work together, and no node finds what it cannot read. A version with other forms has a row more here, and writes both; the operator raises the
+/// cluster's format when all nodes know it, and a node that does not ends.
+const FORMATS: [(u8, u16); 1] = [(1, 9)];
+const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
+const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORM);
 /// A batch has records for so many bytes, and at most one longer one: `max_payload` of NATS must have room for both.
 const BATCH_BYTES: usize = 640 << 10;
 /// A clock that is further from that of NATS is wrong.
@@ -133,7 +139,7 @@ fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
         epoch: memory::random_u64() as u32 | 1,
         seed: memory::random_u64(),
         partitions,
-        format: FORMAT,
+        format: FORMATS.len() as u32,
     }
 }
 

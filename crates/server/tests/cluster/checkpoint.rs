@@ -1,5 +1,7 @@
 //! Checkpoints in the object store: what an empty node knows that reads them, and what the log may lose then.
 
+use std::path::Path;
+
 use crore_wire::mqtt::Version;
 use serde_json::Value;
 
@@ -16,17 +18,21 @@ const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
 
 /// A node whose checkpoints come soon, and whose topics keep much.
 fn node(servers: &Servers, more: &str) -> Server {
+    node_of(&program(), servers, more)
+}
+
+/// The same of another build.
+pub fn node_of(program: &Path, servers: &Servers, more: &str) -> Server {
     let first = format!(
         "checkpoint_bytes = \"1MiB\"\n{more}\n[[rule]]\nmatch = \"fill/#\"\nlog_messages = 0\n[[rule]]"
     );
     let settings = settings(servers).replace("[[rule]]", &first);
-    Server::with_admin(&format!(
-        "partitions = {PARTITIONS}\n{settings}log_bytes = \"64MiB\"\n"
-    ))
+    let settings = format!("partitions = {PARTITIONS}\n{settings}log_bytes = \"64MiB\"\n");
+    Server::of(program, &settings)
 }
 
 /// The partitions, as a node shows them.
-fn partitions(node: &Server) -> Vec<Value> {
+pub fn partitions(node: &Server) -> Vec<Value> {
     let shown = port::get(node.admin(), "cluster");
     shown["partitions"].as_array().expect("partitions").clone()
 }
@@ -74,51 +80,62 @@ fn retained(node: &Server, topic: &str) -> Vec<u8> {
     came.publish().payload.to_vec()
 }
 
+/// Has this node keep something of each kind; returns the positions of ten messages.
+pub fn keep_all_kinds(one: &Server) -> Vec<String> {
+    for n in 0..40 {
+        retain(one, &format!("state/{n}"), format!("old {n}").as_bytes());
+        retain(one, &format!("state/{n}"), format!("new {n}").as_bytes());
+    }
+    let first = once(one, "POST", "/pub/keyed", &KEY, "once");
+    assert!([201, 202].contains(&first.status), "{first:?}");
+    for n in 0..10 {
+        publish(one, "a", n.to_string());
+    }
+    publish(one, "gone", "x");
+    assert_eq!(once(one, "PUT", "/pub/made", &[], "").status, 201);
+    assert_eq!(once(one, "DELETE", "/pub/gone", &[], "").status, 200);
+    let mut stream = Stream::open(one, "/sub/a?since=oldest", &[]);
+    let ids = (0..10).map(|_| stream.event().expect("an event").id);
+    ids.collect()
+}
+
+/// A node has all of that, at once.
+pub fn has_all_kinds(late: &Server, ids: &[String]) {
+    for n in 0..40 {
+        let value = retained(late, &format!("state/{n}"));
+        assert_eq!(value, format!("new {n}").as_bytes());
+    }
+    let again = once(late, "POST", "/pub/keyed", &KEY, "once");
+    let replayed = again.header("idempotency-replayed");
+    assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
+    assert_eq!(once(late, "GET", "/pub/made", &[], "").status, 200);
+    assert_eq!(once(late, "GET", "/pub/gone", &[], "").status, 404);
+    for (n, id) in ids.iter().enumerate() {
+        let mut stream = Stream::open(late, "/sub/a", &[("Last-Event-ID", id)]);
+        let rest: Vec<String> = (n + 1..10).map(|n| n.to_string()).collect();
+        assert_eq!(stream.data(rest.len()), rest);
+    }
+}
+
+/// Waits for checkpoints of all that this node has read by now, and removes from the log what they contain.
+pub fn purge_what_checkpoints_have(servers: &Servers, node: &Server) {
+    let jetstream = JetStream::of(servers);
+    for (partition, newest) in (0..).zip(await_checkpoints(node)) {
+        jetstream.purge(partition, newest + 1);
+    }
+}
+
 #[test]
 fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
     let one = node(&servers, "");
-    for n in 0..40 {
-        retain(&one, &format!("state/{n}"), format!("old {n}").as_bytes());
-        retain(&one, &format!("state/{n}"), format!("new {n}").as_bytes());
-    }
-    let first = once(&one, "POST", "/pub/keyed", &KEY, "once");
-    assert!([201, 202].contains(&first.status), "{first:?}");
-    for n in 0..10 {
-        publish(&one, "a", n.to_string());
-    }
-    publish(&one, "gone", "x");
-    assert_eq!(once(&one, "PUT", "/pub/made", &[], "").status, 201);
-    assert_eq!(once(&one, "DELETE", "/pub/gone", &[], "").status, 200);
-    let ids: Vec<String> = {
-        let mut stream = Stream::open(&one, "/sub/a?since=oldest", &[]);
-        (0..10)
-            .map(|_| stream.event().expect("an event").id)
-            .collect()
-    };
-    let jetstream = JetStream::of(&servers);
-    for (partition, newest) in (0..).zip(await_checkpoints(&one)) {
-        jetstream.purge(partition, newest + 1);
-    }
+    let ids = keep_all_kinds(&one);
+    purge_what_checkpoints_have(&servers, &one);
     one.kill();
     let late = node(&servers, "");
-    // It is ready, and has all of it at once.
-    for n in 0..40 {
-        let value = retained(&late, &format!("state/{n}"));
-        assert_eq!(value, format!("new {n}").as_bytes());
-    }
-    let again = once(&late, "POST", "/pub/keyed", &KEY, "once");
-    let replayed = again.header("idempotency-replayed");
-    assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
-    assert_eq!(once(&late, "GET", "/pub/made", &[], "").status, 200);
-    assert_eq!(once(&late, "GET", "/pub/gone", &[], "").status, 404);
-    for (n, id) in ids.iter().enumerate() {
-        let mut stream = Stream::open(&late, "/sub/a", &[("Last-Event-ID", id)]);
-        let rest: Vec<String> = (n + 1..10).map(|n| n.to_string()).collect();
-        assert_eq!(stream.data(rest.len()), rest);
-    }
+    has_all_kinds(&late, &ids);
     let mut stream = Stream::open(&late, "/sub/a", &[("Last-Event-ID", &ids[9])]);
     publish(&late, "a", "goes on");
     assert_eq!(stream.data(1), ["goes on"]);
@@ -130,6 +147,7 @@ fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
         fill(&late);
         partitions(&late)[0]["checkpoint"].as_u64() > before
     });
+    let jetstream = JetStream::of(&servers);
     for partition in 0..PARTITIONS {
         assert!(jetstream.checkpoints(partition).len() <= 3);
     }

@@ -12,7 +12,7 @@ fn ready(server: &Server) -> u16 {
 }
 
 /// Publishes with a key until it is answered that the message stands in the log.
-fn publish_surely(server: &Server, topic: &str, text: &str) {
+pub fn publish_surely(server: &Server, topic: &str, text: &str) {
     until("an answer", || {
         let key = [("Idempotency-Key", text)];
         let mut conn = Conn::open(server);
@@ -30,7 +30,7 @@ fn publish_surely(server: &Server, topic: &str, text: &str) {
 }
 
 /// All messages of a topic, in the order of the log.
-fn log(server: &Server, topic: &str, count: usize) -> Vec<(String, String)> {
+pub fn log(server: &Server, topic: &str, count: usize) -> Vec<(String, String)> {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     let events = (0..count).map(|_| stream.event().expect("an event"));
     events.map(|event| (event.id, event.data)).collect()

@@ -17,6 +17,7 @@ mod history;
 mod interest;
 mod join;
 mod reach;
+mod rolling;
 mod status;
 
 use servers::Servers;

@@ -1,19 +1,26 @@
 //! `crore cluster status`: how the cluster is, and an exit code that says whether something is wrong.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::support::program::output;
 use crate::support::{Server, program, until};
 use crate::two_nodes;
 
 fn status(server: &Server, flags: &[&str]) -> Output {
-    let mut command = Command::new(program());
+    status_by(&program(), server, flags)
+}
+
+/// The same by the program of another build.
+pub fn status_by(program: &Path, server: &Server, flags: &[&str]) -> Output {
+    let mut command = Command::new(program);
     command
         .args(["cluster", "status", "--url"])
         .arg(format!("http://{}", server.admin()))
         .args(flags);
-    program::output(&mut command)
+    output(&mut command)
 }
 
 #[test]

@@ -87,6 +87,7 @@ const ANY_PORT: &str = "127.0.0.1:0";
 
 /// The arguments that a server is started with.
 struct Launch<'a> {
+    program: PathBuf,
     shards: u32,
     settings: &'a str,
     descriptors: Option<u32>,
@@ -100,6 +101,7 @@ struct Launch<'a> {
 impl<'a> Launch<'a> {
     fn new(settings: &'a str) -> Self {
         Launch {
+            program: program(),
             shards: 2,
             settings,
             descriptors: None,
@@ -116,12 +118,12 @@ impl<'a> Launch<'a> {
     /// The server's command, in the directory that has its settings.
     fn command(&self, directory: &Path) -> Command {
         let mut command = match self.descriptors {
-            None => Command::new(program()),
+            None => Command::new(&self.program),
             Some(limit) => {
                 let mut shell = Command::new("sh");
                 shell
                     .args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")])
-                    .arg(program());
+                    .arg(&self.program);
                 shell
             }
         };
@@ -175,6 +177,17 @@ impl Server {
         let admin = Some(ANY_PORT);
         let launch = Launch::new(settings);
         Launch { admin, ..launch }.start()
+    }
+
+    /// The same of another build.
+    pub fn of(program: &Path, settings: &str) -> Server {
+        let launch = Launch::new(settings);
+        Launch {
+            program: program.to_path_buf(),
+            admin: Some(ANY_PORT),
+            ..launch
+        }
+        .start()
     }
 
     /// With the data ports that `settings` name, which begin with the top level, and an admin port at this address.

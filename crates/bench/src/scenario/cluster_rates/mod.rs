@@ -25,10 +25,8 @@ const SIZE: usize = 512;
 const SECONDS: f64 = 5.0;
 /// Topics that are published to: enough for all partitions.
 const TOPICS: &str = "/p/s{1..1024}/-";
-/// Partitions, by default.
-const PARTITIONS: u64 = 4;
 /// Batches of a partition that a node has in flight at most.
-const IN_FLIGHT: u64 = 16;
+const IN_FLIGHT: u64 = 2;
 /// Messages a second for which the time to the delivery is measured.
 const RATES: [u32; 2] = [1_000, 10_000];
 /// Subscribers at the other node.
@@ -45,7 +43,7 @@ struct Load {
     name: &'static str,
     flags: &'static [&'static str],
     qos: u8,
-    /// Batches that may be in flight in NATS: each request has messages of all partitions.
+    /// Batches of each partition that may be in flight in NATS: each request has messages of all partitions.
     in_flight: u64,
 }
 
@@ -54,13 +52,14 @@ const LOADS: [Load; 3] = [
         name: "HTTP, 1 batch of 256",
         flags: &["--connections", "1", "--in-flight", "1", "--batch", "256"],
         qos: 0,
-        in_flight: PARTITIONS,
+        in_flight: 1,
     },
     Load {
         name: "HTTP, 16 batches of 256",
-        flags: &["--connections", "4", "--in-flight", "4", "--batch", "256"],
+        // A connection has one request under way, whatever is pipelined behind it.
+        flags: &["--connections", "16", "--in-flight", "1", "--batch", "256"],
         qos: 0,
-        in_flight: IN_FLIGHT * PARTITIONS,
+        in_flight: IN_FLIGHT,
     },
     Load {
         name: "MQTT QoS 1, 1,024 in flight",
@@ -73,14 +72,15 @@ const LOADS: [Load; 3] = [
             "mqtt",
         ],
         qos: 1,
-        in_flight: IN_FLIGHT * PARTITIONS,
+        in_flight: IN_FLIGHT,
     },
 ];
 
 /// Settings of all servers here: room for many topics, each with its newest message.
 fn settings(args: &RunArgs) -> String {
     format!(
-        "[limits]\naccepts_per_s = {}\nlog_bytes = \"16 GiB\"\ntopics_per_address_per_s = 0\ntopics_max = 4000000\ntopics_per_shard = 4000000\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1\n",
+        "partitions = {}\n\n[limits]\naccepts_per_s = {}\nlog_bytes = \"16 GiB\"\ntopics_per_address_per_s = 0\ntopics_max = 4000000\ntopics_per_shard = 4000000\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1\n",
+        args.partitions,
         args.accepts()
     )
 }
@@ -107,6 +107,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "window_s": args.duration.unwrap_or(SECONDS),
         "rounds": args.rounds,
         "shards": setting.shards,
+        "partitions": args.partitions,
     }))
 }
 
@@ -142,10 +143,10 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     let text = seconds.to_string();
     let flags = [load.flags, &["--saturate", "--duration", &text]].concat();
     let before = Log::of(testbed)?;
-    let cpu = cpu(testbed)?;
+    let node_cpu = cpu(testbed)?;
     let args = &args.at_qos(load.qos);
     let result = Publisher::start_with(args, &testbed.nodes[0], TOPICS, size, &flags)?.result()?;
-    let used: Vec<f64> = cpu_since(testbed, &cpu)?;
+    let used: Vec<f64> = cpu_since(testbed, &node_cpu)?;
     ensure!(
         result["refused"] == 0 && result["unanswered"] == 0,
         "refused publishes: {result}"
@@ -158,22 +159,24 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     let bytes = (after.bytes - before.bytes) as f64 / batches;
     let per_s = accepted / number(&result, "/seconds");
     let urls = testbed.urls();
-    let bare = bare::answered_per_s(
-        &urls,
-        (PARTITIONS, 3),
-        bytes as usize,
-        load.in_flight,
-        seconds,
-    )?;
+    let bare_cpu = cpu(testbed)?;
+    let streams = u64::from(args.partitions);
+    let in_flight = load.in_flight * streams;
+    let bare = bare::publish(&urls, (streams, 3), bytes as usize, in_flight, seconds);
+    let bare = bare.with_context(|| testbed.nats.warnings())?;
+    let bare_nats_cpu_s = cpu_since(testbed, &bare_cpu)?[2];
     let us = |cpu_s: f64| cpu_s * 1e6 / accepted;
     Ok(json!({
         "per_s": per_s,
-        "bare_per_s": bare * each,
-        "of_bare": per_s / (bare * each),
+        "bare_per_s": bare.per_s * each,
+        "of_bare": per_s / (bare.per_s * each),
         "batches_per_s": batches / number(&result, "/seconds"),
-        "bare_batches_per_s": bare,
+        "bare_batches_per_s": bare.per_s,
+        "bare_stalls": bare.stalls,
         "messages_of_a_batch": each,
         "bytes_of_a_batch": bytes,
+        "nats_cpu_us_a_batch": used[2] * 1e6 / batches,
+        "bare_nats_cpu_us_a_batch": bare_nats_cpu_s * 1e6 / (bare.per_s * bare.seconds),
         "cpu_us_a_message": {
             "node": us(used[0]), "other_node": us(used[1]), "nats": us(used[2]), "tool": us(number(&result, "/tool_cpu_s")),
         },
@@ -246,7 +249,8 @@ fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
             Subscriber::start(args, &testbed.nodes[1], SUBSCRIBERS, &names, &flags)?;
         subscriber.open()?;
         let rate = rate.to_string();
-        let flags = ["--rate", &rate];
+        // What is pipelined behind a request would wait for its answer.
+        let flags = ["--rate", &rate, "--connections", "16", "--in-flight", "1"];
         let publisher = Publisher::start_with(args, &testbed.nodes[0], &names, size, &flags)?;
         pause(REST_S);
         subscriber.ask("restart")?;

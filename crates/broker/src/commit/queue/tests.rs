@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::commit::batch::Header;
-use crate::commit::batches::{AGAIN_S, BATCH_BYTES, BATCH_RECORDS, IN_FLIGHT_MAX, OPEN_KEPT_BYTES};
+use crate::commit::batches::{
+    AGAIN_S, BATCH_BYTES, BATCH_RECORDS, IN_FLIGHT_MAX, IN_FLIGHT_SHARED, OPEN_KEPT_BYTES,
+};
 
 const PLACEMENT: Placement = Placement::new(3, 1);
 const WRITER: u64 = 9;
@@ -247,17 +249,21 @@ fn buffers_of_open_batches_are_counted() {
 
 #[test]
 fn few_batches_are_in_flight_however_long_the_engine_takes() {
-    let mut commits = commits();
-    for request in 0..40 {
-        write(&mut commits, 0, request);
-        sent(&mut commits, 0);
+    for (is_shared, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_SHARED)] {
+        let mut commits = Commits::new(PLACEMENT, 0, (WRITER, is_shared));
+        for request in 0..40 {
+            write(&mut commits, 0, request);
+            sent(&mut commits, 0);
+        }
+        let newest = most as u64;
+        for number in 1..=newest {
+            commits.committed(0, committed(0, number), at(0));
+        }
+        assert_eq!(due(&mut commits).len(), most);
+        // What has waited is one batch.
+        let rest = 40 - most as u32;
+        assert_eq!(sent(&mut commits, 0), [(0, newest + 1, rest)]);
     }
-    let newest = IN_FLIGHT_MAX as u64;
-    for number in 1..=newest {
-        commits.committed(0, committed(0, number), at(0));
-    }
-    let rest = 40 - IN_FLIGHT_MAX as u32;
-    assert_eq!(sent(&mut commits, 0), [(0, newest + 1, rest)]);
 }
 
 #[test]

@@ -54,6 +54,78 @@ fn all_kinds_are_read_again() {
     }
 }
 
+/// What one node of a cluster writes, nodes of the version before read, and so does the next version. Other bytes are another
+/// [`FORMAT`](crate::commit::batch::FORMAT).
+#[test]
+fn records_of_format_1_are_these_bytes() {
+    let message = Publish {
+        hash: 0,
+        name: b"a/b",
+        data: b"data",
+        headers: Headers {
+            content_type: &b"t"[..],
+            event: b"ev",
+            key: b"key",
+            attributes: b"",
+            ttl_s: Some(300),
+            qos: 2,
+            retain: true,
+            binary: true,
+        },
+        retry: Some(Retry {
+            key: b"k",
+            publisher: Party::from_number(0x0102_0304_0506_0708),
+        }),
+        client: Client::NOBODY,
+    };
+    let plain = Publish {
+        headers: Headers::default(),
+        retry: None,
+        ..message
+    };
+    let facts: [(Fact<'_>, &[u8]); 7] = [
+        (
+            Fact::Publish(&message),
+            b"\x01\xac\x02\x03a/b\x3e\x01t\x02ev\x03key\x00\x04data\xac\x02\x01k\x08\x07\x06\x05\x04\x03\x02\x01",
+        ),
+        (
+            Fact::Publish(&plain),
+            b"\x01\xac\x02\x03a/b\x00\x00\x00\x00\x00\x04data",
+        ),
+        (change(Change::Create, b"t"), b"\x02\xac\x02\x01t"),
+        (change(Change::Delete, b"t"), b"\x03\xac\x02\x01t"),
+        (change(Change::Purge, b"t"), b"\x04\xac\x02\x01t"),
+        (
+            change(Change::PurgeSome(7, 300), b"t"),
+            b"\x05\xac\x02\x01t\x07\0\0\0\0\0\0\0\xac\x02",
+        ),
+        (change(Change::ForgetLatest, b"t"), b"\x06\xac\x02\x01t"),
+    ];
+    for (fact, bytes) in facts {
+        assert_eq!(encoded(&fact, 300), bytes, "{fact:?}");
+    }
+    let beat = Beat {
+        name: b"one",
+        link: b"l",
+        connections: 300,
+    };
+    let notes: [(Note<'_>, &[u8]); 4] = [
+        (Note::Mark(300), b"\x07\x05\xac\x02"),
+        (Note::Beat(beat), b"\x08\x05\x03one\x01l\xac\x02"),
+        (Note::Dead(9), b"\x09\x05\x09\0\0\0\0\0\0\0"),
+        (Note::Steward(9), b"\x0a\x05\x09\0\0\0\0\0\0\0"),
+    ];
+    for (note, bytes) in notes {
+        let mut record = Vec::new();
+        note.encode(&mut record, 5);
+        assert_eq!(record, bytes, "{note:?}");
+    }
+    // No kind more.
+    assert!((1..=10).all(|kind| unknown(&[kind]).is_none()));
+    assert!((11..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
+    assert_eq!(crate::commit::batch::FORMAT, 1);
+}
+
 #[test]
 fn an_unknown_kind_is_refused() {
     let mut record = encoded(&change(Change::Create, b"t"), 1);

@@ -198,9 +198,7 @@ impl crore_nats::Listener for Listener {
                 self.tell(partition, LogNews::Lost(partition, until));
             }
             News::CaughtUp { .. } => self.caught_up(),
-            News::Rewound { why } => self.end(&format!(
-                "it has gone back: {why}; all nodes begin a new epoch, and clients are told a gap"
-            )),
+            News::Ended { why } => self.end(&why),
         }
     }
 

@@ -1,0 +1,170 @@
+//! Nodes of an earlier build and of this one in one cluster. `CRORE_PROGRAM_BEFORE` names the program of the earlier one; `cargo xtask rolling COMMIT`
+//! builds it, and runs this.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::checkpoint;
+use crate::faults::{log, publish_surely};
+use crate::reach;
+use crate::servers::Servers;
+use crate::settings;
+use crate::status::status_by;
+use crate::support::stream::{Event, Stream};
+use crate::support::{Server, program, until};
+
+/// Messages that are published while a node is replaced.
+const MEANWHILE: usize = 40;
+
+fn program_before() -> PathBuf {
+    let named = std::env::var_os("CRORE_PROGRAM_BEFORE");
+    named
+        .expect("CRORE_PROGRAM_BEFORE names the program of an earlier build")
+        .into()
+}
+
+/// Waits until each of these nodes shows as many, and nothing that is wrong, whichever program asks.
+fn await_whole(nodes: &[&Server]) {
+    for node in nodes {
+        for program in [program_before(), program()] {
+            until("a whole cluster", || {
+                let shown = status_by(&program, node, &["--json"]);
+                let all: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+                let count = all["nodes"].as_array().map(Vec::len);
+                shown.status.success() && count == Some(nodes.len())
+            });
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an earlier build, which CRORE_PROGRAM_BEFORE names: `cargo xtask rolling COMMIT` makes it"]
+fn nodes_of_two_builds_have_the_same_messages_positions_values_and_keys() {
+    let Some(servers) = Servers::start(3) else {
+        return;
+    };
+    let old = Server::of(&program_before(), &settings(&servers));
+    let new = Server::of(&program(), &settings(&servers));
+    await_whole(&[&old, &new]);
+    for (one, other, name) in [(&old, &new, "up"), (&new, &old, "down")] {
+        let topic = |what: &str| format!("{name}/{what}");
+        reach::reaches(one, other, &topic("any"));
+        reach::reaches_by_mqtt(one, other, &topic("mqtt"));
+        reach::retains(one, other, &topic("state"));
+        reach::resumes(one, other, &topic("positions"));
+        reach::knows_a_key(one, other, &topic("keyed"));
+        reach::deletes(one, other, &topic("topics"));
+    }
+    await_whole(&[&old, &new]);
+}
+
+#[test]
+#[ignore = "needs an earlier build, which CRORE_PROGRAM_BEFORE names: `cargo xtask rolling COMMIT` makes it"]
+#[allow(
+    clippy::print_stderr,
+    reason = "whoever runs it is told what it leaves out"
+)]
+fn checkpoints_of_each_build_are_read_by_the_other_as_stewards_change() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let plain = Server::of(&program_before(), &settings(&servers));
+    let shown = &checkpoint::partitions(&plain)[0];
+    if shown.get("checkpoint").is_none() {
+        eprintln!("left out: the earlier build makes no checkpoints");
+        return;
+    }
+    plain.stop();
+    let start = |program: PathBuf| checkpoint::node_of(&program, &servers, "");
+    let mut steward = start(program_before());
+    let ids = checkpoint::keep_all_kinds(&steward);
+    // At last the old build reads what has gone through both.
+    for program in [program(), program_before()] {
+        checkpoint::purge_what_checkpoints_have(&servers, &steward);
+        let joined = start(program);
+        checkpoint::has_all_kinds(&joined, &ids);
+        steward.kill();
+        // From here on it makes the checkpoints.
+        steward = joined;
+    }
+    checkpoint::purge_what_checkpoints_have(&servers, &steward);
+}
+
+/// A subscriber that reads at one node after the other, from where it was.
+struct Reader {
+    stream: Stream,
+    read: Vec<Event>,
+}
+
+impl Reader {
+    fn open(at: &Server) -> Reader {
+        Reader {
+            stream: Stream::open(at, "/sub/a?since=oldest", &[]),
+            read: Vec::new(),
+        }
+    }
+
+    /// Reads until its node sends it away, and goes on at another.
+    fn move_to(&mut self, at: &Server) {
+        while let Some(event) = self.stream.event() {
+            self.read.push(event);
+        }
+        let last = self.read.last().expect("it has read something");
+        self.stream = Stream::open(at, "/sub/a", &[("Last-Event-ID", &last.id)]);
+    }
+
+    /// What it has read when there is so much.
+    fn all(&mut self, count: usize) -> Vec<(String, String)> {
+        while self.read.len() < count {
+            self.read
+                .push(self.stream.event().expect("the stream goes on"));
+        }
+        let read = self.read.iter();
+        read.map(|it| (it.id.clone(), it.data.clone())).collect()
+    }
+}
+
+#[test]
+#[ignore = "needs an earlier build, which CRORE_PROGRAM_BEFORE names: `cargo xtask rolling COMMIT` makes it"]
+fn an_upgrade_node_by_node_and_the_way_back_lose_nothing() {
+    let Some(servers) = Servers::start(3) else {
+        return;
+    };
+    let (before, now) = (program_before(), program());
+    let start = |program: &Path| Server::of(program, &settings(&servers));
+    let (mut leaving, mut staying) = (start(&before), start(&before));
+    publish_surely(&leaving, "a", "first");
+    // One at each node.
+    let (mut leaves, mut stays) = (Reader::open(&leaving), Reader::open(&staying));
+    let mut published = vec!["first".to_string()];
+    for (step, program) in [&now, &now, &before, &before].into_iter().enumerate() {
+        let meanwhile: Vec<String> = (0..MEANWHILE).map(|n| format!("{step}.{n}")).collect();
+        let joined = thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for text in &meanwhile {
+                    publish_surely(&staying, "a", text);
+                }
+            });
+            leaving.stop();
+            let joined = start(program);
+            writer.join().expect("all are published");
+            joined
+        });
+        leaves.move_to(&joined);
+        published.extend(meanwhile);
+        let count = published.len();
+        assert_eq!(log(&joined, "a", count), log(&staying, "a", count));
+        await_whole(&[&staying, &joined]);
+        (leaving, staying) = (staying, joined);
+        (leaves, stays) = (stays, leaves);
+    }
+    let all = log(&staying, "a", published.len());
+    for mut reader in [leaves, stays] {
+        assert_eq!(reader.all(published.len()), all);
+    }
+    let texts: Vec<&String> = all.iter().map(|(_, data)| data).collect();
+    let expected: Vec<&String> = published.iter().collect();
+    assert_eq!(texts, expected, "each once, in order");
+}
