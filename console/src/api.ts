@@ -228,6 +228,10 @@ export class Api {
     return this.#get("topics", { filter, limit: String(limit), ...(cursor === null ? {} : { cursor }) });
   }
 
+  async stats(): Promise<Stats> {
+    return this.#get("stats", {});
+  }
+
   async cluster(): Promise<Cluster> {
     return this.#get("cluster", {});
   }

@@ -71,11 +71,9 @@ export function Kept({ name, info }: { name: string; info: Topic | null }) {
         <h2 id="kept" class="grow">
           Kept messages <small>oldest first</small>
         </h2>
-        {!asking && (
-          <button type="button" class="quiet" disabled={!there} onClick={() => ask(true)}>
-            Purge
-          </button>
-        )}
+        <button type="button" class="quiet" disabled={!there} onClick={() => ask(true)}>
+          Purge
+        </button>
       </div>
       {asking && (
         <Question label={`Purge ${name}?`} yes="Take them away" no="Keep them" answer={(sure) => (sure ? void purge() : ask(false))}>

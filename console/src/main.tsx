@@ -24,7 +24,14 @@ function App() {
   const state = useStore();
   const route = useRoute();
 
+  const main = useRef<HTMLElement>(null);
+
   useEffect(() => store.start(), []);
+  useEffect(() => {
+    document.title = title(route);
+    // Where the link that led here is gone, the keyboard goes on from the new view.
+    if (document.activeElement === document.body) main.current?.focus();
+  }, [route.view, route.of]);
 
   return (
     <>
@@ -63,11 +70,17 @@ function App() {
           Disconnected: {state.why}. Trying again. {state.stats !== null && "What is shown below is from before."}
         </p>
       )}
-      <main class={state.link === "lost" ? "stale" : ""}>
+      <main ref={main} tabIndex={-1} class={state.link === "lost" ? "stale" : ""}>
         {state.link === "unauthorized" ? <Token wrong={state.token !== ""} /> : <Page state={state} route={route} />}
       </main>
     </>
   );
+}
+
+/** What the browser's tab and history show. */
+function title({ view, of }: Route): string {
+  const name = view === "topic" ? of : TABS.find(([tab]) => tab === view)?.[1];
+  return view === "overview" || name === undefined || name === "" ? "Crore" : `${name} \u00b7 Crore`;
 }
 
 function Page({ state, route }: { state: State; route: Route }) {

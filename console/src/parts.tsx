@@ -1,6 +1,7 @@
 /** Small pieces that several views are made of. */
 
 import { Fragment, type ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 
 /** A bar with its share in words. From 80 % on it warns, from 95 % on it alarms; the colour is not the only sign. */
 export function Meter({ share, label, text }: { share: number; label: string; text: string }) {
@@ -76,15 +77,21 @@ interface QuestionProps {
   children: ComponentChildren;
 }
 
-/** A question before something is done that cannot be taken back. */
+/** A question before something is done that cannot be taken back. Enter and Escape answer no; then the focus is where it was. */
 export function Question({ label, yes, no, answer, children }: QuestionProps) {
+  const refusal = useRef<HTMLButtonElement>(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    refusal.current?.focus();
+    return () => before instanceof HTMLElement && before.focus();
+  }, []);
   return (
-    <div class="row ask" role="alertdialog" aria-label={label}>
+    <div class="row ask" role="alertdialog" aria-label={label} onKeyDown={(event) => event.key === "Escape" && answer(false)}>
       <p class="grow">{children}</p>
       <button type="button" class="danger" onClick={() => answer(true)}>
         {yes}
       </button>
-      <button type="button" class="quiet" onClick={() => answer(false)}>
+      <button type="button" class="quiet" ref={refusal} onClick={() => answer(false)}>
         {no}
       </button>
     </div>

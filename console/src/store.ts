@@ -5,13 +5,15 @@
  */
 
 import { useEffect, useState } from "preact/hooks";
-import { Api, STATS, type Stats } from "./api";
+import { Api, STATS, type ApiError, type Stats } from "./api";
 import { follow } from "./stream";
 
 /** Ten minutes at one a second. */
 const HISTORY_MAX = 600;
 /** The server speaks once a second. */
 const SILENT_MS = 6_000;
+/** A hidden page has no stream, and asks so often for its charts. */
+const HIDDEN_EVERY_MS = 5_000;
 
 export type Theme = "system" | "light" | "dark";
 export type Link = "connecting" | "live" | "lost" | "unauthorized";
@@ -61,6 +63,7 @@ class Store {
   };
   #listeners = new Set<() => void>();
   #stop = () => {};
+  #hidden = 0;
 
   listen(listener: () => void): () => void {
     this.#listeners.add(listener);
@@ -70,11 +73,14 @@ class Store {
   /** Opens the stream of stats, in place of the one before. */
   start(): void {
     this.#stop();
+    clearInterval(this.#hidden);
+    this.#hidden = window.setInterval(() => document.hidden && void this.#ask(), HIDDEN_EVERY_MS);
     this.#set({ link: "connecting" });
     this.#stop = follow(STATS, this.state.token, SILENT_MS, {
       event: (event) => this.#take(JSON.parse(event.data) as Stats),
       lost: (why) => this.#set({ link: "lost", why }),
-      unauthorized: () => this.#set({ link: "unauthorized" }),
+      refused: (why) => this.#set({ link: "lost", why }),
+      unauthorized: () => this.unauthorized(),
     });
   }
 
@@ -88,6 +94,7 @@ class Store {
 
   unauthorized(): void {
     this.#stop();
+    clearInterval(this.#hidden);
     this.#set({ link: "unauthorized" });
   }
 
@@ -96,6 +103,15 @@ class Store {
     else localStorage.setItem("crore.theme", theme);
     dress(theme);
     this.#set({ theme });
+  }
+
+  async #ask(): Promise<void> {
+    try {
+      this.#take(await new Api(this.state.token, () => this.unauthorized()).stats());
+    } catch (error) {
+      const { status, message } = error as ApiError;
+      if (status !== 401) this.#set({ link: "lost", why: message });
+    }
   }
 
   #take(stats: Stats): void {

@@ -3,7 +3,10 @@
  *
  * The browser's own `EventSource` cannot send a token in a header, and a token in a URL would stand in logs. What is read
  * here is the event stream format of the HTML standard: fields `data`, `event`, `id`, comments, three kinds of line ends.
- * A stream that breaks is opened again, with the last id, after a wait that doubles from one to ten seconds.
+ * A stream that breaks is opened again, with the last id, after a wait that doubles from one to ten seconds. One that is refused is not.
+ *
+ * A hidden page has no stream: a browser opens six connections to a host over HTTP/1.1, for all its tabs together. Once it is seen
+ * again it goes on behind the last id.
  */
 
 import { reason } from "./api";
@@ -20,6 +23,8 @@ export class EventParser {
   #data: string[] = [];
   #event = "";
   #id = "";
+  /** Where a stream that is opened again goes on. An id counts without data, too. */
+  lastId = "";
 
   take(text: string): StreamEvent[] {
     const events: StreamEvent[] = [];
@@ -36,6 +41,7 @@ export class EventParser {
   }
 
   #dispatch(events: StreamEvent[]): void {
+    this.lastId = this.#id;
     if (this.#data.length > 0) {
       events.push({ event: this.#event || "message", data: this.#data.join("\n"), id: this.#id });
     }
@@ -60,12 +66,18 @@ export interface Follower {
   event(event: StreamEvent): void;
   /** The stream broke or could not be opened; it is tried again. */
   lost?(reason: string): void;
+  /** The server refuses what is asked for, and would again. Nothing is tried again. */
+  refused?(reason: string): void;
   /** The server wants a (or another) token. Nothing is tried again. */
   unauthorized?(): void;
 }
 
 const RETRY_FIRST_MS = 1_000;
 const RETRY_MAX_MS = 10_000;
+/** Of the statuses that blame the request, those that pass: too slow, too many. */
+const PASSING = [408, 429];
+/** Why a stream is aborted that says nothing. */
+const SILENT = "silent";
 
 /**
  * Follows the stream at `path` until the returned function is called.
@@ -79,56 +91,67 @@ export function follow(path: string, token: string, silent_ms: number, follower:
   let abort = new AbortController();
   let timer = 0;
 
+  const stop = () => {
+    stopped = true;
+    clearTimeout(timer);
+    abort.abort();
+    document.removeEventListener("visibilitychange", turn);
+  };
   const run = async (): Promise<void> => {
-    abort = new AbortController();
+    const own = (abort = new AbortController());
     let why = "the stream ended";
     let silence = 0;
     const heard = () => {
       clearTimeout(silence);
-      if (silent_ms > 0) silence = window.setTimeout(() => abort.abort(), silent_ms);
+      if (silent_ms > 0) silence = window.setTimeout(() => own.abort(SILENT), silent_ms);
     };
     try {
       heard();
       const headers: Record<string, string> = { Accept: "text/event-stream" };
       if (token !== "") headers["Authorization"] = `Bearer ${token}`;
       if (id !== "") headers["Last-Event-ID"] = id;
-      const response = await fetch(path, { headers, signal: abort.signal, cache: "no-store" });
+      const response = await fetch(path, { headers, signal: own.signal, cache: "no-store" });
       if (response.status === 401) {
-        stopped = true;
+        stop();
         follower.unauthorized?.();
         return;
       }
       if (!response.ok || response.body === null) {
-        throw new Error(reason(await response.text()) ?? `status ${response.status}`);
+        why = reason(await response.text()) ?? `status ${response.status}`;
+        if (response.status < 400 || response.status >= 500 || PASSING.includes(response.status)) throw new Error(why);
+        stop();
+        follower.refused?.(why);
+        return;
       }
       follower.open?.();
       const parser = new EventParser();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
         const { done, value } = await reader.read();
-        if (done || stopped) break;
+        if (done || own !== abort) break;
         heard();
         wait_ms = RETRY_FIRST_MS;
-        for (const event of parser.take(value)) {
-          if (event.id !== "") id = event.id;
-          follower.event(event);
-        }
+        const events = parser.take(value);
+        id = parser.lastId || id;
+        for (const event of events) follower.event(event);
       }
     } catch (error) {
-      why = abort.signal.aborted ? "the server went silent" : String((error as Error).message);
+      why = own.signal.reason === SILENT ? "the server went silent" : String((error as Error).message);
     } finally {
       clearTimeout(silence);
     }
-    if (stopped) return;
+    if (stopped || own !== abort || document.hidden) return;
     follower.lost?.(why);
     timer = window.setTimeout(() => void run(), wait_ms);
     wait_ms = Math.min(wait_ms * 2, RETRY_MAX_MS);
   };
-
-  void run();
-  return () => {
-    stopped = true;
+  const turn = () => {
     clearTimeout(timer);
-    abort.abort();
+    if (document.hidden) abort.abort();
+    else void run();
   };
+
+  document.addEventListener("visibilitychange", turn);
+  if (!document.hidden) void run();
+  return stop;
 }

@@ -64,6 +64,7 @@ export function Tail({ of, came }: TailProps) {
     const stop = follow(path, token, 0, {
       open: () => say("live"),
       lost: (why) => say(`disconnected: ${why}; trying again`),
+      refused: say,
       unauthorized: () => store.unauthorized(),
       event({ event, data }) {
         const gap = event === "crore.gap";

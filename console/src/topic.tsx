@@ -8,12 +8,13 @@ import { Breaking, Trouble } from "./parts";
 import { to } from "./route";
 import { useApi } from "./store";
 import { Tail } from "./tail";
+import { ByFilter } from "./topics";
 
 /** How often the info is asked for. */
 const EVERY_MS = 2_000;
 
 export function TopicView({ name }: { name: string }) {
-  const { info, trouble, ask } = useInfo(name);
+  const { info, trouble, wrong, ask } = useInfo(name);
   return (
     <>
       <p class="crumbs">
@@ -23,20 +24,25 @@ export function TopicView({ name }: { name: string }) {
         </strong>
       </p>
       <Info name={name} info={info} trouble={trouble} />
-      <div class="columns">
-        <Tail of={{ topic: name }} came={ask} />
-        <Publish key={name} topic={name} />
-      </div>
-      <Kept name={name} info={info} />
+      {!wrong && (
+        <>
+          <div class="columns">
+            <Tail of={{ topic: name }} came={ask} />
+            <Publish key={name} topic={name} />
+          </div>
+          <Kept name={name} info={info} />
+        </>
+      )}
     </>
   );
 }
 
-/** How the topic stands, asked for again and again; none while it does not exist. */
-function useInfo(name: string): { info: Topic | null; trouble: string; ask: () => void } {
+/** How the topic stands, asked for again and again; none while it does not exist. `wrong`: the name is none, and asking again would not help. */
+function useInfo(name: string): { info: Topic | null; trouble: string; wrong: boolean; ask: () => void } {
   const api = useApi();
   const [info, show] = useState<Topic | null>(null);
   const [trouble, say] = useState("");
+  const [wrong, judge] = useState(false);
   const now = useRef(() => {});
 
   useEffect(() => {
@@ -51,8 +57,11 @@ function useInfo(name: string): { info: Topic | null; trouble: string; ask: () =
         }
       } catch (error) {
         if (gone) return;
+        const { status, message } = error as ApiError;
         show(null);
-        say((error as ApiError).status === 404 ? "" : (error as ApiError).message);
+        say(status === 404 ? "" : message);
+        judge(status === 400);
+        if (status === 400) return;
       }
       if (!gone) timer = window.setTimeout(() => void ask(), EVERY_MS);
     };
@@ -61,18 +70,19 @@ function useInfo(name: string): { info: Topic | null; trouble: string; ask: () =
       void ask();
     };
     show(null);
+    judge(false);
     void ask();
     return () => {
       gone = true;
       clearTimeout(timer);
     };
   }, [api, name]);
-  return { info, trouble, ask: () => now.current() };
+  return { info, trouble, wrong, ask: () => now.current() };
 }
 
 function Info({ name, info, trouble }: { name: string; info: Topic | null; trouble: string }) {
   const facts: [string, string][] = info === null ? [] : [
-    ["Subscribers (without filters)", subscribers(info)],
+    ["Subscribers by name", subscribers(info)],
     ["Messages kept", exact(info.messages)],
     ["Bytes", bytes(info.bytes)],
     ["Newest offset", exact(info.offset)],
@@ -94,6 +104,7 @@ function Info({ name, info, trouble }: { name: string; info: Topic | null; troub
           ))}
         </dl>
       )}
+      <ByFilter />
     </section>
   );
 }

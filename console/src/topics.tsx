@@ -6,7 +6,7 @@ import { bytes, duration, exact } from "./format";
 import { Breaking, Table, Trouble } from "./parts";
 import { to } from "./route";
 import { Tail } from "./tail";
-import { useApi } from "./store";
+import { useApi, useStore } from "./store";
 
 const PAGE = 50;
 /** The server knows no order of names: so many are read at once and sorted here. */
@@ -31,6 +31,8 @@ export function Topics({ filter }: { filter: string }) {
   const [at, leaf] = useState(0);
   const [sorted, show] = useState<Sorted | null>(null);
   const [trouble, say] = useState("");
+  /** The filter is none. */
+  const [wrong, judge] = useState(false);
   const [tail, follow] = useState(false);
   const [again, reload] = useState(0);
 
@@ -59,9 +61,13 @@ export function Topics({ filter }: { filter: string }) {
         if (gone) return;
         show(got);
         say("");
+        judge(false);
       },
       (error: ApiError) => {
-        if (!gone) say(error.message);
+        if (gone) return;
+        say(error.message);
+        judge(error.status === 400);
+        if (error.status === 400) show(null);
       },
     );
     return () => {
@@ -118,7 +124,7 @@ export function Topics({ filter }: { filter: string }) {
           topics: <code>$SYS/#</code>
         </p>
         {trouble !== "" && <Trouble>{trouble}</Trouble>}
-        <Table label="Topics" heads={["Topic", "#Subscribers", "#Messages", "#Bytes", "#Last asked", "Rule", "#Home"]}>
+        <Table label="Topics" heads={["Topic", "#Subscribers by name", "#Messages", "#Bytes", "#Last asked", "Rule", "#Home"]}>
           {shown?.map((topic) => (
             <tr key={topic.name}>
               <th scope="row" class="name">
@@ -137,7 +143,8 @@ export function Topics({ filter }: { filter: string }) {
             </tr>
           ))}
         </Table>
-        {sorted !== null && sorted.topics.length === 0 && <p class="hint">No topic here matches {filter}.</p>}
+        {sorted !== null && sorted.topics.length === 0 && <Nothing filter={filter} />}
+        <ByFilter />
         {(next !== null || cursors.length > 1) && (
           <p class="hint">There are many: they come by the thousand, as the server finds them, and each thousand is sorted. A narrower filter finds one sooner.</p>
         )}
@@ -154,7 +161,29 @@ export function Topics({ filter }: { filter: string }) {
           </button>
         </nav>
       </section>
-      {tail && <Tail of={{ filter }} />}
+      {tail && !wrong && <Tail of={{ filter }} />}
     </>
+  );
+}
+
+/** A topic is made by its first message: from here, where the filter is a name. */
+function Nothing({ filter }: { filter: string }) {
+  const name = !/[+#]/.test(filter);
+  return (
+    <p class="hint">
+      No topic matches <code>{filter}</code>.{" "}
+      {name ? <a href={to("topic", filter)}>Publish to {filter}</a> : "The first message makes a topic: type its name as the filter to publish to it."}
+    </p>
+  );
+}
+
+/** What the column of subscribers leaves out, where there is something. */
+export function ByFilter() {
+  const { stats } = useStore();
+  if (stats === null || stats.filters === 0) return null;
+  return (
+    <p class="hint">
+      Some clients subscribe by filter, such as <code>news/#</code>. They are not counted by name; <a href={to("connections")}>Connections</a> shows them.
+    </p>
   );
 }

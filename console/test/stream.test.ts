@@ -33,6 +33,14 @@ test("a stream gives its events, whole or torn at any place", () => {
   assert.deepEqual([...STREAM].flatMap((one) => parser.take(one)), EXPECTED);
 });
 
+test("an id counts without data, once its empty line has come", () => {
+  const parser = new EventParser();
+  assert.deepEqual(parser.take("id: 1-0\n"), []);
+  assert.equal(parser.lastId, "");
+  assert.deepEqual(parser.take("\n"), []);
+  assert.equal(parser.lastId, "1-0");
+});
+
 test("what has no empty line behind it is no event yet", () => {
   const parser = new EventParser();
   assert.deepEqual(parser.take("data: half\n"), []);

@@ -1,4 +1,4 @@
-//! The bytes of the headers of segments and groups. All numbers are little endian. `docs/LOG-FORMAT.md` has the same as tables.
+//! The bytes of the headers of segments and groups. All numbers are little endian. `docs/internals/LOG-FORMAT.md` has the same as tables.
 
 use crate::planted::{self, Fault};
 

@@ -10,7 +10,7 @@
 //! a group comes back as a whole or not at all; bytes that the log did not write are never returned as a batch. A failed write
 //! or sync is final: the log takes nothing more, since the kernel may have dropped the bytes.
 //!
-//! Deliberately not here: the meaning of a batch, and checkpoints: a caller that has the content of old segments elsewhere removes them. `docs/LOG-FORMAT.md` describes the format byte by byte.
+//! Deliberately not here: the meaning of a batch, and checkpoints: a caller that has the content of old segments elsewhere removes them. `docs/internals/LOG-FORMAT.md` describes the format byte by byte.
 #![forbid(unsafe_code)]
 
 mod damage;

@@ -1,4 +1,4 @@
-//! The heap that a connection that waits and a message that is kept take, as `docs/MEMORY.md` adds it up. The
+//! The heap that a connection that waits and a message that is kept take, as `docs/internals/MEMORY.md` adds it up. The
 //! allocator's own bytes are not in it: they are some 8 for each chunk of 16 KiB.
 
 use crore_broker::settings::{Keep, Rule};

@@ -335,7 +335,7 @@ mod tests {
             "ACCESS",
             "CLUSTER",
             "DURABILITY",
-            "MEMORY",
+            "internals/MEMORY",
             "MQTT",
             "OPERATIONS",
             "REASONS",

@@ -43,10 +43,10 @@ pub const TLS_BYTES: u64 = 80 + 4;
 /// An entry of the connection tracker: `nf_conn` (256 bytes in Linux 6) with its extensions, and a bucket.
 pub const TRACKED_BYTES: u64 = 328;
 
-/// An empty server: its heap, stacks and the pages of its program that it has written to (docs/MEMORY.md: 4.5 MB resident with
+/// An empty server: its heap, stacks and the pages of its program that it has written to (docs/internals/MEMORY.md: 4.5 MB resident with
 /// two shards, most of it the program's own pages).
 const EMPTY_SERVER_BYTES: u64 = 6_000_000;
-/// One shard more (docs/MEMORY.md).
+/// One shard more (docs/internals/MEMORY.md).
 const SHARD_BYTES: u64 = 75_000;
 
 /// Threads that are no shards, without those for passwords and the callback: control, signals, the log, the books of access and the two

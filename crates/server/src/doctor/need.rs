@@ -24,7 +24,7 @@ pub enum Protocol {
 
 impl Protocol {
     /// Bytes that one waiting connection with a topic of its own costs the process: PSS at a
-    /// million (docs/MEMORY.md, docs/benchmarks).
+    /// million (docs/internals/MEMORY.md, docs/benchmarks).
     pub fn process_bytes(self) -> u64 {
         match self {
             Protocol::Ws => 164,

@@ -24,8 +24,8 @@ let page;
 let complaints = [];
 
 const actions = {
-  /** A new page: `size` [width, height], `colors` "light" or "dark". */
-  async open({ url, size = [1280, 900], colors = "light" }) {
+  /** A new page: `size` [width, height], `colors` "light" or "dark", `clock` whether `later` turns its clock. */
+  async open({ url, size = [1280, 900], colors = "light", clock = false }) {
     await page?.context().close();
     complaints = [];
     const context = await browser.newContext({ viewport: { width: size[0], height: size[1] }, colorScheme: colors });
@@ -33,7 +33,13 @@ const actions = {
     page.setDefaultTimeout(PATIENCE_MS);
     page.on("console", (message) => message.type() === "error" && complaints.push(message.text()));
     page.on("pageerror", (error) => complaints.push(error.message));
+    if (clock) await page.clock.install();
     await page.goto(url);
+  },
+  /** Turns the page's clock: all its timers fire that are due by then. A request of its own comes back behind those that they make. */
+  async later({ ms }) {
+    await page.clock.runFor(ms);
+    await page.evaluate(() => fetch("healthz"));
   },
   /** Waits until the element's text matches. */
   async expect({ at, like }) {
@@ -58,6 +64,16 @@ const actions = {
   },
   async click({ at }) {
     await page.click(at);
+  },
+  async press({ keys }) {
+    await page.keyboard.press(keys);
+  },
+  /** What a browser says to a page when its tab is put behind another one, and when it is brought back. */
+  async hide({ hidden }) {
+    await page.evaluate((hidden) => {
+      Object.defineProperty(document, "hidden", { configurable: true, value: hidden });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, hidden);
   },
   async reload() {
     await page.reload();
@@ -95,6 +111,7 @@ const actions = {
         overflow_px: document.documentElement.scrollWidth - innerWidth,
         background: getComputedStyle(document.body).backgroundColor,
         address: location.href,
+        focus: document.activeElement?.textContent,
         kept: JSON.stringify({ ...localStorage }),
         title: document.title,
       };
