@@ -19,18 +19,22 @@ pub struct Timeouts {
     #[default(10)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub head_s: u32,
-    /// How far a body, a frame or an MQTT packet may fall behind `progress_bytes_per_s`: by the bytes of so many seconds. Past it
-    /// the request ends with 408, a WebSocket with 1001, an MQTT connection with its end. Also how long a peer may take nothing of
-    /// what is sent.
+    /// By how many seconds a body, a frame or an MQTT packet may fall behind `progress_bytes_per_s`. Also how long a peer may take
+    /// nothing of what is sent.
+    ///
+    /// It may fall behind by as many bytes as that rate gives in so many seconds. Past it a request ends with 408, a WebSocket with
+    /// 1001, an MQTT 5 connection with 0x83.
     #[default(20)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub body_s: u32,
-    /// The rate at which what has begun must come on, as Apache's mod_reqtimeout asks for it; what came fast before counts for
-    /// `body_s` at most. The clock stands while the server does not read.
+    /// The least rate at which a body, a frame or an MQTT packet that has begun must arrive. Seconds in which the server does not read
+    /// do not count.
+    ///
+    /// Bytes that came faster before make up for slow ones by `body_s` at most, as with Apache's mod_reqtimeout.
     #[default(500)]
     #[schemars(range(min = 1, max = 1 << 20))]
     pub progress_bytes_per_s: u32,
-    /// A kept-alive connection without a request.
+    /// How long a kept-alive connection may be without a request.
     #[default(75)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub keep_alive_s: u32,
@@ -66,8 +70,10 @@ pub struct Deflate {
     #[default(64)]
     #[schemars(range(max = MAX_MESSAGE_BYTES))]
     pub min_bytes: usize,
-    /// Compression level: 1 is fastest, 9 smallest. A message of more than 1 MiB (from level 2 on 256 KiB, from 7 on 64 KiB) is
-    /// sent as it is: compressing it would hold up other clients.
+    /// Compression level: 1 is fastest, 9 smallest.
+    ///
+    /// A message of more than 1 MiB (from level 2 on 256 KiB, from 7 on 64 KiB) is sent as it is: compressing it would hold up other
+    /// clients.
     #[default(1)]
     #[schemars(range(min = 1, max = 9))]
     pub level: u8,
@@ -81,7 +87,8 @@ pub struct Drain {
     #[default(10_000)]
     #[schemars(range(min = 1, max = u32::MAX))]
     pub rate_per_s: u32,
-    /// Those that are left after that are closed. 0: all are closed at once, without a word.
+    /// How long moving clients off may take. Connections that are left after that are closed. 0: all are closed at once, without a
+    /// word.
     #[default(30)]
     #[schemars(range(max = MAX_WAIT_S))]
     pub deadline_s: u32,

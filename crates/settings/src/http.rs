@@ -33,8 +33,10 @@ pub struct Http {
     #[schemars(extend("format" = "prefixes"))]
     pub history_paths: Vec<String>,
     /// Origins of web pages that may publish, upgrade to WebSocket and read answers, besides the server's own; `null` for pages from
-    /// files, `*` for all. Pages of others may not use `POST`, `PUT` and `DELETE` either. `"null"` are also [any site's sandboxed
-    /// frames](PROXIES.md#pages-of-other-origins): for trying things out.
+    /// files, `*` for all.
+    ///
+    /// Pages of other origins may not use `POST`, `PUT` and `DELETE` either. `"null"` stands for [any site's sandboxed
+    /// frames](PROXIES.md#pages-of-other-origins) too: list it for trying things out only.
     #[schemars(extend("x-flag" = "--allowed-origin ORIGIN", "format" = "origins, `null` or `*`"))]
     pub allowed_origins: Vec<String>,
     /// Accept only `Host`s that name the loopback (DNS rebinding). The server sets this while it listens on loopback only and is

@@ -43,8 +43,10 @@ pub struct Limits {
     #[default(8 << 10)]
     #[schemars(range(min = MIN_HEAD_BYTES, max = MAX_HEAD_BYTES))]
     pub head_bytes: usize,
-    /// Data of one message. Past it the answer is 413, or WebSocket close code 1009. Other clients wait while a message is copied and becomes
-    /// JSON or an event: some 5 ms for each MiB, if its bytes are the worst.
+    /// Data of one message. Past it the answer is 413, or WebSocket close code 1009.
+    ///
+    /// Other clients of the shard wait while a message is copied and becomes JSON or an event: some 5 ms for each MiB of the worst
+    /// bytes.
     #[default(1 << 20)]
     #[schemars(range(min = 1, max = MAX_MESSAGE_BYTES), extend("x-flag" = "--message-bytes SIZE"))]
     pub message_bytes: usize,
@@ -64,8 +66,9 @@ pub struct Limits {
     #[default(32)]
     #[schemars(range(min = 1, max = MAX_TOPICS_PER_CONNECTION))]
     pub topics_per_connection: usize,
-    /// Topics that exist at once on all shards together, in equal parts (names are hashed, so that the parts fill alike); a new one
-    /// gets 503 past it.
+    /// Topics that exist at once on all shards together; a new one gets 503 past it.
+    ///
+    /// Each shard that keeps topics has an equal part of it. Names are hashed, so that the parts fill alike.
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "only `topics_per_shard`"))]
     pub topics_max: usize,
     /// Topics that exist at once on one shard; a new one gets 503 past it. [Shared](#shares).
@@ -82,59 +85,64 @@ pub struct Limits {
     /// Connections of one client address to all shards together; 429 past it. 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
     pub connections_per_address_max: u32,
-    /// Connections taken in a second by all shards together. Connections that come faster wait, unanswered but not refused: up to
-    /// 512 for each shard, and a 16th of those that it has room for, in fair turns by address; the others in the sockets' queues
-    /// (`backlog`). Connections that are turned away at once count a quarter. 0: 5,000 for each core that has a shard.
+    /// Connections taken in a second by all shards together. Those that come faster wait; none is refused for it. 0: 5,000 for each
+    /// core that has a shard.
+    ///
+    /// Up to 512 connections wait for each shard, and a 16th of those that it has room for, in fair turns by address. The others wait
+    /// in the sockets' queues (`backlog`). A connection that is turned away at once counts a quarter.
     #[schemars(extend("x-changes" = "restart"))]
     pub accepts_per_s: u32,
     /// Messages published in a second by everybody together; 503 past it. 0: no limit.
     pub publishes_per_s: u32,
-    /// How many of them may come at once after a quiet time. 0: one second's.
+    /// Messages that may come at once after a quiet time, past `publishes_per_s`. 0: as many as in one second.
     pub publishes_burst: u32,
     /// Messages published in a second from one client address; 429 past it. 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
     pub publishes_per_address_per_s: u32,
-    /// How many of them may come at once after a quiet time. 0: one second's.
+    /// Messages that may come at once after a quiet time, likewise. 0: as many as in one second.
     #[schemars(extend("x-changes" = "restart"))]
     pub publishes_per_address_burst: u32,
-    /// Topics that one client address makes in a second, by publishing to, subscribing to or creating (`PUT`) one that does not
-    /// exist; 429 past it ([below](#what-one-address-can-take)). 0: no limit.
+    /// New topics that one client address may make in a second; 429 past it ([below](#what-one-address-can-take)). 0: no limit.
+    ///
+    /// A client makes a topic when it publishes to, subscribes to or creates (`PUT`) one that does not exist.
     #[schemars(extend("x-changes" = "restart"))]
     pub topics_per_address_per_s: u32,
-    /// How many of them may be made at once after a quiet time. 0: one second's.
+    /// Topics that may be made at once after a quiet time, likewise. 0: as many as in one second.
     #[schemars(extend("x-changes" = "restart"))]
     pub topics_per_address_burst: u32,
-    /// Memory that the messages published from one client address take in all logs together, their rows included; a publish that
-    /// would be kept past it gets 429 ([below](#what-one-address-can-take)). 0: no limit.
+    /// Memory that the messages published from one client address take in all logs together; past it a publish gets 429
+    /// ([below](#what-one-address-can-take)). 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
     pub log_bytes_per_address_max: usize,
-    /// Connections of one shard; the host's limit of open files may bind first. New connections go to shards with more room: a
-    /// nearly full shard (less than a sixteenth of this left, at most `backlog`) gets none while a quarter of the shards have more
-    /// room. When all are full, the answer is 503.
+    /// Connections of one shard. When all shards are full, the answer is 503. The host's limit of open files may bind first.
+    ///
+    /// New connections go to shards with more room: a nearly full shard (less than a sixteenth of this left, at most `backlog`) gets
+    /// none while a quarter of the shards have more room.
     #[default(1_000_000)]
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-changes" = "restart"))]
     pub connections_per_shard: usize,
-    /// Memory for all logs of all shards together. The memory is that of the control group's limit, when that is lower.
-    #[schemars(range(min = MIN_LOG_BYTES, max = isize::MAX as usize), extend("x-zero" = "an eighth of the memory", "x-flag" = "--log-bytes SIZE"))]
+    /// Memory for all logs of all shards together.
+    #[schemars(range(min = MIN_LOG_BYTES, max = isize::MAX as usize), extend("x-zero" = "an eighth of the memory (of the control group's limit, when that is lower)", "x-flag" = "--log-bytes SIZE"))]
     pub log_bytes: usize,
-    /// What the kernel keeps for one connection that does not read, before any of it waits in the process (`SO_SNDBUF`; the kernel
-    /// cuts it at `net.core.wmem_max`). Without a limit that is, on a fast path, up to 4 MB (the last number of
-    /// `net.ipv4.tcp_wmem`) until `net.ipv4.tcp_mem` is used up. A limit bounds that memory and costs throughput: at 256 KiB the
-    /// fan-out of `crore bench run pair` made 8.2 million deliveries/s instead of 9.3 million (one run of two rounds each), so that
-    /// none is set by default.
+    /// Bytes that the kernel keeps for one connection that does not read (`SO_SNDBUF`), before anything waits in the process.
+    ///
+    /// Without a limit the kernel keeps up to 4 MB for a fast connection (the last number of `net.ipv4.tcp_wmem`), until
+    /// `net.ipv4.tcp_mem` is used up. A limit saves that memory and costs throughput: with 256 KiB `crore bench run pair` made 8.2
+    /// million deliveries/s instead of 9.3 million. The kernel cuts the value at `net.core.wmem_max`.
     #[schemars(range(min = MIN_SEND_BUFFER_BYTES, max = MAX_SEND_BUFFER_BYTES), extend("x-zero" = "as much as the kernel likes", "x-changes" = "restart"))]
     pub send_buffer_bytes: usize,
-    /// What waits for one connection that does not read, where the topic's rule has no `outbox_bytes` of its own.
+    /// Bytes that may wait for one connection that does not read, where the topic's rule has no `outbox_bytes` of its own.
     #[default(1 << 20)]
     #[schemars(range(min = 1, max = MAX_OUTBOX_BYTES))]
     pub outbox_bytes: usize,
-    /// Memory for all that clients make the server hold besides rows, names and logs: requests and packets that came in part, what
-    /// waits for sockets, absent sessions and the rest ([below](#what-clients-make-the-server-hold)). 0: an eighth of the memory
-    /// (of the control group's limit, when that is lower).
+    /// Memory for all that clients make the server hold besides rows, names and logs ([below](#what-clients-make-the-server-hold)). 0:
+    /// an eighth of the memory (of the control group's limit, when that is lower).
     pub memory_bytes: usize,
-    /// Publishes under way from one shard to another; each counts with 4 KiB besides its bytes, so that 1 MiB is room for 256 of
-    /// them. None begins past it: its connection is not read, and what was read is kept (as part of `memory_bytes`) until there is
-    /// room. The one that begins last comes on top, a batch as a whole.
+    /// Bytes of publishes under way from one shard to another. Past it no further publish begins: its connection is not read until
+    /// there is room.
+    ///
+    /// Each publish counts with 4 KiB besides its bytes, so that 1 MiB has room for 256 of them. What was read of a connection that
+    /// waits counts for `memory_bytes`. The publish that begins last comes on top, a batch as a whole.
     #[default(4 << 20)]
     pub publish_credit_bytes: usize,
 }

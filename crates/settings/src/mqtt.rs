@@ -14,8 +14,9 @@ pub struct Mqtt {
     /// told and keep theirs. 0: any.
     #[default(3600)]
     pub keep_alive_max_s: u16,
-    /// QoS 1 and 2 messages that a client may have under way to the server. With more that wait for their answer a client is not
-    /// read; one of MQTT 5 that does not release its QoS 2 messages is disconnected (0x93, [MQTT.md](MQTT.md#limits)).
+    /// QoS 1 and 2 messages that a client may have under way to the server. A client with more is not read until they are answered.
+    ///
+    /// A client of MQTT 5 that does not release its QoS 2 messages is disconnected (0x93, [MQTT.md](MQTT.md#limits)).
     #[default(100)]
     #[schemars(range(min = 1, max = u16::MAX))]
     pub receive_max: u16,
@@ -27,8 +28,8 @@ pub struct Mqtt {
     /// Topic aliases that a client may set, and that are set for one. 0: none.
     #[default(16)]
     pub topic_aliases_max: u16,
-    /// Messages that are kept of a topic for those who subscribe with QoS 1 or 2, if its rule keeps fewer; `log_bytes`, `log_age_s`
-    /// and `limits.log_bytes` hold for them too.
+    /// Messages that a topic keeps for sessions that subscribe with QoS 1 or 2, if its rule keeps fewer. `log_bytes`, `log_age_s` and
+    /// `limits.log_bytes` hold for them too.
     #[default(1000)]
     #[schemars(range(min = 1, max = MAX_KEYS))]
     pub session_messages: u32,
@@ -39,8 +40,9 @@ pub struct Mqtt {
     #[default(1_000_000)]
     #[schemars(range(min = 1, max = u32::MAX))]
     pub sessions_max: u32,
-    /// The same of the clients of one address. A session counts for the address that its client had last, and can be taken up from
-    /// any. 0: no limit.
+    /// Sessions of the clients of one address, likewise. 0: no limit.
+    ///
+    /// A session counts for the address that its client had last, and can be taken up from any.
     #[schemars(extend("x-changes" = "restart"))]
     pub sessions_per_address_max: u32,
     /// Seconds from one message of a `$SYS` topic to the next, while somebody subscribes to it. 0: there are none.

@@ -20,9 +20,11 @@ pub struct Publishing {
     #[default(600)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub idempotency_window_s: u32,
-    /// Answers kept by all shards together. Past it the oldest of the user or address that has most go before their time. With a log
-    /// on disk (`state.durable`) none does: past it, or past four fifths of what others leave, publishes with a key are refused
-    /// (503) until keys have run out. Each takes some 56 B.
+    /// Answers kept by all shards together, some 56 B each. Past it the oldest go before their time; with a log on disk
+    /// (`state.durable`) publishes with a key are refused (503).
+    ///
+    /// Without a log on disk the oldest answers of the user or address that has most of them go first. With one no answer goes before
+    /// its time, and a user or address that has four fifths of what the others leave is refused too, until keys have run out.
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as a quarter of `limits.memory_bytes` holds"))]
     pub idempotency_keys: usize,
 }
@@ -38,8 +40,8 @@ impl Publishing {
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Interest {
-    /// A topic whose last subscriber leaves is told to have none when it stayed so for this long (at most a second longer); one
-    /// that has a subscriber again within it is not told of. 0: at once.
+    /// How long a topic must have had no subscriber before followers are told (at most a second longer). One that has a subscriber
+    /// again within it is not told. 0: at once.
     #[default(5)]
     #[schemars(range(max = MAX_DEBOUNCE_S))]
     pub debounce_s: u32,

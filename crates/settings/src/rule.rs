@@ -117,9 +117,11 @@ pub struct Rule {
     pub filter: String,
     /// `"log"` keeps the newest messages; `"latest"` only the newest of each key ([latest values](PROTOCOLS.md#latest-values)).
     pub keep: Keep,
-    /// With [durable messages](DURABILITY.md): whether those of these topics are on disk before they are answered. `false`: they
-    /// are in memory, kept across a planned restart, and a crash is told as a gap. For everything but some topics write the rules
-    /// of these first and then one for `#` with `false`.
+    /// With [durable messages](DURABILITY.md): whether messages of these topics are on disk before they are answered. `false`: they are
+    /// in memory; a crash loses them, and subscribers are told a gap.
+    ///
+    /// A planned restart keeps them either way. To have only some topics on disk, write the rules of these topics first, and then one
+    /// for `#` with `durable = false`.
     #[default(true)]
     #[schemars(extend("x-changes" = "restart"))]
     pub durable: bool,
@@ -130,13 +132,14 @@ pub struct Rule {
     #[default(1000)]
     #[schemars(range(min = 1, max = MAX_KEYS))]
     pub keys_max: u32,
-    /// Bytes kept per topic, 48 and the fields of each message included; one message is kept whatever its size. By default that is
-    /// some 2,000 tokens of a streamed answer, or 440 messages of 512 B. A topic without messages needs nothing of it, and all
-    /// topics together keep at most `limits.log_bytes`.
+    /// Bytes kept per topic. One message is kept whatever its size.
+    ///
+    /// Each message counts with its data, its fields and 48 bytes. 256 KiB are some 2,000 tokens of a streamed answer, or 440 messages
+    /// of 512 B. A topic without messages needs none of it, and all topics together keep at most `limits.log_bytes`.
     #[default(256 << 10)]
     #[schemars(range(max = MAX_OUTBOX_BYTES))]
     pub log_bytes: usize,
-    /// How long a message is kept. A subscriber that resumes behind messages which age has removed is told a gap.
+    /// How long a message is kept. A subscriber that resumes from before messages that were removed for their age is told a gap.
     #[default(3600)]
     pub log_age_s: u32,
     /// How long a message is worth sending; then it is neither sent nor missed ([time to live](PROTOCOLS.md#time-to-live)). A
@@ -158,7 +161,7 @@ pub struct Rule {
     #[default(30)]
     #[schemars(range(max = MAX_WAIT_S))]
     pub poll_timeout_s: u32,
-    /// Answer to a long-poll that waited in vain; with 204, one with a validator gets 304.
+    /// Status of a long-poll that got no message in time. With 204, a request with `If-None-Match` or `If-Modified-Since` gets 304.
     #[default(204)]
     #[schemars(extend("enum" = [204, 408]))]
     pub poll_timeout_status: u16,
@@ -166,14 +169,15 @@ pub struct Rule {
     #[default(2000)]
     #[schemars(range(min = 1, max = MAX_RETRY_MS))]
     pub sse_retry_ms: u32,
-    /// What waits for a connection that does not read, past which these topics' messages do not wait but are read from the log
-    /// later ([slow subscribers](PROTOCOLS.md#slow-subscribers)). 0: `limits.outbox_bytes`.
+    /// Bytes that may wait for a connection that does not read. Messages of these topics past it do not wait: they are read from the
+    /// log later ([slow subscribers](PROTOCOLS.md#slow-subscribers)). 0: `limits.outbox_bytes`.
     pub outbox_bytes: usize,
-    /// The same in messages. 0: any number.
+    /// Messages that may wait, likewise. 0: any number.
     pub outbox_messages: u32,
-    /// A subscriber that does not read, once its outbox is full and the log no longer reaches back: `"disconnect"` (it may resume)
-    /// or `"skip"` (it goes on after a notice; a WebSocket with plain frames, which has no place for one, is closed with 4412 all
-    /// the same).
+    /// What happens to a subscriber that does not read, once its outbox is full and the log no longer reaches back. `"disconnect"`: it
+    /// is disconnected, and may resume. `"skip"`: it is told the gap and goes on.
+    ///
+    /// A WebSocket with plain frames has no place for that notice: it is closed with 4412 under `"skip"` too.
     pub slow: Slow,
     /// What everybody may do with these topics without a grant: some of `"publish"`, `"subscribe"`, `"manage"`, `"info"`,
     /// `"interest"`. Only with a table [`[access]`](#access).

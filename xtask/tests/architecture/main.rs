@@ -12,6 +12,7 @@ mod known;
 mod layout;
 mod lengths;
 mod lexer;
+mod pages;
 mod rooms;
 mod rules;
 mod tree;
@@ -155,6 +156,9 @@ const PLANTED: &[(&str, &str, &str)] = &[
         "//! New.\n// TODO: finish\n",
     ),
     ("words", "docs/new.md", "A blazing server.\n"),
+    ("links", "docs/new.md", "A [page](gone.md).\n"),
+    ("links", "docs/new.md", "A [part](SETTINGS.md#gone).\n"),
+    ("pages", "docs/new.md", "# New\n\nA server.\n"),
     (
         "protocols",
         "crates/broker/src/protocol/new.rs",

@@ -1,7 +1,7 @@
 //! The rules themselves. A violation is a sentence that names the file.
 
 use crate::tree::{Tree, root};
-use crate::{layout, lengths, lexer, rooms};
+use crate::{layout, lengths, lexer, pages, rooms};
 
 type Rule = fn(&Tree) -> Vec<String>;
 
@@ -22,6 +22,8 @@ pub const ALL: &[(&str, Rule)] = &[
     ("rooms: calls", rooms::calls),
     ("rooms: states", rooms::states),
     ("words", words),
+    ("links", pages::links),
+    ("pages", pages::frames),
 ];
 
 /// Which crate may import which, by directory; tests (`dev-dependencies`) may import anything.

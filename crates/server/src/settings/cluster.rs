@@ -40,7 +40,7 @@ pub struct Cluster {
     pub name: String,
     /// The user at NATS; empty: none.
     pub user: String,
-    /// Its password.
+    /// That user's password.
     pub password: Secret,
     /// A token for NATS.
     pub token: Secret,
@@ -54,22 +54,23 @@ pub struct Cluster {
     #[default(3)]
     #[schemars(range(min = 1, max = MAX_REPLICAS))]
     pub replicas: usize,
-    /// Bytes that the log keeps, in equal parts for the partitions, for nodes that were cut off; older batches go once
-    /// [checkpoints](CLUSTER.md#checkpoints) have them, and without checkpoints past twice as much. Counts where the streams are
-    /// made; `nats stream edit` changes it later. NATS reserves room for twice as much on the disk of each server.
+    /// Bytes that the log keeps for nodes that were cut off, in equal parts for the partitions. NATS reserves room for twice as much on
+    /// the disk of each server.
+    ///
+    /// Older batches go once [checkpoints](CLUSTER.md#checkpoints) have them, and without checkpoints past twice as much. It counts
+    /// where the streams are made; `nats stream edit` changes it later.
     #[default(1 << 30)]
     #[schemars(range(min = MIN_HISTORY_BYTES, max = isize::MAX as usize), extend("x-zero" = "no limit"))]
     pub history_bytes: usize,
-    /// Bytes of the log, in equal parts for the partitions, behind the newest [checkpoints](CLUSTER.md#checkpoints), with which
-    /// others are written. A node that joins reads about so much of the log.
+    /// Bytes of the log behind the newest [checkpoints](CLUSTER.md#checkpoints), in equal parts for the partitions, past which new ones
+    /// are written. A node that joins reads about so much of the log.
     #[default(512 << 20)]
     #[schemars(range(min = MIN_CHECKPOINT_BYTES, max = isize::MAX as usize))]
     pub checkpoint_bytes: usize,
     /// How long a batch is kept; as above.
     #[schemars(range(min = 60, max = MAX_HISTORY_AGE_S), extend("x-zero" = "no limit"))]
     pub history_age_s: u32,
-    /// URLs at which servers of NATS tell about themselves: whether they have `sync_interval: always` is checked there at the
-    /// start.
+    /// Monitoring URLs of the servers of NATS: there a node checks at its start whether they have `sync_interval: always`.
     #[schemars(extend("format" = "`http://`, host and port"))]
     pub monitoring: Vec<String>,
     /// The roots of NATS' certificates. Empty: those of the system.

@@ -27,10 +27,12 @@ pub const MAX_SHARDS: usize = 256;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// Where to listen: addresses and ports. One needs no list. A name stands for the addresses that the host's resolver
-    /// finds when the settings are read; `localhost` is 127.0.0.1, and `[::1]` where the host has IPv6. Others than the loopback
-    /// need a table [`[access]`](#access), or else the flag `--insecure`, because everyone who reaches them may publish and
-    /// subscribe. While all are loopback and there is no `[access]`, only requests whose `Host` names the loopback are answered.
+    /// Where to listen: addresses and ports. One needs no list. Others than the loopback need a table [`[access]`](#access).
+    ///
+    /// A name stands for the addresses that the host's resolver finds when the settings are read; `localhost` is 127.0.0.1, and `[::1]`
+    /// where the host has IPv6. Without `[access]` everyone who reaches another address may publish and subscribe, so that only the
+    /// flag `--insecure` permits it. While all addresses are loopback and there is no `[access]`, only requests whose `Host` names the
+    /// loopback are answered.
     #[default(vec![DEFAULT_LISTEN.parse().expect("a literal address")])]
     #[serde(with = "addresses")]
     #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "type" = ["array", "string"], "format" = "addresses", "x-flag" = "-l, --listen ADDR:PORT"))]
@@ -38,9 +40,11 @@ pub struct File {
     /// Shard threads.
     #[schemars(range(min = 1, max = MAX_SHARDS), extend("x-changes" = "restart", "x-zero" = "one for each core", "x-flag" = "--shards N"))]
     pub shards: usize,
-    /// Partitions of topics and sessions: each has a log and counts its messages, and lies with one of the shards that keep topics
-    /// (one for each core, at most one for each partition). A state directory and a cluster keep the number that they were made with.
-    /// More of them make positions by filter longer, and the batches of a cluster smaller.
+    /// Partitions of topics and sessions: each has a log and counts its messages. A state directory and a cluster keep the number
+    /// that they were made with.
+    ///
+    /// Each partition lies with one of the shards that keep topics (one for each core, at most one for each partition). More of them
+    /// make positions by filter longer, and the batches of a cluster smaller.
     #[schemars(range(min = 1, max = SLOTS as u32), extend("x-changes" = "restart", "x-zero" = "16, or 4 in a new cluster"))]
     pub partitions: PartitionId,
     /// Pin each shard to a core. Good on a machine that serves nothing else.

@@ -18,8 +18,10 @@ const MAX_DEADLINE_S: u32 = 600;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct State {
-    /// Where the log, and topics and sessions at a planned restart, are kept. One server uses it at a time. Nobody but the server
-    /// should be able to read it. Empty: nothing is kept, and positions of before a restart are told a gap.
+    /// Where the log is kept, and at a planned restart topics and sessions. Empty: nothing is kept, and positions of before a restart
+    /// are told a gap.
+    ///
+    /// One server uses it at a time. Nobody but the server should be able to read it.
     #[schemars(extend("x-changes" = "restart", "format" = "an absolute path"))]
     pub directory: PathBuf,
     /// With a directory: a publish is answered, and its message delivered, after it is on disk ([what survives
@@ -27,10 +29,11 @@ pub struct State {
     #[default(true)]
     #[schemars(extend("x-changes" = "restart"))]
     pub durable: bool,
-    /// Bytes of all files together. With durable messages it bounds the log and the base behind it: past it publishes are refused
-    /// until there is room ([a full disk](DURABILITY.md#a-full-disk)), and some three times `limits.log_bytes` is enough for that
-    /// not to happen. A base that is being written comes on top, and so does what a stop leaves. Only a restart changes it then.
-    /// Without: past it the oldest messages are left behind at a stop, and told as a gap.
+    /// Bytes of all files together. Past it publishes are refused until there is room ([a full disk](DURABILITY.md#a-full-disk)).
+    ///
+    /// Some three times `limits.log_bytes` is enough for that not to happen. A base that is being written comes on top, and so does
+    /// what a stop leaves. With `state.durable = false` nothing is refused: a stop leaves the oldest messages behind, and subscribers
+    /// are told a gap.
     #[default(4 << 30)]
     #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart"))]
     pub bytes_max: usize,

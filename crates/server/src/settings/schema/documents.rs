@@ -61,11 +61,18 @@ fn the_documented_settings_are_those_of_the_table() {
                 Some(begins) => begins,
                 // What stands in such a table besides is written by hand.
                 None if is_made && is_row(line) => String::new(),
+                None if is_note(line) => String::new(),
                 None => format!("{line}\n"),
             };
         }
-        made
+        made.replace("\n\n\n", "\n\n")
     });
+}
+
+/// Whether the line is a note below a table.
+fn is_note(line: &str) -> bool {
+    let name = line.strip_prefix("* `").and_then(|it| it.split_once("`: "));
+    name.is_some_and(|(name, _)| SCHEMA.row(name).is_some())
 }
 
 /// Whether the line of a table is made.
@@ -78,6 +85,7 @@ fn is_row(line: &str) -> bool {
 fn rows(table: &str) -> String {
     let mut made =
         "| key | default | range | changes | meaning |\n|---|---|---|---|---|\n".to_string();
+    let mut notes = String::new();
     for row in SCHEMA.rows.iter().filter(|row| row.table() == table) {
         let default = match (row.example(), row.default_text()) {
             (Some(_), _) => "required".to_string(),
@@ -89,8 +97,14 @@ fn rows(table: &str) -> String {
             "| `{}` | {default} | {} | {changes} | {} |\n",
             row.path,
             row.range_text(),
-            row.help()
+            row.meaning()
         );
+        if let Some(note) = row.note() {
+            notes += &format!("* `{}`: {note}\n", row.path);
+        }
+    }
+    if !notes.is_empty() {
+        made += &format!("\n{notes}");
     }
     made
 }

@@ -42,21 +42,34 @@ impl Row {
         self.json[name].as_str()
     }
 
-    /// What it does: the help, and what 0 stands for.
-    pub fn help(&self) -> String {
-        let help = self
-            .word("description")
-            .unwrap_or_default()
-            .replace('\n', " ");
+    /// What it does, and what 0 stands for: the first paragraph of its help.
+    pub fn meaning(&self) -> String {
+        let help = self.word("description").unwrap_or_default();
+        let first = help.split("\n\n").next().unwrap_or_default();
+        let first = first.replace('\n', " ");
         match self.word("x-zero") {
-            Some(zero) => format!("{help} 0: {zero}."),
-            None => help,
+            Some(zero) => format!("{first} 0: {zero}."),
+            None => first,
+        }
+    }
+
+    /// What its help says besides.
+    pub fn note(&self) -> Option<String> {
+        let (_, note) = self.word("description")?.split_once("\n\n")?;
+        Some(note.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    /// All of it.
+    pub fn help(&self) -> String {
+        match self.note() {
+            Some(note) => format!("{} {note}", self.meaning()),
+            None => self.meaning(),
         }
     }
 
     /// The first sentence of its help, and those about what stands for nothing or for the host.
     pub fn brief(&self) -> String {
-        let help = self.help();
+        let help = self.meaning();
         let special = |it: &&str| {
             ["0: ", "Empty: ", "`\"\"`: "]
                 .iter()
