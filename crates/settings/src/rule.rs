@@ -118,7 +118,7 @@ pub struct Rule {
     /// `"log"` keeps the newest messages; `"latest"` only the newest of each key ([latest values](PROTOCOLS.md#latest-values)).
     pub keep: Keep,
     /// With [durable messages](DURABILITY.md): whether messages of these topics are on disk before they are answered. `false`: they are
-    /// in memory; a crash loses them, and subscribers are told a gap.
+    /// in memory; a crash loses them, and subscribers get a gap.
     ///
     /// A planned restart keeps them either way. To have only some topics on disk, write the rules of these topics first, and then one
     /// for `#` with `durable = false`.
@@ -139,7 +139,7 @@ pub struct Rule {
     #[default(256 << 10)]
     #[schemars(range(max = MAX_OUTBOX_BYTES))]
     pub log_bytes: usize,
-    /// How long a message is kept. A subscriber that resumes from before messages that were removed for their age is told a gap.
+    /// How long a message is kept. A subscriber that resumes from before messages that were removed for their age gets a gap.
     #[default(3600)]
     pub log_age_s: u32,
     /// How long a message is worth sending; then it is neither sent nor missed ([time to live](PROTOCOLS.md#time-to-live)). A

@@ -18,8 +18,8 @@ const MAX_DEADLINE_S: u32 = 600;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct State {
-    /// Where the log is kept, and at a planned restart topics and sessions. Empty: nothing is kept, and positions of before a restart
-    /// are told a gap.
+    /// Where the log is kept, and at a planned restart topics and sessions. Empty: nothing is kept, and clients get a gap after a
+    /// restart.
     ///
     /// One server uses it at a time. Nobody but the server should be able to read it.
     #[schemars(extend("x-changes" = "restart", "format" = "an absolute path"))]
@@ -33,7 +33,7 @@ pub struct State {
     ///
     /// Some three times `limits.log_bytes` is enough for that not to happen. A base that is being written comes on top, and so does
     /// what a stop leaves. With `state.durable = false` nothing is refused: a stop leaves the oldest messages behind, and subscribers
-    /// are told a gap.
+    /// get a gap.
     #[default(4 << 30)]
     #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart"))]
     pub bytes_max: usize,
