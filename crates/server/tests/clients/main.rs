@@ -14,6 +14,7 @@ mod client;
 mod console;
 mod cut;
 mod grid;
+mod languages;
 mod mqtt;
 mod proxies;
 mod proxy;

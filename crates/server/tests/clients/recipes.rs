@@ -15,22 +15,27 @@ use crate::proxy::{Proxy, pass};
 use crate::support::{self, Server};
 
 /// The server that the recipes name.
-const NAMED: &str = "127.0.0.1:8800";
+pub const NAMED: &str = "127.0.0.1:8800";
 /// The answer of a proxy whose server is away.
 const BAD_GATEWAY: &[u8] =
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 /// A recipe, with a directory of its own.
-struct Recipe {
+pub struct Recipe {
     text: String,
     directory: PathBuf,
 }
 
 impl Recipe {
     fn named(title: &str) -> Recipe {
+        Recipe::of("RECIPES.md", title)
+    }
+
+    /// The part with this title of a page in `docs`.
+    pub fn of(page: &str, title: &str) -> Recipe {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/RECIPES.md");
-        let page = std::fs::read_to_string(page).expect("the recipes");
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let page = std::fs::read_to_string(docs.join(page)).expect("a page");
         let (_, behind) = page.split_once(&format!("\n## {title}\n")).expect(title);
         let text = behind.split("\n## ").next().expect("a part").to_string();
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -43,7 +48,7 @@ impl Recipe {
     }
 
     /// The only block of this language.
-    fn block(&self, language: &str) -> String {
+    pub fn block(&self, language: &str) -> String {
         let fence = format!("\n```{language}\n");
         let mut blocks = self.text.split(&fence).skip(1);
         let block = blocks.next().unwrap_or_else(|| panic!("no {language}"));
@@ -52,11 +57,11 @@ impl Recipe {
         block.to_string()
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
 
-    fn write(&self, name: &str, text: &str) -> String {
+    pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         std::fs::write(&path, text).expect("a file");
         path
@@ -83,7 +88,7 @@ impl Recipe {
     }
 
     /// Runs a script in its directory; gives its output.
-    fn run(&self, command: &mut Command) -> String {
+    pub fn run(&self, command: &mut Command) -> String {
         let path = std::env::var("PATH").unwrap_or_default();
         command
             .current_dir(&self.directory)

@@ -1,0 +1,108 @@
+//! The programs of `docs/CLIENTS.md`, each as it stands there but for ports: each publisher publishes, and each subscriber prints what is
+//! published, also what was published while its connection was cut.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, curl, publish, tools};
+use crate::proxy::Proxy;
+use crate::recipes::{NAMED, Recipe};
+use crate::support::{PATIENCE, Server};
+
+/// A program of the page that finds the server at this address, ready to run.
+fn program(part: &Recipe, language: &str, server: SocketAddr) -> (PathBuf, Vec<String>) {
+    let text = part.block(language);
+    assert!(text.contains(NAMED), "the program names {NAMED}");
+    let text = text.replace(NAMED, &server.to_string());
+    match language {
+        "js" => {
+            // Packages are looked for beside the program.
+            let packages = part.path("node_modules");
+            std::os::unix::fs::symlink(tools().join("node_modules"), packages).expect("a link");
+            ("node".into(), vec![part.write("program.mjs", &text)])
+        }
+        "python" => {
+            let python = tools().join("venv/bin/python");
+            (python, vec![part.write("program.py", &text)])
+        }
+        "go" => {
+            let (source, built) = (part.write("program.go", &text), part.path("program"));
+            part.run(Command::new("go").args(["build", "-o", &built, &source]));
+            (built.into(), Vec::new())
+        }
+        "bash" => ("bash".into(), vec!["-euc".into(), text]),
+        language => panic!("no way to run {language}"),
+    }
+}
+
+fn prints_and_resumes(title: &str, language: &str) {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n");
+    let proxy = Proxy::to(server.address());
+    let part = Recipe::of("CLIENTS.md", title);
+    let (path, args) = program(&part, language, proxy.address());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut client = Client::start(path, &args);
+    let expect = |client: &Client, text: &str| {
+        // Between them it may say that its connection was cut.
+        let printed = || client.within(PATIENCE).expect("a line");
+        while printed() != text {}
+    };
+    server.await_subscribers("news", 1);
+    publish(&server, "news", "one");
+    expect(&client, "one");
+    proxy.cut();
+    server.await_subscribers("news", 0);
+    publish(&server, "news", "two");
+    proxy.mend();
+    expect(&client, "two");
+    server.await_subscribers("news", 1);
+    publish(&server, "news", "three");
+    expect(&client, "three");
+    client.kill();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn node_resumes_an_event_stream() {
+    prints_and_resumes("Node: Server-Sent Events", "js");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn node_resumes_a_websocket() {
+    prints_and_resumes("Node: WebSocket", "js");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn python_resumes_an_event_stream() {
+    prints_and_resumes("Python: Server-Sent Events", "python");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn go_resumes_an_event_stream() {
+    prints_and_resumes("Go: Server-Sent Events", "go");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn each_language_publishes() {
+    for (language, texts) in [
+        ("bash", json!(["from curl", "from crore"])),
+        ("js", json!(["from JavaScript"])),
+        ("python", json!(["from Python"])),
+        ("go", json!(["from Go"])),
+    ] {
+        let server = Server::start();
+        let part = Recipe::of("CLIENTS.md", "Publishing");
+        let (path, args) = program(&part, language, server.address());
+        part.run(Command::new(path).args(args));
+        let kept: Vec<Value> = serde_json::from_str(&curl(&[&server.url("/history/news")])).expect("JSON");
+        let kept: Value = kept.iter().map(|message| message["data"].clone()).collect();
+        assert_eq!(kept, texts, "{language}");
+    }
+}
