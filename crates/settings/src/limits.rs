@@ -122,7 +122,9 @@ pub struct Limits {
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-changes" = "restart"))]
     pub connections_per_shard: usize,
     /// Memory for all logs of all shards together.
-    #[schemars(range(min = MIN_LOG_BYTES, max = isize::MAX as usize), extend("x-zero" = "an eighth of the memory (of the control group's limit, when that is lower)", "x-flag" = "--log-bytes SIZE"))]
+    ///
+    /// The memory is that of the control group's limit, when that is lower.
+    #[schemars(range(min = MIN_LOG_BYTES, max = isize::MAX as usize), extend("x-zero" = "an eighth of the memory", "x-flag" = "--log-bytes SIZE"))]
     pub log_bytes: usize,
     /// Bytes that the kernel keeps for one connection that does not read (`SO_SNDBUF`), before anything waits in the process.
     ///

@@ -210,6 +210,19 @@ fn for_editors(schema: &mut Json, path: &str) {
 }
 
 impl Row {
+    /// What its help says behind its first paragraph.
+    fn note(&self) -> Option<String> {
+        let (_, note) = self.word("description")?.split_once("\n\n")?;
+        Some(note.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    fn help(&self) -> String {
+        match self.note() {
+            Some(note) => format!("{} {note}", self.meaning()),
+            None => self.meaning(),
+        }
+    }
+
     /// A value of a setting that must be given.
     fn example(&self) -> Option<String> {
         let first = self.json.get("examples")?.get(0)?;

@@ -53,20 +53,6 @@ impl Row {
         }
     }
 
-    /// What its help says besides.
-    pub fn note(&self) -> Option<String> {
-        let (_, note) = self.word("description")?.split_once("\n\n")?;
-        Some(note.split_whitespace().collect::<Vec<_>>().join(" "))
-    }
-
-    /// All of it.
-    pub fn help(&self) -> String {
-        match self.note() {
-            Some(note) => format!("{} {note}", self.meaning()),
-            None => self.meaning(),
-        }
-    }
-
     /// The first sentence of its help, and those about what stands for nothing or for the host.
     pub fn brief(&self) -> String {
         let help = self.meaning();
