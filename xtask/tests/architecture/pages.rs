@@ -32,8 +32,13 @@ pub fn frames(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in tree.all().filter(|(path, _)| for_users(path)) {
         let mut paragraphs = text.split("\n\n");
-        if !paragraphs.nth(1).is_some_and(|it| it.starts_with("After this page you")) {
-            found.push(format!("{path} does not begin with what its reader can do after it"));
+        if !paragraphs
+            .nth(1)
+            .is_some_and(|it| it.starts_with("After this page you"))
+        {
+            found.push(format!(
+                "{path} does not begin with what its reader can do after it"
+            ));
         }
         if text.lines().rfind(|line| line.starts_with("## ")) != Some("## Next") {
             found.push(format!("{path} does not end with where to go next"));

@@ -2,24 +2,24 @@
 
 use crate::client::{Client, curl, publish};
 use crate::proxy::Proxy;
+use crate::support::Server;
 use crate::support::state::State;
-use crate::support::{Server, until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
 /// A browser that does what it is told, one thing after another.
-struct Browser(Client);
+pub struct Browser(Client);
 
 impl Browser {
     /// On the console of `server`, at `place` (what stands behind `#`).
-    fn on(server: &Server, place: &str) -> Browser {
+    pub fn on(server: &Server, place: &str) -> Browser {
         Browser::at(&url(server, place), "")
     }
 
     /// On the page at `url`, with names that lead elsewhere.
-    fn at(url: &str, names: &str) -> Browser {
+    pub fn at(url: &str, names: &str) -> Browser {
         let client = Client::node("console.mjs", &[names]);
         client.next("ready");
         let mut browser = Browser(client);
@@ -27,40 +27,40 @@ impl Browser {
         browser
     }
 
-    fn tell(&mut self, what: Value) -> Value {
+    pub fn tell(&mut self, what: Value) -> Value {
         self.0.tell(&what);
         self.0.at_once("done")["value"].take()
     }
 
     /// Waits until the text of the element `at` is `like` the expression.
-    fn expect(&mut self, at: &str, like: &str) -> String {
+    pub fn expect(&mut self, at: &str, like: &str) -> String {
         let text = self.tell(json!({ "do": "expect", "at": at, "like": like }));
         text.as_str().expect("a text").to_string()
     }
 
-    fn texts(&mut self, at: &str) -> Vec<String> {
+    pub fn texts(&mut self, at: &str) -> Vec<String> {
         let texts = self.tell(json!({ "do": "texts", "at": at }));
         serde_json::from_value(texts).expect("texts")
     }
 
-    fn fill(&mut self, at: &str, text: &str) {
+    pub fn fill(&mut self, at: &str, text: &str) {
         self.tell(json!({ "do": "fill", "at": at, "text": text }));
     }
 
-    fn click(&mut self, at: &str) {
+    pub fn click(&mut self, at: &str) {
         self.tell(json!({ "do": "click", "at": at }));
     }
 
-    fn manners(&mut self) -> Value {
+    pub fn manners(&mut self) -> Value {
         self.tell(json!({ "do": "manners" }))
     }
 
-    fn expect_no_complaints(&mut self) {
+    pub fn expect_no_complaints(&mut self) {
         assert_eq!(self.tell(json!({ "do": "complaints" })), json!([]));
     }
 }
 
-fn url(server: &Server, place: &str) -> String {
+pub fn url(server: &Server, place: &str) -> String {
     format!("http://{}/#{place}", server.admin())
 }
 
@@ -247,100 +247,6 @@ fn topics_are_listed_by_filter_and_page_and_a_filter_is_tailed() {
     browser.expect(".tail [role=status]", "live");
     publish(&server, "few/two", "by filter");
     browser.expect(".messages b", "^few/two$");
-    browser.expect_no_complaints();
-}
-
-#[test]
-#[ignore = "needs what `cargo xtask test` prepares"]
-fn topic_that_does_not_exist_yet_can_be_published_to_from_the_search() {
-    let server = Server::with_admin("");
-    let mut browser = Browser::on(&server, "/topics/new%2Fone");
-    browser.click("a:text-is('Publish to new/one')");
-    browser.fill("textarea[name=data]", "the first");
-    browser.click("form button[type=submit]");
-    browser.expect(".kept li pre", "^the first$");
-    browser.expect_no_complaints();
-}
-
-#[test]
-#[ignore = "needs what `cargo xtask test` prepares"]
-fn subscribers_by_filter_are_told_apart_from_those_by_name() {
-    let server = Server::with_admin("");
-    publish(&server, "news/1", "x");
-    let mut browser = Browser::on(&server, "/topics");
-    browser.expect("section[aria-labelledby=topics] tbody tr", "^news/10");
-    let hint = "section[aria-labelledby=topics]";
-    assert!(!browser.texts(hint).concat().contains("not counted"));
-    let mut stream = TcpStream::connect(server.address()).expect("a connection");
-    let head = "GET /sub?filter=news/%23 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
-    stream.write_all(head.as_bytes()).expect("a request");
-    browser.expect(hint, "Some clients subscribe by filter");
-    browser.click("section[aria-labelledby=topics] .hint a");
-    browser.expect(".connections tbody tr", "SSE.*news/#");
-    browser.expect_no_complaints();
-}
-
-#[test]
-#[ignore = "needs what `cargo xtask test` prepares"]
-fn wrong_filter_and_wrong_name_are_told_once_and_not_asked_for_again() {
-    let server = Server::with_admin("");
-    let mut browser = Browser::on(&server, "/topics");
-    browser.click("button[aria-pressed=false]");
-    browser.expect(".tail [role=status]", "live");
-    browser.fill("input[name=filter]", "a/#/b");
-    browser.click("form button[type=submit]");
-    browser.expect("[role=alert]", "is not a filter");
-    assert_eq!(browser.texts("[role=alert], .tail").len(), 1);
-    browser.click("button[aria-pressed]");
-    browser.expect("button[aria-pressed]", ".");
-    assert_eq!(browser.texts("[role=alert], .tail").len(), 1);
-    let wrong = url(&server, "/topic/a%2B");
-    browser.tell(json!({ "do": "open", "url": wrong, "clock": true }));
-    browser.expect("[role=alert]", "is not a topic");
-    assert_eq!(browser.texts("[role=alert], .tail, form").len(), 1);
-    let told = browser.tell(json!({ "do": "complaints" }));
-    browser.tell(json!({ "do": "later", "ms": 60_000 }));
-    assert_eq!(browser.tell(json!({ "do": "complaints" })), told);
-}
-
-#[test]
-#[ignore = "needs what `cargo xtask test` prepares"]
-fn hidden_page_holds_no_stream_and_misses_no_message() {
-    let server = Server::with_admin("");
-    let connections = || {
-        let url = format!("http://{}/api/v1/stats", server.admin());
-        let stats: Value = serde_json::from_str(&curl(&[&url])).expect("stats");
-        stats["connections"]["total"].as_u64().expect("a count")
-    };
-    let mut browser = Browser::on(&server, "/topic/news");
-    browser.expect(".tail [role=status]", "live");
-    until("a tail", || connections() == 1);
-    browser.tell(json!({ "do": "hide", "hidden": true }));
-    until("no tail", || connections() == 0);
-    publish(&server, "news", "meanwhile");
-    browser.tell(json!({ "do": "hide", "hidden": false }));
-    browser.expect(".tail .messages pre", "^meanwhile$");
-    browser.expect(".link", "live");
-    browser.expect_no_complaints();
-}
-
-#[test]
-#[ignore = "needs what `cargo xtask test` prepares"]
-fn keyboard_alone_answers_a_question() {
-    let server = Server::with_admin("");
-    publish(&server, "a/b", "kept");
-    let mut browser = Browser::on(&server, "/topic/a%2Fb");
-    browser.expect(".kept li", "kept");
-    browser.click(".kept .row button");
-    browser.expect(".kept [role=alertdialog]", "1 message");
-    assert_eq!(browser.manners()["focus"], "Keep them");
-    browser.tell(json!({ "do": "press", "keys": "Escape" }));
-    assert_eq!(browser.texts(".kept [role=alertdialog]"), [""; 0]);
-    assert_eq!(browser.manners()["focus"], "Purge");
-    browser.tell(json!({ "do": "press", "keys": "Enter" }));
-    browser.tell(json!({ "do": "press", "keys": "Shift+Tab" }));
-    browser.tell(json!({ "do": "press", "keys": "Enter" }));
-    browser.expect(".kept [role=status]", "^1 message taken away.$");
     browser.expect_no_complaints();
 }
 

@@ -101,7 +101,8 @@ fn each_language_publishes() {
         let part = Recipe::of("CLIENTS.md", "Publishing");
         let (path, args) = program(&part, language, server.address());
         part.run(Command::new(path).args(args));
-        let kept: Vec<Value> = serde_json::from_str(&curl(&[&server.url("/history/news")])).expect("JSON");
+        let kept: Vec<Value> =
+            serde_json::from_str(&curl(&[&server.url("/history/news")])).expect("JSON");
         let kept: Value = kept.iter().map(|message| message["data"].clone()).collect();
         assert_eq!(kept, texts, "{language}");
     }

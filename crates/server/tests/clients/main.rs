@@ -12,6 +12,7 @@ mod access;
 mod browser;
 mod client;
 mod console;
+mod console_views;
 mod cut;
 mod grid;
 mod languages;

@@ -84,7 +84,8 @@ const TESTS: [&str; 7] = [
 #[test]
 fn the_checklist_names_tests_that_exist() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let list = std::fs::read_to_string(root.join("../../docs/internals/MQTT-CONFORMANCE.md")).expect("it");
+    let list =
+        std::fs::read_to_string(root.join("../../docs/internals/MQTT-CONFORMANCE.md")).expect("it");
     let mut source = String::new();
     for directory in TESTS {
         for file in std::fs::read_dir(root.join(directory)).expect("a directory") {
