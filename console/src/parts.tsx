@@ -1,7 +1,7 @@
 /** Small pieces that several views are made of. */
 
 import { Fragment, type ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 /** A bar with its share in words. From 80 % on it warns, from 95 % on it alarms; the colour is not the only sign. */
 export function Meter({ share, label, text }: { share: number; label: string; text: string }) {
@@ -80,7 +80,7 @@ interface QuestionProps {
 /** A question before something is done that cannot be taken back. Enter and Escape answer no; then the focus is where it was. */
 export function Question({ label, yes, no, answer, children }: QuestionProps) {
   const refusal = useRef<HTMLButtonElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const before = document.activeElement;
     refusal.current?.focus();
     return () => before instanceof HTMLElement && before.focus();
