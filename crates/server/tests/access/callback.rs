@@ -27,12 +27,15 @@ struct Endpoint {
     let_go: Condvar,
 }
 
+/// The longest that an answer may take: a machine that is busy with other tests is slow.
+const PATIENT: &str = "timeout_s = 30\n";
+
 impl Endpoint {
     /// Starts it; the settings that name it, with more of them.
     fn start(more: &str) -> (Arc<Endpoint>, String) {
         let (endpoint, port) = Endpoint::listen(None);
         let url = format!("http://127.0.0.1:{port}/auth");
-        let settings = format!("[access]\n[access.callback]\nurl = '{url}'\n{more}");
+        let settings = format!("[access]\n[access.callback]\nurl = '{url}'\n{PATIENT}{more}");
         (endpoint, settings)
     }
 
@@ -190,7 +193,9 @@ fn publish(server: &Server, authorization: &str) -> u16 {
 
 #[test]
 fn only_a_plain_yes_lets_somebody_in_and_all_else_fails_closed() {
-    let (_, settings) = Endpoint::start("timeout_s = 1\n");
+    let (_, settings) = Endpoint::start("");
+    let impatient = Server::with(&settings.replace(PATIENT, "timeout_s = 1\n"));
+    assert_eq!(publish(&impatient, "Bearer silence"), 503);
     let server = Server::with(&settings);
     let table = [
         ("yes", 202),
@@ -206,7 +211,6 @@ fn only_a_plain_yes_lets_somebody_in_and_all_else_fails_closed() {
         ("garbage", 503),
         ("long", 503),
         ("closes", 503),
-        ("silence", 503),
         ("yes", 202),
     ];
     for (word, expected) in table {
@@ -398,7 +402,7 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
     let with = |host: &str, ca: Option<&PathBuf>| {
         let ca = ca.map_or(String::new(), |ca| format!("ca = '{}'\n", ca.display()));
         let url = format!("https://{host}:{port}/auth");
-        Server::with(&format!("[access.callback]\nurl = '{url}'\n{ca}"))
+        Server::with(&format!("[access.callback]\nurl = '{url}'\n{PATIENT}{ca}"))
     };
     let server = with("localhost", Some(&root));
     assert_eq!(publish(&server, "Bearer yes"), 202);
