@@ -99,6 +99,10 @@ fn what_clients_caches_and_proxies_add_to_a_url_passes() {
             assert_eq!(answer.status, status, "{method} {target}: {answer:?}");
         }
     }
+    // A client opens all its sockets with one query.
+    let target = "/pub/a?since=live&envelope=json";
+    let upgrade = Conn::open(&server).get(target, &handshake(&[]));
+    assert_eq!(upgrade.status, 101, "{upgrade:?}");
     // A polyfill repeats the last id on any path.
     let mut follower = Conn::open(&server);
     follower.ask("GET", "/interest?lastEventId=1&_=2", &[EVENTS], "");
