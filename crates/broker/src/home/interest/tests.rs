@@ -276,7 +276,10 @@ impl World {
         let order = Interest::Forget(stream, [].into());
         let forgot = self.home.interest_order(order);
         assert!(matches!(forgot, Interested::Forgot(None)), "{forgot:?}");
-        self.elsewhere.retain(|(_, of)| *of != stream);
+        for (topic, _) in self.elsewhere.extract_if(.., |(_, of)| *of == stream) {
+            // Its end there waits for no debounce here.
+            self.left_s.remove(&name(topic));
+        }
     }
 
     fn follow(&mut self, filter: &'static str) {
