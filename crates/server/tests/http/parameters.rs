@@ -173,12 +173,13 @@ fn a_value_that_means_nothing_is_refused_and_named() {
     );
 }
 
+/// Limits that a request can pass by a few bytes.
+const SMALL: &str = "[limits]\nmessage_bytes = 1000\nbatch_bytes = 2000\nbatch_lines = 2\ntopic_bytes = 20\n\
+    topics_per_connection = 2\nhead_bytes = 4096\ntopics_per_address_per_s = 7\ntopics_per_address_burst = 7\n";
+
 #[test]
 fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
-    let server = Server::with(
-        "[limits]\nmessage_bytes = 1000\nbatch_bytes = 2000\nbatch_lines = 2\ntopic_bytes = 20\n\
-         topics_per_connection = 2\nhead_bytes = 4096\ntopics_per_address_per_s = 7\ntopics_per_address_burst = 7\n",
-    );
+    let server = Server::with(SMALL);
     let ask = |method: &str, target: &str, headers: &[(&str, &str)], body: &str| {
         Conn::open(&server).request(method, target, headers, body)
     };
@@ -228,10 +229,32 @@ fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
         &["limits.batch_bytes", "(2000 bytes)", "2500"],
         "a batch",
     );
-    let line = format!("{{\"topic\":\"a\",\"data\":\"{}\"}}\n", &body[..1_100]);
-    let name = format!("{{\"topic\":\"{long}\",\"data\":1}}\n");
+    let answer = ask("GET", "/sub/a", &[("X-Long", &"x".repeat(5_000))], "");
+    says(
+        &answer,
+        431,
+        &["limits.head_bytes", "4096 bytes", "64 fields"],
+        "a head",
+    );
+    let refused = (0..20).map(|n| ask("POST", &format!("/pub/t{n}"), &[], "x"));
+    let refused = refused.into_iter().find(|answer| answer.status == 429);
+    let refused = refused.expect("more topics than in a second");
+    says(
+        &refused,
+        429,
+        &["limits.topics_per_address_per_s", "(7 a second)"],
+        "topics",
+    );
+}
+
+#[test]
+fn a_line_of_a_batch_names_the_limit_that_it_passes() {
+    let server = Server::with(SMALL);
+    let line = format!("{{\"topic\":\"a\",\"data\":\"{}\"}}\n", "y".repeat(1_100));
+    let name = format!("{{\"topic\":\"{}\",\"data\":1}}\n", "x".repeat(30));
     let lines = [line, name, "{\"topic\":\"a\",\"data\":1}\n".into()].concat();
-    let answer = ask("POST", "/pub", &[ndjson], &lines).json();
+    let ndjson = ("Content-Type", "application/x-ndjson");
+    let answer = once(&server, "POST", "/pub", &[ndjson], &lines).json();
     let failed: Vec<&Value> = answer["failed"]
         .as_array()
         .expect("a list")
@@ -247,29 +270,18 @@ fn a_refusal_for_a_limit_names_its_number_and_its_setting() {
         reason(2).contains("limits.batch_lines allows (2)"),
         "{answer}"
     );
-    let answer = ask("GET", "/sub/a", &[("X-Long", &"x".repeat(5_000))], "");
-    says(
-        &answer,
-        431,
-        &["limits.head_bytes", "4096 bytes", "64 fields"],
-        "a head",
-    );
+}
+
+#[test]
+fn a_frame_names_the_limit_that_it_passes() {
+    let server = Server::with(SMALL);
     let mut ws = Ws::open(&server, "/pub/a", &[]);
-    ws.send(0x82, &body);
+    ws.send(0x82, &"y".repeat(1_500));
     let close = ws.frame();
     assert_eq!(close.close_code(), Some(1009));
     let words = String::from_utf8_lossy(&close.payload[2..]).into_owned();
     assert!(
         words.contains("limits.message_bytes allows (1000 bytes)"),
         "{words}"
-    );
-    let refused = (0..20).map(|n| ask("POST", &format!("/pub/t{n}"), &[], "x"));
-    let refused = refused.into_iter().find(|answer| answer.status == 429);
-    let refused = refused.expect("more topics than in a second");
-    says(
-        &refused,
-        429,
-        &["limits.topics_per_address_per_s", "(7 a second)"],
-        "topics",
     );
 }
