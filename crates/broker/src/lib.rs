@@ -31,7 +31,7 @@ pub use base::{
     access, continuity, node, pace, planted, position, reason, rules, settings, snapshot, time,
     turns, work,
 };
-pub use budget::stats::{Accounts, Moved, Stats, Transport};
+pub use budget::stats::{Accounts, COUNTERS, GAUGES, Moved, Stats, Transport};
 pub use budget::world::{Offsets, World};
 pub use budget::{account, admission, door, stats, totals};
 pub use commit::record::{Beat, Note};

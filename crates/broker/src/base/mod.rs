@@ -16,4 +16,5 @@ pub mod settings;
 pub mod snapshot;
 pub mod time;
 pub mod turns;
+pub(crate) mod words;
 pub mod work;

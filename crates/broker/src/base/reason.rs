@@ -7,56 +7,20 @@
 use crore_settings::rights::Right;
 use crore_wire::mqtt::ReasonCode;
 
-/// Why a connection ended: the values of the label `reason` of `crore_closed_connections_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
-    /// The client ended it, or its link failed.
-    Peer,
-    /// The answer was its last, or no further request came.
-    Done,
-    /// A deadline has passed, or heartbeats were not answered.
-    Timeout,
-    /// It did not read, and messages that waited for it are lost or too many.
-    Slow,
-    /// It broke a protocol's rules, or asked for something that it may not do.
-    Refused,
-    /// A limit was reached.
-    Full,
-    /// Its topic was deleted.
-    Deleted,
-    /// The operator ended it.
-    Operator,
-    /// The shard's own state about it was contradictory: a fault of the server, which ends no other connection.
-    Broken,
-}
+use crate::base::words::words;
 
-impl Closed {
-    /// All of them, in order.
-    pub const ALL: [Closed; 9] = [
-        Closed::Peer,
-        Closed::Done,
-        Closed::Timeout,
-        Closed::Slow,
-        Closed::Refused,
-        Closed::Full,
-        Closed::Deleted,
-        Closed::Operator,
-        Closed::Broken,
-    ];
-
-    /// In one word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Closed::Peer => "peer",
-            Closed::Done => "done",
-            Closed::Timeout => "timeout",
-            Closed::Slow => "slow",
-            Closed::Refused => "refused",
-            Closed::Full => "full",
-            Closed::Deleted => "deleted",
-            Closed::Operator => "operator",
-            Closed::Broken => "broken",
-        }
+words! {
+    /// Why a connection ended: the values of the label `reason` of `crore_closed_connections_total`.
+    pub enum Closed {
+        Peer, "peer", "the client ended it, or its link failed";
+        Done, "done", "the answer was the last, or no further request came";
+        Timeout, "timeout", "a deadline passed, or heartbeats were not answered";
+        Slow, "slow", "the client did not read, and messages that waited for it are lost or too many";
+        Refused, "refused", "the client broke a rule of the protocol, or asked for something that it may not do";
+        Full, "full", "a limit was reached";
+        Deleted, "deleted", "its topic was deleted";
+        Operator, "operator", "the operator ended it";
+        Broken, "broken", "a fault of the server, which ended this connection alone: tell us";
     }
 }
 

@@ -16,7 +16,7 @@ const LOT_BYTES_MIN: usize = 4 << 10;
 #[derive(Debug)]
 pub struct ShardAccount {
     admission: Admission,
-    parts: [usize; Part::COUNT],
+    parts: [usize; Part::ALL.len()],
     held_bytes: usize,
     drawn_bytes: usize,
     floor_bytes: usize,
@@ -33,7 +33,7 @@ impl ShardAccount {
         admission.account.draw(floor_bytes);
         ShardAccount {
             admission,
-            parts: [0; Part::COUNT],
+            parts: [0; Part::ALL.len()],
             held_bytes: 0,
             drawn_bytes: floor_bytes,
             floor_bytes,
@@ -47,7 +47,7 @@ impl ShardAccount {
     }
 
     /// Bytes of each part, in the order of [`Part::ALL`].
-    pub fn parts(&self) -> [usize; Part::COUNT] {
+    pub fn parts(&self) -> [usize; Part::ALL.len()] {
         self.parts
     }
 

@@ -1,130 +1,107 @@
 //! What a shard counts: events, which only add up, and holdings, which return to zero.
 //!
+//! A counter is a row of [`COUNTERS`], a holding a row of [`Accounts`]: the metrics, `crore admin stats` and docs/OPERATIONS.md are made from these rows.
+//!
 //! Invariant: when the last connection is gone, the last mail has arrived and the last topic is
 //! forgotten, every account is zero again; the simulator checks that.
 
 use core::ops::AddAssign;
 
 use crate::base::reason::Closed;
+use crate::base::words::words;
+use crate::budget::part::Part;
 
-/// The protocol of a connection, or its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// Requests; a publisher, or not known yet.
-    Http,
-    /// A long-poll that waits.
-    LongPoll,
-    /// An event stream.
-    Sse,
-    /// A WebSocket.
-    WebSocket,
-    /// MQTT over TCP.
-    Mqtt,
-    /// MQTT within a WebSocket.
-    MqttWebSocket,
-    /// It has been sent its last bytes.
-    Closing,
-}
-
-impl Transport {
-    /// All of them, in order.
-    pub const ALL: [Transport; 7] = [
-        Transport::Http,
-        Transport::LongPoll,
-        Transport::Sse,
-        Transport::WebSocket,
-        Transport::Mqtt,
-        Transport::MqttWebSocket,
-        Transport::Closing,
-    ];
-
-    /// In one word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Http => "http",
-            Transport::LongPoll => "longpoll",
-            Transport::Sse => "sse",
-            Transport::WebSocket => "websocket",
-            Transport::Mqtt => "mqtt",
-            Transport::MqttWebSocket => "mqtt_websocket",
-            Transport::Closing => "closing",
-        }
+words! {
+    /// The protocol of a connection, or its state.
+    pub enum Transport {
+        Http, "http", "requests; a publisher, or not known yet";
+        LongPoll, "longpoll", "a long-poll that waits";
+        Sse, "sse", "an event stream";
+        WebSocket, "websocket", "a WebSocket";
+        Mqtt, "mqtt", "MQTT over TCP";
+        MqttWebSocket, "mqtt_websocket", "MQTT within a WebSocket";
+        Closing, "closing", "it has been sent its last bytes";
     }
 }
 
-/// How often something happened since the shard began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Subscriptions that began at a position of their own and missed nothing.
-    pub resumes: u64,
-    /// Subscriptions that were told that messages are lost.
-    pub gaps: u64,
-    /// Those of them whose topic's log no longer had the messages.
-    pub short_logs: u64,
-    /// Publishes that were refused for want of room for their idempotency key.
-    pub keys_refused: u64,
-    /// Publishes that were refused since `limits.publishes_per_s` or `limits.publishes_per_address_per_s` was reached.
-    pub rates_refused: u64,
-    /// Counted subscriptions.
-    pub attaches: u64,
-    /// Counted subscriptions that were given back.
-    pub detaches: u64,
-    /// Messages published by the shard's connections.
-    pub published: u64,
-    /// Bytes of those.
-    pub published_bytes: u64,
-    /// Messages sent to the shard's connections.
-    pub delivered: u64,
-    /// Bytes of those, as their transports carry them.
-    pub delivered_bytes: u64,
-    /// Messages that did not reach a client: too large for it, or without QoS and past a limit.
-    pub dropped: u64,
-    /// MQTT packets received, but for messages.
-    pub packets_received: u64,
-    /// MQTT packets sent, but for messages.
-    pub packets_sent: u64,
-    /// MQTT sessions that expired.
-    pub sessions_expired: u64,
-    /// MQTT sessions that ended, or were not kept, because `limits.memory_bytes` was near and their party held much.
-    pub sessions_evicted: u64,
-    /// Subscriptions that fell behind their socket and went on from the log.
-    pub fallbacks: u64,
-    /// Publishers that had to wait for credit.
-    pub credit_waits: u64,
-    /// Pages that had to wait for others or for another turn.
-    pub pages_waited: u64,
-    /// Connections refused for want of room.
-    pub turned_away: u64,
-    /// Connections that were closed because their peers may not name clients, as a proxy does.
-    pub untrusted: u64,
-    /// Connections that were ended, or whose pipelined requests were dropped, to make room for others.
-    pub relieved: u64,
-    /// Connections that were accepted.
-    pub accepted: u64,
-    /// Connections that ended, for each [`Closed`].
-    pub closed: [u64; Closed::ALL.len()],
-    /// Credentials that were refused.
-    pub refused: u64,
-    /// Refused credentials that were longer than `access.token_bytes`.
-    pub oversized: u64,
-    /// Requests for another host than the loopback, where only that is answered.
-    pub foreign_hosts: u64,
-    /// Requests of pages whose origin may not do what they asked for.
-    pub foreign_origins: u64,
-    /// Requests of web pages that were answered and whose browsers hide the answer from them.
-    pub hidden_answers: u64,
-    /// Upgrades to WebSocket at a path that has none.
-    pub stray_upgrades: u64,
-    /// What MQTT clients asked for and were refused, but for want of a grant.
-    pub mqtt_refused: u64,
-    /// Actions that were refused for want of a grant.
-    pub denied: u64,
-    /// Connections and subscriptions that ended because their grants did.
-    pub lapsed: u64,
-    /// Kept messages that a newer one of their key replaced.
-    pub superseded: u64,
-    /// Kept messages that expired.
-    pub expired: u64,
+/// A counter, as operators read it.
+pub struct Counter {
+    /// Its metric; empty where it has none of its own.
+    pub metric: &'static str,
+    /// The events that it counts, in Markdown.
+    pub help: &'static str,
+    /// How the list of refusals of `crore admin stats` names it; empty where it counts no refusals.
+    pub refusal: &'static str,
+    /// Its value.
+    pub of: fn(&Stats) -> u64,
+}
+
+/// One row is one line: the field; its metric, if it has one; its words in the list of refusals, if it counts refusals; the help.
+macro_rules! counters {
+    ($($name:ident $(metric $metric:literal)? $(refusal $refusal:literal)?: $help:literal;)*) => {
+        /// How often something happened since the shard began.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $(#[doc = $help] pub $name: u64,)*
+            /// Connections that ended, for each [`Closed`].
+            pub closed: [u64; Closed::ALL.len()],
+        }
+
+        /// All counters, in the order of the table.
+        pub const COUNTERS: &[Counter] = &[$(Counter {
+            metric: concat!("" $(, $metric)?),
+            help: $help,
+            refusal: concat!("" $(, $refusal)?),
+            of: |stats| stats.$name,
+        },)*];
+
+        impl AddAssign for Stats {
+            fn add_assign(&mut self, other: Stats) {
+                $(self.$name += other.$name;)*
+                for (sum, more) in self.closed.iter_mut().zip(other.closed) {
+                    *sum += more;
+                }
+            }
+        }
+    };
+}
+
+#[rustfmt::skip]
+counters! {
+    accepted metric "crore_accepted_connections_total": "Connections that came in";
+    turned_away: "Connections for which there was no room";
+    relieved metric "crore_relieved_connections_total": "Connections that were ended, or lost what they had pipelined, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was passed";
+    sessions_evicted metric "crore_evicted_sessions_total": "MQTT sessions that ended, or were not kept, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was near and their client held much";
+    untrusted metric "crore_untrusted_connections_total": "Connections from peers that may not say who their clients are";
+    refused metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections whose credentials were worth nothing";
+    oversized metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
+    denied metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without a grant";
+    foreign_hosts metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests for another `Host` than the loopback, where only that is answered";
+    hidden_answers metric "crore_hidden_answers_total": "Answers that browsers hide from the page that asked, since its Origin is not in `http.allowed_origins`";
+    stray_upgrades metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404, since their path has none and they did not offer the subprotocol `mqtt`";
+    mqtt_refused metric "crore_refused_packets_total" refusal "an MQTT packet": "Packets of MQTT clients that were refused, or ended their connection, for another reason than rights: a subscription past `limits.topics_per_connection`, a topic with a control character. The log says so once a minute, and names one with the reason";
+    foreign_origins metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages whose `Origin` is not allowed what they asked for (`http.allowed_origins`)";
+    lapsed metric "crore_lapsed_connections_total": "Connections and polls that ended with their token, or since the settings [grant less](ACCESS.md#when-the-settings-grant-less)";
+    published metric "crore_published_messages_total": "Messages that were published";
+    published_bytes metric "crore_published_bytes_total": "Data of the published messages";
+    delivered metric "crore_delivered_messages_total": "Messages that were given to connections, each as often as it was";
+    delivered_bytes: "Bytes of the delivered messages, as their transports carry them";
+    dropped: "Messages that did not reach a client: too large for it, or without QoS and past a limit";
+    packets_received: "MQTT packets received, but for messages";
+    packets_sent: "MQTT packets sent, but for messages";
+    sessions_expired: "MQTT sessions that expired";
+    attaches: "Counted subscriptions";
+    detaches: "Counted subscriptions that were given back";
+    resumes metric "crore_resumed_subscriptions_total": "Subscriptions that began at a position and missed nothing";
+    gaps metric "crore_gaps_total": "Subscriptions that were told that messages are lost";
+    short_logs metric "crore_short_logs_total": "Gaps whose topic's log no longer had the messages, by its rule or by `limits.log_bytes`";
+    keys_refused metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused since `publish.idempotency_keys`, or their publisher's share of it, was used up";
+    rates_refused metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused since `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";
+    fallbacks metric "crore_fallbacks_total": "Subscriptions that fell behind their socket and went on from the log";
+    credit_waits metric "crore_credit_waits_total": "Publishers that waited for another shard";
+    pages_waited: "Pages that had to wait for others or for another turn";
+    superseded metric "crore_superseded_messages_total": "Kept messages that a newer one of their key took the place of";
+    expired metric "crore_expired_messages_total": "Kept messages whose time to live passed";
 }
 
 impl Stats {
@@ -136,124 +113,79 @@ impl Stats {
     }
 }
 
-impl AddAssign for Stats {
-    fn add_assign(&mut self, other: Stats) {
-        self.resumes += other.resumes;
-        self.gaps += other.gaps;
-        self.short_logs += other.short_logs;
-        self.keys_refused += other.keys_refused;
-        self.rates_refused += other.rates_refused;
-        self.attaches += other.attaches;
-        self.detaches += other.detaches;
-        self.published += other.published;
-        self.published_bytes += other.published_bytes;
-        self.delivered += other.delivered;
-        self.delivered_bytes += other.delivered_bytes;
-        self.dropped += other.dropped;
-        self.packets_received += other.packets_received;
-        self.packets_sent += other.packets_sent;
-        self.sessions_expired += other.sessions_expired;
-        self.sessions_evicted += other.sessions_evicted;
-        self.fallbacks += other.fallbacks;
-        self.credit_waits += other.credit_waits;
-        self.pages_waited += other.pages_waited;
-        self.turned_away += other.turned_away;
-        self.untrusted += other.untrusted;
-        self.relieved += other.relieved;
-        self.accepted += other.accepted;
-        for (sum, more) in self.closed.iter_mut().zip(other.closed) {
-            *sum += more;
-        }
-        self.refused += other.refused;
-        self.oversized += other.oversized;
-        self.foreign_hosts += other.foreign_hosts;
-        self.foreign_origins += other.foreign_origins;
-        self.hidden_answers += other.hidden_answers;
-        self.stray_upgrades += other.stray_upgrades;
-        self.mqtt_refused += other.mqtt_refused;
-        self.denied += other.denied;
-        self.lapsed += other.lapsed;
-        self.superseded += other.superseded;
-        self.expired += other.expired;
-    }
+/// A holding that has a metric.
+pub struct Gauge {
+    /// Its metric.
+    pub metric: &'static str,
+    /// What is held, in Markdown.
+    pub help: &'static str,
+    /// Whether each shard's is shown; else the sum is.
+    pub by_shard: bool,
+    /// Its value.
+    pub of: fn(&Accounts) -> u64,
 }
 
-/// The present holdings of a shard.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accounts {
-    /// Connections.
-    pub connections: u32,
-    /// The same by [`Transport`], as the last sweep saw them.
-    pub transports: [u32; Transport::ALL.len()],
-    /// Side rows of spills: bytes received in part.
-    pub spills: u32,
-    /// Side rows of outboxes: bytes that a socket refused.
-    pub outboxes: u32,
-    /// Other side rows.
-    pub extras: u32,
-    /// Bytes that clients make the shard hold, by [`Part`](crate::budget::part::Part). Large messages are counted for the process as a
-    /// whole, by the first shard.
-    pub parts: [usize; crate::budget::part::Part::COUNT],
-    /// Bytes in spills.
-    pub receive_bytes: usize,
-    /// Bytes in outboxes.
-    pub outbox_bytes: usize,
-    /// Topics that connections subscribe to.
-    pub carrier_topics: u32,
-    /// Connections with known grants.
-    pub identities: u32,
-    /// Connections of which a proxy has named the client.
-    pub relayed: u32,
-    /// MQTT connections.
-    pub mqtt_connections: u32,
-    /// MQTT sessions whose home this is.
-    pub sessions: u32,
-    /// Bytes of the sessions whose clients are away.
-    pub session_bytes: usize,
-    /// Shared subscriptions of MQTT clients, once for each home.
-    pub groups: u32,
-    /// Subscriptions of QoS 1 and 2, for which messages are kept; those by filter once for each home.
-    pub keepers: u32,
-    /// Topics with a retained message.
-    pub retained: u32,
-    /// Member sets of topics and filters with more than one subscriber.
-    pub carrier_sets: u32,
-    /// Topics of the shard as a home.
-    pub home_topics: u32,
-    /// Carrier sets of topics with more than one carrier.
-    pub home_sets: u32,
-    /// Filters that a home keeps for the shards with subscribers of them.
-    pub home_filters: u32,
-    /// Topics whose losses a home remembers for readers by filter.
-    pub home_losses: u32,
-    /// Filters that connections subscribe to.
-    pub carrier_filters: u32,
-    /// Asks of other shards that wait for their turn.
-    pub asks: usize,
-    /// Pages that a home owes.
-    pub pages: usize,
-    /// Idempotency keys with a first answer that is kept for retries.
-    pub answers: u32,
-    /// Followers of interest, once for each home that they follow.
-    pub followers: u32,
-    /// Messages in the log.
-    pub log_messages: u32,
-    /// Bytes of the log, its rows included.
-    pub log_bytes: usize,
-    /// Topics that have messages, or had some that expired.
-    pub log_chains: u32,
-    /// Keys of topics that keep the latest.
-    pub log_keys: u32,
-    /// Bytes of topic names.
-    pub name_bytes: usize,
-    /// Mails that are not yet delivered in full.
-    pub deliveries: usize,
-    /// Bytes of asks that other shards have not handled yet.
-    pub under_way_bytes: usize,
-    /// Turns whose frames other shards still hold.
-    pub turns_held: usize,
-    /// Connections that wait for credit or for their turn.
-    pub waiting: usize,
+/// One row is one line: the field and its type; its metric, of the sum (`metric`) or of each shard (`by_shard`), if it has one; the help.
+macro_rules! holdings {
+    ($($name:ident: $type:ident $(, $scope:ident $metric:literal)?: $help:literal;)*) => {
+        /// The present holdings of a shard.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Accounts {
+            $(#[doc = $help] pub $name: $type,)*
+            /// Connections by [`Transport`], as the last sweep saw them.
+            pub transports: [u32; Transport::ALL.len()],
+            /// Bytes that clients make the shard hold, by [`Part`]. Large messages are counted for the process as a whole, by the first shard.
+            pub parts: [usize; Part::ALL.len()],
+        }
+
+        /// The holdings that have a metric, in the order of the table.
+        pub const GAUGES: &[Gauge] = &[$($(Gauge {
+            metric: $metric,
+            help: $help,
+            by_shard: holdings!($scope),
+            of: |accounts| accounts.$name as u64,
+        },)?)*];
+    };
+    (metric) => { false };
+    (by_shard) => { true };
+}
+
+#[rustfmt::skip]
+holdings! {
+    connections: u32, by_shard "crore_shard_connections": "Connections";
+    spills: u32: "Side rows of spills: bytes received in part";
+    outboxes: u32, by_shard "crore_slow_consumers": "Connections for which something waits";
+    extras: u32: "Other side rows";
+    receive_bytes: usize, by_shard "crore_receive_buffer_bytes": "Requests and frames that have arrived in part";
+    outbox_bytes: usize, by_shard "crore_outbox_bytes": "What waits for sockets that refused it";
+    carrier_topics: u32: "Topics that connections subscribe to";
+    identities: u32: "Connections with known grants";
+    relayed: u32: "Connections of which a proxy has named the client";
+    mqtt_connections: u32: "MQTT connections";
+    sessions: u32, metric "crore_sessions": "MQTT sessions, connected or away";
+    session_bytes: usize: "Bytes of the sessions whose clients are away";
+    groups: u32: "Shared subscriptions of MQTT clients, once for each home";
+    keepers: u32: "Subscriptions of QoS 1 and 2, for which messages are kept; those by filter once for each home";
+    retained: u32, metric "crore_retained_messages": "Topics with a retained message";
+    carrier_sets: u32: "Member sets of topics and filters with more than one subscriber";
+    home_topics: u32, by_shard "crore_topics": "Topics whose home the shard is";
+    home_sets: u32: "Carrier sets of topics with more than one carrier";
+    home_filters: u32: "Filters that a home keeps for the shards with subscribers of them";
+    home_losses: u32: "Topics whose losses a home remembers for readers by filter";
+    carrier_filters: u32, metric "crore_filters": "Filters that are subscribed to, once for each shard";
+    asks: usize: "Asks of other shards that wait for their turn";
+    pages: usize: "Pages that a home owes";
+    answers: u32: "Idempotency keys with a first answer that is kept for retries";
+    followers: u32, metric "crore_followers": "Followers of interest, once for each home";
+    log_messages: u32, metric "crore_log_messages": "Messages that are kept";
+    log_bytes: usize, by_shard "crore_log_bytes": "What the kept messages occupy";
+    log_chains: u32: "Topics that have messages, or had some that expired";
+    log_keys: u32: "Keys of topics that keep the latest";
+    name_bytes: usize: "Bytes of topic names";
+    deliveries: usize: "Mails that are not yet delivered in full";
+    under_way_bytes: usize, metric "crore_credit_bytes": "Publishes under way between shards, each with 4 KiB besides its bytes";
+    turns_held: usize: "Turns whose frames other shards still hold";
+    waiting: usize: "Connections that wait for credit or for their turn";
 }
 
 impl Accounts {

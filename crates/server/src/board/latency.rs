@@ -1,8 +1,6 @@
 //! How long messages take, counted by classes: eight for each doubling, so that a class is within an eighth of its
 //! members, from 1 microsecond to a minute.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 /// Bits of a value that its class keeps behind the first.
 const FINE_BITS: u32 = 3;
 /// Classes of one doubling.
@@ -34,37 +32,6 @@ pub fn bucket_end_us(bucket: usize) -> u64 {
     ((FINE + fine + 1) as u64) << shift
 }
 
-/// The counters, with one writer.
-pub(super) struct Cells {
-    counts: Box<[AtomicU64]>,
-    sum_us: AtomicU64,
-}
-
-impl Default for Cells {
-    fn default() -> Self {
-        Cells {
-            counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
-            sum_us: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Cells {
-    /// Counts so many of a value. Only the writer may call it: an addition is not one step.
-    pub fn add(&self, us: u64, times: u64) {
-        let add = |cell: &AtomicU64, more: u64| cell.store(cell.load(Relaxed) + more, Relaxed);
-        add(&self.counts[bucket_of(us)], times);
-        add(&self.sum_us, us.saturating_mul(times));
-    }
-
-    pub fn read(&self) -> Latency {
-        Latency {
-            counts: self.counts.iter().map(|cell| cell.load(Relaxed)).collect(),
-            sum_us: self.sum_us.load(Relaxed),
-        }
-    }
-}
-
 /// A histogram as it is scraped: the end of each bucket and what is in it; and the sum and the count of all.
 pub struct Buckets {
     pub ends: Vec<(f64, u64)>,
@@ -91,6 +58,12 @@ impl Default for Latency {
 }
 
 impl Latency {
+    /// Counts so many of a value.
+    pub fn count_value(&mut self, us: u64, times: u64) {
+        self.counts[bucket_of(us)] += times;
+        self.sum_us += us.saturating_mul(times);
+    }
+
     /// Adds another shard's.
     pub fn add(&mut self, other: &Latency) {
         for (sum, more) in self.counts.iter_mut().zip(&other.counts) {
@@ -152,11 +125,10 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_deliveries() {
-        let cells = Cells::default();
-        cells.add(100, 90);
-        cells.add(1_000, 9);
-        cells.add(50_000, 1);
-        let latency = cells.read();
+        let mut latency = Latency::default();
+        for (us, times) in [(100, 90), (1_000, 9), (50_000, 1)] {
+            latency.count_value(us, times);
+        }
         assert_eq!(latency.count(), 100);
         assert_eq!(latency.sum_us, 9_000 + 9_000 + 50_000);
         let near = |share, us: u64| {

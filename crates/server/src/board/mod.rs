@@ -1,29 +1,45 @@
-//! The shards' counters, for anybody to look at: each shard writes its counters into a block of its own, and
-//! the control thread reads them all.
+//! The shards' counters, for anybody to look at: each shard copies its counters into a block of its own, and the control thread copies them
+//! from there.
 //!
-//! Invariants: a block has one writer, so that an addition is a load and a store without a lock; readers take what is
-//! there, never older than `PUBLISH_MS` while the shard turns. A connection costs nothing here, and a delivery
-//! nothing of its own: latencies are added once for each mail, with its number of deliveries.
+//! Invariants: a shard never waits for a reader, but copies a moment later; what readers find is never older than `PUBLISH_MS` and that moment
+//! while the shard turns. A connection costs nothing here, and a delivery nothing of its own: latencies are added once for each mail, with
+//! its number of deliveries.
 //!
 //! Deliberately not here: rates, names and formats. Readers make them.
 
-mod cells;
 mod latency;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crore_broker::{Accounts, Shard, ShardId, Stats, Tables};
 use crore_net::clock;
 use crore_net::stream::{self, Streams};
 
-use cells::{Cells, Turns};
 pub use latency::{Buckets, Latency, bucket_end_us};
 
 /// How old the numbers of a block may be while its shard turns.
 const PUBLISH_MS: u64 = 100;
 /// The time over which a longest turn is looked for.
 const WINDOW_MS: u64 = 1_000;
+
+/// A shard thread's turns, and the bytes that it moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// Turns.
+    pub turns: u64,
+    /// Nanoseconds in which it did not wait.
+    pub busy_ns: u64,
+    /// The longest turn of the last one to two seconds in which it turned.
+    pub longest_ns: u64,
+    /// Bytes that came from sockets.
+    pub received_bytes: u64,
+    /// Bytes that sockets took.
+    pub sent_bytes: u64,
+    /// Connections that were turned away before they had a row.
+    pub shed: u64,
+    /// Connections that it has room for.
+    pub room: u64,
+}
 
 /// The counters and sizes of a shard at one moment.
 #[derive(Clone, Debug, Default)]
@@ -44,40 +60,19 @@ pub struct Snapshot {
     pub latency: Latency,
 }
 
-/// One shard's counters; aligned so that no line of the cache is two shards'.
-#[repr(align(128))]
-struct Block {
-    cells: Box<[AtomicU64]>,
-    latency: latency::Cells,
-}
-
 /// All shards' counters.
-pub struct Board(Box<[Block]>);
+pub struct Board(Box<[Mutex<Snapshot>]>);
 
 impl Board {
     /// For so many shards.
     pub fn new(shards: usize) -> Arc<Board> {
-        let block = || Block {
-            cells: (0..cells::count()).map(|_| AtomicU64::new(0)).collect(),
-            latency: latency::Cells::default(),
-        };
-        Arc::new(Board((0..shards).map(|_| block()).collect()))
+        Arc::new(Board((0..shards).map(|_| Mutex::default()).collect()))
     }
 
     /// The numbers that a shard wrote last.
     pub fn read(&self, shard: ShardId) -> Snapshot {
-        let block = &self.0[shard as usize];
-        let mut cells = block.cells.iter().map(|cell| cell.load(Relaxed));
-        let mut next = || cells.next().expect("as many as are written");
-        Snapshot {
-            stats: Stats::take(&mut next),
-            accounts: Accounts::take(&mut next),
-            tables: Tables::take(&mut next),
-            turns: Turns::take(&mut next),
-            tls: stream::Stats::take(&mut next),
-            tls_usage: stream::Usage::take(&mut next),
-            latency: block.latency.read(),
-        }
+        let block = self.0[shard as usize].lock();
+        block.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The numbers that all shards wrote last.
@@ -92,6 +87,7 @@ pub struct Meter {
     shard: ShardId,
     /// The loop's counts.
     pub turns: Turns,
+    latency: Latency,
     /// The longest turns of this second and of the one before.
     longest_ns: [u64; 2],
     window_ms: u64,
@@ -107,6 +103,7 @@ impl Meter {
             board,
             shard,
             turns: Turns::default(),
+            latency: Latency::default(),
             longest_ns: [0; 2],
             window_ms: 0,
             began_ns: 0,
@@ -127,10 +124,9 @@ impl Meter {
     }
 
     /// So many deliveries of messages that were read then are written.
-    pub fn written(&self, stamp_ns: u64, deliveries: u64) {
+    pub fn written(&mut self, stamp_ns: u64, deliveries: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(stamp_ns);
-        let latency = &self.board.0[self.shard as usize].latency;
-        latency.add(took_ns / 1_000, deliveries);
+        self.latency.count_value(took_ns / 1_000, deliveries);
     }
 
     /// A turn ends: publishes what is due.
@@ -148,8 +144,10 @@ impl Meter {
             self.window_ms = now_ms + WINDOW_MS;
             self.longest_ns = [0, self.longest_ns[0]];
         }
-        self.publish(shard, tls);
-        self.due_ms = now_ms + PUBLISH_MS;
+        if self.publish(shard, tls) {
+            self.changed = false;
+            self.due_ms = now_ms + PUBLISH_MS;
+        }
     }
 
     /// How long the shard may sleep before the numbers of its last turns are to be published; none: for ever.
@@ -158,21 +156,18 @@ impl Meter {
         self.changed.then_some(left_ms)
     }
 
-    fn publish(&mut self, shard: &Shard, tls: Option<&Streams>) {
-        let cells = &self.board.0[self.shard as usize].cells;
-        let mut at = cells.iter();
-        let mut put = |value: u64| {
-            let cell = at.next().expect("as many as are read");
-            cell.store(value, Relaxed);
+    /// Copies the numbers for readers; returns false where a reader is at them just now.
+    fn publish(&self, shard: &Shard, tls: Option<&Streams>) -> bool {
+        let Ok(mut block) = self.board.0[self.shard as usize].try_lock() else {
+            return false;
         };
-        shard.stats().put(&mut put);
-        shard.accounts().put(&mut put);
-        shard.tables().put(&mut put);
-        self.turns.put(&mut put);
-        if let Some(tls) = tls {
-            tls.stats().put(&mut put);
-            tls.usage().put(&mut put);
-        }
-        self.changed = false;
+        block.stats = shard.stats();
+        block.accounts = shard.accounts();
+        block.tables = shard.tables();
+        block.turns = self.turns;
+        block.tls = tls.map(Streams::stats).unwrap_or_default();
+        block.tls_usage = tls.map(Streams::usage).unwrap_or_default();
+        block.latency.clone_from(&self.latency);
+        true
     }
 }

@@ -8,7 +8,7 @@ use crore_broker::settings::{Http, Settings};
 
 use super::check::is_exposed;
 use super::locate::ConfigError;
-use crate::settings::access::{Key, User, for_shards};
+use crate::settings::access::{for_shards, with_secrets};
 use crate::settings::file::File;
 use crate::settings::schema::{SCHEMA, joined, plain};
 
@@ -74,29 +74,15 @@ impl Effective {
     pub fn differences(&self, other: &Effective) -> Vec<String> {
         let flat = |effective: &Effective| {
             let mut keys = BTreeMap::new();
-            flatten("", plain(&effective.file), &mut keys);
+            flatten("", with_secrets(|| plain(&effective.file)), &mut keys);
             keys
         };
         let (here, there) = (flat(self), flat(other));
         let keys: BTreeSet<_> = here.keys().chain(there.keys()).collect();
-        // Printed settings show the same for every secret, so these are compared themselves.
-        let differ = |key: &&&String| match key.as_str() {
-            "access.key" => self.keys() != other.keys(),
-            "access.user" => self.users() != other.users(),
-            key => here.get(key) != there.get(key),
-        };
-        keys.iter()
-            .filter(differ)
-            .map(|key| key.to_string())
+        keys.into_iter()
+            .filter(|key| here.get(*key) != there.get(*key))
+            .cloned()
             .collect()
-    }
-
-    fn keys(&self) -> Option<&[Key]> {
-        self.file.access.as_ref().map(|access| &access.keys[..])
-    }
-
-    fn users(&self) -> Option<&[User]> {
-        self.file.access.as_ref().map(|access| &access.users[..])
     }
 
     /// The settings as a TOML file that gives them again, with a comment that says where they came from.

@@ -1,6 +1,6 @@
 //! `GET /metrics`: the board in the words of Prometheus (OpenMetrics text).
 //!
-//! A metric is a row of [`rows`]. A test holds the table of docs/OPERATIONS.md and the queries of examples/grafana against these rows. Counters are
+//! A metric is a row of [`rows`], or of the counters and holdings of the broker. A test holds the table of docs/OPERATIONS.md and the queries of examples/grafana against these rows. Counters are
 //! totals since the process began.
 
 mod rows;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use crore_broker::Accounts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -23,7 +24,6 @@ use super::plane::Plane;
 use super::stats::{self, Table};
 use crate::board::{Buckets, Latency, Snapshot, bucket_end_us};
 use crate::life::Reloads;
-use rows::METRICS;
 
 /// The content type of OpenMetrics.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -31,6 +31,7 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;
 
 /// A metric.
+#[derive(Clone, Copy)]
 pub struct Metric {
     /// As it is scraped.
     name: &'static str,
@@ -38,13 +39,22 @@ pub struct Metric {
     /// The names of its labels, with ", " between them.
     labels: &'static str,
     help: &'static str,
+    /// The values of its label, in Markdown; empty for most.
+    values: &'static str,
     read: Read,
 }
 
 /// Where the value is read.
+#[derive(Clone, Copy)]
 enum Read {
     /// The sum over all shards.
     Sum(fn(&Snapshot) -> u64),
+    /// The sum of a counter.
+    Counter(fn(&crore_broker::Stats) -> u64),
+    /// The sum of a holding.
+    Gauge(fn(&Accounts) -> u64),
+    /// A holding of each shard.
+    ShardGauge(fn(&Accounts) -> u64),
     /// One of each shard.
     Shard(fn(&Snapshot) -> f64),
     /// One value.
@@ -69,6 +79,7 @@ const fn row(
         kind,
         labels,
         help,
+        values: "",
         read,
     }
 }
@@ -187,6 +198,18 @@ impl fmt::Debug for Scrape {
 }
 
 impl Scrape {
+    fn sum(&self, of: impl Fn(&Snapshot) -> u64) -> Samples {
+        let sum: u64 = self.shards.iter().map(of).sum();
+        vec![(vec![], sum as f64)]
+    }
+
+    fn by_shard(&self, of: impl Fn(&Snapshot) -> f64) -> Samples {
+        let shards = self.shards.iter().enumerate();
+        shards
+            .map(|(id, shard)| (vec![id.to_string()], of(shard)))
+            .collect()
+    }
+
     /// Sums over all shards, of each kind by its name and number.
     fn of<const N: usize>(
         &self,
@@ -222,9 +245,21 @@ impl Metric {
         (name, None)
     }
 
+    /// The same metric, which has a label with these values.
+    const fn of(mut self, values: &'static str) -> Metric {
+        self.values = values;
+        self
+    }
+
+    /// The help in Markdown.
+    fn help(&self) -> String {
+        [self.help, self.values].concat()
+    }
+
     /// The help as plain text: links of Markdown are their words.
     fn plain_help(&self) -> String {
-        let mut parts = self.help.split("](");
+        let help = self.help();
+        let mut parts = help.split("](");
         let mut plain = parts.next().unwrap_or_default().to_string();
         for part in parts {
             plain.push_str(part.split_once(')').map_or(part, |(_, rest)| rest));
@@ -241,16 +276,11 @@ impl Metric {
                 let Buckets { ends, sum, count } = of(scrape);
                 return metric.encode_histogram::<NoLabelSet>(sum, count, &ends, None);
             }
-            Read::Sum(of) => {
-                let sum: u64 = scrape.shards.iter().map(of).sum();
-                vec![(vec![], sum as f64)]
-            }
-            Read::Shard(of) => {
-                let shards = scrape.shards.iter().enumerate();
-                shards
-                    .map(|(id, shard)| (vec![id.to_string()], of(shard)))
-                    .collect()
-            }
+            Read::Sum(of) => scrape.sum(of),
+            Read::Counter(of) => scrape.sum(|shard| of(&shard.stats)),
+            Read::Gauge(of) => scrape.sum(|shard| of(&shard.accounts)),
+            Read::Shard(of) => scrape.by_shard(of),
+            Read::ShardGauge(of) => scrape.by_shard(|shard| of(&shard.accounts) as f64),
             Read::One(of) => vec![(vec![], of(scrape))],
             Read::Each(of) => of(scrape),
         };
@@ -278,9 +308,7 @@ impl Metric {
 
 impl Collector for Scrape {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        METRICS
-            .iter()
-            .try_for_each(|metric| metric.encode(self, &mut out))
+        rows::all().try_for_each(|metric| metric.encode(self, &mut out))
     }
 }
 
@@ -304,13 +332,13 @@ mod tests {
     /// `docs/OPERATIONS.md` has the table; with `INSTA_UPDATE=always` it is written.
     #[test]
     fn page_has_the_table_of_metrics() {
-        let row = |it: &Metric| {
+        let row = |it: Metric| {
             let kind = it.kind.as_str();
             let labels = format!("{} ", it.labels);
             let labels = labels.trim_start();
-            format!("| `{}` | {kind} | {labels}| {} |\n", it.name, it.help)
+            format!("| `{}` | {kind} | {labels}| {} |\n", it.name, it.help())
         };
-        let rows: String = METRICS.iter().map(row).collect();
+        let rows: String = rows::all().map(row).collect();
         let page = document(PAGE);
         let is_row = |line: &&str| line.starts_with("| `crore_");
         let table: String = page.split_inclusive('\n').filter(is_row).collect();
@@ -324,7 +352,7 @@ mod tests {
     #[test]
     fn pages_and_dashboard_name_metrics_that_exist() {
         let mut names: BTreeSet<String> = BTreeSet::new();
-        for metric in METRICS {
+        for metric in rows::all() {
             names.insert(metric.name.into());
             if let Read::Histogram(_) = metric.read {
                 names

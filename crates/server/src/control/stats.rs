@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
 use crore_broker::account::Part;
-use crore_broker::{Closed, ShardId, Transport};
+use crore_broker::{COUNTERS, Closed, ShardId, Transport};
 use crore_net::memory;
 use futures_util::stream;
 use serde::Serialize;
@@ -133,30 +133,17 @@ pub struct Refused {
     per_s: f64,
 }
 
-/// What a shard has counted.
-type Count = fn(&Snapshot) -> u64;
-
-/// The reasons of refusals, each with its count in a shard.
-const REFUSALS: [(&str, Count); 11] = [
+/// The refusals that are no counter of their own: in a few words, and where their count is. The others are rows of [`COUNTERS`].
+const REFUSALS: [(&str, fn(&Snapshot) -> u64); 3] = [
     ("no room for the connection", |s| {
         s.stats.turned_away + s.turns.shed
     }),
     ("a limit was reached", |s| {
         s.stats.closed[Closed::Full as usize]
     }),
-    ("a rate of publishes was reached", |s| s.stats.rates_refused),
-    ("no room for an idempotency key", |s| s.stats.keys_refused),
     ("the protocol was broken", |s| {
         s.stats.closed[Closed::Refused as usize]
     }),
-    ("credentials were not valid", |s| s.stats.refused),
-    ("no right to do this", |s| s.stats.denied),
-    ("another Host than the loopback", |s| s.stats.foreign_hosts),
-    ("another origin", |s| s.stats.foreign_origins),
-    ("a WebSocket at a path that has none", |s| {
-        s.stats.stray_upgrades
-    }),
-    ("an MQTT packet", |s| s.stats.mqtt_refused),
 ];
 
 /// What is kept.
@@ -245,6 +232,12 @@ impl Stats {
             per_s(more, passed)
         };
         let total = |of: fn(&Snapshot) -> u64| sum(now, of);
+        let refused = |reason, of: &dyn Fn(&Snapshot) -> u64| Refused {
+            reason,
+            total: sum(now, of),
+            per_s: rate(of),
+        };
+        let counted = COUNTERS.iter().filter(|it| !it.refusal.is_empty());
         let connections = total(|s| u64::from(s.accounts.connections));
         let pairs = before.iter().zip(now).enumerate();
         Stats {
@@ -283,11 +276,8 @@ impl Stats {
             },
             refusals: REFUSALS
                 .iter()
-                .map(|(reason, of)| Refused {
-                    reason,
-                    total: total(*of),
-                    per_s: rate(of),
-                })
+                .map(|(reason, of)| refused(reason, of))
+                .chain(counted.map(|it| refused(it.refusal, &|s| (it.of)(&s.stats))))
                 .collect(),
             log: Log {
                 messages: total(|s| u64::from(s.accounts.log_messages)),

@@ -14,6 +14,7 @@ use toml::Value;
 use super::{Life, supervisor};
 use crate::access;
 use crate::config::{self, Effective};
+use crate::settings::access::with_secrets;
 use crate::settings::file::File;
 use crate::settings::schema::{SCHEMA, plain};
 
@@ -142,7 +143,7 @@ impl Life {
 /// [`Effective::take_access`].
 fn changeable(now: &Effective, asked: &Effective) -> Effective {
     let (source, now, asked) = (now.source.clone(), &now.file, &asked.file);
-    let (had, mut table) = (plain(now), plain(asked));
+    let (had, mut table) = with_secrets(|| (plain(now), plain(asked)));
     for row in SCHEMA.rows.iter().filter(|row| row.restart) {
         let value = match row.table() {
             "" => had.get(row.key()),
@@ -157,10 +158,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
         }
     }
     let mut file = File::deserialize(table).expect("both were read from files");
-    // A table does not tell secrets.
     file.access.clone_from(&now.access);
-    file.admin.clone_from(&now.admin);
-    file.cluster.clone_from(&now.cluster);
     // Without a log on disk the directory is looked at when the server stops.
     if !now.state.is_durable() && !asked.state.is_durable() {
         file.state.clone_from(&asked.state);

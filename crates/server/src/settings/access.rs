@@ -2,6 +2,7 @@
 //!
 //! Keys, passwords and the callback are read here as text; `access::Checks` makes verifiers of them.
 
+use std::cell::Cell;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -43,10 +44,25 @@ impl fmt::Debug for Secret {
     }
 }
 
+thread_local! {
+    static REVEALED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns what `serialize` makes of settings where secrets stand as they are: to compare settings, never to print them.
+pub fn with_secrets<T>(serialize: impl FnOnce() -> T) -> T {
+    REVEALED.set(true);
+    let serialized = serialize();
+    REVEALED.set(false);
+    serialized
+}
+
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let shown = if self.0.is_empty() { "" } else { HIDDEN };
-        serializer.serialize_str(shown)
+        serializer.serialize_str(match &self.0[..] {
+            "" => "",
+            secret if REVEALED.get() => secret,
+            _ => HIDDEN,
+        })
     }
 }
 

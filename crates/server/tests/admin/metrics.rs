@@ -178,8 +178,8 @@ fn refused_sites_are_counted_and_one_of_each_kind_is_named() {
     host(&"h".repeat(200));
     // In plain letters, cut, and with the setting that lets it in.
     let (first, cut) = (r"http://\xc3\xa9.example", "h".repeat(100));
-    named(&format!("origin={first}"), "http.allowed_origins");
-    named(&format!("host={cut}"), "set [access]");
+    named(&format!("example={first}"), "http.allowed_origins");
+    named(&format!("example={cut}"), "set [access]");
     // Names that come soon after are only counted.
     let later = ["later.example", "last.example"];
     for name in later {

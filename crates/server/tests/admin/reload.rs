@@ -305,6 +305,21 @@ fn a_secret_that_changed_is_named_and_not_told() {
 }
 
 #[test]
+fn secrets_of_a_cluster_that_changed_are_named_and_wait_for_a_restart() {
+    let cluster = |password: &str| {
+        format!("shards = 2\n[cluster]\nuser = 'ann'\npassword = '{password}'\n")
+    };
+    let server = Server::with_admin(&cluster("first")["shards = 2\n".len()..]);
+    write(&server, cluster("second"));
+    for _ in 0..2 {
+        let answer = reload(&server);
+        let kept = json!({"changed": [], "kept": ["cluster.password"]});
+        assert_eq!(answer.json(), kept, "it waits still");
+    }
+    assert!(!server.log().contains("second"), "{}", server.log());
+}
+
+#[test]
 fn each_reading_is_counted_by_what_came_of_it_and_the_last_good_one_has_its_time() {
     let server = server();
     let counted = || {

@@ -21,11 +21,11 @@ fn a_page_that_cannot_read_the_answer_is_in_the_log_with_the_setting() {
     }
     let stream = crate::support::stream::Stream::open(&server, "/sub/news", &[EVIL]);
     assert_eq!(stream.head.header("access-control-allow-origin"), None);
-    until("it is in the log", || server.log().contains("hidden=4"));
+    until("it is in the log", || server.log().contains("count=4"));
     let log = server.log();
     let told = log
         .lines()
-        .find(|line| line.contains("hidden=4"))
+        .find(|line| line.contains("count=4"))
         .expect("a line");
     for words in [EVIL.1, "http.allowed_origins", "hide the answers"] {
         assert!(told.contains(words), "{told}");
@@ -77,7 +77,7 @@ fn localhost_and_its_address_are_told_apart() {
     assert_eq!(once(&server, "GET", "/pub/a", &from, "").status, 404);
     until("the log says why", || {
         let log = server.log();
-        let told = log.lines().find(|line| line.contains("hidden="));
+        let told = log.lines().find(|line| line.contains("hide the answers"));
         told.is_some_and(|line| {
             line.contains("localhost and 127.0.0.1 are two origins: http://localhost:3000")
         })

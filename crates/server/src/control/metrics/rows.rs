@@ -1,16 +1,28 @@
-//! One row for each metric: its name, kind, labels and help, and where its value is read. `/metrics` and the table of `docs/OPERATIONS.md` are this one.
+//! One row for each metric: its name, kind, labels and help, and where its value is read. `/metrics` and the table of `docs/OPERATIONS.md` are made from
+//! these rows and from those of the broker's counters and holdings (`budget/stats.rs` there).
 
-use crore_broker::{Closed, Transport};
+use crore_broker::{COUNTERS, Closed, GAUGES, Transport};
 use crore_net::stream::Trouble;
 
-use super::Read::{Each, Histogram, One, Shard, Sum};
+use super::Read::{self, Each, Histogram, One, Shard, Sum};
 use super::{Metric, counter, delivery, flag, gauge, histogram, info, results};
 use crate::control::process;
 use crate::log;
 
-/// All metrics. `help` is Markdown of that page.
+/// All metrics.
+pub fn all() -> impl Iterator<Item = Metric> {
+    let counters = COUNTERS.iter().filter(|it| !it.metric.is_empty());
+    let counters = counters.map(|it| counter(it.metric, "", Read::Counter(it.of), it.help));
+    let gauges = GAUGES.iter().map(|it| match it.by_shard {
+        true => gauge(it.metric, "shard", Read::ShardGauge(it.of), it.help),
+        false => gauge(it.metric, "", Read::Gauge(it.of), it.help),
+    });
+    METRICS.iter().copied().chain(counters).chain(gauges)
+}
+
+/// The metrics of more than one counter or holding of the shards, and of others. `help` is Markdown of that page.
 #[rustfmt::skip]
-pub const METRICS: &[Metric] = &[
+const METRICS: &[Metric] = &[
     info("crore_build_info", "version", Each(|_| vec![(vec![env!("CARGO_PKG_VERSION").into()], 1.0)]),
         "The server's version"),
     gauge("crore_uptime_seconds", "", One(|s| s.uptime_s),
@@ -70,79 +82,17 @@ pub const METRICS: &[Metric] = &[
     gauge("crore_cluster_node_ready", "node", Each(|s| s.cluster.by_node(|node| node.ready.map(flag))),
         "1 while it is ready for clients, as it says"),
     gauge("crore_connections", "transport", Each(|s| s.of(Transport::ALL.map(|it| (it.name(), it as usize)), |shard, n| shard.accounts.transports[n].into())),
-        "Connections, as the last sweep saw them (a second or two ago): `http`, `longpoll`, `sse`, `websocket`, `mqtt`, `mqtt_websocket`, `closing`"),
+        "Connections, as the last sweep saw them (a second or two ago)").of(Transport::WORDS),
     counter("crore_closed_connections_total", "reason", Each(|s| s.of(Closed::ALL.map(|it| (it.name(), it as usize)), |shard, n| shard.stats.closed[n])),
-        "Connections that ended: `peer` (the client), `done` (the answer was the last), `timeout`, `slow` (did not read), `refused` (broke a rule), `full` (a limit), `deleted` (its topic), `operator`, `broken` (a fault of ours, which ended this connection alone: tell us)"),
-    counter("crore_accepted_connections_total", "", Sum(|s| s.stats.accepted),
-        "Connections that came in"),
+        "Connections that ended").of(Closed::WORDS),
     counter("crore_turned_away_connections_total", "", Sum(|s| s.stats.turned_away + s.turns.shed),
         "Connections for which there was no room, or no descriptor"),
-    counter("crore_relieved_connections_total", "", Sum(|s| s.stats.relieved),
-        "Connections that were ended, or lost what they had pipelined, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was passed"),
-    counter("crore_evicted_sessions_total", "", Sum(|s| s.stats.sessions_evicted),
-        "MQTT sessions that ended, or were not kept, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was near and their client held much"),
-    counter("crore_untrusted_connections_total", "", Sum(|s| s.stats.untrusted),
-        "Connections from peers that may not say who their clients are"),
-    counter("crore_refused_credentials_total", "", Sum(|s| s.stats.refused),
-        "Requests and connections whose credentials were worth nothing"),
-    counter("crore_oversized_credentials_total", "", Sum(|s| s.stats.oversized),
-        "Refused credentials that were longer than `access.token_bytes`"),
-    counter("crore_denied_requests_total", "", Sum(|s| s.stats.denied),
-        "Requests, subscriptions and messages without a grant"),
-    counter("crore_refused_hosts_total", "", Sum(|s| s.stats.foreign_hosts),
-        "Requests for another `Host` than the loopback, where only that is answered"),
-    counter("crore_hidden_answers_total", "", Sum(|s| s.stats.hidden_answers),
-        "Answers that browsers hide from the page that asked, since its Origin is not in `http.allowed_origins`"),
-    counter("crore_stray_upgrades_total", "", Sum(|s| s.stats.stray_upgrades),
-        "Upgrades to WebSocket that were answered 404, since their path has none and they did not offer the subprotocol `mqtt`"),
-    counter("crore_refused_packets_total", "", Sum(|s| s.stats.mqtt_refused),
-        "Packets of MQTT clients that were refused, or ended their connection, for another reason than rights: a subscription past `limits.topics_per_connection`, a topic with a control character. The log says so once a minute, and names one with the reason"),
-    counter("crore_refused_origins_total", "", Sum(|s| s.stats.foreign_origins),
-        "Requests of web pages whose `Origin` is not allowed what they asked for (`http.allowed_origins`)"),
-    counter("crore_lapsed_connections_total", "", Sum(|s| s.stats.lapsed),
-        "Connections and polls that ended with their token, or since the settings [grant less](ACCESS.md#when-the-settings-grant-less)"),
-    counter("crore_published_messages_total", "", Sum(|s| s.stats.published),
-        "Messages that were published"),
-    counter("crore_published_bytes_total", "", Sum(|s| s.stats.published_bytes),
-        "Data of the published messages"),
-    counter("crore_delivered_messages_total", "", Sum(|s| s.stats.delivered),
-        "Messages that were given to connections, each as often as it was"),
     counter("crore_received_bytes_total", "", Sum(|s| s.turns.received_bytes),
         "Bytes that came from sockets"),
     counter("crore_sent_bytes_total", "", Sum(|s| s.turns.sent_bytes),
         "Bytes that sockets took"),
-    counter("crore_resumed_subscriptions_total", "", Sum(|s| s.stats.resumes),
-        "Subscriptions that began at a position and missed nothing"),
-    counter("crore_gaps_total", "", Sum(|s| s.stats.gaps),
-        "Subscriptions that were told that messages are lost"),
-    counter("crore_short_logs_total", "", Sum(|s| s.stats.short_logs),
-        "Gaps whose topic's log no longer had the messages, by its rule or by `limits.log_bytes`"),
-    counter("crore_refused_keys_total", "", Sum(|s| s.stats.keys_refused),
-        "Publishes that were refused since `publish.idempotency_keys`, or their publisher's share of it, was used up"),
-    counter("crore_refused_rates_total", "", Sum(|s| s.stats.rates_refused),
-        "Publishes that were refused since `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one"),
-    counter("crore_fallbacks_total", "", Sum(|s| s.stats.fallbacks),
-        "Subscriptions that fell behind their socket and went on from the log"),
-    counter("crore_credit_waits_total", "", Sum(|s| s.stats.credit_waits),
-        "Publishers that waited for another shard"),
-    counter("crore_superseded_messages_total", "", Sum(|s| s.stats.superseded),
-        "Kept messages that a newer one of their key took the place of"),
-    counter("crore_expired_messages_total", "", Sum(|s| s.stats.expired),
-        "Kept messages whose time to live passed"),
     gauge("crore_subscriptions", "", Sum(|s| s.stats.attaches.wrapping_sub(s.stats.detaches)),
         "Subscriptions to topics"),
-    gauge("crore_filters", "", Sum(|s| u64::from(s.accounts.carrier_filters)),
-        "Filters that are subscribed to, once for each shard"),
-    gauge("crore_sessions", "", Sum(|s| u64::from(s.accounts.sessions)),
-        "MQTT sessions, connected or away"),
-    gauge("crore_retained_messages", "", Sum(|s| u64::from(s.accounts.retained)),
-        "Topics with a retained message"),
-    gauge("crore_followers", "", Sum(|s| u64::from(s.accounts.followers)),
-        "Followers of interest, once for each home"),
-    gauge("crore_log_messages", "", Sum(|s| u64::from(s.accounts.log_messages)),
-        "Messages that are kept"),
-    gauge("crore_credit_bytes", "", Sum(|s| s.accounts.under_way_bytes as u64),
-        "Publishes under way between shards, each with 4 KiB besides its bytes"),
     gauge("crore_tls_connections", "", Sum(|s| u64::from(s.tls_usage.connections)),
         "Connections with TLS whose handshake is over"),
     gauge("crore_tls_handshakes_under_way", "", Sum(|s| u64::from(s.tls_usage.under_way)),
@@ -159,20 +109,8 @@ pub const METRICS: &[Metric] = &[
         "Messages that its connections published"),
     counter("crore_shard_delivered_messages_total", "shard", Shard(|s| s.stats.delivered as f64),
         "Messages that its connections were given"),
-    gauge("crore_shard_connections", "shard", Shard(|s| s.accounts.connections.into()),
-        "Connections"),
     gauge("crore_shard_connections_room", "shard", Shard(|s| s.turns.room as f64),
         "Connections that the shard has room for"),
-    gauge("crore_topics", "shard", Shard(|s| s.accounts.home_topics.into()),
-        "Topics whose home the shard is"),
-    gauge("crore_log_bytes", "shard", Shard(|s| s.accounts.log_bytes as f64),
-        "What the kept messages occupy"),
-    gauge("crore_outbox_bytes", "shard", Shard(|s| s.accounts.outbox_bytes as f64),
-        "What waits for sockets that refused it"),
-    gauge("crore_slow_consumers", "shard", Shard(|s| s.accounts.outboxes.into()),
-        "Connections for which something waits"),
-    gauge("crore_receive_buffer_bytes", "shard", Shard(|s| s.accounts.receive_bytes as f64),
-        "Requests and frames that have arrived in part"),
     counter("crore_shard_busy_seconds_total", "shard", Shard(|s| s.turns.busy_ns as f64 / 1e9),
         "Time in which the shard's loop did not wait"),
     gauge("crore_shard_longest_turn_seconds", "shard", Shard(|s| s.turns.longest_ns as f64 / 1e9),
