@@ -65,7 +65,7 @@ pub struct Log {
     /// Steps of work done.
     steps: Steps,
     cursors: Cursors,
-    /// What readers by filter must be told is lost.
+    /// The losses that readers by filter must be told.
     pub losses: Losses,
     /// Messages that a newer one of their key took the place of.
     pub superseded: u64,

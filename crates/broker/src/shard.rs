@@ -49,7 +49,7 @@ use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::io::{Close, Input, Io};
 use crate::mail::Mail;
-use crate::mail::lanes::Asked;
+use crate::mail::lanes::UnhandledAsks;
 use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
@@ -281,7 +281,8 @@ impl Shard {
         loop {
             let lanes = &mut self.front.lanes;
             let home = self.home.as_mut();
-            more_news = home.is_some_and(|home| home.tell_followers(now, lanes));
+            more_news =
+                home.is_some_and(|home| home.interest.tell_followers(&home.topics, now, lanes));
             if let Some((tells, frames)) = self.front.lanes.take_own() {
                 self.enqueue(self.front.lanes.me, tells, frames);
             }
@@ -293,7 +294,10 @@ impl Shard {
             let waits = !self.has_more() || self.front.work.is_half_spent();
             if waits
                 && !self.front.lanes.has_own()
-                && !self.home.as_ref().is_some_and(Home::has_news)
+                && !self
+                    .home
+                    .as_ref()
+                    .is_some_and(|home| home.interest.has_news())
             {
                 break;
             }
@@ -372,7 +376,7 @@ impl Shard {
         self.received += 1;
         let from = mail.from as usize;
         self.front.lanes.to[from].under_way_bytes -= mail.credit_bytes;
-        let asked = Asked {
+        let asked = UnhandledAsks {
             asks: mail.asks.into(),
             bytes: mail.bytes,
             weight: mail.weight,

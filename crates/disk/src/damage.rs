@@ -18,7 +18,7 @@ pub enum DamageKind {
 /// A place where batches were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// What happened.
+    /// The kind of damage.
     pub kind: DamageKind,
     /// The segment in which it was found.
     pub segment: u64,

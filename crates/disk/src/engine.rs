@@ -14,7 +14,7 @@ use crate::storage::Storage;
 /// While the disk is full, room is looked for this often.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What is committed.
+/// The batches that are committed.
 pub trait Batch: Send + 'static {
     /// Its bytes.
     fn bytes(&self) -> &[u8];
@@ -37,14 +37,14 @@ struct Queue<B> {
     end: End,
     /// How it was then.
     state: State,
-    /// What is asked of the log besides.
+    /// Another order to the log.
     wishes: Wishes,
     /// They were not carried out yet.
     wished: bool,
     ends: bool,
 }
 
-/// What is asked of a log besides commits.
+/// Orders to a log besides commits.
 #[derive(Clone, Copy, Default)]
 struct Wishes {
     /// Segments before this one are to be removed.
@@ -56,7 +56,7 @@ struct Wishes {
 /// How the log of an engine is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// What it occupies.
+    /// The bytes that it occupies.
     pub figures: Figures,
     /// A file that is to wait as a segment cannot be made for want of room: less is to be asked for, before all room is used up.
     pub is_full: bool,
@@ -73,7 +73,7 @@ pub struct State {
 /// Classes of [`State::sync_counts`]: up to 16 s.
 pub const SYNC_TIMES: usize = 26;
 
-/// What the thread is to do.
+/// The next order of the thread.
 struct Work<B> {
     wishes: Option<Wishes>,
     /// May be empty.

@@ -82,7 +82,7 @@ pub struct End {
     pub group: u64,
 }
 
-/// What a log occupies.
+/// The room that a log occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Bytes of all files.
@@ -239,12 +239,12 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// What is the same in all segments.
+    /// The numbers that are the same in all segments.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// What it occupies.
+    /// The bytes that it occupies.
     pub fn figures(&self) -> Figures {
         Figures {
             bytes: self.bytes,

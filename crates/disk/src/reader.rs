@@ -67,7 +67,7 @@ impl<S: Storage> Reader<S> {
 }
 
 impl Place {
-    /// What [`Reader::batch`] needs of it.
+    /// The place, as [`Reader::batch`] needs it.
     pub fn of_batch(&self) -> (u64, u64) {
         (self.segment, self.batch)
     }

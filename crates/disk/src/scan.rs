@@ -58,7 +58,7 @@ pub struct Place {
     pub batch: u64,
 }
 
-/// What a scan meets, in the order of the log.
+/// The events of a scan, in the order of the log.
 #[derive(Debug)]
 pub enum Found<'a> {
     /// A batch.
@@ -76,7 +76,7 @@ pub struct Torn {
     pub offset: u64,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The identity of the log; none where it has no segment.
@@ -256,7 +256,7 @@ pub(crate) fn scan_to_end<S: Storage>(
 fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Result<(), ScanError> {
     let failed = |error| ScanError::Io(name.to_string(), error);
     let file = storage.open(name).map_err(failed)?;
-    // What the header says of its length may be damaged.
+    // The length in its header may be damaged.
     let most = usize::try_from(file.bytes().map_err(failed)?).unwrap_or(usize::MAX);
     bytes.resize(most, 0);
     let len = file.read_at(bytes, 0).map_err(failed)?;

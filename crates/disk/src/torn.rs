@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use crate::storage::{Entry, File, Storage};
 
-/// What a disk writes as a whole.
+/// The unit that a disk writes as a whole.
 const SECTOR: usize = 512;
 
 /// A generator of numbers (SplitMix64).

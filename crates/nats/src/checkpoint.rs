@@ -47,14 +47,14 @@ pub struct New<'a> {
     pub sequence: u64,
     /// That batch.
     pub batch: &'a [u8],
-    /// Who writes it: no two processes are the same writer.
+    /// Its writer: no two processes are the same writer.
     pub writer: u64,
     /// The format of its bytes.
     pub format: u32,
 }
 
 impl Checkpoint {
-    /// What an object is; none if it is no checkpoint of the cluster with this number.
+    /// The checkpoint that an object is; none if it is none of the cluster with this number.
     pub(crate) fn read(object: &ObjectInfo, id: u64) -> Option<Checkpoint> {
         let of = |key: &str| object.metadata.get(key);
         let mut parts = object.name.split('/');

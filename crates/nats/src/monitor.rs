@@ -1,4 +1,4 @@
-//! What a server of NATS tells about itself over HTTP: whether it syncs each batch before it says that it keeps it.
+//! The monitoring of a server of NATS over HTTP: whether it syncs each batch before it says that it keeps it.
 
 use std::time::Duration;
 

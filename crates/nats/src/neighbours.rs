@@ -1,4 +1,4 @@
-//! What the nodes say to each other beside the log, over core NATS: nothing of it is kept, and a node that is away does not hear it.
+//! Messages of the nodes to each other beside the log, over core NATS: none is kept, and a node that is away does not hear it.
 
 use async_nats::connection::State;
 use async_nats::{Client, Message};
@@ -56,7 +56,7 @@ impl Neighbours {
         }
     }
 
-    /// What nodes tell, this one included; none where the connection has ended for good.
+    /// The messages of nodes, this one included; none where the connection has ended for good.
     pub async fn told(&self) -> Option<impl Stream<Item = Bytes> + use<>> {
         let told = self.client.subscribe(self.told.clone()).await.ok()?;
         Some(told.map(|message| message.payload))

@@ -1,4 +1,4 @@
-//! What the log tells, and whom.
+//! The news of the log, and its receiver.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub enum News {
         /// The batch.
         bytes: Bytes,
     },
-    /// What stood at these places will not come any more.
+    /// Records at these places will not come any more.
     Lost {
         /// The partition.
         partition: u16,
@@ -40,7 +40,7 @@ pub enum News {
     },
 }
 
-/// Who takes the news, on the thread of the log.
+/// The receiver of the news, on the thread of the log.
 pub trait Listener: Send + Sync + 'static {
     /// Takes it.
     fn tell(&self, news: News);

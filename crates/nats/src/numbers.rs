@@ -1,4 +1,4 @@
-//! What all nodes of a cluster must agree on, in a bucket: the first node writes it.
+//! The numbers that all nodes of a cluster must agree on, in a bucket: the first node writes them.
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{self, CreateErrorKind, Store};

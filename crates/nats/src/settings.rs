@@ -14,7 +14,7 @@ pub struct Settings {
     pub urls: Vec<String>,
     /// The name of the cluster: lower case letters, digits, `-` and `_`. It is part of the names of streams and subjects.
     pub name: String,
-    /// Who we are.
+    /// The credentials of this node.
     pub credentials: Credentials,
     /// TLS to NATS.
     pub tls: Tls,
@@ -32,7 +32,7 @@ pub struct Settings {
     pub patience: Duration,
 }
 
-/// Who we are for NATS.
+/// The credentials of this node at NATS.
 #[derive(Clone, Default)]
 pub enum Credentials {
     /// Nobody, or what stands in the URLs.

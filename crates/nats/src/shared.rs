@@ -1,4 +1,4 @@
-//! What the tasks of the log tell each other, and how the log is.
+//! The state that the tasks of the log share, and the health of the log.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -54,7 +54,7 @@ pub struct Status {
     pub disconnects: u64,
     /// The last thing that went wrong, and how many seconds ago.
     pub last_error: Option<(String, u64)>,
-    /// What was found of `sync_interval`; empty where nothing was asked.
+    /// The finding about `sync_interval`; empty where nothing was asked.
     pub sync: Vec<SyncInterval>,
 }
 

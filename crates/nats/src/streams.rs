@@ -16,7 +16,7 @@ use crate::settings::{Settings, refused};
 /// Seconds since 1970 by the clock of the server that leads the first stream.
 pub async fn unix_s(context: &Context, settings: &Settings) -> Result<u64, Error> {
     #[derive(serde::Deserialize)]
-    struct Told {
+    struct StreamInfo {
         ts: String,
     }
     let name = settings.stream(0);
@@ -24,7 +24,7 @@ pub async fn unix_s(context: &Context, settings: &Settings) -> Result<u64, Error
         |why: String| Error::transient(format!("stream {name} does not tell the time: {why}"));
     let subject = format!("STREAM.INFO.{name}");
     let asked = context.request(subject, &serde_json::json!({})).await;
-    let told: Told = asked.map_err(|error| failed(chain(&error)))?;
+    let told: StreamInfo = asked.map_err(|error| failed(chain(&error)))?;
     let read = async_nats::datetime::parse_rfc3339(&told.ts);
     let read = read.map_err(|error| failed(error.to_string()))?;
     u64::try_from(read.unix_timestamp()).map_err(|_| failed(told.ts))
@@ -140,7 +140,7 @@ pub async fn open(
 }
 
 /// A field of a stream that does not fit.
-struct Wrong {
+struct Mismatch {
     field: &'static str,
     found: String,
     wanted: String,
@@ -153,7 +153,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
     let wrong = whose(found, wanted, replicas)
         .or_else(|| limits(found))
         .or_else(|| kind(found));
-    if let Some(Wrong {
+    if let Some(Mismatch {
         field,
         found,
         wanted,
@@ -176,8 +176,8 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
     Ok(())
 }
 
-/// Whose stream it is, and where it stands.
-fn whose(found: &Config, wanted: &Config, replicas: usize) -> Option<Wrong> {
+/// The owner of a stream, and where it stands.
+fn whose(found: &Config, wanted: &Config, replicas: usize) -> Option<Mismatch> {
     let name = &found.name;
     let id = |config: &Config| {
         config
@@ -214,7 +214,7 @@ fn whose(found: &Config, wanted: &Config, replicas: usize) -> Option<Wrong> {
     ];
     let mut rows = rows.into_iter();
     let differs = rows.find(|(_, found, wanted, _)| found != wanted);
-    differs.map(|(field, found, wanted, remedy)| Wrong {
+    differs.map(|(field, found, wanted, remedy)| Mismatch {
         field,
         found,
         wanted,
@@ -223,7 +223,7 @@ fn whose(found: &Config, wanted: &Config, replicas: usize) -> Option<Wrong> {
 }
 
 /// A limit that would lose batches, or refuse them.
-fn limits(found: &Config) -> Option<Wrong> {
+fn limits(found: &Config) -> Option<Mismatch> {
     let remedy = format!("write `nats stream edit {}` and set it to -1", found.name);
     let rows = [
         ("max_msgs", found.max_messages),
@@ -237,7 +237,7 @@ fn limits(found: &Config) -> Option<Wrong> {
     let (field, limit) = rows
         .into_iter()
         .find(|(field, limit)| !enough(field, *limit))?;
-    Some(Wrong {
+    Some(Mismatch {
         field,
         found: limit.to_string(),
         wanted: "-1 (no limit)".to_string(),
@@ -246,7 +246,7 @@ fn limits(found: &Config) -> Option<Wrong> {
 }
 
 /// A property of another kind of stream.
-fn kind(found: &Config) -> Option<Wrong> {
+fn kind(found: &Config) -> Option<Mismatch> {
     let sources = found.sources.as_ref();
     let rows = [
         (
@@ -275,7 +275,7 @@ fn kind(found: &Config) -> Option<Wrong> {
         ),
     ];
     let (field, _, wanted) = rows.into_iter().find(|(_, is_wrong, _)| *is_wrong)?;
-    Some(Wrong {
+    Some(Mismatch {
         field,
         found: "something else".to_string(),
         wanted: wanted.to_string(),

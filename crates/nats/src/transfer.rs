@@ -41,7 +41,7 @@ impl Read for Download {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let object = &mut self.object;
         let read = async { timeout(PATIENCE, object.read(into)).await };
-        // What was removed sends nothing.
+        // A transfer that was removed sends nothing.
         self.driver
             .block_on(read)
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))

@@ -25,7 +25,7 @@ const STILL_MAX: u32 = 3;
 /// Looks at which a stream may seem to have less than was read: a leader that was just chosen does not know its end at once.
 const SHORT_MAX: u32 = 10;
 
-/// What was found of a partition so far.
+/// The findings about a partition so far.
 #[derive(Clone, Copy, Default)]
 struct Found {
     /// The place that was read last before this look, and at the one before.
@@ -49,7 +49,7 @@ pub async fn watch(
         for first in (0..streams.len()).step_by(TOGETHER) {
             let end = streams.len().min(first + TOGETHER);
             for (at, found) in found[first..end].iter_mut().enumerate() {
-                // What is read while the answer is on its way does not count.
+                // Batches that are read while the answer is on its way do not count.
                 let next = shared.partitions()[first + at].next.load(Relaxed);
                 (found.before, found.next) = (found.next, next);
             }

@@ -28,9 +28,9 @@ pub fn unix_s() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// What `CLOCK_BOOTTIME` lacks to the count, in nanoseconds.
+/// The count minus `CLOCK_BOOTTIME`, in nanoseconds.
 static ORIGIN_NS: OnceLock<i64> = OnceLock::new();
-/// What was last told of how far the wall clock is ahead of the count.
+/// The lead of the wall clock over the count, as it was told last.
 static AHEAD_S: AtomicI32 = AtomicI32::new(0);
 
 /// Unix seconds as this process counts them: what the wall clock showed when the count began, and all seconds since.

@@ -269,7 +269,7 @@ fn read(open: &Open<'_>) -> Result<Block, String> {
     })
 }
 
-/// What a file without any block is.
+/// The form of a file without any block.
 fn foreign(file: &[u8]) -> String {
     if let Some((form, _)) = der::form(file) {
         let (name, command) = (form.name(), form.command());

@@ -152,7 +152,7 @@ fn answers(shards: &[Sender<Letter>]) -> Vec<Answer> {
     shards.iter().cloned().map(answer).collect()
 }
 
-/// What other nodes of a cluster are told of this one: host and port, and the admin port.
+/// How other nodes of a cluster reach this one: host and port, and the admin port.
 fn this_node(listen: &[SocketAddr], admin: Option<&TcpListener>) -> Node {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let port = listen.first().map_or(0, SocketAddr::port);

@@ -35,7 +35,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// What to log, to stderr: error, warn, info, debug, trace, or a filter such as crore=debug
+    /// Log level, to stderr: error, warn, info, debug, trace, or a filter such as crore=debug
     /// [default: $RUST_LOG, or info for serve, else warn]
     #[arg(long, global = true, value_name = "FILTER", value_parser = log_filter)]
     pub log: Option<String>,
@@ -126,7 +126,7 @@ const MAN_EXAMPLES: &str = "\
 Examples:
   crore man ~/.local/share/man/man1            then: man crore-sub";
 
-/// What to do.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the server

@@ -179,7 +179,7 @@ pub struct Rule {
     ///
     /// A WebSocket with plain frames has no place for that notice: it is closed with 4412 under `"skip"` too.
     pub slow: Slow,
-    /// What everybody may do with these topics without a grant: some of `"publish"`, `"subscribe"`, `"manage"`, `"info"`,
+    /// Rights of every client to these topics without a grant: some of `"publish"`, `"subscribe"`, `"manage"`, `"info"`,
     /// `"interest"`. Only with a table [`[access]`](#access).
     #[schemars(with = "Vec<Right>")]
     pub open: Rights,

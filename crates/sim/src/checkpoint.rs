@@ -107,10 +107,10 @@ impl Checkpoint {
     }
 }
 
-/// What homes have in their logs: for each topic its messages by offset.
+/// The logs of homes: for each topic its messages by offset.
 pub type Content = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
 
-/// What these homes have in the logs of topics that are on disk.
+/// The logs of these homes, of topics that are on disk.
 pub fn content(world: &World, shards: &mut [Shard], now: Now) -> Content {
     let mut content = Content::new();
     for shard in shards {
@@ -145,7 +145,7 @@ pub fn content(world: &World, shards: &mut [Shard], now: Now) -> Content {
                     break;
                 }
             }
-            // What is kept past the rule is kept for sessions, which are not on disk.
+            // Messages past the rule are kept for sessions, which are not on disk.
             while messages.len() > rule.messages_max() as usize {
                 messages.pop_first();
             }

@@ -19,7 +19,7 @@ pub use drive::{Drive, Start};
 pub use shared::Shared;
 
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 /// How it behaves, each in percent of the turns of a partition's home, or of batches.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ impl Engine {
     /// Takes a batch of a node.
     ///
     /// # Errors
-    /// What a home did wrong.
+    /// The fault of a home.
     pub fn append(
         &mut self,
         node: usize,
@@ -196,7 +196,7 @@ impl Engine {
         whole: bool,
         manner: Manner,
         rng: &mut Rng,
-    ) -> Result<Vec<Committed>, Wrong> {
+    ) -> Result<Vec<Committed>, Violation> {
         let Some(shared) = &mut self.shared else {
             return Ok(Vec::new());
         };
@@ -223,7 +223,7 @@ impl Engine {
         whole: bool,
         manner: Manner,
         rng: &mut Rng,
-    ) -> Result<Vec<Committed>, Wrong> {
+    ) -> Result<Vec<Committed>, Violation> {
         let drive = self.drive.as_mut().expect("it was just seen");
         if partitions.is_empty() {
             return Ok(Vec::new());
@@ -247,7 +247,7 @@ impl Engine {
     ///
     /// # Errors
     /// When a batch cannot be read.
-    pub fn crash(&mut self, cuts: bool, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn crash(&mut self, cuts: bool, rng: &mut Rng) -> Result<(), Violation> {
         let drive = self.drive.as_mut().expect("worlds that crash have a disk");
         for batch in drive.crash(cuts, rng) {
             keep(&mut self.messages, &mut self.log, &batch.bytes)?;
@@ -258,8 +258,8 @@ impl Engine {
     /// A new process reads the log behind the base.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn start(&mut self) -> Result<Start, Wrong> {
+    /// Its faults.
+    pub fn start(&mut self) -> Result<Start, Violation> {
         let drive = self.drive.as_mut().expect("worlds that crash have a disk");
         let start = drive.start()?;
         for batch in &start.batches[start.batches.len() - start.came..] {
@@ -305,7 +305,7 @@ fn keep(
     messages: &mut BTreeMap<u32, u32>,
     log: &mut Vec<(Batch, Committed)>,
     bytes: &Arc<[u8]>,
-) -> Result<(), Wrong> {
+) -> Result<(), Violation> {
     let header = Header::read(bytes).map_err(|why| why.to_string())?;
     count(messages, &bytes[HEADER_BYTES..]);
     let Header {

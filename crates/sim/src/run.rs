@@ -9,7 +9,7 @@ use crate::met::Met;
 use crate::plan::{Plan, Step};
 use crate::rng::Rng;
 use crate::shadow;
-use crate::truth::{Like, Wrong};
+use crate::truth::{Like, Violation};
 use crate::world::{World, limits};
 
 /// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
@@ -34,7 +34,7 @@ const FORGET_TICKS: usize = 12;
 #[derive(Debug)]
 pub struct Failure {
     /// The failure.
-    pub what: Wrong,
+    pub what: Violation,
     /// After how many steps.
     pub step: usize,
     /// The events before it, if they were traced.
@@ -100,12 +100,12 @@ pub fn trace(plan: &Plan, seed: u64, steps: &[Step]) -> Vec<String> {
 }
 
 /// A broken invariant of the broker is a failure like any other.
-fn guarded(f: impl FnOnce() -> Result<(), Wrong>) -> Result<(), Wrong> {
+fn guarded(f: impl FnOnce() -> Result<(), Violation>) -> Result<(), Violation> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f))
         .unwrap_or_else(|_| Err(PANIC.with(|place| place.borrow().clone())))
 }
 
-fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
+fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> {
     let restarts_at = world.plan.restarts_at.map(|at| at * steps.len() / 1000);
     let place = |at: &usize| at * steps.len() / 1000;
     let crashes: Vec<usize> = world.plan.crashes_at.iter().map(place).collect();
@@ -149,7 +149,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
 }
 
 /// Another server that folds the log of the engine comes to the same state.
-fn check_shadow(world: &mut World) -> Result<(), Wrong> {
+fn check_shadow(world: &mut World) -> Result<(), Violation> {
     // Topics that are forgotten, and logs that a restart has left behind, are not in the log.
     let rules = world.plan.settings.rules.iter();
     let forgets = rules.map(|rule| rule.position_age_s).min() < Some(world.truth.now_s);
@@ -172,7 +172,7 @@ fn check_shadow(world: &mut World) -> Result<(), Wrong> {
 
 /// No more faults: every client reads and resumes, and every subscriber reaches the newest message. The clock stands still,
 /// so that no tick makes up for a lost wake.
-fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     world.truth.note(|| "calm".into());
     world.net.tear_percent = 0;
     world.heal();
@@ -222,7 +222,7 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 }
 
 /// At rest the homes keep messages for as many subscriptions as need them.
-fn needs(world: &World) -> Result<(), Wrong> {
+fn needs(world: &World) -> Result<(), Violation> {
     let is_there = |client: &Client| client.is_connected() && client.is_subscribed();
     if !world.mqtt.iter().all(is_there) || !world.truth.budgets_are_wide {
         return Ok(());
@@ -239,7 +239,7 @@ fn needs(world: &World) -> Result<(), Wrong> {
 }
 
 /// Followers' views agree with the topics' info.
-fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     if world.followers.is_empty() {
         return Ok(());
     }
@@ -281,7 +281,7 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 
 /// All sent bytes are processed and all bytes in the sockets are read, while the stalled sockets stay stalled: bytes that
 /// come out of them afterwards had waited in the server.
-fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     quiet(world, rng)?;
     for n in 0..world.publishers.len() {
         world.read_answer(n, usize::MAX)?;
@@ -293,7 +293,7 @@ fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     let mut asks = vec![0; world.subscribers.len()];
     let mut follows = vec![0; world.followers.len()];
     let mut packets = vec![0; world.mqtt.len()];
@@ -360,7 +360,7 @@ fn settled(
     asks: &[usize],
     follows: &[usize],
     packets: &[usize],
-) -> Result<(), Wrong> {
+) -> Result<(), Violation> {
     for (n, client) in world.mqtt.iter().enumerate() {
         let whole = client.link.is_some_and(|link| world.is_whole(link));
         if whole && packets[n] < ASKS_MAX {
@@ -388,7 +388,7 @@ fn settled(
 }
 
 /// All clients leave, time passes, and every account must be back at zero.
-fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     world.truth.note(|| "end".into());
     world.leave();
     let sweeper = world.plan.retains.then(|| world.unretain(rng));
@@ -448,7 +448,7 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 }
 
 /// Turns until no shard has anything to do.
-fn quiet(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+fn quiet(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     for _ in 0..ROUNDS_MAX {
         world.truth.step += 1;
         let work = (0..world.shards.len()).filter(|n| world.has_work(*n));

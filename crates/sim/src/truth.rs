@@ -11,7 +11,7 @@ use crore_broker::settings::{Keep, Rule};
 use crore_wire::topic;
 
 /// A description of a failure, in one sentence.
-pub type Wrong = String;
+pub type Violation = String;
 
 /// Keys that messages have; 0 stands for none.
 pub const KEYS: u8 = 6;
@@ -124,7 +124,7 @@ pub struct Unplaced {
 
 /// A subscriber's position in one topic, and since when it has it.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct SeenPosition {
     /// The offset.
     pub offset: u64,
     /// A step at which the server had that offset in the topic's log.
@@ -268,7 +268,7 @@ impl Truth {
     }
 
     /// The number of the message with this data; an error when the data is damaged.
-    pub fn read(&self, data: &[u8]) -> Result<u32, Wrong> {
+    pub fn read(&self, data: &[u8]) -> Result<u32, Violation> {
         let digits = data.strip_prefix(b"m").unwrap_or_default();
         let end = digits.iter().position(|b| !b.is_ascii_digit());
         let digits = &digits[..end.unwrap_or(digits.len())];
@@ -285,7 +285,7 @@ impl Truth {
     }
 
     /// Records that a message has this offset.
-    pub fn learn(&mut self, number: u32, offset: u64) -> Result<(), Wrong> {
+    pub fn learn(&mut self, number: u32, offset: u64) -> Result<(), Violation> {
         self.known.push(number);
         let message = &mut self.messages[number as usize];
         match message.offset.replace(offset) {
@@ -316,7 +316,7 @@ impl Truth {
     }
 
     /// Whether a gap after `seen` would be wrong: all later messages must still be in the log.
-    pub fn must_reach_back(&self, topic: usize, seen: Seen) -> bool {
+    pub fn must_reach_back(&self, topic: usize, seen: SeenPosition) -> bool {
         let of = &self.topics[topic];
         let age_s = of.rule.log_age_s.min(of.rule.position_age_s);
         let touched = |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.at);
@@ -351,7 +351,7 @@ impl Truth {
     }
 
     /// Checks the publishers' order: a message that was acknowledged before another was sent has the lower offset.
-    pub fn check_order(&self) -> Result<(), Wrong> {
+    pub fn check_order(&self) -> Result<(), Violation> {
         for topic in &self.topics {
             let mut latest: Option<(u32, u32)> = None;
             for number in topic.by_offset.values() {

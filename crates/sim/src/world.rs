@@ -25,7 +25,7 @@ use crate::met::Met;
 use crate::net::Net;
 use crate::plan::{Deed, HOARD_LINES, Op, Plan, Step};
 use crate::rng::Rng;
-use crate::truth::{Topic, Truth, Wrong};
+use crate::truth::{Topic, Truth, Violation};
 
 /// A node that goes on as another writer takes the next number.
 const WRITERS_APART: u64 = 1000;
@@ -38,7 +38,7 @@ const LOG_EPOCH: u32 = 0x5EED;
 const RECEIVE_BYTES: usize = 2048;
 /// Turns for each batch that makes logs long.
 const HOARD_TURNS: usize = 12;
-/// What the wall clock may be ahead of the world's by, in seconds: as it should be, an hour or a day apart, a little off, far off.
+/// The lead of the wall clock over the world's, in seconds: as it should be, an hour or a day apart, a little off, far off.
 const AHEAD_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
 /// A client sends its next requests while it waits for fewer answers than this.
 const PENDING_MAX: usize = 12;
@@ -254,7 +254,7 @@ impl World {
     }
 
     /// Publishes the messages that make the logs long.
-    pub fn hoard(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn hoard(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         for _ in 0..self.plan.hoard {
             self.truth.step += 1;
             let n = self.ready_publisher(0, rng);
@@ -275,7 +275,7 @@ impl World {
     }
 
     /// Does one step.
-    pub fn step(&mut self, step: Step) -> Result<(), Wrong> {
+    pub fn step(&mut self, step: Step) -> Result<(), Violation> {
         self.truth.step += 1;
         let mut rng = Rng::new(step.dice);
         let rng = &mut rng;
@@ -340,7 +340,7 @@ impl World {
     }
 
     /// A turn of this shard, at one of the nodes where there are several.
-    fn turn_of_some_node(&mut self, shard: usize, rng: &mut Rng) -> Result<(), Wrong> {
+    fn turn_of_some_node(&mut self, shard: usize, rng: &mut Rng) -> Result<(), Violation> {
         let node = match self.plan.nodes {
             1 => 0,
             nodes => rng.below(nodes),

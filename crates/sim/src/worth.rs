@@ -2,7 +2,7 @@
 //!
 //! Invariant: in doubt (an unknown offset, an unanswered publish) nothing is demanded and nothing is forbidden.
 
-use crate::truth::{Message, Truth, Wrong};
+use crate::truth::{Message, Truth, Violation};
 
 impl Truth {
     /// Whether it may have expired at this second: it was published when it was sent, or later.
@@ -57,7 +57,7 @@ impl Truth {
     }
 
     /// Checks that a subscriber that asked at this step could still get this message.
-    pub fn check_worth(&self, number: u32, asked: u32, asked_s: u32) -> Result<(), Wrong> {
+    pub fn check_worth(&self, number: u32, asked: u32, asked_s: u32) -> Result<(), Violation> {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
         if let (Some(acked), Some(ttl_s)) = (message.acked, message.ttl_s)
@@ -82,7 +82,7 @@ impl Truth {
         number: u32,
         when: &str,
         counts: impl Fn(&Message) -> bool,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
         let mut others = topic.by_key[usize::from(message.like.key)].iter();

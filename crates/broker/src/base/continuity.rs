@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 
-/// What is known of a partition.
+/// The batches of a partition, as far as they are known.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct PartitionBatches {
     /// Writer and number of the first batch, and whether damage was met before it.
     first: Option<(u64, u64, bool)>,
     /// Writer and number of the last one, and the damages met before it.
@@ -24,7 +24,7 @@ struct Known {
 
 /// A log that is read behind documents.
 pub struct Continuity {
-    partitions: Vec<Known>,
+    partitions: Vec<PartitionBatches>,
     damages: u64,
     /// Batches that all damages have taken, where it is known.
     lost: Option<u64>,
@@ -34,7 +34,7 @@ impl Continuity {
     /// Nothing is read yet of so many partitions.
     pub fn new(partitions: PartitionId) -> Continuity {
         Continuity {
-            partitions: alloc::vec![Known::default(); partitions.into()],
+            partitions: alloc::vec![PartitionBatches::default(); partitions.into()],
             damages: 0,
             lost: Some(0),
         }
@@ -86,7 +86,7 @@ impl Continuity {
         }
         let missing = self.partitions.iter().map(|known| known.missing).sum();
         let is_all = self.lost == Some(missing);
-        let is_touched = |known: &Known| known.missing > 0 || known.is_unsure && !is_all;
+        let is_touched = |known: &PartitionBatches| known.missing > 0 || known.is_unsure && !is_all;
         let all = (0..).zip(&self.partitions);
         all.filter(|(_, known)| is_touched(known))
             .map(|(partition, _)| partition)
@@ -94,7 +94,7 @@ impl Continuity {
     }
 }
 
-impl Known {
+impl PartitionBatches {
     /// A batch comes behind another one, both with writer and number; `is_behind` damage.
     fn follow(&mut self, before: (u64, u64), (writer, number): (u64, u64), is_behind: bool) {
         // Each writer begins with 1.

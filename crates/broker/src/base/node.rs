@@ -1,11 +1,11 @@
-//! What other nodes of a cluster are told of this one.
+//! How other nodes of a cluster name and reach this one.
 
 use alloc::string::String;
 
 /// A node's name and where its operator reaches it; either may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The address of its admin API.
     pub link: String,

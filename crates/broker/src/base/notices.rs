@@ -7,7 +7,7 @@ use alloc::string::String;
 /// Longest name, in bytes: the client chooses the name.
 const NAME_BYTES_MAX: usize = 100;
 
-/// What an operator is told of.
+/// A kind of trouble that an operator is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A `Host` that is not the loopback, where only the loopback is answered.
@@ -18,7 +18,7 @@ pub enum Notice {
     Reader,
     /// The path of an upgrade to WebSocket where there is none.
     Upgrade,
-    /// What a client of MQTT asked for and was refused, for another reason than its rights.
+    /// A packet of an MQTT client that was refused, for another reason than its rights.
     Mqtt,
     /// A topic whose log no longer had what its subscriber was to get.
     ShortLog,

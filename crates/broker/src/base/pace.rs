@@ -26,7 +26,7 @@ pub struct Pace {
     /// Turns whose frames other shards still hold, past which a home takes no more publishes. This bounds the memory of
     /// messages under way when carriers fall behind.
     pub turns_under_way: usize,
-    /// What each publish under way to a home counts against the credit of its sender, besides its bytes: requests of other clients
+    /// The weight of each publish under way to a home against the credit of its sender, besides its bytes: requests of other clients
     /// stand behind it.
     pub ask_bytes: usize,
     /// Number of topics and filters of a home from which on it reads ahead for the next publishes. Fewer rows (some

@@ -39,7 +39,7 @@ pub enum Since {
     At(Position),
     /// The client named a position of another server or of another set: a gap, then the oldest.
     Unknown,
-    /// What a long-poll sent back is no position: a gap, then the next message. The oldest would be its answer again and again if
+    /// A long-poll sent back a text that is no position: a gap, then the next message. The oldest would be its answer again and again if
     /// what is sent back is altered each time.
     Unreadable,
 }
@@ -180,7 +180,7 @@ pub fn later(one: Since, other: Since, epoch: u32) -> Since {
     }
 }
 
-/// What [`parse`] is for topics, for a subscriber by filter: one entry for each partition. Positions of topics are not taken, even with a single
+/// Like [`parse`], for a subscriber by filter: one entry for each partition. Positions of topics are not taken, even with a single
 /// partition: they say nothing about losses of other topics. Nor are those by filter of a server that had no partitions yet, which
 /// were written like those of sets.
 pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, Malformed> {

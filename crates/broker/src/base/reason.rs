@@ -36,9 +36,9 @@ pub struct Row {
     pub mqtt: Option<ReasonCode>,
     /// Under which reason of `crore_closed_connections_total` an end is counted.
     pub closed: Closed,
-    /// What clients and logs read, in one line. The code that finds a fault may be more exact.
+    /// The text for clients and logs, in one line. The code that finds a fault may be more exact.
     pub text: &'static str,
-    /// What the operator can do about it, for the log; empty where the text says it.
+    /// The operator's remedy, for the log; empty where the text says it.
     pub remedy: &'static str,
 }
 
@@ -216,7 +216,7 @@ impl Reason {
         }
     }
 
-    /// What the protocols say and count.
+    /// Its row of the table.
     pub fn row(self) -> &'static Row {
         &ROWS[self as usize]
     }
@@ -226,7 +226,7 @@ impl Reason {
         self.row().mqtt.unwrap_or(ReasonCode::UNSPECIFIED_ERROR)
     }
 
-    /// What the client reads, in one line.
+    /// The text for the client, in one line.
     pub fn text(self) -> &'static str {
         self.row().text
     }

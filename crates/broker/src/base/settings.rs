@@ -36,7 +36,7 @@ pub struct Settings {
     pub mqtt: Mqtt,
     /// How clients are moved off before the server stops.
     pub drain: Drain,
-    /// What other nodes of a cluster are told of this one.
+    /// How other nodes of a cluster name and reach this one.
     pub node: Node,
     /// Per-topic behaviour; the first rule whose filter matches a topic governs it. Topics that no
     /// rule matches are governed by [`Rule::default`].

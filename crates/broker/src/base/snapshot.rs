@@ -47,7 +47,7 @@ impl core::fmt::Display for Damaged {
     }
 }
 
-/// What the snapshots of one stop have in common, and which home this one belongs to.
+/// The numbers that the snapshots of one stop have in common, and the home of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// A different number for each stop.
@@ -64,7 +64,7 @@ pub struct Head {
     pub home: ShardId,
     /// When the snapshot was taken, as [`Now::unix_s`](crate::Now::unix_s): all times in it are of that count.
     pub unix_s: u32,
-    /// What the wall clock showed then. No other clock outlives the process.
+    /// The wall clock then. No other clock outlives the process.
     pub wall_s: u32,
 }
 

@@ -30,7 +30,7 @@ impl Wall {
         self.ahead_s_max = self.ahead_s_max.max(ahead_s);
     }
 
-    /// What the wall clock shows.
+    /// The wall clock.
     pub fn unix_s(self, now: Now) -> u32 {
         now.unix_s.saturating_add_signed(self.ahead_s)
     }

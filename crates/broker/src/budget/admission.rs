@@ -234,7 +234,7 @@ impl Counts {
         }
     }
 
-    /// Whose an MQTT session is.
+    /// The party of an MQTT session.
     pub fn party_of_session(&self, name: &[u8], owner: Client) -> Party {
         Party::of_session(name, owner, self.seed)
     }
@@ -246,7 +246,7 @@ impl Counts {
         absent.map_or(0, |absent| absent.count(party.key()) as usize)
     }
 
-    /// What the party's absent sessions hold went from `before` bytes to `after`.
+    /// The bytes of the party's absent sessions went from `before` to `after`.
     pub fn change_absent(&self, party: Party, before: usize, after: usize) {
         let Some(absent) = &self.absent else { return };
         match after > before {

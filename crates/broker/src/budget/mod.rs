@@ -6,6 +6,7 @@ pub mod door;
 pub mod identities;
 pub mod part;
 pub mod passage;
+pub(crate) mod retry;
 pub mod shard_account;
 pub mod stats;
 pub mod totals;

@@ -1,4 +1,4 @@
-//! What a shard counts: events, which only add up, and holdings, which return to zero.
+//! The counts of a shard: events, which only add up, and holdings, which return to zero.
 //!
 //! A counter is a row of [`COUNTERS`], a holding a row of [`Accounts`]: the metrics, `crore admin stats` and docs/OPERATIONS.md are made from these rows.
 //!
@@ -117,7 +117,7 @@ impl Stats {
 pub struct Gauge {
     /// Its metric.
     pub metric: &'static str,
-    /// What is held, in Markdown.
+    /// The holding, in Markdown.
     pub help: &'static str,
     /// Whether each shard's is shown; else the sum is.
     pub by_shard: bool,

@@ -6,7 +6,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::Admission;
 
-/// Who gives records their offsets and their second.
+/// The source of records' offsets and seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offsets {
     /// The one process that writes.
@@ -33,7 +33,7 @@ pub struct World {
     pub epoch: u32,
     /// The number of this process among the writers of its engine's log. Without an engine (none) homes apply at once what they write.
     pub writer: Option<u64>,
-    /// Who gives records their offsets.
+    /// The source of records' offsets.
     pub offsets: Offsets,
     /// Seed of the hash of topic names, against floods of collisions.
     pub seed: u64,

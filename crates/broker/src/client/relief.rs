@@ -83,7 +83,7 @@ impl<P: Protocols> Front<P> {
         if self.conns.level() >= Level::Near
             && let Some(home) = &mut home
         {
-            home.trim_losses(LOSSES_NEAR);
+            home.logs.trim_losses(&home.topics, LOSSES_NEAR);
         }
         self.conns.weigh_touched();
         let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
@@ -95,7 +95,7 @@ impl<P: Protocols> Front<P> {
         self.conns.charge(Part::Subscriptions, subscriptions);
         self.conns.charge(Part::Tls, io.held_bytes());
         self.conns
-            .charge(Part::Answers, of_home(Home::answers_bytes));
+            .charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));
     }
 
     /// Goes on with the census where the sum is near its limit, and from [`Level::Tight`] on ends sessions and connections; says

@@ -1,4 +1,4 @@
-//! The types that protocols bring: what the clients' side keeps for them without looking into it.
+//! The types that protocols bring: state that the clients' side keeps for them, and does not look into.
 
 use crate::base::time::Now;
 use crate::client::run::Encodings;
@@ -12,7 +12,7 @@ pub(crate) trait Spilled: Default {
     fn owed_bytes(&self) -> u64;
 }
 
-/// What the connection's protocol keeps in a side row.
+/// The state of a connection's protocol that few connections need, in a side row.
 pub(crate) trait Held: Default {
     /// Bytes of heap that it occupies, without large messages.
     fn bytes(&self) -> usize;
@@ -26,17 +26,17 @@ pub(crate) trait Held: Default {
 pub(crate) trait ProtocolTypes: Sized {
     /// Received bytes of a connection that are not handled yet.
     type Spill: Spilled;
-    /// What a protocol keeps in a side row.
+    /// The protocol's state in a side row.
     type Held: Held;
-    /// What a protocol keeps of each subscription in a list.
+    /// The protocol's state of each subscription in a list.
     type Subscribed: Default;
     /// The row that a protocol may give a connection, besides its common one.
     type Row: Vacant;
-    /// What protocols keep of a shard.
+    /// The protocols' state of a shard.
     type Own;
     /// The forms in which messages are sent.
     type Encoding: Encodings;
 
-    /// What protocols keep of a shard that begins now.
+    /// The protocols' state of a shard that begins now.
     fn own(now: Now) -> Self::Own;
 }

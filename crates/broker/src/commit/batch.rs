@@ -72,12 +72,12 @@ impl Header {
     }
 }
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// A message, or a change of a topic. The hash of its topic has no seed.
     Fact(&'a Fact<'a>),
-    /// What holds for the partition, or for the processes that write to it.
+    /// A note about the partition, or about the processes that write to it.
     Note(Note<'a>),
 }
 

@@ -239,7 +239,7 @@ impl Batches {
             return false;
         }
         if number > self.committed + 1 && !planted::is(Fault::GapAccepted) {
-            // What is missing comes again, and then all behind it.
+            // A missing batch comes again, and then all behind it.
             self.sent = 0;
             return false;
         }

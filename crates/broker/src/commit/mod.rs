@@ -1,4 +1,4 @@
-//! What homes write, on its way through an engine.
+//! The records of homes, on their way through an engine.
 //!
 //! A write is admitted, committed and applied. A home admits it: what depends on this process (rights, limits, room) refuses it now
 //! or never. Then the home encodes it as a record (`record`) into the open batch of its partition (`batch`), which goes to the

@@ -72,7 +72,7 @@ struct Queue<T> {
     arrivals: Arrivals,
 }
 
-/// What takes effect next.
+/// The batch or request that takes effect next.
 pub(crate) enum Next<T> {
     /// A request, with its record if it writes one.
     Request(T, Option<Kept>),
@@ -269,7 +269,7 @@ impl<T> Commits<T> {
         self.queues[at].batches.mark(sequence)
     }
 
-    /// What takes effect next. `counts` says whether a batch does that comes next in the log of the partition at a place, of this writer and
+    /// The batch or request that takes effect next. `counts` says whether a batch does that comes next in the log of the partition at a place, of this writer and
     /// with this number.
     pub fn next(
         &mut self,

@@ -123,7 +123,7 @@ pub enum Note<'a> {
 /// A sign of life of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat<'a> {
-    /// What others call it, and where its operator reaches it: either may be empty.
+    /// Its name for others, and where its operator reaches it: either may be empty.
     pub name: &'a [u8],
     /// See `name`.
     pub link: &'a [u8],

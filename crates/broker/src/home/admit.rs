@@ -3,20 +3,27 @@
 //!
 //! Invariant: what is reserved for a fact that is under way to the engine is released once, when it is applied.
 
+use crore_wire::topic;
+
 use super::Home;
 use super::context::{FactContext, Found};
+use super::interest::TopicInterest;
+use super::logs::Logs;
 use super::reservations::Reserved;
-use super::row::{KEEPS, RETAINS};
+use super::row::{HomeTopic, KEEPS, RETAINS};
+use super::subscriptions::Subscriptions;
+use super::topics::TopicTable;
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
 use crate::base::time::Now;
+use crate::base::work::FILTERS_PER_STEP;
 use crate::budget::admission::Client;
 use crate::mail::message::Publish;
 use crate::mail::{Change, Fact, Outcome};
 use crate::store::index::Chained as _;
-use crate::store::slab::NONE;
+use crate::store::slab::{NONE, Vacant as _};
 
 /// Seconds that a topic is idle before it goes for one of another client that has its share of all topics: longer than a client takes from
 /// making a topic to using it.
@@ -38,10 +45,14 @@ impl Home {
         let mut key = None;
         let makes = match fact {
             Fact::Publish(message) => {
-                key = self.recognise(message, settings, now, 0)?;
+                key =
+                    self.retries
+                        .recognise(&self.topics, &self.logs, message, settings, now, 0)?;
                 let data = message.data.len();
                 if let Err(reached) = self.admission.may_keep(message.client, data)
-                    && self.would_keep(message, settings, rules)
+                    && self
+                        .subscriptions
+                        .would_keep(&self.topics, message, settings, rules)
                 {
                     return Err(Outcome::Full(reached));
                 }
@@ -51,70 +62,14 @@ impl Home {
         };
         let (hash, name, client) = fact.topic();
         let row = match makes {
-            true => self.admit_topic(hash, name, client, now),
-            false => Ok(self.find(hash, name)),
+            true => {
+                self.topics
+                    .admit_topic(&mut self.logs, &mut self.interest, hash, name, client, now)
+            }
+            false => Ok(self.topics.find(hash, name)),
         };
         let row = row.map_err(Outcome::Full)?;
         Ok(Found { row, key })
-    }
-
-    /// Takes room for a topic that a client makes, unless it exists; returns its row if it does.
-    ///
-    /// # Errors
-    /// The limit that was reached.
-    #[inline]
-    pub(super) fn admit_topic(
-        &mut self,
-        hash: u32,
-        name: &[u8],
-        client: Client,
-        now: Now,
-    ) -> Result<Option<u32>, Reason> {
-        let found = self.find(hash, name);
-        if found.is_none() && !self.reservations.makes(hash) {
-            self.make_room(client, now)?;
-        }
-        Ok(found)
-    }
-
-    /// Takes room for another topic, which is made for this client.
-    ///
-    /// # Errors
-    /// The limit that was reached.
-    pub(super) fn make_room(&mut self, client: Client, now: Now) -> Result<(), Reason> {
-        // First: a client that makes too many topics must not cause others to be forgotten.
-        self.admission.make_topic(client, now.unix_s)?;
-        let topics = self.rows.len() as usize + self.reservations.to_make();
-        let has_share = self.makers.may_take(client, topics, self.topics_max);
-        // One that has its share gives up its own idle topics, and takes no place of topics that others have only just left.
-        let idle_since_s = match topics < self.topics_max {
-            true => now.unix_s.saturating_sub(IDLE_S),
-            false => u32::MAX,
-        };
-        match has_share || self.forget_one(client, idle_since_s) {
-            true => Ok(()),
-            false => Err(Reason::TopicsFull),
-        }
-    }
-
-    /// Whether a message is to be kept, in its topic's log or as the retained one.
-    fn would_keep(&mut self, message: &Publish<'_>, settings: &Settings, rules: &Rules) -> bool {
-        let name = message.name;
-        let found = self.find(message.hash, name).map(|id| self.rows.get(id));
-        let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
-        if message.headers.retain && message.data.is_empty() {
-            // An empty message removes the retained one and is not kept itself.
-            let takes = found.is_some_and(|row| row.has(RETAINS));
-            if takes || rules.get(number).keep == Keep::Latest {
-                return false;
-            }
-        }
-        let needed = found.is_some_and(|row| row.has(KEEPS))
-            || !self.groups.is_empty() && self.groups.find(name)
-            || self.keepers.has_match(name);
-        message.headers.retain
-            || needed && settings.mqtt.session_messages > 0
-            || rules.get(number).messages_max() > 0
     }
 
     /// Admits a fact that goes to the engine, and reserves what it will need.
@@ -135,11 +90,11 @@ impl Home {
         }
         let found = self.admit(fact, context)?;
         if let Some(key) = &found.key
-            && let Some(answers) = &mut self.answers
+            && let Some(answers) = &mut self.retries.answers
             && !answers.reserve(key.group, context.settings.publish.idempotency_keys)
         {
-            self.stats.keys_refused += 1;
-            self.notices.met(Notice::Keys, fact.topic().1);
+            self.reports.stats.keys_refused += 1;
+            self.reports.notices.met(Notice::Keys, fact.topic().1);
             return Err(Outcome::Full(Reason::KeysFull));
         }
         let (hash, _, client) = fact.topic();
@@ -147,14 +102,21 @@ impl Home {
         let bytes = match fact {
             Fact::Publish(message)
                 if owner.is_known()
-                    && self.would_keep(message, context.settings, context.rules) =>
+                    && self.subscriptions.would_keep(
+                        &self.topics,
+                        message,
+                        context.settings,
+                        context.rules,
+                    ) =>
             {
                 message.data.len()
             }
             Fact::Publish(_) | Fact::Topic { .. } => 0,
         };
         self.admission.keep(owner, bytes);
-        self.reservations.add(hash, makes && found.row.is_none());
+        self.topics
+            .reservations
+            .add(hash, makes && found.row.is_none());
         Ok(Reserved {
             topic: hash,
             kept: (owner, bytes),
@@ -166,17 +128,127 @@ impl Home {
     pub(crate) fn release(&mut self, reserved: Reserved, now: Now) {
         let (owner, bytes) = reserved.kept;
         self.admission.drop_kept(owner, bytes);
-        if let (Some(group), Some(answers)) = (reserved.key, &mut self.answers) {
+        if let (Some(group), Some(answers)) = (reserved.key, &mut self.retries.answers) {
             answers.release(group.into());
         }
-        if self.reservations.remove(reserved.topic) {
-            let mut id = self.index.first(reserved.topic).unwrap_or(NONE);
+        if self.topics.reservations.remove(reserved.topic) {
+            let mut id = self.topics.index.first(reserved.topic).unwrap_or(NONE);
             while id != NONE {
-                if self.rows.get(id).hash == reserved.topic {
-                    self.queue_if_idle(id, now);
+                if self.topics.rows.get(id).hash == reserved.topic {
+                    self.topics.queue_if_idle(&self.logs, id, now);
                 }
-                id = self.rows.get(id).next();
+                id = self.topics.rows.get(id).next();
             }
         }
+    }
+}
+
+impl TopicTable {
+    /// Takes room for a topic that a client makes, unless it exists; returns its row if it does.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    #[inline]
+    pub(super) fn admit_topic(
+        &mut self,
+        logs: &mut Logs,
+        interest: &mut TopicInterest,
+        hash: u32,
+        name: &[u8],
+        client: Client,
+        now: Now,
+    ) -> Result<Option<u32>, Reason> {
+        let found = self.find(hash, name);
+        if found.is_none() && !self.reservations.makes(hash) {
+            self.make_room(logs, interest, client, now)?;
+        }
+        Ok(found)
+    }
+
+    /// Takes room for another topic, which is made for this client.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    pub(super) fn make_room(
+        &mut self,
+        logs: &mut Logs,
+        interest: &mut TopicInterest,
+        client: Client,
+        now: Now,
+    ) -> Result<(), Reason> {
+        // First: a client that makes too many topics must not cause others to be forgotten.
+        self.admission.make_topic(client, now.unix_s)?;
+        let topics = self.rows.len() as usize + self.reservations.to_make();
+        let has_share = self.makers.may_take(client, topics, self.topics_max);
+        // One that has its share gives up its own idle topics, and takes no place of topics that others have only just left.
+        let idle_since_s = match topics < self.topics_max {
+            true => now.unix_s.saturating_sub(IDLE_S),
+            false => u32::MAX,
+        };
+        match has_share || self.forget_one(logs, interest, client, idle_since_s) {
+            true => Ok(()),
+            false => Err(Reason::TopicsFull),
+        }
+    }
+}
+
+impl Subscriptions {
+    /// Whether a message is to be kept, in its topic's log or as the retained one.
+    fn would_keep(
+        &mut self,
+        topics: &TopicTable,
+        message: &Publish<'_>,
+        settings: &Settings,
+        rules: &Rules,
+    ) -> bool {
+        let name = message.name;
+        let found = topics
+            .find(message.hash, name)
+            .map(|id| topics.rows.get(id));
+        let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
+        if message.headers.retain && message.data.is_empty() {
+            // An empty message removes the retained one and is not kept itself.
+            let takes = found.is_some_and(|row| row.has(RETAINS));
+            if takes || rules.get(number).keep == Keep::Latest {
+                return false;
+            }
+        }
+        let needed = found.is_some_and(|row| row.has(KEEPS))
+            || !self.groups.is_empty() && self.groups.find(name)
+            || self.keepers.has_match(name);
+        message.headers.retain
+            || needed && settings.mqtt.session_messages > 0
+            || rules.get(number).messages_max() > 0
+    }
+}
+
+impl TopicTable {
+    /// Makes a topic for a client, for which there is room.
+    pub(super) fn create(
+        &mut self,
+        logs: &Logs,
+        hash: u32,
+        name: &[u8],
+        client: Client,
+        rules: &Rules,
+        now: Now,
+    ) -> u32 {
+        let mut row = HomeTopic::vacant(NONE);
+        row.set_slot(topic::slot(name));
+        row.hash = hash;
+        row.name = self.names.insert(name);
+        row.rule = rules.number_for(name);
+        self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);
+        row.touched_s = now.unix_s;
+        row.set_last(logs.floor_of(name, row.rule, rules));
+        let id = self.rows.insert(row);
+        self.index.insert(&mut self.rows, id);
+        self.reservations.made(hash);
+        let taken = self.rows.len() as usize;
+        self.makers.took(id, client, taken, self.topics_max);
+        if let Some(planned_rules) = &mut self.planned_rules {
+            planned_rules.created(id, name);
+        }
+        id
     }
 }

@@ -1,5 +1,6 @@
 //! Pages that begin ahead of what a home has applied: subscribers that come from other nodes, which had read further in the same log.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -8,9 +9,12 @@ use super::readings::Reading;
 /// The partition, by its place, the position, and a number of its own.
 pub(super) type Key = (usize, u64, u64);
 
-/// What a home of a node has beside others.
+/// Present where the log has other writers, too.
+pub(crate) type Shared = Option<Box<Ahead>>;
+
+/// The pages that wait for the log, and the count of its records.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(crate) struct Ahead {
     /// Records that were applied.
     pub records: u64,
     /// Pages that wait for the log, by where they begin.

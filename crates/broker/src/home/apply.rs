@@ -9,8 +9,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::Home;
 use super::answers::Key;
 use super::context::{FactContext, Found};
+use super::logs::Logs;
 use super::partition::Partition;
 use super::row::{CREATED, DELETED};
+use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
 use crate::base::placement::{SLOTS, Slotted};
 use crate::base::planted::{self, Fault};
@@ -32,8 +34,8 @@ impl Home {
     pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut FactContext<'_>) -> Outcome {
         match self.admit(fact, context) {
             Ok(found) => {
-                let at = self.place_of_topic(found.row, fact);
-                let offset = self.partitions[at].sequence + 1;
+                let at = self.logs.place_of_topic(&self.topics, found.row, fact);
+                let offset = self.logs.partitions[at].sequence + 1;
                 self.apply_at(at, fact, offset, found, context)
             }
             Err(outcome) => outcome,
@@ -59,78 +61,60 @@ impl Home {
         context: &mut FactContext<'_>,
     ) -> Outcome {
         let (hash, name, _) = fact.topic();
-        let row = self.find(hash, name);
-        let at = self.place_of_topic(row, fact);
-        let partition = &self.partitions[at];
+        let row = self.topics.find(hash, name);
+        let at = self.logs.place_of_topic(&self.topics, row, fact);
+        let partition = &self.logs.partitions[at];
         let offset = partition.sequence + 1;
         if offset > partition.passes_to {
             // The next batch has the offsets behind it.
             return Outcome::Unknown;
         }
-        if self.shared.is_some() {
+        if self.logs.shared.is_some() {
             // No clock of this process counts in the log.
             context.now.unix_s = partition.time_s;
         }
         let outcome = self.apply_once(fact, at, row, offset, context);
-        self.partitions[at].sequence = offset;
+        self.logs.partitions[at].sequence = offset;
         outcome
     }
 
-    /// A mark stands in the log of the partition at this place, with this offset.
-    pub(crate) fn mark(&mut self, at: usize, offset: u64, until: u64) {
-        let partition = &mut self.partitions[at];
-        partition.heard(offset);
-        partition.mark = partition.mark.max(until.min(Slotted::OFFSET_MAX));
-    }
-
-    /// What stood in no log is lost: the partitions go on behind their marks, and topics that keep nothing in the log begin there.
+    /// Facts that stood in no log are lost: the partitions go on behind their marks, and topics that keep nothing in the log begin there.
     pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
-        for partition in &mut self.partitions {
+        for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
             for rule in rules.unlogged() {
                 partition.forgotten.note(rule, partition.sequence, 0);
             }
         }
         // The first turn begins here: none of it came in that turn.
-        self.idle_topics.end_turn(self.sequences());
-    }
-
-    /// A batch that was read from the log of the partition at this place has this writer and number.
-    pub(crate) fn has_read(&mut self, at: usize, batch: (u64, u64)) {
-        self.partitions[at].batch = batch;
-    }
-
-    /// Partitions, with writer and number of the last batch that was read of each.
-    pub(crate) fn last_batches(&self) -> impl Iterator<Item = (PartitionId, (u64, u64))> {
-        let all = self.placement.of_home(self.me);
-        all.zip(self.partitions.iter().map(|it| it.batch))
+        self.topics.idle_topics.end_turn(self.logs.sequences());
     }
 
     /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. What is
     /// left of the one before gets offsets of the new one, so that whoever has seen a part of it is told a gap, and gets it again.
     pub(crate) fn begin_epoch(&mut self, at: usize, rules: &Rules) {
-        let Partition { sequence, mark, .. } = self.partitions[at];
+        let Partition { sequence, mark, .. } = self.logs.partitions[at];
         let until = sequence.max(mark) + EPOCH_OFFSETS;
         self.lose(at, until, rules);
-        let partition = &mut self.partitions[at];
+        let partition = &mut self.logs.partitions[at];
         partition.sequence = partition.log.begin_epoch(until);
-        for id in 0..self.rows.end() {
-            let row = self.rows.get(id);
-            if row.name == Blob::NONE || self.place_of(row) != at {
+        for id in 0..self.topics.rows.end() {
+            let row = self.topics.rows.get(id);
+            if row.name == Blob::NONE || self.logs.place_of(row) != at {
                 continue;
             }
-            let log = &self.partitions[at].log;
-            let shown = self.retained.get(&id).copied().unwrap_or(NONE);
+            let log = &self.logs.partitions[at].log;
+            let shown = self.logs.retained.get(&id).copied().unwrap_or(NONE);
             let last = log.last_offset(row.log).max(log.last_offset(shown));
-            self.rows.get_mut(id).set_last(last.max(until));
+            self.topics.rows.get_mut(id).set_last(last.max(until));
         }
         // The first turn begins here: none of it came in that turn.
-        self.idle_topics.end_turn(self.sequences());
+        self.topics.idle_topics.end_turn(self.logs.sequences());
     }
 
     /// The log of the partition at this place no longer has what had offsets up to this one: topics that it has nothing of begin there.
     pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
-        let partition = &mut self.partitions[at];
+        let partition = &mut self.logs.partitions[at];
         partition.heard(until);
         partition.known_to = until;
         partition.roster.lose();
@@ -138,12 +122,12 @@ impl Home {
             partition.forgotten.note(rule, until, 0);
         }
         for slot in 0..SLOTS {
-            if usize::from(self.places[slot]) == at {
-                self.floors[slot] = self.floors[slot].max(until);
+            if usize::from(self.logs.places[slot]) == at {
+                self.logs.floors[slot] = self.logs.floors[slot].max(until);
             }
         }
         // The first turn begins here: none of it came in that turn.
-        self.idle_topics.end_turn(self.sequences());
+        self.topics.idle_topics.end_turn(self.logs.sequences());
     }
 
     /// Applies a fact that stands in the log. `context` has the second of its batch.
@@ -154,14 +138,14 @@ impl Home {
         context: &mut FactContext<'_>,
     ) -> Outcome {
         let (hash, name, _) = fact.topic();
-        let row = self.find(hash, name);
-        let at = self.place_of_topic(row, fact);
-        if self.shared.is_some() {
-            context.now = self.partitions[at].moment(context.now);
+        let row = self.topics.find(hash, name);
+        let at = self.logs.place_of_topic(&self.topics, row, fact);
+        if self.logs.shared.is_some() {
+            context.now = self.logs.partitions[at].moment(context.now);
         }
         let outcome = self.apply_once(fact, at, row, offset, context);
         // The offset is used up, whether the fact has changed something or not.
-        self.partitions[at].heard(offset);
+        self.logs.partitions[at].heard(offset);
         outcome
     }
 
@@ -176,9 +160,14 @@ impl Home {
         context: &mut FactContext<'_>,
     ) -> Outcome {
         let key = match fact {
-            Fact::Publish(message) => {
-                self.recognise(message, context.settings, context.now, BEHIND_S)
-            }
+            Fact::Publish(message) => self.retries.recognise(
+                &self.topics,
+                &self.logs,
+                message,
+                context.settings,
+                context.now,
+                BEHIND_S,
+            ),
             Fact::Topic { .. } => Ok(None),
         };
         match key {
@@ -207,11 +196,12 @@ impl Home {
         found: Found,
         context: &mut FactContext<'_>,
     ) -> Outcome {
-        context.now = self.partitions[at].moment(context.now);
+        context.now = self.logs.partitions[at].moment(context.now);
         match fact {
             Fact::Publish(message) => {
                 let info = self.publish(message, (found.row, at), offset, context);
-                self.keep_answer(found.key, message.name, &info);
+                self.retries
+                    .keep_answer(&self.logs, found.key, message.name, &info);
                 Outcome::Done(info)
             }
             Fact::Topic { change, .. } => {
@@ -230,33 +220,94 @@ impl Home {
     ) -> Outcome {
         let now = context.now;
         if change == Change::Create {
-            return self.make(fact, row, context.rules, now);
+            return self.topics.make(&self.logs, fact, row, context.rules, now);
         }
-        let Some(id) = row.filter(|id| !self.rows.get(*id).has(DELETED)) else {
+        let Some(id) = row.filter(|id| !self.topics.rows.get(*id).has(DELETED)) else {
             return Outcome::Missing;
         };
         match change {
             Change::Create => {}
-            Change::Delete => return self.delete(id, offset, now, context.lanes),
-            Change::Purge => _ = self.empty(id, u64::MAX, u32::MAX, now),
-            Change::PurgeSome(until, most) => {
-                return Outcome::Purged(self.empty(id, until, most, now));
+            Change::Delete => {
+                return self
+                    .topics
+                    .delete(&mut self.logs, id, offset, now, context.lanes);
             }
-            Change::ForgetLatest => self.forget_latest(id, now),
+            Change::Purge => {
+                _ = self
+                    .topics
+                    .empty(&mut self.logs, id, u64::MAX, u32::MAX, now)
+            }
+            Change::PurgeSome(until, most) => {
+                return Outcome::Purged(self.topics.empty(&mut self.logs, id, until, most, now));
+            }
+            Change::ForgetLatest => self.logs.forget_latest(&mut self.topics, id, now),
         }
-        Outcome::Done(self.info(id, now))
+        Outcome::Done(self.topics.info(&self.logs, id, now))
     }
 
+    /// The digest of what the log says of the topics: which of them publishers have made, with their last offsets.
+    pub(crate) fn digest(&self, rules: &Rules) -> u64 {
+        let rows = (0..self.topics.rows.end()).filter_map(|id| self.topics.rows.try_get(id));
+        let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
+        rows.fold(self.logs.digest_of_rosters(), |digest, row| {
+            let name = xxh3_64_with_seed(self.topics.names.get(row.name), self.topics.seed);
+            digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
+        })
+    }
+}
+
+impl Logs {
+    /// A mark stands in the log of the partition at this place, with this offset.
+    pub(crate) fn mark(&mut self, at: usize, offset: u64, until: u64) {
+        let partition = &mut self.partitions[at];
+        partition.heard(offset);
+        partition.mark = partition.mark.max(until.min(Slotted::OFFSET_MAX));
+    }
+
+    /// A batch that was read from the log of the partition at this place has this writer and number.
+    pub(crate) fn has_read(&mut self, at: usize, batch: (u64, u64)) {
+        self.partitions[at].batch = batch;
+    }
+
+    /// Partitions, with writer and number of the last batch that was read of each.
+    pub(crate) fn last_batches(&self) -> impl Iterator<Item = (PartitionId, (u64, u64))> {
+        let all = self.placement.of_home(self.me);
+        all.zip(self.partitions.iter().map(|it| it.batch))
+    }
+
+    /// The place of the partition of a fact's topic, whose row is this one.
+    #[inline]
+    fn place_of_topic(&self, topics: &TopicTable, row: Option<u32>, fact: &Fact<'_>) -> usize {
+        match row {
+            Some(id) => self.at(topics, id),
+            None => self.places[usize::from(topic::slot(fact.topic().1))].into(),
+        }
+    }
+
+    /// The last offset of the partition at this place.
+    pub(crate) fn sequence(&self, at: usize) -> u64 {
+        self.partitions[at].sequence
+    }
+}
+
+impl TopicTable {
     /// Makes a topic, unless a publisher has made it before.
-    fn make(&mut self, fact: &Fact<'_>, row: Option<u32>, rules: &Rules, now: Now) -> Outcome {
+    fn make(
+        &mut self,
+        logs: &Logs,
+        fact: &Fact<'_>,
+        row: Option<u32>,
+        rules: &Rules,
+        now: Now,
+    ) -> Outcome {
         let (hash, name, client) = fact.topic();
-        let id = row.unwrap_or_else(|| self.create(hash, name, client, rules, now));
+        let id = row.unwrap_or_else(|| self.create(logs, hash, name, client, rules, now));
         let row = self.rows.get_mut(id);
         let existed = row.has(CREATED) && !row.has(DELETED);
         row.flags = (row.flags | CREATED) & !DELETED;
         row.touched_s = now.unix_s;
-        self.queue_if_idle(id, now);
-        let info = self.info(id, now);
+        self.queue_if_idle(logs, id, now);
+        let info = self.info(logs, id, now);
         match existed {
             true => Outcome::Existed(info),
             false => Outcome::Done(info),
@@ -264,10 +315,17 @@ impl Home {
     }
 
     /// Ends a topic for its subscribers and leaves a tombstone for its old positions.
-    fn delete(&mut self, id: u32, offset: u64, now: Now, lanes: &mut Lanes) -> Outcome {
-        let info = self.info(id, now);
-        let at = self.at(id);
-        let (row, partition) = (self.rows.get_mut(id), &mut self.partitions[at]);
+    fn delete(
+        &mut self,
+        logs: &mut Logs,
+        id: u32,
+        offset: u64,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Outcome {
+        let info = self.info(logs, id, now);
+        let at = logs.at(self, id);
+        let (row, partition) = (self.rows.get_mut(id), &mut logs.partitions[at]);
         partition.sequence = offset;
         let log = &mut partition.log;
         let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
@@ -276,7 +334,7 @@ impl Home {
         row.flags = (row.flags | DELETED) & !CREATED;
         row.touched_s = now.unix_s;
         log.clear(core::mem::replace(&mut row.log, NONE));
-        self.unretain(id);
+        logs.unretain(self, id);
         self.each_carrier(id, |carrier| {
             lanes.tell(
                 carrier.shard,
@@ -286,54 +344,30 @@ impl Home {
                 },
             );
         });
-        self.queue_if_idle(id, now);
+        self.queue_if_idle(logs, id, now);
         Outcome::Done(info)
     }
 
     /// Removes the messages of a topic up to this offset, oldest first and `most` at most, as a limit would:
     /// subscribers that have not seen them are told of a gap, and stay. The retained one goes with them. Returns how many of the
     /// log went.
-    fn empty(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
-        let at = self.at(id);
-        let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
+    fn empty(&mut self, logs: &mut Logs, id: u32, until: u64, most: u32, now: Now) -> u32 {
+        let at = logs.at(self, id);
+        let (row, log) = (self.rows.get_mut(id), &mut logs.partitions[at].log);
         let purged;
         (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);
         let mut went = purged > 0;
-        if let Some(chain) = self.retained.get(&id).copied() {
+        if let Some(chain) = logs.retained.get(&id).copied() {
             let (left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
             if dropped > 0 {
-                self.retained.insert(id, left);
-                self.unretain(id);
+                logs.retained.insert(id, left);
+                logs.unretain(self, id);
                 went = true;
             }
         }
-        if went && self.messages_of(self.rows.get(id)) == 0 {
-            self.emptied(id, now);
+        if went && logs.messages_of(self.rows.get(id)) == 0 {
+            self.emptied(logs, id, now);
         }
         purged
-    }
-
-    /// The place of the partition of a fact's topic, whose row is this one.
-    #[inline]
-    fn place_of_topic(&self, row: Option<u32>, fact: &Fact<'_>) -> usize {
-        match row {
-            Some(id) => self.at(id),
-            None => self.places[usize::from(topic::slot(fact.topic().1))].into(),
-        }
-    }
-
-    /// The last offset of the partition at this place.
-    pub(crate) fn sequence(&self, at: usize) -> u64 {
-        self.partitions[at].sequence
-    }
-
-    /// The digest of what the log says of the topics: which of them publishers have made, with their last offsets.
-    pub(crate) fn digest(&self, rules: &Rules) -> u64 {
-        let rows = (0..self.rows.end()).filter_map(|id| self.rows.try_get(id));
-        let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
-        rows.fold(self.digest_of_rosters(), |digest, row| {
-            let name = xxh3_64_with_seed(self.names.get(row.name), self.seed);
-            digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
-        })
     }
 }

@@ -7,23 +7,24 @@
 
 use alloc::vec::Vec;
 
-use super::Home;
+use super::logs::Logs;
 use super::partition::Partition;
+use super::topics::TopicTable;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::log::Log;
 
-impl Home {
+impl Logs {
     /// Bytes that the messages of all partitions occupy, their rows included.
     pub(super) fn log_bytes(&self) -> usize {
-        self.logs().map(Log::bytes).sum()
+        self.iter().map(Log::bytes).sum()
     }
 
     /// The log at this place has grown: the budget is enforced, if the logs may be past it.
-    pub(super) fn log_grew(&mut self, at: usize, rules: &Rules, now: Now) {
+    pub(super) fn log_grew(&mut self, topics: &mut TopicTable, at: usize, rules: &Rules, now: Now) {
         let most = self.count_log(at);
         if most > self.log_bytes_max || self.partitions[at].log.is_full() {
-            self.enforce_budget(rules, now);
+            self.enforce_budget(topics, rules, now);
         }
     }
 
@@ -36,13 +37,13 @@ impl Home {
     }
 
     /// Drops messages until the logs are within their budget of bytes.
-    pub(super) fn enforce_budget(&mut self, rules: &Rules, now: Now) {
+    pub(super) fn enforce_budget(&mut self, topics: &mut TopicTable, rules: &Rules, now: Now) {
         let mut emptied = Vec::new();
         let retained = rules.retained();
         loop {
             let bytes = self.log_bytes();
             let excess = bytes.saturating_sub(self.log_bytes_max);
-            let full = self.logs().position(Log::is_full);
+            let full = self.iter().position(Log::is_full);
             let giver = match (full, excess) {
                 (Some(at), _) => Some(at),
                 (None, 0) => None,
@@ -66,7 +67,7 @@ impl Home {
             self.count_log(at);
         }
         for (topic, number, left) in emptied {
-            self.chain_emptied(topic, number, left, rules, now);
+            self.chain_emptied(topics, topic, number, left, rules, now);
         }
     }
 

@@ -26,11 +26,18 @@ impl Carrier {
 /// The carriers of topics that have more than fit their row.
 pub(super) struct Carriers {
     sets: Side<Vec<Carrier>>,
+    /// Subscribers that were counted in, and that left.
+    pub attaches: u64,
+    pub detaches: u64,
 }
 
 impl Carriers {
     pub fn new() -> Carriers {
-        Carriers { sets: Side::new() }
+        Carriers {
+            sets: Side::new(),
+            attaches: 0,
+            detaches: 0,
+        }
     }
 
     /// Topics with a set.

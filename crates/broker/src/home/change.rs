@@ -11,17 +11,19 @@
 use alloc::sync::Arc;
 
 use super::Home;
+use super::logs::Logs;
 use super::partition::Partition;
 use super::planned_rules::PlannedRules;
+use super::topics::TopicTable;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::store::blobs::Blob;
 
-impl Home {
+impl TopicTable {
     /// Looks ahead to the rules of this world, some rows further than the last time; whether there are more.
-    pub fn foresee(&mut self, world: &Arc<World>) -> bool {
+    pub(crate) fn foresee(&mut self, world: &Arc<World>) -> bool {
         let known = self.planned_rules.take().filter(|known| known.is_of(world));
         let mut planned_rules = known.unwrap_or_else(|| PlannedRules::new(world));
         let name_of = |id| match self.rows.get(id).name {
@@ -33,30 +35,7 @@ impl Home {
         more
     }
 
-    /// Replaces the rules `former`, and the settings, by those of `world`.
-    pub fn change(&mut self, world: &Arc<World>, former: &Rules, now: Now) {
-        let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
-        let homes = usize::from(self.placement.homes());
-        self.topics_max = settings.limits.topics_per_home(homes);
-        self.log_bytes_max = settings.limits.log_bytes / homes;
-        self.followers.debounce_s = settings.interest.debounce_s;
-        if let Some(answers) = &mut self.answers {
-            answers.window_s = settings.publish.idempotency_window_s;
-        }
-        if former.govern_alike(rules) {
-            for partition in &mut self.partitions {
-                partition.log.change_times(rules);
-            }
-        } else {
-            // Rows that were not looked at yet are looked at now.
-            while self.foresee(world) {}
-            self.change_rules(former, rules);
-        }
-        self.planned_rules = None;
-        self.enforce_budget(rules, now);
-    }
-
-    fn change_rules(&mut self, former: &Rules, rules: &Rules) {
+    fn change_rules(&mut self, logs: &mut Logs, former: &Rules, rules: &Rules) {
         let planned_rules = self.planned_rules.take().expect("it was looked ahead");
         for (id, number) in (0..).zip(planned_rules.into_numbers()) {
             if self.rows.get(id).name != Blob::NONE {
@@ -65,11 +44,36 @@ impl Home {
         }
         let rows = &self.rows;
         let rule_of = |topic| rows.get(topic).rule;
-        for Partition { log, forgotten, .. } in &mut self.partitions {
+        for Partition { log, forgotten, .. } in &mut logs.partitions {
             log.change_rules(rules, rule_of);
             forgotten.change_rules(former, rules);
         }
         self.idle_topics.change_rules(rules.count(), rule_of);
+    }
+}
+
+impl Home {
+    /// Replaces the rules `former`, and the settings, by those of `world`.
+    pub fn change(&mut self, world: &Arc<World>, former: &Rules, now: Now) {
+        let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
+        let homes = usize::from(self.logs.placement.homes());
+        self.topics.topics_max = settings.limits.topics_per_home(homes);
+        self.logs.log_bytes_max = settings.limits.log_bytes / homes;
+        self.interest.followers.debounce_s = settings.interest.debounce_s;
+        if let Some(answers) = &mut self.retries.answers {
+            answers.window_s = settings.publish.idempotency_window_s;
+        }
+        if former.govern_alike(rules) {
+            for partition in &mut self.logs.partitions {
+                partition.log.change_times(rules);
+            }
+        } else {
+            // Rows that were not looked at yet are looked at now.
+            while self.topics.foresee(world) {}
+            self.topics.change_rules(&mut self.logs, former, rules);
+        }
+        self.topics.planned_rules = None;
+        self.logs.enforce_budget(&mut self.topics, rules, now);
     }
 }
 
@@ -131,40 +135,40 @@ mod tests {
                 match step {
                     Step::Create(first, second) => {
                         let name = alloc::format!("{}/{second}", ["a", "b", "c"][usize::from(first)]);
-                        let hash = home.hash_of(name.as_bytes());
-                        if home.find(hash, name.as_bytes()).is_none() {
-                            let room = home.make_room(Client::NOBODY, now);
+                        let hash = home.topics.hash_of(name.as_bytes());
+                        if home.topics.find(hash, name.as_bytes()).is_none() {
+                            let room = home.topics.make_room(&mut home.logs, &mut home.interest, Client::NOBODY, now);
                             prop_assert!(room.is_ok());
-                            home.create(hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
+                            home.topics.create(&home.logs, hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
                         }
                     }
-                    Step::Forget(any) if home.rows.end() > 0 => {
-                        let id = (any % home.rows.end() as usize) as u32;
-                        if home.rows.get(id).name != Blob::NONE {
-                            home.queue_if_idle(id, now);
-                            prop_assert!(home.forget_one(Client::NOBODY, u32::MAX));
+                    Step::Forget(any) if home.topics.rows.end() > 0 => {
+                        let id = (any % home.topics.rows.end() as usize) as u32;
+                        if home.topics.rows.get(id).name != Blob::NONE {
+                            home.topics.queue_if_idle(&home.logs, id, now);
+                            prop_assert!(home.topics.forget_one(&mut home.logs, &mut home.interest, Client::NOBODY, u32::MAX));
                         }
                     }
                     Step::Forget(_) => {}
                     Step::Turn => {
-                        for id in 0..home.rows.end() {
-                            if home.rows.get(id).name != Blob::NONE {
-                                home.queue_if_idle(id, now);
+                        for id in 0..home.topics.rows.end() {
+                            if home.topics.rows.get(id).name != Blob::NONE {
+                                home.topics.queue_if_idle(&home.logs, id, now);
                             }
                         }
                         home.tick(now.unix_s);
                         home.forget(&here.rules, now);
                     }
-                    Step::Foresee => drop(home.foresee(&worlds[next])),
+                    Step::Foresee => drop(home.topics.foresee(&worlds[next])),
                     Step::Change(to) => {
                         home.change(&worlds[to], &here.rules, now);
                         here = worlds[to].clone();
                     }
                 }
-                for id in 0..home.rows.end() {
-                    let row = home.rows.get(id);
+                for id in 0..home.topics.rows.end() {
+                    let row = home.topics.rows.get(id);
                     if row.name != Blob::NONE {
-                        let number = here.rules.number_for(home.names.get(row.name));
+                        let number = here.rules.number_for(home.topics.names.get(row.name));
                         prop_assert_eq!(row.rule, number);
                     }
                 }

@@ -1,4 +1,4 @@
-//! What a home is given with a fact, and what its admission has found out.
+//! The context of a fact at its home, and the findings of its admission.
 
 use super::answers::Key;
 use crate::base::rules::Rules;
@@ -7,7 +7,7 @@ use crate::base::time::Now;
 use crate::filters::matching::Matching;
 use crate::mail::lanes::Lanes;
 
-/// What a home is given with a fact.
+/// The context of a fact at its home.
 pub(crate) struct FactContext<'a> {
     pub settings: &'a Settings,
     pub rules: &'a Rules,
@@ -17,7 +17,7 @@ pub(crate) struct FactContext<'a> {
     pub lanes: &'a mut Lanes,
 }
 
-/// What admission has found out. It holds until anything else happens at the home.
+/// The findings of admission. They hold until anything else happens at the home.
 #[derive(Default)]
 pub(crate) struct Found {
     /// The row of the topic.

@@ -16,20 +16,20 @@ const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 
 /// A follower.
 #[derive(Clone, Copy)]
-pub(super) enum Whom {
+pub(super) enum FollowerKey {
     /// A connection of this shard.
     Connection(ShardId, ReplyTo),
     /// Another node, by the number of its stream. It is told of subscribers here only, and asks for its news.
     Node(u64),
 }
 
-impl Whom {
-    fn is(self, other: Whom) -> bool {
+impl FollowerKey {
+    fn is(self, other: FollowerKey) -> bool {
         match (self, other) {
-            (Whom::Connection(shard, to), Whom::Connection(other_shard, other)) => {
+            (FollowerKey::Connection(shard, to), FollowerKey::Connection(other_shard, other)) => {
                 shard == other_shard && to.slot == other.slot && to.generation == other.generation
             }
-            (Whom::Node(stream), Whom::Node(other)) => stream == other,
+            (FollowerKey::Node(stream), FollowerKey::Node(other)) => stream == other,
             _ => false,
         }
     }
@@ -46,7 +46,7 @@ pub(super) enum Cursor {
 }
 
 pub(super) struct Follower {
-    whom: Whom,
+    key: FollowerKey,
     filters: Vec<Box<[u8]>>,
     pub cursor: Cursor,
     pub news: News,
@@ -59,7 +59,7 @@ pub(super) struct Follower {
 impl Follower {
     /// Whether this is another node.
     pub fn is_node(&self) -> bool {
-        matches!(self.whom, Whom::Node(_))
+        matches!(self.key, FollowerKey::Node(_))
     }
 
     /// Whether the snapshot has looked at this row.
@@ -90,7 +90,7 @@ impl Follower {
         }
     }
 
-    /// What is new, and whether there is more at once; none if something was lost.
+    /// The news, and whether there is more at once; none if something was lost.
     pub fn take_news(&mut self) -> Option<(News, bool)> {
         let more = !matches!(self.cursor, Cursor::Whole);
         (!self.lost).then(|| (core::mem::take(&mut self.news), more))
@@ -134,9 +134,9 @@ impl Followers {
     }
 
     /// Begins to follow.
-    pub fn add(&mut self, whom: Whom, filters: Vec<Box<[u8]>>) {
+    pub fn add(&mut self, key: FollowerKey, filters: Vec<Box<[u8]>>) {
         self.list.push(Follower {
-            whom,
+            key,
             filters,
             cursor: Cursor::Row(0),
             news: News::default(),
@@ -146,8 +146,8 @@ impl Followers {
     }
 
     /// A follower is gone; says whether it was there.
-    pub fn remove(&mut self, whom: Whom) -> bool {
-        let was_there = self.take(whom).is_some();
+    pub fn remove(&mut self, key: FollowerKey) -> bool {
+        let was_there = self.take(key).is_some();
         if self.list.is_empty() {
             *self = Followers::new(self.debounce_s);
         }
@@ -155,8 +155,8 @@ impl Followers {
     }
 
     /// Takes a follower out, to be put back.
-    pub fn take(&mut self, whom: Whom) -> Option<Follower> {
-        let place = self.list.iter().position(|it| it.whom.is(whom))?;
+    pub fn take(&mut self, key: FollowerKey) -> Option<Follower> {
+        let place = self.list.iter().position(|it| it.key.is(key))?;
         Some(self.list.swap_remove(place))
     }
 
@@ -175,7 +175,7 @@ impl Followers {
         self.put(follower);
     }
 
-    /// What connections follow: each filter once.
+    /// The filters that connections follow, each once.
     pub fn filters(&self) -> BTreeSet<Box<[u8]>> {
         let connections = self.list.iter().filter(|it| !it.is_node());
         connections.flat_map(|it| it.filters.clone()).collect()
@@ -217,7 +217,7 @@ impl Followers {
             return;
         }
         for follower in &mut self.list {
-            let Whom::Connection(shard, to) = follower.whom else {
+            let FollowerKey::Connection(shard, to) = follower.key else {
                 continue;
             };
             let part = core::mem::replace(&mut follower.part, Part::Live);

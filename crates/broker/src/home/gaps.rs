@@ -4,28 +4,43 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::Home;
+use super::logs::Logs;
+use super::reports::Reports;
 use super::row::KEEPS;
+use super::topics::TopicTable;
 use crate::base::notices::Notice;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 
-impl Home {
+impl Reports {
     /// A subscriber of this topic is told that messages are lost, since the topic's log no longer has them.
-    pub(super) fn log_was_short(&mut self, id: u32, rules: &Rules) {
+    pub(super) fn log_was_short(
+        &mut self,
+        topics: &TopicTable,
+        logs: &Logs,
+        id: u32,
+        rules: &Rules,
+    ) {
         self.stats.short_logs += 1;
         if self.notices.has(Notice::ShortLog) {
             return;
         }
-        let setting = self.shortened_by(id, rules);
-        let name = self.names.get(self.rows.get(id).name);
+        let setting = logs.shortened_by(topics, id, rules);
+        let name = topics.names.get(topics.rows.get(id).name);
         self.notices.met_since(Notice::ShortLog, &setting, name);
     }
 
+    /// Takes the name of a topic of which the operator is told, if there was one since the last time.
+    pub(crate) fn take_notice(&mut self, kind: Notice) -> Option<String> {
+        self.notices.take(kind)
+    }
+}
+
+impl Logs {
     /// The setting that the log of a topic has reached, and its value; or damage, behind which it begins. A log that has reached none was
     /// shortened by age; or it was emptied, which nobody notes.
-    fn shortened_by(&self, id: u32, rules: &Rules) -> String {
-        let row = self.rows.get(id);
+    fn shortened_by(&self, topics: &TopicTable, id: u32, rules: &Rules) -> String {
+        let row = topics.rows.get(id);
         let rule = rules.get(row.rule);
         let partition = &self.partitions[self.place_of(row)];
         let log = &partition.log;
@@ -53,10 +68,5 @@ impl Home {
             }
             _ => format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s),
         }
-    }
-
-    /// Takes the name of a topic of which the operator is told, if there was one since the last time.
-    pub(crate) fn take_notice(&mut self, kind: Notice) -> Option<String> {
-        self.notices.take(kind)
     }
 }

@@ -97,7 +97,7 @@ impl Group {
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
 /// Bytes that a group needs at one home, if no other has its filter.
-pub(super) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
+pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
     let member = size_of::<Member>() + size_of::<Cursor>();
     ROW_BYTES
         + lists::LIST_BYTES

@@ -16,14 +16,15 @@
 use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Home;
 use super::answers::{Answer, Answers, Key};
+use super::logs::Logs;
+use super::topics::TopicTable;
 use crate::base::placement::Slotted;
 use crate::base::settings::Settings;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
 use crate::base::time::Now;
-use crate::budget::admission::Party;
 use crate::budget::admission::keys::{GROUPS, group_of};
+use crate::budget::admission::{Admission, Party};
 use crate::mail::message::{Publish, Retry};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
@@ -33,7 +34,26 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 /// The same at each tick of the clock: some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
-impl Home {
+/// The first answers, and the keys of their hashes.
+pub(crate) struct Retries {
+    pub(super) answers: Option<Answers>,
+    /// Records under way are of this second or a later one.
+    pub(super) oldest_s: u32,
+    admission: Admission,
+    seed: u64,
+}
+
+impl Retries {
+    /// No answers yet.
+    pub(super) fn new(seed: u64, admission: Admission) -> Retries {
+        Retries {
+            answers: None,
+            oldest_s: 0,
+            admission,
+            seed,
+        }
+    }
+
     /// The key of a message that brings one and was not published before. Other messages may come that are older by `behind_s`.
     ///
     /// # Errors
@@ -41,6 +61,8 @@ impl Home {
     #[inline(always)] // most messages have no key
     pub(super) fn recognise(
         &mut self,
+        topics: &TopicTable,
+        logs: &Logs,
         message: &Publish<'_>,
         settings: &Settings,
         now: Now,
@@ -49,13 +71,15 @@ impl Home {
         match message.retry {
             None => Ok(None),
             Some(retry) => self
-                .recognise_retry(message, &retry, settings, (now, behind_s))
+                .recognise_retry(topics, logs, message, &retry, settings, (now, behind_s))
                 .map(Some),
         }
     }
 
     fn recognise_retry(
         &mut self,
+        topics: &TopicTable,
+        logs: &Logs,
         message: &Publish<'_>,
         retry: &Retry<&[u8]>,
         settings: &Settings,
@@ -63,11 +87,11 @@ impl Home {
     ) -> Result<Key, Outcome> {
         let key = self.hash_of_key(message.name, retry);
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
-        let (epoch, window_s) = (self.epoch, settings.publish.idempotency_window_s);
+        let (epoch, window_s) = (logs.epoch, settings.publish.idempotency_window_s);
         let admission = &self.admission;
         let answers =
             (self.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
-        let oldest_s = match self.reservations.is_empty() && self.shared.is_none() {
+        let oldest_s = match topics.reservations.is_empty() && logs.shared.is_none() {
             true => now.unix_s - behind_s.min(now.unix_s),
             false => self.oldest_s,
         };
@@ -88,17 +112,17 @@ impl Home {
                 message: hash,
                 max: settings
                     .publish
-                    .keys_per_home(self.placement.homes().into()),
+                    .keys_per_home(logs.placement.homes().into()),
             }),
         }
     }
 
     /// Keeps the answer to a message that was published, if it has a key.
     #[inline]
-    pub(super) fn keep_answer(&mut self, key: Option<Key>, name: &[u8], info: &Info) {
+    pub(super) fn keep_answer(&mut self, logs: &Logs, key: Option<Key>, name: &[u8], info: &Info) {
         let Some(of) = key else { return };
         let slot = topic::slot(name);
-        let at = self.placement.place_at_home(self.placement.of_slot(slot));
+        let at = logs.placement.place_at_home(logs.placement.of_slot(slot));
         let answer = Answer {
             key: of.key,
             message: of.message,
@@ -106,7 +130,7 @@ impl Home {
             messages: info.messages,
             requested_s: info.requested_s.unwrap_or(NONE),
             subscribers: info.subscribers,
-            time_s: self.partitions[at].time_s,
+            time_s: logs.partitions[at].time_s,
         };
         if let Some(answers) = &mut self.answers {
             answers.keep(of.group, answer, of.max);
@@ -171,6 +195,7 @@ impl Home {
     /// Reads an answer. After a planned restart its window begins anew: how long the process was away is not its publisher's fault.
     pub(crate) fn restore_answer(
         &mut self,
+        logs: &Logs,
         from: &mut In<'_>,
         origin: &Origin,
         settings: &Settings,
@@ -192,12 +217,12 @@ impl Home {
             subscribers: from.number32()?,
             time_s: match origin.local {
                 // It is of the log's clock.
-                _ if self.shared.is_some() => time_s,
+                _ if logs.shared.is_some() => time_s,
                 true => now.unix_s,
                 false => time_s.min(now.unix_s),
             },
         };
-        if self.placement.home_of(self.placement.of_slot(slot)) != self.me {
+        if logs.placement.home_of(logs.placement.of_slot(slot)) != logs.me {
             return Ok(());
         }
         let window_s = settings.publish.idempotency_window_s;

@@ -22,10 +22,14 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::Home;
-use super::followers::{Cursor, Follower, Whom};
+use super::elsewhere::Elsewhere;
+use super::followers::{Cursor, Follower, FollowerKey, Followers};
+use super::readings::Readings;
+use super::topics::TopicTable;
 use crate::base::ids::ShardId;
+use crate::base::pace::Pace;
 use crate::base::time::Now;
+use crate::base::work::Steps;
 use crate::mail::lanes::Lanes;
 use crate::mail::orders::{Interest, Interested};
 use crate::mail::{News, ReplyTo};
@@ -36,131 +40,173 @@ const ENDS_AT_ONCE: usize = 64;
 /// Topics of other nodes that one order looks at: some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;
 
-impl Home {
+/// The followers, and topics with interest at other nodes.
+pub(crate) struct TopicInterest {
+    pub(super) followers: Followers,
+    pub(super) elsewhere: Elsewhere,
+    steps: Steps,
+}
+
+impl TopicInterest {
+    /// Nobody follows; interest outlives the last subscriber by so many seconds.
+    pub(super) fn new(debounce_s: u32, steps: &Steps) -> TopicInterest {
+        TopicInterest {
+            followers: Followers::new(debounce_s),
+            elsewhere: Elsewhere::default(),
+            steps: steps.clone(),
+        }
+    }
+
     /// A connection wants to follow; the first page of the snapshot is the answer.
-    pub fn follow(&mut self, shard: ShardId, to: ReplyTo, filter: &[u8]) {
-        let whom = Whom::Connection(shard, to);
-        self.followers.add(whom, [filter.into()].into());
-        self.follow_on(shard, to);
+    pub(crate) fn follow(
+        &mut self,
+        topics: &TopicTable,
+        readings: &mut Readings,
+        pace: &Pace,
+        shard: ShardId,
+        to: ReplyTo,
+        filter: &[u8],
+    ) {
+        let key = FollowerKey::Connection(shard, to);
+        self.followers.add(key, [filter.into()].into());
+        self.follow_on(topics, readings, pace, shard, to);
     }
 
     /// The next page of a snapshot that is not whole.
-    pub fn follow_on(&mut self, shard: ShardId, to: ReplyTo) {
-        match self.must_queue() {
-            true => self.owe_interest(shard, to),
-            false => self.next_page(shard, to),
+    pub(crate) fn follow_on(
+        &mut self,
+        topics: &TopicTable,
+        readings: &mut Readings,
+        pace: &Pace,
+        shard: ShardId,
+        to: ReplyTo,
+    ) {
+        match readings.must_queue(pace) {
+            true => readings.queue_interest(shard, to),
+            false => self.next_page(topics, pace, shard, to),
         }
     }
 
     /// A follower is gone.
-    pub fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
-        let was_there = self.followers.remove(Whom::Connection(shard, to));
+    pub(crate) fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
+        let was_there = self.followers.remove(FollowerKey::Connection(shard, to));
         assert!(was_there, "a carrier speaks only of followers that it made");
     }
 
     /// The next page, unless the follower has gone meanwhile.
-    pub(super) fn next_page(&mut self, shard: ShardId, to: ReplyTo) {
-        if let Some(mut follower) = self.followers.take(Whom::Connection(shard, to)) {
-            self.walk(&mut follower);
+    pub(super) fn next_page(
+        &mut self,
+        topics: &TopicTable,
+        pace: &Pace,
+        shard: ShardId,
+        to: ReplyTo,
+    ) {
+        if let Some(mut follower) = self.followers.take(FollowerKey::Connection(shard, to)) {
+            self.walk(topics, pace, &mut follower);
             self.followers.put_page(follower);
         }
     }
 
     /// A snapshot goes on by a page.
-    fn walk(&self, follower: &mut Follower) {
-        for _ in 0..self.pace.interest_rows {
-            if follower.news.len() >= self.pace.page_bytes {
+    fn walk(&self, topics: &TopicTable, pace: &Pace, follower: &mut Follower) {
+        for _ in 0..pace.interest_rows {
+            if follower.news.len() >= pace.page_bytes {
                 return;
             }
             self.steps.add(1);
             follower.cursor = match &follower.cursor {
                 Cursor::Whole => return,
-                Cursor::Row(id) if *id < self.rows.end() => {
+                Cursor::Row(id) if *id < topics.rows.end() => {
                     let id = *id;
-                    if self.has_interest(id) {
-                        follower.push(true, self.names.get(self.rows.get(id).name));
+                    if self.has_interest(topics, id) {
+                        follower.push(true, topics.names.get(topics.rows.get(id).name));
                     }
                     Cursor::Row(id + 1)
                 }
                 Cursor::Row(_) if follower.is_node() => Cursor::Whole,
-                Cursor::Row(_) => self.next_name(follower, &[]),
+                Cursor::Row(_) => self.next_name(topics, follower, &[]),
                 Cursor::Name(last) => {
                     let last = last.clone();
-                    self.next_name(follower, &last)
+                    self.next_name(topics, follower, &last)
                 }
             };
         }
     }
 
     /// Looks at the next topic of another node.
-    fn next_name(&self, follower: &mut Follower, last: &[u8]) -> Cursor {
+    fn next_name(&self, topics: &TopicTable, follower: &mut Follower, last: &[u8]) -> Cursor {
         let Some(name) = self.elsewhere.behind(last) else {
             return Cursor::Whole;
         };
-        if !self.has_interest_here(name) {
+        if !self.has_interest_here(topics, name) {
             follower.push(true, name);
         }
         Cursor::Name(name.into())
     }
 
     /// Whether the topic in a row has interest here.
-    fn has_interest(&self, id: u32) -> bool {
-        self.rows.get(id).carrier != NONE || self.followers.lingers(id)
+    fn has_interest(&self, topics: &TopicTable, id: u32) -> bool {
+        topics.rows.get(id).carrier != NONE || self.followers.lingers(id)
     }
 
-    fn has_interest_here(&self, name: &[u8]) -> bool {
-        let found = self.find(self.hash_of(name), name);
-        found.is_some_and(|id| self.has_interest(id))
+    fn has_interest_here(&self, topics: &TopicTable, name: &[u8]) -> bool {
+        let found = topics.find(topics.hash_of(name), name);
+        found.is_some_and(|id| self.has_interest(topics, id))
     }
 
-    fn tell_interest(&mut self, id: u32, begins: bool) {
-        let name = self.names.get(self.rows.get(id).name);
+    fn tell_interest(&mut self, topics: &TopicTable, id: u32, begins: bool) {
+        let name = topics.names.get(topics.rows.get(id).name);
         let elsewhere = self.elsewhere.has(name);
         self.followers.tell(id, name, begins, elsewhere);
     }
 
     /// A topic has its first subscriber.
-    pub(super) fn interest_begins(&mut self, id: u32) {
+    pub(super) fn interest_begins(&mut self, topics: &TopicTable, id: u32) {
         if !self.followers.stop_lingering(id) {
-            self.tell_interest(id, true);
+            self.tell_interest(topics, id, true);
         }
     }
 
     /// A topic has no subscriber any more.
-    pub(super) fn interest_pauses(&mut self, id: u32, now: Now) {
+    pub(super) fn interest_pauses(&mut self, topics: &TopicTable, id: u32, now: Now) {
         if !self.followers.linger(id, now) {
-            self.tell_interest(id, false);
+            self.tell_interest(topics, id, false);
         }
     }
 
     /// Ends a topic's interest that outlived its subscribers: its time is over, or the topic is about to be forgotten and its row
     /// may be given to another.
-    pub(super) fn interest_is_forgotten(&mut self, id: u32) {
+    pub(super) fn interest_is_forgotten(&mut self, topics: &TopicTable, id: u32) {
         if self.followers.stop_lingering(id) {
-            self.tell_interest(id, false);
+            self.tell_interest(topics, id, false);
         }
     }
 
     /// Whether there is anything to tell followers.
-    pub fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         self.followers.has_news()
     }
 
     /// Tells followers what is new; says whether more is due already.
-    pub fn tell_followers(&mut self, now: Now, lanes: &mut Lanes) -> bool {
+    pub(crate) fn tell_followers(
+        &mut self,
+        topics: &TopicTable,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> bool {
         if self.followers.is_empty() {
             return false;
         }
-        let more = self.end_interest(now);
+        let more = self.end_interest(topics, now);
         self.followers.tell_news(lanes);
         more
     }
 
-    fn end_interest(&mut self, now: Now) -> bool {
+    fn end_interest(&mut self, topics: &TopicTable, now: Now) -> bool {
         for _ in 0..ENDS_AT_ONCE {
             self.steps.add(1 + self.followers.len() as usize);
             match self.followers.next_end(now) {
-                Some(id) => self.interest_is_forgotten(id),
+                Some(id) => self.interest_is_forgotten(topics, id),
                 None => return false,
             }
         }
@@ -168,52 +214,67 @@ impl Home {
     }
 
     /// Carries out an order about interest at the nodes of a cluster.
-    pub fn interest_order(&mut self, order: Interest) -> Interested {
+    pub(crate) fn interest_order(
+        &mut self,
+        topics: &TopicTable,
+        readings: &Readings,
+        pace: &Pace,
+        order: Interest,
+    ) -> Interested {
         match order {
             Interest::Filters => Interested::Filters(self.followers.filters()),
-            Interest::Next(stream, filters) => Interested::News(self.next_news(stream, filters)),
+            Interest::Next(stream, filters) => {
+                Interested::News(self.next_news(topics, readings, pace, stream, filters))
+            }
             Interest::End(stream) => {
-                self.followers.remove(Whom::Node(stream));
+                self.followers.remove(FollowerKey::Node(stream));
                 Interested::Done
             }
             Interest::Elsewhere(stream, news) => {
-                Interested::Refused(self.take_elsewhere(stream, &news))
+                Interested::Refused(self.take_elsewhere(topics, stream, &news))
             }
             Interest::Forget(stream, from) => {
-                Interested::Forgot(self.forget_elsewhere(stream, from))
+                Interested::Forgot(self.forget_elsewhere(topics, stream, from))
             }
         }
     }
 
-    /// What is new for another node, and whether there is more at once. None where it must begin anew.
-    fn next_news(&mut self, stream: u64, filters: Option<Vec<Box<[u8]>>>) -> Option<(News, bool)> {
-        let whom = Whom::Node(stream);
+    /// The news for another node, and whether there is more at once. None where it must begin anew.
+    fn next_news(
+        &mut self,
+        topics: &TopicTable,
+        readings: &Readings,
+        pace: &Pace,
+        stream: u64,
+        filters: Option<Vec<Box<[u8]>>>,
+    ) -> Option<(News, bool)> {
+        let key = FollowerKey::Node(stream);
         if let Some(filters) = filters {
-            self.followers.add(whom, filters);
+            self.followers.add(key, filters);
         }
-        let mut follower = self.followers.take(whom)?;
-        if !self.must_queue() {
-            self.walk(&mut follower);
+        let mut follower = self.followers.take(key)?;
+        if !readings.must_queue(pace) {
+            self.walk(topics, pace, &mut follower);
         }
         let news = follower.take_news();
         self.followers.put(follower);
         if news.is_none() {
-            self.followers.remove(whom);
+            self.followers.remove(key);
         }
         news
     }
 
     /// Takes what another node tells; returns for how many topics there was no room.
-    fn take_elsewhere(&mut self, stream: u8, news: &News) -> u32 {
+    fn take_elsewhere(&mut self, topics: &TopicTable, stream: u8, news: &News) -> u32 {
         let mut refused = 0;
         for (begins, name) in news.iter() {
             self.steps.add(1);
             let changes = match begins {
-                true => self.elsewhere.begin(stream, name, self.topics_max),
+                true => self.elsewhere.begin(stream, name, topics.topics_max),
                 false => Some(self.elsewhere.end(stream, name)),
             };
             match changes {
-                Some(true) => self.tell_elsewhere(name, begins),
+                Some(true) => self.tell_elsewhere(topics, name, begins),
                 Some(false) => {}
                 None => refused += 1,
             }
@@ -221,19 +282,24 @@ impl Home {
         refused
     }
 
-    fn tell_elsewhere(&mut self, name: &[u8], begins: bool) {
-        if !self.has_interest_here(name) {
+    fn tell_elsewhere(&mut self, topics: &TopicTable, name: &[u8], begins: bool) {
+        if !self.has_interest_here(topics, name) {
             self.followers.tell_elsewhere(name, begins);
         }
     }
 
     /// Forgets what a stream has told of topics behind this one, of some; returns the last one of them, none at the end.
-    fn forget_elsewhere(&mut self, stream: u8, mut from: Box<[u8]>) -> Option<Box<[u8]>> {
+    fn forget_elsewhere(
+        &mut self,
+        topics: &TopicTable,
+        stream: u8,
+        mut from: Box<[u8]>,
+    ) -> Option<Box<[u8]>> {
         for _ in 0..NAMES_PER_ORDER {
             self.steps.add(1);
             from = self.elsewhere.behind(&from)?.into();
             if self.elsewhere.end(stream, &from) {
-                self.tell_elsewhere(&from, false);
+                self.tell_elsewhere(topics, &from, false);
             }
         }
         Some(from)

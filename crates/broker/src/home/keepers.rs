@@ -38,7 +38,7 @@ pub(super) struct Keepers {
 }
 
 /// Bytes that a filter needs, if no other subscription has it, in either place.
-pub(super) fn bytes_alone(filter: &[u8]) -> usize {
+pub(crate) fn bytes_alone(filter: &[u8]) -> usize {
     let levels = filter.split(|b| *b == b'/');
     let other = match levels.filter(|level| *level == b"+").count() {
         count if count > FREE_WILDCARDS as usize => OTHER_BYTES + filter.len(),

@@ -6,24 +6,34 @@
 
 use crore_wire::topic;
 
-use super::Home;
+use super::logs::Logs;
 use super::row::KEEPS;
+use super::subscriptions::Subscriptions;
+use super::topics::TopicTable;
 use crate::base::time::Now;
 
-impl Home {
+impl Subscriptions {
     /// One subscription more (`on`) or less needs the messages of a topic or of a filter's topics. Each that was told with `on`
     /// is told once without, whether its home accepted the subscription or not.
-    pub fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
+    pub(crate) fn keep_log(
+        &mut self,
+        topics: &mut TopicTable,
+        logs: &Logs,
+        hash: u32,
+        name: &[u8],
+        on: bool,
+        now: Now,
+    ) {
         let is_filter = topic::has_wildcard(name);
         let found = if is_filter {
             None
         } else {
-            self.find(hash, name)
+            topics.find(hash, name)
         };
         match (found, on) {
             (Some(id), true) => {
                 self.keepers.add_topic(id, 1);
-                self.rows.get_mut(id).flags |= KEEPS;
+                topics.rows.get_mut(id).flags |= KEEPS;
             }
             (None, true) => self.keepers.add_filter(name),
             // Those by name go first: the topic, if it exists by now, was created for a subscription that counts on it.
@@ -33,8 +43,8 @@ impl Home {
                 }
                 let Some(id) = found else { return };
                 if self.keepers.remove_topic(id) {
-                    self.rows.get_mut(id).flags &= !KEEPS;
-                    self.queue_if_idle(id, now);
+                    topics.rows.get_mut(id).flags &= !KEEPS;
+                    topics.queue_if_idle(logs, id, now);
                 }
             }
         }

@@ -2,8 +2,9 @@
 
 use crore_wire::topic;
 
-use super::Home;
+use super::logs::Logs;
 use super::row::DELETED;
+use super::topics::TopicTable;
 use crate::base::time::Now;
 use crate::log::seek::Back;
 use crate::mail::Frames;
@@ -15,9 +16,9 @@ const ROWS_PER_TURN: u32 = 4_096;
 /// Bytes of messages that one order reads, but for one message, which always fits.
 const LOG_BYTES_PER_TURN: usize = 256 << 10;
 
-impl Home {
+impl TopicTable {
     /// A page of topics.
-    pub fn list(&self, page: &TopicsPage, now: Now) -> Topics {
+    pub(crate) fn list(&self, logs: &Logs, page: &TopicsPage, now: Now) -> Topics {
         let end = self.rows.end();
         let until = end.min(page.from.saturating_add(ROWS_PER_TURN));
         let mut found = Topics::default();
@@ -26,7 +27,7 @@ impl Home {
             let row = self.rows.get(id);
             let is_there = row.name != Blob::NONE && !row.has(DELETED);
             if is_there && topic::matches(&page.filter, self.names.get(row.name)) {
-                found.topics.push(self.tell_of(id, now));
+                found.topics.push(self.tell_of(logs, id, now));
             }
             id += 1;
         }
@@ -35,25 +36,27 @@ impl Home {
     }
 
     /// The state of one topic.
-    pub fn look_up(&self, name: &[u8], now: Now) -> Option<Topic> {
+    pub(crate) fn look_up(&self, logs: &Logs, name: &[u8], now: Now) -> Option<Topic> {
         let id = self.find(self.hash_of(name), name)?;
-        (!self.rows.get(id).has(DELETED)).then(|| self.tell_of(id, now))
+        (!self.rows.get(id).has(DELETED)).then(|| self.tell_of(logs, id, now))
     }
 
-    fn tell_of(&self, id: u32, now: Now) -> Topic {
+    fn tell_of(&self, logs: &Logs, id: u32, now: Now) -> Topic {
         let row = self.rows.get(id);
         Topic {
             name: self.names.get(row.name).into(),
-            info: self.info(id, now),
-            bytes: self.partitions[self.place_of(row)].log.chain_bytes(row.log),
+            info: self.info(logs, id, now),
+            bytes: logs.partitions[logs.place_of(row)].log.chain_bytes(row.log),
             rule: row.rule,
         }
     }
+}
 
+impl Logs {
     /// A page of a topic's log; `None` without a topic.
-    pub fn read_log(&mut self, page: &LogPage) -> Option<Messages> {
-        let id = self.find(self.hash_of(&page.name), &page.name)?;
-        let row = self.rows.get(id);
+    pub(crate) fn read_log(&mut self, topics: &TopicTable, page: &LogPage) -> Option<Messages> {
+        let id = topics.find(topics.hash_of(&page.name), &page.name)?;
+        let row = topics.rows.get(id);
         if row.has(DELETED) {
             return None;
         }

@@ -10,10 +10,12 @@
 //! so that no message falls between.
 
 use super::Home;
+use super::readings::Readings;
 use super::readings::{Place, Reader, Reading, SharedNames};
 use super::registered::split;
 use super::row::DELETED;
 use crate::base::ids::ShardId;
+use crate::base::pace::Pace;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
@@ -29,73 +31,15 @@ impl Home {
         &self.steps
     }
 
-    /// Pages that are owed.
-    pub fn readings(&self) -> usize {
-        self.readings.len()
-    }
-
     /// Bytes that their queue occupies.
     pub fn readings_bytes(&self) -> usize {
-        self.readings.bytes() + self.shared.as_ref().map_or(0, |it| it.bytes())
+        self.readings.bytes() + self.logs.shared.as_ref().map_or(0, |it| it.bytes())
     }
 
     /// The turn is over: the next one may read as much again.
     pub fn end_turn(&mut self) {
-        self.trim_losses(LOSSES_MAX);
+        self.logs.trim_losses(&self.topics, LOSSES_MAX);
         self.readings.end_turn(self.steps.count());
-    }
-
-    /// Whether a page has to wait: for others, or for the next turn, since half of this one's budget is spent here.
-    pub(super) fn must_queue(&self) -> bool {
-        let spent = self.readings.spent(self.steps.count());
-        !self.readings.is_empty() || spent >= u64::from(self.pace.steps_per_turn) / 2
-    }
-
-    pub(super) fn owe_topic(
-        &mut self,
-        from: ShardId,
-        ask: &Attach,
-        name: &[u8],
-        place: Place,
-        counted: bool,
-    ) {
-        self.stats.pages_waited += 1;
-        let (ask, name) = (*ask, name.into());
-        self.readings.push(Reading::Topic {
-            from,
-            ask,
-            name,
-            place,
-            counted,
-        });
-    }
-
-    pub(super) fn owe_filters(
-        &mut self,
-        from: ShardId,
-        ask: &AttachFilters,
-        names: SharedNames,
-        reader: Reader,
-    ) {
-        self.stats.pages_waited += 1;
-        self.readings.push(Reading::Filters {
-            from,
-            ask: *ask,
-            names,
-            reader,
-        });
-    }
-
-    pub(super) fn owe_group(&mut self, id: u64) {
-        self.readings.push(Reading::Group(id));
-    }
-
-    pub(super) fn owe_late_groups(&mut self) {
-        self.readings.push(Reading::LateGroups);
-    }
-
-    pub(super) fn owe_interest(&mut self, shard: ShardId, to: ReplyTo) {
-        self.readings.push(Reading::Interest(shard, to));
     }
 
     /// Reads the page whose turn it is; says whether there was one.
@@ -127,13 +71,13 @@ impl Home {
                 place,
                 counted: true,
             } => {
-                let found = self.find(ask.hash, &name);
-                match found.filter(|id| !self.rows.get(*id).has(DELETED)) {
+                let found = self.topics.find(ask.hash, &name);
+                match found.filter(|id| !self.topics.rows.get(*id).has(DELETED)) {
                     Some(id) => {
                         self.read_topic(id, from, &ask, &name, place, rules, now, lanes);
                     }
                     // Deleted since: the subscriber goes as if it had got its page before the deletion.
-                    None => self.end_owed(from, &ask, &name, now, lanes),
+                    None => self.end_waiting(from, &ask, &name, now, lanes),
                 }
             }
             Reading::Filters {
@@ -146,8 +90,65 @@ impl Home {
                 self.tell_match_page(from, &ask, &filters, reader, rules, now, lanes);
             }
             Reading::Group(id) => self.pump(id, rules, now, lanes),
-            Reading::LateGroups => self.wake_late(),
-            Reading::Interest(shard, to) => self.next_page(shard, to),
+            Reading::LateGroups => self.subscriptions.wake_late(&mut self.readings),
+            Reading::Interest(shard, to) => {
+                self.interest.next_page(&self.topics, &self.pace, shard, to)
+            }
         }
+    }
+}
+
+impl Readings {
+    /// Whether a page has to wait: for others, or for the next turn, since half of this one's budget is spent here.
+    pub(super) fn must_queue(&self, pace: &Pace) -> bool {
+        let spent = self.spent(self.steps.count());
+        !self.is_empty() || spent >= u64::from(pace.steps_per_turn) / 2
+    }
+
+    pub(super) fn queue_topic(
+        &mut self,
+        from: ShardId,
+        ask: &Attach,
+        name: &[u8],
+        place: Place,
+        counted: bool,
+    ) {
+        self.waited += 1;
+        let (ask, name) = (*ask, name.into());
+        self.push(Reading::Topic {
+            from,
+            ask,
+            name,
+            place,
+            counted,
+        });
+    }
+
+    pub(super) fn queue_filters(
+        &mut self,
+        from: ShardId,
+        ask: &AttachFilters,
+        names: SharedNames,
+        reader: Reader,
+    ) {
+        self.waited += 1;
+        self.push(Reading::Filters {
+            from,
+            ask: *ask,
+            names,
+            reader,
+        });
+    }
+
+    pub(super) fn queue_group(&mut self, id: u64) {
+        self.push(Reading::Group(id));
+    }
+
+    pub(super) fn queue_late_groups(&mut self) {
+        self.push(Reading::LateGroups);
+    }
+
+    pub(super) fn queue_interest(&mut self, shard: ShardId, to: ReplyTo) {
+        self.push(Reading::Interest(shard, to));
     }
 }

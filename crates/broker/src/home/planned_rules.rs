@@ -8,7 +8,7 @@ use crate::budget::world::World;
 /// Rows that are looked at in one turn: some tenths of a millisecond.
 const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 
-/// What was found out about a change of the rules before it is made.
+/// The numbers of the rules to come, as far as rows were looked at.
 pub(super) struct PlannedRules {
     world: Arc<World>,
     /// By row. Past `seen` only the numbers of topics that were made meanwhile are known.

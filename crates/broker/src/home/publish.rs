@@ -2,37 +2,20 @@
 //!
 //! Invariant: all of that is one step, so that no attach and no other publish comes between.
 
-use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::frame;
 
 use super::Home;
 use super::context::FactContext;
-use super::row::{CREATED, DELETED, WANTS_DEFLATE};
+use super::packer::opcode_of;
+use super::row::{CREATED, DELETED};
 use super::subscribers::Recipients;
-use crate::base::settings::{Keep, Settings};
+use crate::base::settings::Keep;
 use crate::base::work::STEP_BYTES;
 use crate::log::Log;
+use crate::mail::Info;
 use crate::mail::message::{New, Publish};
-use crate::mail::{Frames, Info, Record};
 use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
-
-fn opcode_of(binary: bool) -> Opcode {
-    match binary {
-        true => Opcode::Binary,
-        false => Opcode::Text,
-    }
-}
-
-/// The most bytes of a message that is compressed at this level, and the bytes that are compressed in the time of a step: one message
-/// takes 25 ms at most, whatever its bytes are. At a higher level more places are compared for each byte: some 100 ns for the worst
-/// bytes at level 6, 400 at level 9.
-const fn packs(level: u8) -> (usize, usize) {
-    match level {
-        ..=1 => (1 << 20, 32),
-        2..=6 => (256 << 10, 2),
-        7.. => (64 << 10, 1),
-    }
-}
 
 impl Home {
     /// Appends a message and sends it to all its subscribers. Its topic has this row, if there is one, and its partition this place.
@@ -47,10 +30,12 @@ impl Home {
         // One step for the message, and one for an older message that it displaces.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
         let (rules, now) = (context.rules, context.now);
-        let id = found
-            .unwrap_or_else(|| self.create(message.hash, message.name, message.client, rules, now));
-        self.partitions[at].sequence = offset;
-        let row = self.rows.get_mut(id);
+        let (topics, logs) = (&mut self.topics, &mut self.logs);
+        let id = found.unwrap_or_else(|| {
+            topics.create(logs, message.hash, message.name, message.client, rules, now)
+        });
+        logs.partitions[at].sequence = offset;
+        let row = topics.rows.get_mut(id);
         let previous = row.last();
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
@@ -66,7 +51,8 @@ impl Home {
             frame: &[],
             whole: None,
         };
-        let recipients = self.find_subscribers(id, message.name, context.here, context.lanes.me);
+        let (name, here, me) = (message.name, context.here, context.lanes.me);
+        let recipients = (self.subscriptions).find_subscribers(topics, id, name, here, me);
         let most = match recipients.needs_log {
             true => rule
                 .messages_max()
@@ -76,8 +62,8 @@ impl Home {
         let keep = most > 0;
         if !keep {
             // A log left from a subscriber that needed it is dropped: without this message it would have a hole.
-            let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);
-            let kept = &mut self.partitions[at].log;
+            let log = core::mem::replace(&mut topics.rows.get_mut(id).log, NONE);
+            let kept = &mut logs.partitions[at].log;
             let before = match log {
                 NONE => previous,
                 log => kept.abandon(log, now.unix_s).unwrap_or(previous),
@@ -88,18 +74,18 @@ impl Home {
             self.keep_and_tell(message, &new, most, &recipients, context);
         }
         if keep || message.headers.retain {
-            self.log_grew(at, rules, now);
+            self.logs.log_grew(&mut self.topics, at, rules, now);
         }
         if !keep || message.headers.retain {
-            self.queue_if_idle(id, now);
+            self.topics.queue_if_idle(&self.logs, id, now);
         }
-        let mut info = self.info(id, now);
+        let mut info = self.topics.info(&self.logs, id, now);
         info.subscribers += recipients.shards + u32::from(recipients.groups);
         info.wanted = recipients.needs_log;
         info
     }
 
-    /// Builds a message's frame once: for the topic's log, which may have `most` messages, for the retained message, and for whom it is.
+    /// Builds a message's frame once: for the topic's log, which may have `most` messages, for the retained message, and for its recipients.
     fn keep_and_tell(
         &mut self,
         message: &Publish<'_>,
@@ -132,52 +118,32 @@ impl Home {
             ..*new
         };
         if most > 0 {
-            let at = self.at(id);
-            let row = self.rows.get_mut(id);
+            let at = self.logs.at(&self.topics, id);
+            let row = self.topics.rows.get_mut(id);
             let rule = rules.get(row.rule);
-            let log = &mut self.partitions[at].log;
+            let log = &mut self.logs.partitions[at].log;
             row.log = log.append(row.log, row.rule, rule, most, &kept);
         }
         if message.headers.retain {
-            self.retain(id, &kept, message.data.is_empty(), rules);
+            self.logs
+                .retain(&mut self.topics, id, &kept, message.data.is_empty(), rules);
         }
         if recipients.is_anybody() {
             frames.read_at(read_at);
-            let record = self.record(id, frames, span, new, settings);
-            self.tell(id, message.name, record, recipients, lanes);
+            let record = self
+                .packer
+                .record(&self.topics, id, frames, span, new, settings);
+            self.subscriptions.tell(
+                &self.topics,
+                &self.logs,
+                &mut self.readings,
+                id,
+                message.name,
+                record,
+                recipients,
+                lanes,
+            );
         }
-    }
-
-    /// The message as the carriers get it.
-    fn record(
-        &mut self,
-        id: u32,
-        frames: &mut Frames,
-        span: (u32, u32),
-        new: &New<'_>,
-        settings: &Settings,
-    ) -> Record {
-        let mut record = frames.finish(span, new);
-        let deflate = &settings.deflate;
-        if self.rows.get(id).has(WANTS_DEFLATE) {
-            let data = frames.data(&record);
-            let (bytes_max, bytes_per_step) = packs(deflate.level);
-            if data.len() >= deflate.min_bytes && data.len() <= bytes_max {
-                self.steps.add(data.len() / bytes_per_step);
-                self.compressed.clear();
-                self.compressor
-                    .compress(data, deflate.level, &mut self.compressed);
-                let opcode = opcode_of(new.headers.binary);
-                let (header, len) = frame::header(opcode, true, self.compressed.len());
-                frames.pack(
-                    &mut record,
-                    &header[..len],
-                    &self.compressed,
-                    &self.admission,
-                );
-            }
-        }
-        record
     }
 }
 

@@ -1,15 +1,16 @@
-//! The queue of pages that the home owes, and how far each has come. The addresses, users and groups that they are for share the work.
+//! The queue of pages that wait to be read, and how far each has come. The addresses, users and groups that they are for share the work.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::turns::Turns;
+use crate::base::work::Steps;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 /// How far the search for the beginning of a subscription has come.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// Nothing yet.
     Unknown,
     /// Counting back from the newest message: at this offset, with so many still to count, this one included.
@@ -25,7 +26,7 @@ pub(super) enum Place {
 
 /// Where a subscriber by filter stands in a partition's log.
 #[derive(Clone, Copy)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     pub partition: PartitionId,
     pub start: u64,
     pub from: u64,
@@ -50,7 +51,7 @@ pub(super) struct Names<'a> {
 
 /// A copy of them.
 #[derive(Clone)]
-pub(super) struct SharedNames {
+pub(crate) struct SharedNames {
     pub text: Arc<[u8]>,
     /// How many pages may have it: each counts its share.
     shares: usize,
@@ -77,8 +78,8 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A page that is owed.
-pub(super) enum Reading {
+/// A page that waits to be read.
+pub(crate) enum Reading {
     /// Of a topic.
     Topic {
         from: ShardId,
@@ -133,17 +134,30 @@ const GROUP: u64 = 1 << 61;
 const FOLLOWER: u64 = 1 << 60;
 const LATE_GROUPS: u64 = 1 << 59;
 
-/// All pages that are owed.
-#[derive(Default)]
-pub(super) struct Readings {
+/// All pages that wait to be read.
+pub(crate) struct Readings {
     queue: Turns<Reading>,
     /// Bytes of their names.
     names_bytes: usize,
     /// Steps at the end of the last turn.
     began: u64,
+    /// Pages that had to wait, since the home began.
+    pub waited: u64,
+    pub(super) steps: Steps,
 }
 
 impl Readings {
+    /// None yet.
+    pub fn new(steps: &Steps) -> Readings {
+        Readings {
+            queue: Turns::default(),
+            names_bytes: 0,
+            began: 0,
+            waited: 0,
+            steps: steps.clone(),
+        }
+    }
+
     pub fn push(&mut self, reading: Reading) {
         self.names_bytes += reading.names_bytes();
         self.queue.push(reading.party(), reading);
@@ -190,7 +204,7 @@ mod tests {
 
     #[test]
     fn waiting_pages_are_counted_until_they_are_read() {
-        let mut readings = Readings::default();
+        let mut readings = Readings::new(&Steps::default());
         for id in 0..1_000 {
             readings.push(Reading::Group(id));
         }

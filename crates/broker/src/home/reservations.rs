@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 
 use crate::budget::admission::Client;
 
-/// What is reserved for a record.
+/// The topic, bytes and key that are reserved for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
     /// The topic with this hash stays, or has room.

@@ -5,8 +5,9 @@
 //! Invariants: a topic stands in `retained` exactly when it has a chain under the rule of retained messages; such a
 //! topic is not forgotten. The byte budget takes retained messages last.
 
-use super::Home;
+use super::logs::Logs;
 use super::row::RETAINS;
+use super::topics::TopicTable;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::Record;
@@ -14,63 +15,71 @@ use crate::mail::lanes::Lanes;
 use crate::mail::message::New;
 use crate::store::slab::NONE;
 
-impl Home {
+impl Logs {
     /// Keeps a message as the topic's retained one; an empty one removes it.
-    pub(super) fn retain(&mut self, id: u32, new: &New<'_>, is_empty: bool, rules: &Rules) {
-        let at = self.at(id);
+    pub(super) fn retain(
+        &mut self,
+        topics: &mut TopicTable,
+        id: u32,
+        new: &New<'_>,
+        is_empty: bool,
+        rules: &Rules,
+    ) {
+        let at = self.at(topics, id);
         if new.latest {
             // Its log is the retained state already.
             if is_empty {
                 self.partitions[at]
                     .log
-                    .remove_key(self.rows.get(id).log, new.headers.key);
+                    .remove_key(topics.rows.get(id).log, new.headers.key);
             }
             return;
         }
         if is_empty {
-            return self.unretain(id);
+            return self.unretain(topics, id);
         }
         let number = rules.retained();
         let chain = self.retained.get(&id).copied().unwrap_or(NONE);
         let log = &mut self.partitions[at].log;
         let chain = log.append(chain, number, rules.get(number), 1, new);
         self.retained.insert(id, chain);
-        self.rows.get_mut(id).flags |= RETAINS;
+        topics.rows.get_mut(id).flags |= RETAINS;
     }
 
     /// Removes the message without a key from a topic that keeps the latest, as if it had never been.
-    pub(super) fn forget_latest(&mut self, id: u32, now: Now) {
-        let row = self.rows.get(id);
+    pub(super) fn forget_latest(&mut self, topics: &mut TopicTable, id: u32, now: Now) {
+        let row = topics.rows.get(id);
         let at = self.place_of(row);
         self.partitions[at].log.remove_key(row.log, b"");
-        self.queue_if_idle(id, now);
+        topics.queue_if_idle(self, id, now);
     }
 
     /// Removes the retained message.
-    pub(super) fn unretain(&mut self, id: u32) {
+    pub(super) fn unretain(&mut self, topics: &mut TopicTable, id: u32) {
         if let Some(chain) = self.retained.remove(&id) {
-            let at = self.at(id);
+            let at = self.at(topics, id);
             self.partitions[at].log.clear(chain);
-            self.rows.get_mut(id).flags &= !RETAINS;
+            topics.rows.get_mut(id).flags &= !RETAINS;
         }
     }
 
     /// The retained message, for a subscriber that begins behind `start`: its record gets this offset.
     pub(super) fn retained(
         &mut self,
+        topics: &mut TopicTable,
         id: u32,
         start: u64,
         now: Now,
         lanes: &mut Lanes,
     ) -> Option<Record> {
         let chain = *self.retained.get(&id)?;
-        let at = self.at(id);
+        let at = self.at(topics, id);
         let log = &mut self.partitions[at].log;
         // It has one message.
         let (chain, _) = log.freshen_some(chain, u32::MAX, now.unix_s, usize::MAX);
         if log.count(chain) == 0 {
-            self.unretain(id);
-            self.queue_if_idle(id, now);
+            self.unretain(topics, id);
+            topics.queue_if_idle(self, id, now);
             return None;
         }
         let frames = lanes.frames();

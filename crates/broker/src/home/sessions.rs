@@ -13,6 +13,10 @@
 mod absent;
 mod at_home;
 mod snapshot;
+mod wills;
+
+use absent::{AbsentStates, Away, Evicted};
+use wills::{Delayed, end_s};
 
 pub use at_home::SessionsAtHome;
 
@@ -20,7 +24,6 @@ use crate::mail::session::Kept;
 use crate::mail::session::{SessionId, Will};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::vec::Vec;
 
 use crate::base::ids::{ConnId, PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
@@ -28,10 +31,9 @@ use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Accounts;
 use crate::mail::{Farewell, ReplyTo};
-use crate::store::blobs::{Blob, Blobs, Names};
+use crate::store::blobs::{Blob, Names};
 use crate::store::index::{Index, chained};
-use crate::store::shared::Slice;
-use crate::store::slab::{NONE, Side, Slab, Vacant};
+use crate::store::slab::{NONE, Slab, Vacant};
 
 /// A session that never expires by itself (section 3.1.2.11.2).
 pub const FOREVER_S: u32 = u32::MAX;
@@ -85,37 +87,6 @@ impl Vacant for Row {
 }
 
 chained!(Row);
-
-#[derive(Default)]
-struct Away {
-    state: Blob,
-    state_bytes: u32,
-    will: Option<Box<Delayed>>,
-    expires_s: u32,
-    /// The client that it is counted for.
-    owner: Client,
-}
-
-const _: () = assert!(size_of::<Away>() == 24);
-
-/// A will that is sent when its delay is over, unless its client comes back before.
-struct Delayed {
-    will: Box<Will>,
-    due_s: u32,
-}
-
-impl Away {
-    fn will_bytes(&self) -> usize {
-        let will = self.will.as_ref();
-        will.map_or(0, |delayed| size_of::<Delayed>() + delayed.will.bytes())
-    }
-
-    /// When the will is due or the session is forgotten, whichever is first.
-    fn due_s(&self) -> u32 {
-        let will_s = self.will.as_ref().map_or(FOREVER_S, |will| will.due_s);
-        self.expires_s.min(will_s)
-    }
-}
 
 /// A connection's claim to a session, which another may hold.
 pub struct Claim {
@@ -171,20 +142,10 @@ pub struct Sessions {
     rows: Slab<Row>,
     index: Index,
     clients: Names,
-    away: Side<Away>,
-    states: Blobs,
-    /// Payloads of large messages that clients who are away have not acknowledged.
-    payloads: BTreeMap<u32, Vec<Slice>>,
-    away_bytes: usize,
-    will_bytes: usize,
-    /// Of the client ids of sessions that are away.
-    away_name_bytes: usize,
+    states: AbsentStates,
     /// Sessions that are away, by the second in which something is due.
     due: BTreeSet<(u32, u32)>,
-    /// Those of them that are evicted, with the bytes that this sets free.
-    evicted: BTreeMap<u32, usize>,
-    /// The sum of these: it is asked for before each eviction.
-    evicted_bytes: usize,
+    evicted: Evicted,
     claims: BTreeMap<u32, Claim>,
 }
 
@@ -198,15 +159,9 @@ impl Sessions {
             rows: Slab::new(),
             index: Index::new(),
             clients: Names::default(),
-            away: Side::new(),
-            states: Blobs::new(),
-            payloads: BTreeMap::new(),
-            away_bytes: 0,
-            will_bytes: 0,
-            away_name_bytes: 0,
+            states: AbsentStates::default(),
             due: BTreeSet::new(),
-            evicted: BTreeMap::new(),
-            evicted_bytes: 0,
+            evicted: Evicted::default(),
             claims: BTreeMap::new(),
         }
     }
@@ -219,14 +174,14 @@ impl Sessions {
     /// Adds the counts and bytes of its sessions.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.sessions += self.rows.len();
-        accounts.session_bytes += self.away_bytes;
-        accounts.name_bytes += self.clients.bytes().saturating_sub(self.away_name_bytes);
+        accounts.session_bytes += self.states.state_bytes;
+        accounts.name_bytes += self.clients.bytes().saturating_sub(self.states.name_bytes);
     }
 
     /// Bytes of the rows and their index, without those that are charged for sessions that are away.
     pub fn bytes(&self) -> usize {
         let all = self.rows.bytes() + self.index.bytes();
-        all.saturating_sub(self.away.len() as usize * absent::ROW_BYTES)
+        all.saturating_sub(self.states.rows.len() as usize * absent::ROW_BYTES)
     }
 
     fn find(&self, hash: u32, client: &[u8]) -> Option<u32> {
@@ -353,14 +308,10 @@ impl Sessions {
         } else {
             end_s(now, kept.expiry_s)
         };
-        let delayed = |will: Box<Will>| {
-            let due_s = end_s(now, will.delay_s);
-            Box::new(Delayed { will, due_s })
-        };
         let away = Away {
             state_bytes: kept.state.bytes.len() as u32,
             state: self.insert_state(kept.state.bytes, counts),
-            will: will.map(delayed),
+            will: will.map(|will| Delayed::new(will, now)),
             expires_s,
             owner,
         };
@@ -375,43 +326,6 @@ impl Sessions {
         let row = self.rows.remove(id);
         self.clients.remove(row.client);
     }
-
-    /// The first second in which a session has something due, [`FOREVER_S`] if none has.
-    pub fn next_due_s(&self) -> u32 {
-        self.due.first().map_or(FOREVER_S, |(due_s, _)| *due_s)
-    }
-
-    /// The session in which something is due first, and is due now: its will, and its state if it has expired.
-    pub fn next_due(
-        &mut self,
-        counts: &Admission,
-        now: Now,
-    ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
-        let (_, id) = self.due.pop_first()?;
-        let holder = self.rows.get(id).holder;
-        let (party, before) = self.charged(id, counts);
-        let away = self.away.get_mut(holder);
-        self.will_bytes -= away.will_bytes();
-        let will = away.will.take().map(|delayed| delayed.will);
-        let (_, after) = self.charged(id, counts);
-        counts.change_absent(party, before, after);
-        let away = self.away.get_mut(holder);
-        if away.expires_s > now.unix_s {
-            if away.expires_s != FOREVER_S {
-                self.due.insert((away.expires_s, id));
-            }
-            return Some((will, None));
-        }
-        let (kept, _, owner) = self.take_away(id, counts, now);
-        self.forget(id);
-        counts.leave_session(owner);
-        Some((will, Some(kept)))
-    }
-}
-
-/// The second in which so many seconds have passed for certain: the current one has begun already.
-fn end_s(now: Now, seconds: u32) -> u32 {
-    now.unix_s.saturating_add(seconds).saturating_add(1)
 }
 
 /// The outcome of giving a session back.

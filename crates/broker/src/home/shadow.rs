@@ -1,4 +1,4 @@
-//! What a shadow of a home needs ([`Shadow`](crate::Shadow)): the home tells what it still has, and the shadow drops the rest.
+//! The home's side of a [`Shadow`](crate::Shadow): the home tells which messages it still has, and the shadow drops the rest.
 //!
 //! Invariant: only the home decides what is dropped for want of room or because nobody asks for it any more. What has gone for another
 //! reason (a newer message of its key, a time to live, a deletion) the shadow knows by itself.
@@ -7,6 +7,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Home;
+use super::interest::TopicInterest;
+use super::logs::Logs;
+use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
@@ -16,21 +19,22 @@ use crate::store::blobs::Blob;
 /// Messages that are dropped in one go, before it is seen whether there are more.
 const EXPIRED_AT_ONCE: usize = 4096;
 
-impl Home {
-    /// What is left of these topics of a partition: for each the last offset that its log has lost, `None` if there is no such topic.
+impl TopicTable {
+    /// The floors of these topics of a partition: for each the last offset that its log has lost, `None` if there is no such topic.
     /// None at all if not all is applied that the log has up to `offset`.
     pub(crate) fn floors(
         &self,
+        logs: &Logs,
         partition: PartitionId,
         offset: u64,
         names: &[Box<[u8]>],
     ) -> Option<Vec<Option<u64>>> {
-        let at = self.place_here(partition)?;
-        (self.partitions[at].sequence >= offset).then(|| {
+        let at = logs.place_here(partition)?;
+        (logs.partitions[at].sequence >= offset).then(|| {
             let floor = |name: &[u8]| {
                 let id = self.find(self.hash_of(name), name)?;
                 let row = self.rows.get(id);
-                let log = &self.partitions[self.place_of(row)].log;
+                let log = &logs.partitions[logs.place_of(row)].log;
                 Some(log.reaches_back_to(row.log).unwrap_or(row.last()))
             };
             names.iter().map(|name| floor(name)).collect()
@@ -52,32 +56,53 @@ impl Home {
     }
 
     /// Keeps of a topic what [`floors`](Self::floors) has told.
-    pub(crate) fn keep_above(&mut self, id: u32, floor: Option<u64>, now: Now) {
+    pub(crate) fn keep_above(
+        &mut self,
+        logs: &mut Logs,
+        interest: &mut TopicInterest,
+        id: u32,
+        floor: Option<u64>,
+        now: Now,
+    ) {
         let Some(floor) = floor else {
-            self.unretain(id);
-            return self.remove(id);
+            logs.unretain(self, id);
+            return self.remove(logs, interest, id);
         };
-        let at = self.at(id);
-        let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
+        let at = logs.at(self, id);
+        let (row, log) = (self.rows.get_mut(id), &mut logs.partitions[at].log);
         (row.log, _) = log.drop_until(row.log, floor, u32::MAX, now.unix_s);
         if planted::is(Fault::DroppedLive) {
             (row.log, _) = log.drop_until(row.log, row.last(), 1, now.unix_s);
         }
     }
+}
 
+impl Home {
     /// Drops all that has run out by itself: messages by now, and answers by this second.
     pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now, answers_s: u32) {
-        for at in 0..self.partitions.len() {
+        for at in 0..self.logs.partitions.len() {
             for number in 0..rules.count() as u8 {
-                while self.expire_rule(at, number, rules, now, EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {
-                }
+                while self.logs.expire_rule(
+                    &mut self.topics,
+                    at,
+                    number,
+                    rules,
+                    now,
+                    EXPIRED_AT_ONCE,
+                ) == EXPIRED_AT_ONCE
+                {}
             }
-            while self.partitions[at].log.clear_some(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
+            while self.logs.partitions[at].log.clear_some(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
         }
-        let kept = |home: &Home| home.answers.as_ref().map_or(0, |answers| answers.len());
+        let kept = |home: &Home| {
+            home.retries
+                .answers
+                .as_ref()
+                .map_or(0, |answers| answers.len())
+        };
         loop {
             let before = kept(self);
-            self.expire_answers(answers_s);
+            self.retries.expire_answers(answers_s);
             if kept(self) == before {
                 return;
             }

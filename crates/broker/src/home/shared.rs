@@ -7,7 +7,11 @@
 use alloc::boxed::Box;
 
 use super::Home;
+use super::interest::TopicInterest;
+use super::logs::Logs;
 use super::readings::Reading;
+use super::readings::Readings;
+use super::topics::TopicTable;
 use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
@@ -21,14 +25,64 @@ const GIVEN_UP_MAX: usize = 4096;
 impl Home {
     /// Its log has other writers, too.
     pub(crate) fn share(&mut self) {
-        self.shared = Some(Box::default());
-        for partition in &mut self.partitions {
+        self.logs.shared = Some(Box::default());
+        for partition in &mut self.logs.partitions {
             partition.share();
             // Readers by filter may have been at other nodes since before.
             partition.log.losses.watch();
         }
     }
 
+    /// A record of the partition at this place is applied that another process wrote. `ends`: it is the last one of its batch.
+    pub(crate) fn has_applied(&mut self, at: usize, offset: u64, ends: bool) {
+        let Some(shared) = &mut self.logs.shared else {
+            return;
+        };
+        shared.records += 1;
+        if !ends {
+            return;
+        }
+        let known_to = offset | (OFFSETS_PER_BATCH - 1);
+        self.logs.partitions[at].known_to = known_to;
+        while let Some(due) = shared.first_until(at, known_to) {
+            if let Some(reading) = shared.take(&due) {
+                self.readings.push(reading);
+            }
+        }
+    }
+
+    /// The number of the last page that waits for the log of the partition at this place, if one does.
+    pub(crate) fn waits_for_log(&self, at: usize) -> Option<u64> {
+        self.logs.shared.as_ref()?.last_of(at)
+    }
+
+    /// The log of the partition at this place is read up to what this process has written to it behind the page with this number. A position
+    /// that it has not come to is none of this log: its subscriber is told a gap.
+    pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
+        let Some(shared) = &self.logs.shared else {
+            return;
+        };
+        let due = shared.up_to(at, number, GIVEN_UP_MAX);
+        self.steps.add(due.len());
+        for due in due {
+            let shared = self.logs.shared.as_mut();
+            let Some(mut reading) = shared.and_then(|it| it.take(&due)) else {
+                return;
+            };
+            match &mut reading {
+                Reading::Topic { ask, .. } => ask.since = Since::Unknown,
+                Reading::Filters { ask, reader, .. } => {
+                    ask.since = Since::Unknown;
+                    *reader = self.logs.reader(ask, reader.partition);
+                }
+                Reading::Group(_) | Reading::LateGroups | Reading::Interest(..) => {}
+            }
+            self.readings.push(reading);
+        }
+    }
+}
+
+impl Logs {
     /// Whether a batch counts that comes next in the log of the partition at this place.
     pub(crate) fn counts(&mut self, at: usize, writer: u64, number: u64) -> bool {
         self.partitions[at].roster.counts(writer, number)
@@ -49,31 +103,6 @@ impl Home {
         partition.heard(offset);
     }
 
-    /// A record of the partition at this place is applied that another process wrote. `ends`: it is the last one of its batch.
-    pub(crate) fn has_applied(&mut self, at: usize, offset: u64, ends: bool) {
-        let Some(shared) = &mut self.shared else {
-            return;
-        };
-        shared.records += 1;
-        if !ends {
-            return;
-        }
-        let known_to = offset | (OFFSETS_PER_BATCH - 1);
-        self.partitions[at].known_to = known_to;
-        while let Some(due) = shared.first_until(at, known_to) {
-            if let Some(reading) = shared.take(&due) {
-                self.readings.push(reading);
-            }
-        }
-    }
-
-    /// Another process has made a topic for which this one may have no room: another one is forgotten, if one is idle.
-    pub(crate) fn make_room_for_others(&mut self) {
-        if self.rows.len() as usize > self.topics_max {
-            self.forget_one(Client::NOBODY, u32::MAX);
-        }
-    }
-
     /// The position of a subscription that the log of the partition at this place has not come to, if it has not.
     pub(super) fn ahead(&self, since: Since, at: usize) -> Option<u64> {
         self.shared.as_ref()?;
@@ -83,44 +112,6 @@ impl Home {
                 (offset > partition.sequence.max(partition.known_to)).then_some(offset)
             }
             _ => None,
-        }
-    }
-
-    /// Has a page read once the log of the partition at this place has come to this offset.
-    pub(super) fn read_when_there(&mut self, reading: Reading, at: usize, offset: u64) {
-        self.stats.pages_waited += 1;
-        if let Some(shared) = &mut self.shared {
-            shared.push(reading, at, offset);
-        }
-    }
-
-    /// The number of the last page that waits for the log of the partition at this place, if one does.
-    pub(crate) fn waits_for_log(&self, at: usize) -> Option<u64> {
-        self.shared.as_ref()?.last_of(at)
-    }
-
-    /// The log of the partition at this place is read up to what this process has written to it behind the page with this number. A position
-    /// that it has not come to is none of this log: its subscriber is told a gap.
-    pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
-        let Some(shared) = &self.shared else {
-            return;
-        };
-        let due = shared.up_to(at, number, GIVEN_UP_MAX);
-        self.steps.add(due.len());
-        for due in due {
-            let shared = self.shared.as_mut();
-            let Some(mut reading) = shared.and_then(|it| it.take(&due)) else {
-                return;
-            };
-            match &mut reading {
-                Reading::Topic { ask, .. } => ask.since = Since::Unknown,
-                Reading::Filters { ask, reader, .. } => {
-                    ask.since = Since::Unknown;
-                    *reader = self.reader(ask, reader.partition);
-                }
-                Reading::Group(_) | Reading::LateGroups | Reading::Interest(..) => {}
-            }
-            self.readings.push(reading);
         }
     }
 
@@ -177,5 +168,30 @@ impl Home {
             .fold(0, |digest, (partition, it)| {
                 digest ^ it.roster.digest(partition, self.seed)
             })
+    }
+}
+
+impl TopicTable {
+    /// Another process has made a topic for which this one may have no room: another one is forgotten, if one is idle.
+    pub(crate) fn make_room_for_others(&mut self, logs: &mut Logs, interest: &mut TopicInterest) {
+        if self.rows.len() as usize > self.topics_max {
+            self.forget_one(logs, interest, Client::NOBODY, u32::MAX);
+        }
+    }
+}
+
+impl Readings {
+    /// Has a page read once the log of the partition at this place has come to this offset.
+    pub(super) fn read_when_there(
+        &mut self,
+        logs: &mut Logs,
+        reading: Reading,
+        at: usize,
+        offset: u64,
+    ) {
+        self.waited += 1;
+        if let Some(shared) = &mut logs.shared {
+            shared.push(reading, at, offset);
+        }
     }
 }

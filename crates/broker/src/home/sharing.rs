@@ -12,9 +12,13 @@
 use crore_wire::topic;
 
 use super::Home;
-use super::filters::ROWS;
+use super::filter_pages::ROWS;
 use super::groups::{Cursor, Group, Groups};
+use super::logs::Logs;
 use super::partition::Partition;
+use super::readings::Readings;
+use super::subscriptions::Subscriptions;
+use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
@@ -24,7 +28,7 @@ use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
 use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
 
-impl Home {
+impl Subscriptions {
     /// The filter and the name of a group.
     pub(crate) fn share_of(&self, group: u64) -> Option<(&[u8], &[u8])> {
         self.groups.share_of(group)
@@ -32,10 +36,11 @@ impl Home {
 
     /// A member joins; `counts` when its session has not subscribed before.
     #[allow(clippy::too_many_arguments)] // what a request says
-    pub fn group_join(
+    pub(crate) fn group_join(
         &mut self,
-        from: ShardId,
-        to: ReplyTo,
+        logs: &Logs,
+        readings: &mut Readings,
+        (from, to): (ShardId, ReplyTo),
         group: (&[u8], &[u8]),
         credit: u32,
         counts: bool,
@@ -43,7 +48,7 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         let member = ((from, to), credit);
-        let offsets = self.partitions.iter().map(|partition| partition.sequence);
+        let offsets = logs.partitions.iter().map(|partition| partition.sequence);
         let (id, counts) = self.groups.join(group, member, party, counts, offsets);
         lanes.tell(
             from,
@@ -54,32 +59,45 @@ impl Home {
             },
         );
         if let Some(id) = id {
-            self.pump_later(id);
+            self.pump_later(readings, id);
         }
     }
 
     /// A member has room for so many messages more.
-    pub fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
+    pub(crate) fn group_credit(
+        &mut self,
+        readings: &mut Readings,
+        from: ShardId,
+        id: u64,
+        to: ReplyTo,
+        count: u32,
+    ) {
         if self.groups.credit(id, (from, to), count) {
-            self.pump_later(id);
+            self.pump_later(readings, id);
         }
     }
 
     /// A member goes and gives back what it has not acknowledged; `ends` when its session subscribes no more.
-    pub fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
+    pub(crate) fn group_leave(
+        &mut self,
+        readings: &mut Readings,
+        from: ShardId,
+        leave: &LeaveGroup,
+    ) {
         if self.groups.leave(from, leave) {
-            self.pump_later(leave.group);
+            self.pump_later(readings, leave.group);
         }
     }
 
     /// A session that was away subscribes no more.
-    pub fn group_release(&mut self, filter: &[u8], name: &[u8]) {
+    pub(crate) fn group_release(&mut self, filter: &[u8], name: &[u8]) {
         self.groups.release(filter, name);
     }
 
     /// The message at hand goes to each group that [`Groups::find`](super::groups::Groups::find) has found, now or when its turn comes.
     pub(super) fn tell_groups(
         &mut self,
+        readings: &mut Readings,
         at: usize,
         name: &[u8],
         record: Record,
@@ -98,41 +116,75 @@ impl Home {
                 lanes.tell(shard, tell);
             });
         if is_late {
-            self.owe_late_groups();
+            readings.queue_late_groups();
         }
     }
 
     /// Some of the groups that are late get their turn; if there are others, they queue behind all that is owed.
-    pub(super) fn wake_late(&mut self) {
+    pub(super) fn wake_late(&mut self, readings: &mut Readings) {
         for id in self.groups.tell_late() {
-            self.pump_later(id);
+            self.pump_later(readings, id);
         }
         if self.groups.must_tell_late() {
-            self.owe_late_groups();
+            readings.queue_late_groups();
         }
     }
 
     /// A group may have something to give: it gets its turn.
-    fn pump_later(&mut self, id: u64) {
+    fn pump_later(&mut self, readings: &mut Readings, id: u64) {
         if self.groups.begins_to_wait(id) {
-            self.owe_group(id);
+            readings.queue_group(id);
         }
     }
 
+    /// Writes groups from the one with the number `from` on; returns where to go on.
+    pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        self.groups.save(from, block)
+    }
+
+    /// Reads a home's part of a group: its cursors in the partitions that are here now, and messages of theirs.
+    pub(crate) fn restore_group(
+        &mut self,
+        logs: &Logs,
+        from: &mut In<'_>,
+        origin: &Origin,
+    ) -> Result<(), Damaged> {
+        let former = origin.placement.of_home(origin.home);
+        let count = origin.placement.count_at(origin.home);
+        let mut saved = Groups::read(from, count)?;
+        let (placement, me) = (logs.placement, logs.me);
+        let is_here =
+            topic::has_wildcard(saved.filter) || placement.home_of_name(saved.filter) == me;
+        if !is_here || !origin.local {
+            return Ok(());
+        }
+        (saved.again).retain(|unacked| placement.home_of_name(&unacked.topic) == me);
+        let offsets = saved.offsets.clone();
+        let cursors = former.zip(offsets).filter_map(|(partition, offset)| {
+            let is_here = placement.home_of(partition) == me;
+            is_here.then(|| (placement.place_at_home(partition), offset))
+        });
+        self.groups.restore(saved, cursors);
+        Ok(())
+    }
+}
+
+impl Home {
     /// Gives a group its waiting messages, as far as credit and the length of a page allow; then it queues behind the
     /// others again.
     pub(super) fn pump(&mut self, id: u64, rules: &Rules, now: Now, lanes: &mut Lanes) {
-        let Some(mut group) = self.groups.take(id) else {
+        let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;
         };
         let mut most = self.pace.page_messages;
         while group.has_credit() && most > 0 {
-            let Some(Unacked { topic, offset }) = self.groups.next_again(&mut group) else {
+            let Some(Unacked { topic, offset }) = self.subscriptions.groups.next_again(&mut group)
+            else {
                 break;
             };
             most -= 1;
             self.steps.add(2);
-            if let Some(record) = self.message_at(&topic, offset, lanes) {
+            if let Some(record) = self.logs.message_at(&self.topics, &topic, offset, lanes) {
                 give(&mut group, id, &topic, record, lanes);
             }
         }
@@ -143,8 +195,8 @@ impl Home {
                 self.read_on(id, &mut group, at, limits, rules, now, lanes);
             }
         }
-        self.groups.put(id, group);
-        self.pump_later(id);
+        self.subscriptions.groups.put(id, group);
+        self.subscriptions.pump_later(&mut self.readings, id);
     }
 
     /// Reads on in a partition's log, for at most so many messages and entries.
@@ -159,7 +211,7 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) {
-        let Partition { log, sequence, .. } = &self.partitions[at];
+        let Partition { log, sequence, .. } = &self.logs.partitions[at];
         let seen = group.cursors[at].offset;
         let lists = (0..rules.retained()).map(|number| (number, seen));
         let mut arrivals = log.arrivals(lists, seen);
@@ -179,8 +231,8 @@ impl Home {
                 }
                 Some(Arrival::Orphaned { offset }) => offset,
                 Some(Arrival::Lost { offset, topic, .. }) => {
-                    let name = self.names.get(self.rows.get(topic).name);
-                    self.stats.gaps += u64::from(topic::matches(&group.filter, name));
+                    let name = self.topics.names.get(self.topics.rows.get(topic).name);
+                    self.reports.stats.gaps += u64::from(topic::matches(&group.filter, name));
                     offset
                 }
                 Some(Arrival::Kept {
@@ -190,11 +242,11 @@ impl Home {
                     rule,
                     time_s,
                 }) => {
-                    let name = self.names.get(self.rows.get(topic).name);
+                    let name = self.topics.names.get(self.topics.rows.get(topic).name);
                     let matches = topic::matches(&group.filter, name);
                     if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
                         // It counts as lost, though it is not dropped yet.
-                        self.stats.gaps += u64::from(matches);
+                        self.reports.stats.gaps += u64::from(matches);
                     } else if matches && !log.is_expired(entry, now.unix_s) {
                         let record = log.copy(entry, lanes.frames());
                         self.steps.add(1);
@@ -207,15 +259,23 @@ impl Home {
             group.cursors[at].offset = offset;
         }
     }
+}
 
+impl Logs {
     /// One message of a topic, if the log still has it.
-    fn message_at(&mut self, name: &[u8], offset: u64, lanes: &mut Lanes) -> Option<Record> {
-        let hash = self.hash_of(name);
-        let id = self.find(hash, name)?;
-        let at = self.at(id);
+    fn message_at(
+        &mut self,
+        topics: &TopicTable,
+        name: &[u8],
+        offset: u64,
+        lanes: &mut Lanes,
+    ) -> Option<Record> {
+        let hash = topics.hash_of(name);
+        let id = topics.find(hash, name)?;
+        let at = self.at(topics, id);
         let frames = lanes.frames();
         let before = frames.pages.len();
-        let chain = self.rows.get(id).log;
+        let chain = topics.rows.get(id).log;
         let log = &mut self.partitions[at].log;
         log.read(chain, offset - 1, 1, usize::MAX, frames);
         if frames.pages.len() == before {
@@ -224,36 +284,6 @@ impl Home {
         }
         let record = frames.pages.pop()?;
         (record.offset == offset).then_some(record)
-    }
-
-    /// Writes groups from the one with the number `from` on; returns where to go on.
-    pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        self.groups.save(from, block)
-    }
-
-    /// Reads a home's part of a group: its cursors in the partitions that are here now, and messages of theirs.
-    pub(crate) fn restore_group(
-        &mut self,
-        from: &mut In<'_>,
-        origin: &Origin,
-    ) -> Result<(), Damaged> {
-        let former = origin.placement.of_home(origin.home);
-        let count = origin.placement.count_at(origin.home);
-        let mut saved = Groups::read(from, count)?;
-        let (placement, me) = (self.placement, self.me);
-        let is_here =
-            topic::has_wildcard(saved.filter) || placement.home_of_name(saved.filter) == me;
-        if !is_here || !origin.local {
-            return Ok(());
-        }
-        (saved.again).retain(|unacked| placement.home_of_name(&unacked.topic) == me);
-        let offsets = saved.offsets.clone();
-        let cursors = former.zip(offsets).filter_map(|(partition, offset)| {
-            let is_here = placement.home_of(partition) == me;
-            is_here.then(|| (placement.place_at_home(partition), offset))
-        });
-        self.groups.restore(saved, cursors);
-        Ok(())
     }
 }
 

@@ -8,8 +8,11 @@ mod messages;
 use crore_wire::topic;
 
 use super::Home;
+use super::logs::Logs;
 use super::partition::Partition;
 use super::row::{CREATED, DELETED, HomeTopic, KEEPS, REQUESTED, RETAINS};
+use super::subscriptions::Subscriptions;
+use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
@@ -32,26 +35,56 @@ const TOPIC_BYTES: usize = 48;
 impl Home {
     /// Drops messages, as a log does that is past its budget, until the snapshot has about `bytes_max` at most.
     pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
-        let beside = self.names.bytes() + self.rows.len() as usize * TOPIC_BYTES;
-        self.log_bytes_max = self.log_bytes_max.min(bytes_max.saturating_sub(beside));
-        self.enforce_budget(rules, now);
+        let beside = self.topics.names.bytes() + self.topics.rows.len() as usize * TOPIC_BYTES;
+        self.logs.log_bytes_max = self
+            .logs
+            .log_bytes_max
+            .min(bytes_max.saturating_sub(beside));
+        self.logs.enforce_budget(&mut self.topics, rules, now);
     }
 
+    /// Ends the restoring after the last record.
+    pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
+        self.topics.idle_topics.end_turn(self.logs.sequences());
+        for id in ended {
+            let row = self.topics.rows.get(*id);
+            let at = self.logs.place_of(row);
+            self.logs.partitions[at].log.end(row.log);
+        }
+        for id in 0..self.topics.rows.end() {
+            let touched_s = self.topics.rows.get(id).touched_s;
+            self.topics.queue_if_idle(&self.logs, id, now);
+            self.topics.rows.get_mut(id).touched_s = touched_s;
+        }
+        self.logs.enforce_budget(&mut self.topics, rules, now);
+        debug_assert!((0..self.topics.rows.end()).all(|id| {
+            self.topics.rows.get(id).has(RETAINS) == self.logs.retained.contains_key(&id)
+        }));
+    }
+}
+
+impl TopicTable {
     /// Writes topics from the row `from` on, before the first one what holds for the home as a whole; returns where to go on.
-    pub(crate) fn save_topics(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+    pub(crate) fn save_topics(
+        &self,
+        logs: &Logs,
+        subscriptions: &Subscriptions,
+        from: u64,
+        block: &mut Block<'_>,
+    ) -> Option<u64> {
         if from == 0 {
             let mut out = block.record(kind::HOME);
             out.number(u64::from(self.rows.end()));
-            for partition in &self.partitions {
+            for partition in &logs.partitions {
                 out.number(partition.sequence);
                 out.number(partition.mark);
                 out.word(partition.batch.0);
                 out.number(partition.batch.1);
             }
-            for slot in self.origin().slots(self.placement, self.me) {
-                out.number(self.floors[usize::from(slot)]);
+            for slot in logs.origin().slots(logs.placement, logs.me) {
+                out.number(logs.floors[usize::from(slot)]);
             }
-            for log in self.logs() {
+            for log in logs.iter() {
                 match log.losses.counted() {
                     None => out.byte(0),
                     Some(count) => {
@@ -69,7 +102,7 @@ impl Home {
             if row.name == Blob::NONE {
                 continue;
             }
-            let past = self.partitions[self.place_of(row)].log.past(row.log);
+            let past = logs.partitions[logs.place_of(row)].log.past(row.log);
             let (form, lost) = match past {
                 Past::None => (0, 0),
                 Past::Lost { lost, ended } => (LOST | if ended { ENDED } else { 0 }, lost),
@@ -82,12 +115,69 @@ impl Home {
             out.number(row.last());
             out.number(lost);
             out.number(u64::from(row.touched_s));
-            out.number(u64::from(self.keepers.of_topic(id)));
+            out.number(u64::from(subscriptions.keepers.of_topic(id)));
             out.field(self.names.get(row.name));
         }
         None
     }
 
+    /// Reads a topic; returns the row that it had, the one that it has ([`NONE`] if it belongs to another home now), and whether its
+    /// newest messages are gone.
+    pub(crate) fn restore_topic(
+        &mut self,
+        logs: &mut Logs,
+        subscriptions: &mut Subscriptions,
+        from: &mut In<'_>,
+        origin: &Origin,
+        rules: &Rules,
+    ) -> Result<(u32, u32, bool), Damaged> {
+        let former = from.number32()?;
+        let flags = from.byte()? & LASTING;
+        let form = from.byte()?;
+        let last = from.number()?;
+        let lost = from.number()?;
+        let touched_s = from.number32()?;
+        let keepers = match from.number32()? {
+            keepers if origin.local => keepers,
+            _ => 0,
+        };
+        let name = from.field()?;
+        if name.is_empty() {
+            return Err(NO_TOPIC);
+        }
+        let rule = rules.number_for(name);
+        let is_kept = origin.local || rules.get(rule).durable;
+        if !origin.is_for(name, logs.placement, logs.me)? || !is_kept {
+            return Ok((former, NONE, false));
+        }
+        let mut row = HomeTopic::vacant(NONE);
+        row.set_slot(topic::slot(name));
+        let at = logs.place_of(&row);
+        if last > logs.partitions[at].sequence || form & LOST != 0 && lost > last {
+            return Err(Damaged("a topic is ahead of its partition"));
+        }
+        row.hash = self.hash_of(name);
+        row.name = self.names.insert(name);
+        row.rule = rule;
+        row.touched_s = touched_s;
+        row.flags = flags | if keepers > 0 { KEEPS } else { 0 };
+        row.set_last(last);
+        let number = row.rule;
+        let id = self.rows.insert(row);
+        self.index.insert(&mut self.rows, id);
+        if keepers > 0 {
+            subscriptions.keepers.add_topic(id, keepers);
+        }
+        if form & LOST != 0 {
+            let latest = rules.get(number).keep == Keep::Latest;
+            let log = &mut logs.partitions[at].log;
+            self.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
+        }
+        Ok((former, id, form & ENDED != 0))
+    }
+}
+
+impl Logs {
     /// The home's own records as they are written.
     fn origin(&self) -> Origin {
         Origin {
@@ -144,84 +234,13 @@ impl Home {
         Ok(rows)
     }
 
-    /// Reads a topic; returns the row that it had, the one that it has ([`NONE`] if it belongs to another home now), and whether its
-    /// newest messages are gone.
-    pub(crate) fn restore_topic(
-        &mut self,
-        from: &mut In<'_>,
-        origin: &Origin,
-        rules: &Rules,
-    ) -> Result<(u32, u32, bool), Damaged> {
-        let former = from.number32()?;
-        let flags = from.byte()? & LASTING;
-        let form = from.byte()?;
-        let last = from.number()?;
-        let lost = from.number()?;
-        let touched_s = from.number32()?;
-        let keepers = match from.number32()? {
-            keepers if origin.local => keepers,
-            _ => 0,
-        };
-        let name = from.field()?;
-        if name.is_empty() {
-            return Err(NO_TOPIC);
-        }
-        let rule = rules.number_for(name);
-        let is_kept = origin.local || rules.get(rule).durable;
-        if !origin.is_for(name, self.placement, self.me)? || !is_kept {
-            return Ok((former, NONE, false));
-        }
-        let mut row = HomeTopic::vacant(NONE);
-        row.set_slot(topic::slot(name));
-        let at = self.place_of(&row);
-        if last > self.partitions[at].sequence || form & LOST != 0 && lost > last {
-            return Err(Damaged("a topic is ahead of its partition"));
-        }
-        row.hash = self.hash_of(name);
-        row.name = self.names.insert(name);
-        row.rule = rule;
-        row.touched_s = touched_s;
-        row.flags = flags | if keepers > 0 { KEEPS } else { 0 };
-        row.set_last(last);
-        let number = row.rule;
-        let id = self.rows.insert(row);
-        self.index.insert(&mut self.rows, id);
-        if keepers > 0 {
-            self.keepers.add_topic(id, keepers);
-        }
-        if form & LOST != 0 {
-            let latest = rules.get(number).keep == Keep::Latest;
-            let log = &mut self.partitions[at].log;
-            self.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
-        }
-        Ok((former, id, form & ENDED != 0))
-    }
-
-    pub(crate) fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        self.keepers.save_filters(from, block)
-    }
-
-    pub(crate) fn restore_filter(
-        &mut self,
-        from: &mut In<'_>,
-        origin: &Origin,
-    ) -> Result<(), Damaged> {
-        let (count, filter) = (from.number32()?, from.field()?);
-        // A name without wildcards stands for a topic that could not be made.
-        let is_here = topic::has_wildcard(filter) || self.placement.home_of_name(filter) == self.me;
-        if is_here && origin.local {
-            self.keepers.restore_filter(filter, count);
-        }
-        Ok(())
-    }
-
     /// Writes the losses from this partition and this offset of it on; returns where to go on.
     pub(crate) fn save_losses(
         &self,
         (first, mut offset): (usize, u64),
         block: &mut Block<'_>,
     ) -> Option<(usize, u64)> {
-        for (at, log) in self.logs().enumerate().skip(first) {
+        for (at, log) in self.iter().enumerate().skip(first) {
             for (offset, topic, number) in log.losses.from(core::mem::take(&mut offset)) {
                 if block.is_full() {
                     return Some((at, offset));
@@ -237,16 +256,17 @@ impl Home {
 
     pub(crate) fn restore_loss(
         &mut self,
+        topics: &TopicTable,
         from: &mut In<'_>,
-        topics: &[(u32, u32)],
+        rows: &[(u32, u32)],
     ) -> Result<(), Damaged> {
         let offset = from.number()?;
-        let topic = topic_of(from.number32()?, topics)?;
+        let topic = topic_of(from.number32()?, rows)?;
         let number = from.number()?;
         if topic == NONE {
             return Ok(());
         }
-        let at = self.at(topic);
+        let at = self.at(topics, topic);
         self.partitions[at]
             .log
             .losses
@@ -303,25 +323,26 @@ impl Home {
         }
         Ok(())
     }
+}
 
-    /// Ends the restoring after the last record.
-    pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
-        self.idle_topics.end_turn(self.sequences());
-        for id in ended {
-            let row = self.rows.get(*id);
-            let at = self.place_of(row);
-            self.partitions[at].log.end(row.log);
+impl Subscriptions {
+    pub(crate) fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        self.keepers.save_filters(from, block)
+    }
+
+    pub(crate) fn restore_filter(
+        &mut self,
+        logs: &Logs,
+        from: &mut In<'_>,
+        origin: &Origin,
+    ) -> Result<(), Damaged> {
+        let (count, filter) = (from.number32()?, from.field()?);
+        // A name without wildcards stands for a topic that could not be made.
+        let is_here = topic::has_wildcard(filter) || logs.placement.home_of_name(filter) == logs.me;
+        if is_here && origin.local {
+            self.keepers.restore_filter(filter, count);
         }
-        for id in 0..self.rows.end() {
-            let touched_s = self.rows.get(id).touched_s;
-            self.queue_if_idle(id, now);
-            self.rows.get_mut(id).touched_s = touched_s;
-        }
-        self.enforce_budget(rules, now);
-        debug_assert!(
-            (0..self.rows.end())
-                .all(|id| { self.rows.get(id).has(RETAINS) == self.retained.contains_key(&id) })
-        );
+        Ok(())
     }
 }
 

@@ -3,9 +3,13 @@
 #[cfg(test)]
 mod tests;
 
-use super::Home;
 use super::carriers::Carrier;
+use super::interest::TopicInterest;
+use super::logs::Logs;
+use super::readings::Readings;
 use super::row::KEEPS;
+use super::subscriptions::Subscriptions;
+use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::filters::matching::Matching;
@@ -31,18 +35,28 @@ impl Recipients {
     }
 }
 
-impl Home {
+impl TopicTable {
     /// A carrier has one subscriber more of a topic.
-    pub(super) fn count_in(&mut self, id: u32, new: Carrier) {
-        self.stats.attaches += 1;
+    pub(super) fn count_in(&mut self, interest: &mut TopicInterest, id: u32, new: Carrier) {
+        self.carriers.attaches += 1;
         let is_first = self.carriers.count_in(self.rows.get_mut(id), new);
-        if is_first && !self.followers.is_empty() {
-            self.interest_begins(id);
+        if is_first && !interest.followers.is_empty() {
+            interest.interest_begins(self, id);
         }
     }
 
     /// One subscriber less at this carrier.
-    pub fn leave(&mut self, from: ShardId, hash: u32, topic: u32, serial: u16, now: Now) {
+    #[allow(clippy::too_many_arguments)] // the parts that it needs
+    pub(crate) fn leave(
+        &mut self,
+        logs: &Logs,
+        interest: &mut TopicInterest,
+        from: ShardId,
+        hash: u32,
+        topic: u32,
+        serial: u16,
+        now: Now,
+    ) {
         let carriers = &self.carriers;
         let id = self
             .index
@@ -52,12 +66,12 @@ impl Home {
             .expect("who leaves was counted in");
         let row = self.rows.get_mut(id);
         row.touched_s = now.unix_s;
-        self.stats.detaches += 1;
+        self.carriers.detaches += 1;
         self.carriers.leave(row, from, topic, serial);
-        if row.carrier == NONE && !self.followers.is_empty() {
-            self.interest_pauses(id, now);
+        if row.carrier == NONE && !interest.followers.is_empty() {
+            interest.interest_pauses(self, id, now);
         }
-        self.queue_if_idle(id, now);
+        self.queue_if_idle(logs, id, now);
     }
 
     pub(super) fn each_carrier(&self, id: u32, f: impl FnMut(&Carrier)) {
@@ -67,18 +81,27 @@ impl Home {
     pub(super) fn subscribers(&self, id: u32) -> u32 {
         self.carriers.subscribers(self.rows.get(id))
     }
+}
 
+impl Subscriptions {
     /// Whether anybody subscribes to a topic, by its name, by a filter or in a group.
-    pub fn is_watched(&mut self, hash: u32, name: &[u8], here: &Matching) -> bool {
-        let exact = self
+    pub(crate) fn is_watched(
+        &mut self,
+        topics: &TopicTable,
+        hash: u32,
+        name: &[u8],
+        here: &Matching,
+    ) -> bool {
+        let exact = topics
             .find(hash, name)
-            .is_some_and(|id| self.rows.get(id).carrier != NONE);
+            .is_some_and(|id| topics.rows.get(id).carrier != NONE);
         exact || here.has_match(name) || self.filters.find(name) > 0 || self.groups.find(name)
     }
 
     /// The recipients of a message to this topic.
     pub(super) fn find_subscribers(
         &mut self,
+        topics: &TopicTable,
         id: u32,
         name: &[u8],
         here: &Matching,
@@ -86,7 +109,7 @@ impl Home {
     ) -> Recipients {
         let shards = self.filters.find_with(name, here, me);
         let groups = !self.groups.is_empty() && self.groups.find(name);
-        let row = self.rows.get(id);
+        let row = topics.rows.get(id);
         Recipients {
             carriers: row.carrier != NONE,
             shards,
@@ -95,8 +118,12 @@ impl Home {
         }
     }
 
+    #[allow(clippy::too_many_arguments)] // the parts that it needs
     pub(super) fn tell(
         &mut self,
+        topics: &TopicTable,
+        logs: &Logs,
+        readings: &mut Readings,
         id: u32,
         name: &[u8],
         record: Record,
@@ -104,12 +131,12 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         if recipients.groups {
-            self.tell_groups(self.at(id), name, record, lanes);
+            self.tell_groups(readings, logs.at(topics, id), name, record, lanes);
         }
         if recipients.shards > 0 {
-            return self.tell_matched(id, name, record, lanes);
+            return self.tell_matched(topics, logs, id, name, record, lanes);
         }
-        self.each_carrier(id, |carrier| {
+        topics.each_carrier(id, |carrier| {
             let tell = Tell::Live {
                 topic: carrier.topic,
                 serial: carrier.serial,
@@ -120,11 +147,19 @@ impl Home {
     }
 
     /// Tells the message to every shard that has a subscriber of it, by filter or not.
-    fn tell_matched(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
+    fn tell_matched(
+        &mut self,
+        topics: &TopicTable,
+        logs: &Logs,
+        id: u32,
+        name: &[u8],
+        record: Record,
+        lanes: &mut Lanes,
+    ) {
         let mut due = self.filters.take_due();
-        let partition = self.placement.of_slot(self.rows.get(id).slot());
+        let partition = logs.placement.of_slot(topics.rows.get(id).slot());
         let name = lanes.frames().push_name(name);
-        self.each_carrier(id, |carrier: &Carrier| {
+        topics.each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.topic, carrier.serial);
             // The shard matches for all its subscribers together.
             let tell = match due.iter().position(|shard| *shard == carrier.shard) {

@@ -1,4 +1,4 @@
-//! What a snapshot of a home needs of its log: what a chain says of its topic's past, each message as it was appended, and chains
+//! The log's part in a snapshot of a home: the past of each chain, each message as it was appended, and chains
 //! without messages made again.
 
 use super::{Chain, Log};

@@ -151,7 +151,7 @@ fn qos(offset: u64) -> u8 {
     (offset / 3 % 3) as u8
 }
 
-/// What is too old, or has expired, goes in both.
+/// Messages that are too old, or have expired, go in both.
 fn freshen_all(log: &mut Log, chains: &mut [u32; 3], models: &mut [Model], now_s: u32) {
     for (chain, model) in chains.iter_mut().zip(models) {
         model.look(now_s);

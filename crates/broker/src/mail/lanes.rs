@@ -37,12 +37,12 @@ pub struct Lane {
     /// The weight of asks sent to the peer, whose credit has not come back yet.
     pub under_way_bytes: usize,
     /// The peer's asks that wait for a later turn, in order. Its publishes are within the credit.
-    pub waiting: VecDeque<Asked>,
+    pub waiting: VecDeque<UnhandledAsks>,
 }
 
 /// The unhandled asks of one mail.
-pub struct Asked {
-    /// What they count against the credit of their sender.
+pub struct UnhandledAsks {
+    /// Their weight against the credit of their sender.
     pub weight: usize,
     /// The asks.
     pub asks: VecDeque<Ask>,
@@ -94,7 +94,7 @@ impl Lanes {
         }
     }
 
-    /// What so many publishes, and asks with these bytes in all, count against the credit of their sender.
+    /// The weight of so many publishes, and of asks with these bytes in all, against the credit of their sender.
     pub fn weight(&self, publishes: usize, bytes: usize) -> usize {
         publishes * self.ask_bytes + bytes
     }
@@ -137,7 +137,7 @@ impl Lanes {
     }
 
     /// Takes the next waiting asks, lane by lane.
-    pub fn next_asked(&mut self) -> Option<(ShardId, Asked)> {
+    pub fn next_asked(&mut self) -> Option<(ShardId, UnhandledAsks)> {
         let count = self.to.len();
         for n in 0..count {
             let from = (self.next + n) % count;
@@ -150,7 +150,7 @@ impl Lanes {
     }
 
     /// Takes what the shard asks itself.
-    pub fn take_own_asks(&mut self) -> Option<Asked> {
+    pub fn take_own_asks(&mut self) -> Option<UnhandledAsks> {
         let lane = &mut self.to[self.me as usize];
         if lane.asks.is_empty() {
             return None;
@@ -161,7 +161,7 @@ impl Lanes {
         );
         let weight = core::mem::take(&mut lane.publishes) * self.ask_bytes + bytes.len();
         lane.under_way_bytes += weight;
-        Some(Asked {
+        Some(UnhandledAsks {
             weight,
             asks: asks.into(),
             bytes,
@@ -170,7 +170,7 @@ impl Lanes {
     }
 
     /// Takes carried-out asks of the shard to itself back for the next ones.
-    pub fn recycle_asks(&mut self, mut asked: Asked) {
+    pub fn recycle_asks(&mut self, mut asked: UnhandledAsks) {
         let own = &mut self.to[self.me as usize];
         let kept = asked.asks.capacity() <= ASKS_KEPT && asked.bytes.capacity() <= ASK_BYTES_KEPT;
         if kept && own.asks.is_empty() {

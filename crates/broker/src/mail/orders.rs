@@ -68,7 +68,7 @@ pub enum Control {
     },
     /// Determine the rules of this world for a bounded number of further topics, so that the change itself is short.
     Foresee(Arc<World>),
-    /// What is left of these topics of a partition of the home, once it has applied all up to this offset.
+    /// The messages that are left of these topics of a partition of the home, once it has applied all up to this offset.
     Floors(PartitionId, u64, Vec<Box<[u8]>>),
     /// Change to the settings and rules of this world, which has the same shards and topics.
     Settings(Arc<World>),
@@ -112,7 +112,7 @@ pub enum Report {
     /// For each topic the offset up to which it has no messages in its log; `None` for one that is not known. None at all where the home
     /// has not come so far.
     Floors(Option<Vec<Option<u64>>>),
-    /// What the home knows of the cluster, if this is a node of one and the shard a home.
+    /// The home's view of the cluster, if this is a node of one and the shard a home.
     Cluster(Option<Box<ClusterState>>),
     /// The answer to [`Control::Interest`].
     Interest(Interested),
@@ -133,7 +133,7 @@ pub enum Interest {
     Next(u64, Option<Vec<Box<[u8]>>>),
     /// That node follows no more.
     End(u64),
-    /// What another node has told of topics of the home, some hundred at most, in a stream with a number below
+    /// Changes of topics of the home that another node has told, some hundred at most, in a stream with a number below
     /// [`STREAMS`](crate::STREAMS).
     Elsewhere(u8, News),
     /// Forget what this stream has told of topics behind this name.
@@ -145,7 +145,7 @@ pub enum Interest {
 pub enum Interested {
     /// Filters.
     Filters(BTreeSet<Box<[u8]>>),
-    /// What is new, and whether there is more at once; none where the home has no such stream, or not all of its news.
+    /// The news, and whether there is more at once; none where the home has no such stream, or not all of its news.
     News(Option<(News, bool)>),
     /// For how many topics there was no room.
     Refused(u32),
@@ -238,7 +238,7 @@ pub struct Publishing {
     pub name: Box<[u8]>,
     /// The message.
     pub data: Vec<u8>,
-    /// What is said of it.
+    /// Its state.
     pub headers: Headers<Vec<u8>>,
 }
 
@@ -305,7 +305,7 @@ pub struct Ended {
     pub next: Option<u32>,
 }
 
-/// What a home of a node knows of its cluster.
+/// The view that a home of a node has of its cluster.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterState {
     /// The partitions of the home.
@@ -354,7 +354,7 @@ pub struct NodeState {
     pub ahead_s: i64,
 }
 
-/// What is under way at a shard. Once two rounds over all shards have found the same, no shard busy and as much mail
+/// The work and mail under way at a shard. Once two rounds over all shards have found the same, no shard busy and as much mail
 /// received as posted, all of them are at rest: only a connection or the clock can begin anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {

@@ -46,7 +46,7 @@ pub struct Will {
     pub topic: Box<[u8]>,
     /// The message.
     pub data: Box<[u8]>,
-    /// What is said of it.
+    /// Its headers.
     pub headers: Headers<Box<[u8]>>,
     /// The client for which its topic is made, if it does not exist; nobody after a restart.
     pub client: Client,

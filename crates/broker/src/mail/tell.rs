@@ -1,4 +1,4 @@
-//! What a home tells a carrier: messages, pages of the past, and the answers to its asks.
+//! Messages of a home to a carrier: messages, pages of the past, and the answers to its asks.
 
 use alloc::boxed::Box;
 

@@ -4,7 +4,7 @@ use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::home::sessions::Claim;
 use crate::home::{HERE, Home};
-use crate::mail::lanes::Asked;
+use crate::mail::lanes::UnhandledAsks;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell, Verb};
@@ -24,7 +24,7 @@ impl Shard {
 
     /// Takes in the asks of a shard. They are carried out in order: now as far as the turn goes, the rest in the
     /// next turns.
-    pub(crate) fn take_asks(&mut self, from: ShardId, asked: Asked) {
+    pub(crate) fn take_asks(&mut self, from: ShardId, asked: UnhandledAsks) {
         // Mail without asks has nothing to wait for.
         let spent = !asked.asks.is_empty() && self.front.work.is_spent();
         let lane = &mut self.front.lanes.to[from as usize];
@@ -44,7 +44,7 @@ impl Shard {
     }
 
     /// Carries out the asks of a shard in order, about `most` of them at most; the rest waits, first of its lane.
-    fn all_asked(&mut self, from: ShardId, mut asked: Asked, most: usize) {
+    fn all_asked(&mut self, from: ShardId, mut asked: UnhandledAsks, most: usize) {
         self.front.lanes.read_at = asked.stamp;
         let mut done = 0;
         while !asked.asks.is_empty() && done < most && (done == 0 || !self.front.work.is_spent()) {
@@ -154,6 +154,9 @@ impl Shard {
     fn home_asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
         let home = self.home.as_mut().expect(HERE);
         let (world, now, lanes) = (&self.front.world, self.front.now, &mut self.front.lanes);
+        let (topics, logs, readings) = (&mut home.topics, &mut home.logs, &mut home.readings);
+        let (subscriptions, interest) = (&mut home.subscriptions, &mut home.interest);
+        let pace = &home.pace;
         match ask {
             Ask::Attach(attach, name) => {
                 home.attach(from, attach, name.in_bytes(bytes), &world.rules, now, lanes);
@@ -162,20 +165,21 @@ impl Shard {
                 let names = (names.in_bytes(bytes), each.as_deref());
                 home.attach_filters(from, attach, names, &world.rules, now, lanes);
             }
-            Ask::LeaveFilter(filter) => home.leave_filter(from, filter.in_bytes(bytes)),
-            Ask::Leave {
+            Ask::LeaveFilter(filter) => subscriptions.leave_filter(from, filter.in_bytes(bytes)),
+            &Ask::Leave {
                 hash,
                 topic,
                 serial,
-            } => home.leave(from, *hash, *topic, *serial, now),
+            } => topics.leave(logs, interest, from, hash, topic, serial, now),
             Ask::Topic {
                 hash, name, answer, ..
             } => {
-                let outcome = home.describe(*hash, name.in_bytes(bytes), &world.rules, now);
+                let name = name.in_bytes(bytes);
+                let outcome = topics.describe(logs, pace, *hash, name, &world.rules, now);
                 self.reply(from, *answer, outcome);
             }
             Ask::KeepLog { hash, name, on } => {
-                home.keep_log(*hash, name.in_bytes(bytes), *on, now);
+                subscriptions.keep_log(topics, logs, *hash, name.in_bytes(bytes), *on, now);
             }
             Ask::JoinGroup {
                 to,
@@ -185,21 +189,27 @@ impl Shard {
                 counts,
                 party,
             } => {
-                let of = (&filter[..], &name[..]);
-                home.group_join(from, *to, of, *credit, *counts, *party, lanes);
+                let group = (&filter[..], &name[..]);
+                let member = (from, *to);
+                subscriptions.group_join(
+                    logs, readings, member, group, *credit, *counts, *party, lanes,
+                );
             }
             Ask::GroupCredit { group, to, count } => {
-                home.group_credit(from, *group, *to, *count);
+                subscriptions.group_credit(readings, from, *group, *to, *count);
             }
-            Ask::LeaveGroup(leave) => home.group_leave(from, leave),
-            Ask::ReleaseGroup { name, filter } => home.group_release(filter, name),
+            Ask::LeaveGroup(leave) => subscriptions.group_leave(readings, from, leave),
+            Ask::ReleaseGroup { name, filter } => subscriptions.group_release(filter, name),
             Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::Bury(_) => {
                 unreachable!("it was carried out before")
             }
             Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
-            Ask::Follow { to, filter } => home.follow(from, *to, filter.in_bytes(bytes)),
-            Ask::FollowOn(to) => home.follow_on(from, *to),
-            Ask::Unfollow(to) => home.unfollow(from, *to),
+            Ask::Follow { to, filter } => {
+                let filter = filter.in_bytes(bytes);
+                interest.follow(topics, readings, pace, from, *to, filter);
+            }
+            Ask::FollowOn(to) => interest.follow_on(topics, readings, pace, from, *to),
+            Ask::Unfollow(to) => interest.unfollow(from, *to),
         }
     }
 

@@ -84,7 +84,7 @@ impl Shard {
         let (cluster, home) = (self.cluster.as_ref()?, self.home.as_mut()?);
         let waited = self.front.now.s - cluster.since_s >= SILENT_S;
         let is_heard = |writer: &u64| cluster.nodes.iter().any(|it| it.writer == *writer);
-        let living = home.roster(at).living();
+        let living = home.logs.roster(at).living();
         let own = self.commits.writer(at);
         let mut unheard = living.filter(|writer| *writer != own && !is_heard(writer));
         unheard.next().filter(|_| waited)
@@ -100,7 +100,7 @@ impl Shard {
         let Some(home) = &mut self.home else {
             return;
         };
-        let roster = home.roster(at);
+        let roster = home.logs.roster(at);
         let missing = cluster.dead.iter().find(|it| !roster.is_dead(**it));
         if let Some(writer) = missing.copied() {
             self.write_note(at, &Note::Dead(writer));
@@ -113,7 +113,7 @@ impl Shard {
         };
         let places = cluster.partitions.len();
         let told = |writer: u64, home: &mut crate::home::Home| {
-            (0..places).all(|at| home.roster(at).is_dead(writer))
+            (0..places).all(|at| home.logs.roster(at).is_dead(writer))
         };
         cluster.dead.retain(|writer| !told(*writer, home));
     }
@@ -122,7 +122,7 @@ impl Shard {
     fn offer_steward(&mut self, at: usize) {
         let own = self.commits.writer(at);
         let home = self.home.as_mut().expect(HERE);
-        let (steward, now_s) = (home.roster(at).steward, self.front.now.s);
+        let (steward, now_s) = (home.logs.roster(at).steward, self.front.now.s);
         let heard_s = match &self.cluster {
             Some(cluster) => cluster.partitions[at].heard_s,
             None => return,
@@ -165,7 +165,7 @@ impl Shard {
         }
         partition.noted |= bit(note);
         let home = self.home.as_mut().expect(HERE);
-        let moment = (self.front.now, home.sequence(at));
+        let moment = (self.front.now, home.logs.sequence(at));
         let waiting = Waiting::note(self.front.lanes.me);
         let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
         self.commits.write_aside(at, waiting, moment, encode);
@@ -203,15 +203,15 @@ impl Shard {
     ) {
         let home = self.home.as_mut().expect(HERE);
         if let Note::Mark(until) = note {
-            home.mark(at, offset, *until);
+            home.logs.mark(at, offset, *until);
         }
-        home.noted(at, offset, unix_s);
+        home.logs.noted(at, offset, unix_s);
         match note {
             Note::Mark(_) => {}
-            Note::Steward(writer) => home.roster(at).want_steward(*writer),
+            Note::Steward(writer) => home.logs.roster(at).want_steward(*writer),
             Note::Beat(beat) => self.take_beat(at, header, beat, (offset, unix_s)),
             Note::Dead(writer) => {
-                let is_new = home.roster(at).bury(*writer);
+                let is_new = home.logs.roster(at).bury(*writer);
                 self.take_death(at, *writer, is_new);
             }
         }
@@ -293,16 +293,16 @@ impl Shard {
         }
     }
 
-    /// What this home knows of the cluster.
+    /// This home's view of the cluster.
     pub(super) fn cluster_state(&mut self) -> Option<Box<ClusterState>> {
         let cluster = self.cluster.as_ref()?;
         let home = self.home.as_mut()?;
         let all = self.front.world.placement().of_home(self.front.lanes.me);
         let partitions = all.enumerate().map(|(at, partition)| PartitionState {
             partition,
-            offset: home.roster(at).last,
+            offset: home.logs.roster(at).last,
             writer: self.commits.writer(at),
-            steward: home.roster(at).steward,
+            steward: home.logs.roster(at).steward,
             is_halted: self.commits.is_halted(at),
         });
         let counts: &Counts = &self.front.world.admission;

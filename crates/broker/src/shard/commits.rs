@@ -1,4 +1,4 @@
-//! What the engine has committed: records are applied, and requests that waited behind them are carried out. See
+//! Batches that the engine has committed: records are applied, and requests that waited behind them are carried out. See
 //! [`commit`](crate::commit).
 
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ impl Shard {
             return;
         }
         let home = self.home.as_ref();
-        let sequence = |at| home.map_or(0, |home: &Home| home.sequence(at));
+        let sequence = |at| home.map_or(0, |home: &Home| home.logs.sequence(at));
         self.commits
             .send(self.front.now, sequence, |batch| io.append(batch));
     }
@@ -47,7 +47,7 @@ impl Shard {
         while !self.front.work.is_spent() || !any {
             let home = &mut self.home;
             let counts = |at, writer, number| match home {
-                Some(home) => home.counts(at, writer, number),
+                Some(home) => home.logs.counts(at, writer, number),
                 None => false,
             };
             let Some(next) = self.commits.next(self.front.now, counts) else {
@@ -147,7 +147,8 @@ impl Shard {
         }
         let taken = self.take_record(at, &header, bytes, (first, unix_s));
         let home = self.home.as_mut().expect(HERE);
-        home.make_room_for_others();
+        home.topics
+            .make_room_for_others(&mut home.logs, &mut home.interest);
         home.has_applied(at, taken.unwrap_or(first), record.is_last());
         self.was_heard(at);
         if header.writer == self.commits.writer(at)
@@ -184,7 +185,7 @@ impl Shard {
             } else if is_here {
                 // The operator has changed the rules since: such a topic keeps nothing across a crash.
                 let home = self.home.as_mut().expect(HERE);
-                home.mark(at, offset, 0);
+                home.logs.mark(at, offset, 0);
             }
             is_here.then_some(offset)
         });
@@ -212,17 +213,17 @@ impl Shard {
         let at = placement.place_at_home(header.partition);
         let home = self.home.as_mut().expect(HERE);
         let known = if is_shared {
-            home.roster(at).last
+            home.logs.roster(at).last
         } else {
-            home.sequence(at)
+            home.logs.sequence(at)
         };
         if first != 0 && first <= known {
             return Ok(());
         }
-        if is_shared && !home.counts(at, header.writer, header.number) {
+        if is_shared && !home.logs.counts(at, header.writer, header.number) {
             return Ok(());
         }
-        home.has_read(at, (header.writer, header.number));
+        home.logs.has_read(at, (header.writer, header.number));
         let unix_s = if is_shared { now.unix_s } else { header.unix_s };
         let mut records = In(&batch[HEADER_BYTES..]);
         for left in (0..header.records).rev() {
@@ -280,7 +281,7 @@ impl Shard {
     /// Partitions, with writer and number of the last batch that was read of each.
     pub fn last_batches(&self) -> Vec<(PartitionId, (u64, u64))> {
         let home = self.home.iter();
-        home.flat_map(Home::last_batches).collect()
+        home.flat_map(|home| home.logs.last_batches()).collect()
     }
 
     /// Applies a fact that stands in the log with this offset, in a batch of this second.

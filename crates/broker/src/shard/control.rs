@@ -17,7 +17,7 @@ impl Shard {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
             Control::Notice(kind @ (Notice::ShortLog | Notice::Keys)) => {
                 let home = self.home.as_mut();
-                Report::Notice(home.and_then(|home| home.take_notice(kind)))
+                Report::Notice(home.and_then(|home| home.reports.take_notice(kind)))
             }
             Control::Notice(kind) => Report::Notice(self.front.gate.notices().take(kind)),
             Control::Topics(page) => Report::Topics(self.topics_page(&page)),
@@ -44,7 +44,7 @@ impl Shard {
             }
             Control::Foresee(world) => {
                 let home = self.home.as_mut();
-                Report::Foreseen(home.is_some_and(|home| home.foresee(&world)))
+                Report::Foreseen(home.is_some_and(|home| home.topics.foresee(&world)))
             }
             Control::Settings(world) => {
                 self.change(world);
@@ -52,13 +52,20 @@ impl Shard {
             }
             Control::Floors(partition, offset, names) => {
                 let home = self.home.as_ref();
-                Report::Floors(home.and_then(|home| home.floors(partition, offset, &names)))
+                Report::Floors(
+                    home.and_then(|home| home.topics.floors(&home.logs, partition, offset, &names)),
+                )
             }
             Control::Cluster => Report::Cluster(self.cluster_state()),
             Control::Interest(order) => {
                 let home = self.home.as_mut();
                 Report::Interest(match home {
-                    Some(home) => home.interest_order(order),
+                    Some(home) => home.interest.interest_order(
+                        &home.topics,
+                        &home.readings,
+                        &home.pace,
+                        order,
+                    ),
                     None => Interested::Done,
                 })
             }

@@ -190,7 +190,7 @@ impl Shard {
         }
     }
 
-    /// Whom a flow's work is done for.
+    /// The party that a flow's work is done for.
     fn party_of_flow(&self, flow: Flow) -> u64 {
         let Some(row) = flow.row() else {
             return flow.own_party();
@@ -270,7 +270,7 @@ impl Shard {
         done
     }
 
-    /// What concerns the topic at the cursor becomes a flow, or joins it.
+    /// The tells of the topic at the cursor become a flow, or join it.
     fn park_topic(&mut self, d: &mut Delivery, topic: u32) {
         let flow = Flow::topic(d.home, topic);
         let party = self.party_of_flow(flow);
@@ -458,7 +458,7 @@ impl Shard {
         self.charge_matching(before, budget);
     }
 
-    /// What was matched since the shard had done so many steps takes its time, whatever was found.
+    /// Matching since the shard had done so many steps takes its time, whether it found anything or not.
     #[inline]
     pub(crate) fn charge_matching(&self, before: u64, budget: &mut u32) {
         let steps = self.front.work.count() - before;

@@ -46,7 +46,8 @@ impl Shard {
                 self.place_of_filter(filter)
             }
             Ask::LeaveGroup(leave) => {
-                let (filter, _) = self.home.as_ref()?.share_of(leave.group)?;
+                let subscriptions = &self.home.as_ref()?.subscriptions;
+                let (filter, _) = subscriptions.share_of(leave.group)?;
                 self.place_of_filter(filter)
             }
             Ask::Attach(_, name) | Ask::Topic { name, .. } => {
@@ -110,7 +111,7 @@ impl Shard {
             }
         };
         let client = fact.topic().2;
-        let moment = (context.now, home.sequence(at));
+        let moment = (context.now, home.logs.sequence(at));
         let (weight, once) = match fact {
             Fact::Publish(message) => {
                 let weight = context.lanes.weight(1, bytes_of(message));
@@ -145,7 +146,7 @@ impl Shard {
     /// it, so that no offset is given twice.
     fn mark(&mut self, at: usize) {
         let home = self.home.as_ref().expect(HERE);
-        let moment = (self.front.now, home.sequence(at));
+        let moment = (self.front.now, home.logs.sequence(at));
         if let Some(until) = self.commits.mark(at, moment.1) {
             let waiting = Waiting::note(self.front.lanes.me);
             let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);

@@ -1,4 +1,4 @@
-//! What a home of a node knows of the other nodes of its cluster. `cluster` writes it.
+//! The view that a home of a node has of the other nodes of its cluster. `cluster` writes it.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::commit::record::Note;
 use crate::mail::orders::NodeState;
 
-/// What a home knows of the cluster.
+/// A home's view of the cluster.
 #[derive(Default)]
 pub(super) struct Cluster {
     /// Nodes that have given a sign of life, and are not dead; at the home of partition 0.

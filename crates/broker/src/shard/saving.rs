@@ -84,32 +84,37 @@ impl Stage {
         block: &mut Block<'_>,
     ) -> Stage {
         match self {
-            Stage::Topics(from) => match home.save_topics(from, block) {
-                Some(next) => Stage::Topics(next),
-                None => Stage::Filters(0),
-            },
-            Stage::Filters(from) => match home.save_filters(from, block) {
+            Stage::Topics(from) => {
+                match home
+                    .topics
+                    .save_topics(&home.logs, &home.subscriptions, from, block)
+                {
+                    Some(next) => Stage::Topics(next),
+                    None => Stage::Filters(0),
+                }
+            }
+            Stage::Filters(from) => match home.subscriptions.save_filters(from, block) {
                 Some(next) => Stage::Filters(next),
                 None => Stage::Groups(0),
             },
-            Stage::Groups(from) => match home.save_groups(from, block) {
+            Stage::Groups(from) => match home.subscriptions.save_groups(from, block) {
                 Some(next) => Stage::Groups(next),
                 None => Stage::Losses((0, 0)),
             },
-            Stage::Losses(from) => match home.save_losses(from, block) {
+            Stage::Losses(from) => match home.logs.save_losses(from, block) {
                 Some(next) => Stage::Losses(next),
                 None => Stage::Forgotten,
             },
             Stage::Forgotten => {
-                home.save_forgotten(rules, block);
-                home.save_rosters(block);
+                home.logs.save_forgotten(rules, block);
+                home.logs.save_rosters(block);
                 Stage::Messages(None)
             }
-            Stage::Messages(at) => match home.save_messages(at, rules, block) {
+            Stage::Messages(at) => match home.logs.save_messages(at, rules, block) {
                 Some(at) => Stage::Messages(Some(at)),
                 None => Stage::Answers((0, None)),
             },
-            Stage::Answers(from) => match home.save_answers(from, block) {
+            Stage::Answers(from) => match home.retries.save_answers(from, block) {
                 Some(next) => Stage::Answers(next),
                 None => Stage::Sessions((0, 0)),
             },

@@ -113,7 +113,7 @@ impl Shard {
         }
     }
 
-    /// What is due next of the sessions of a partition.
+    /// The next session of a partition with something due.
     pub(super) fn end_session(&mut self, at: usize) {
         let before = self.sessions.len();
         let admission = &self.front.world.admission;

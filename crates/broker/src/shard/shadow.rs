@@ -117,10 +117,10 @@ impl Shadow {
     pub fn ask(&mut self, most: usize) -> Option<Control> {
         let asked = self.asked;
         let home = self.home();
-        let (found, next) = home.names(asked, most);
+        let (found, next) = home.topics.names(asked, most);
         let names: Vec<Box<[u8]>> = found.iter().map(|(_, name)| (*name).into()).collect();
         let rows = found.iter().map(|(id, _)| *id).collect();
-        let sequence = home.sequence(0);
+        let sequence = home.logs.sequence(0);
         (self.asked, self.rows) = (next, rows);
         (!names.is_empty()).then_some(Control::Floors(self.partition, sequence, names))
     }
@@ -130,7 +130,9 @@ impl Shadow {
         let now = self.shard.front.now;
         let rows = core::mem::take(&mut self.rows);
         for (id, floor) in rows.into_iter().zip(floors) {
-            self.home().keep_above(id, *floor, now);
+            let home = self.home();
+            let (topics, logs) = (&mut home.topics, &mut home.logs);
+            topics.keep_above(logs, &mut home.interest, id, *floor, now);
         }
     }
 

@@ -38,7 +38,9 @@ impl Shard {
             return;
         }
         let here = self.home.as_mut().expect("a home has one");
-        let is_watched = here.is_watched(hash, name.as_bytes(), &self.front.matching);
+        let matching = &self.front.matching;
+        let is_watched =
+            (here.subscriptions).is_watched(&here.topics, hash, name.as_bytes(), matching);
         let was_watched = self.sys.watch(place, is_watched);
         if is_watched && (due || !was_watched) {
             let totals = &self.front.world.admission.totals;

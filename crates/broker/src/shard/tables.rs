@@ -3,7 +3,6 @@
 
 use crate::budget::account::Part;
 use crate::budget::stats::Accounts;
-use crate::home::Home;
 use crate::shard::Shard;
 
 /// Bytes by table; those of names and what waits for sockets are in [`Accounts`].
@@ -34,9 +33,15 @@ impl Shard {
             mqtt,
             sides,
             carrier_topics: self.front.topics.bytes(),
-            home_topics: self.home.as_ref().map_or(0, Home::table_bytes),
+            home_topics: self
+                .home
+                .as_ref()
+                .map_or(0, |home| home.topics.table_bytes()),
             sessions: self.sessions.bytes(),
-            log: self.home.as_ref().map_or(0, Home::log_reserved_bytes),
+            log: self
+                .home
+                .as_ref()
+                .map_or(0, |home| home.logs.log_reserved_bytes()),
         }
     }
 

@@ -16,7 +16,10 @@ impl Shard {
 
     /// Whether work waits that turns so far had no time for.
     pub(crate) fn has_more(&self) -> bool {
-        let owes = self.home.as_ref().is_some_and(|home| home.readings() > 0);
+        let owes = self
+            .home
+            .as_ref()
+            .is_some_and(|home| home.readings.len() > 0);
         owes || self.front.queues.has_resumed()
             || self.front.lanes.has_asks()
             || self.commits.is_stirred()

@@ -32,12 +32,12 @@ pub const HELD_BYTES: usize = 8 << 10;
 const MAJOR: u8 = 3;
 
 thread_local! {
-    static SEEN: RefCell<Seen> = const { RefCell::new(Seen { client: None, server: None }) };
+    static SECRETS: RefCell<TrafficSecrets> = const { RefCell::new(TrafficSecrets { client: None, server: None }) };
 }
 
 /// The traffic secrets of a handshake.
 #[derive(Default)]
-struct Seen {
+struct TrafficSecrets {
     client: Option<Secret>,
     server: Option<Secret>,
 }
@@ -48,7 +48,7 @@ pub struct Tap;
 
 impl KeyLog for Tap {
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        SEEN.with_borrow_mut(|seen| match label {
+        SECRETS.with_borrow_mut(|seen| match label {
             "CLIENT_TRAFFIC_SECRET_0" => seen.client = Some(Secret::of(&[secret])),
             "SERVER_TRAFFIC_SECRET_0" => seen.server = Some(Secret::of(&[secret])),
             _ => {}
@@ -81,7 +81,7 @@ pub struct Handshake {
     records_left: u32,
     /// Bytes to be sent.
     pub outgoing: Vec<u8>,
-    seen: Seen,
+    seen: TrafficSecrets,
 }
 
 impl Handshake {
@@ -97,7 +97,7 @@ impl Handshake {
             shown: 0,
             records_left: RECORDS_MAX,
             outgoing: Vec::new(),
-            seen: Seen::default(),
+            seen: TrafficSecrets::default(),
         })
     }
 
@@ -134,9 +134,9 @@ impl Handshake {
         if !self.show_record() {
             return Ok(false);
         }
-        SEEN.with_borrow_mut(|seen| *seen = mem::take(&mut self.seen));
+        SECRETS.with_borrow_mut(|seen| *seen = mem::take(&mut self.seen));
         let over = self.process();
-        SEEN.with_borrow_mut(|seen| self.seen = mem::take(seen));
+        SECRETS.with_borrow_mut(|seen| self.seen = mem::take(seen));
         if over.is_err() {
             self.append_alert();
         }

@@ -191,7 +191,7 @@ impl Streams {
             After::Open => self.no_room().then,
             After::End => Then::End,
             After::Aborted => Then::Closed,
-            After::Wrong(alert) => {
+            After::Violation(alert) => {
                 let trouble = match alert {
                     Alert::NoRenegotiation => Trouble::Renegotiation,
                     _ => Trouble::Record,

@@ -44,7 +44,7 @@ pub enum After {
     /// The peer sent an alert and aborted.
     Aborted,
     /// The peer broke the protocol: it is sent this alert, and the connection ends.
-    Wrong(Alert),
+    Violation(Alert),
 }
 
 /// The result of opening: the first `plain` bytes of the buffer are content; at `rest` a partial record begins.
@@ -84,7 +84,7 @@ impl Crypt {
             let length = match length_of(place.cipher, &bytes[rest..]) {
                 Ok(Some(length)) => length,
                 Ok(None) => break After::Open,
-                Err(alert) => break After::Wrong(alert),
+                Err(alert) => break After::Violation(alert),
             };
             let Some(record) = bytes.get_mut(rest..rest + length) else {
                 break After::Open;
@@ -92,15 +92,15 @@ impl Crypt {
             let mut half = self.keys.from(place);
             let context = self.from.get(place, half.secret);
             let Ok((content, range)) = place.cipher.open(context, half.seq(), record) else {
-                break After::Wrong(Alert::BadRecordMac);
+                break After::Violation(Alert::BadRecordMac);
             };
             half.advance();
             if range.len() > PLAIN_MAX {
-                break After::Wrong(Alert::RecordOverflow);
+                break After::Violation(Alert::RecordOverflow);
             }
             let is_data = content == Content::Data as u8;
             if is_data && half.data(range.len()) {
-                break After::Wrong(Alert::UnexpectedMessage);
+                break After::Violation(Alert::UnexpectedMessage);
             }
             let range = rest + range.start..rest + range.end;
             rest += length;
@@ -131,9 +131,9 @@ impl Crypt {
                 }
                 _ => After::Aborted,
             },
-            (Some(Content::Alert), _) => After::Wrong(Alert::DecodeError),
+            (Some(Content::Alert), _) => After::Violation(Alert::DecodeError),
             (Some(Content::Handshake), _) if !place.cipher.is_13() => {
-                After::Wrong(Alert::NoRenegotiation)
+                After::Violation(Alert::NoRenegotiation)
             }
             (Some(Content::Handshake), [head @ .., asks @ (0 | 1)]) if *head == KEY_UPDATE => {
                 // The number counts the records of the present key, this one included.
@@ -151,7 +151,7 @@ impl Crypt {
                 }
                 After::Open
             }
-            _ => After::Wrong(Alert::UnexpectedMessage),
+            _ => After::Violation(Alert::UnexpectedMessage),
         }
     }
 
@@ -159,7 +159,7 @@ impl Crypt {
     /// has it for a message that is "inappropriate" where it stands.
     fn idle(&mut self, place: Place, others: u64) -> After {
         match self.keys.from(place).idle(others) {
-            true => After::Wrong(Alert::UnexpectedMessage),
+            true => After::Violation(Alert::UnexpectedMessage),
             false => After::Open,
         }
     }
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn data_without_bytes_ends_the_connection_unless_some_come_between() {
         const MOST: usize = IDLE_MAX as usize;
-        let wrong = After::Wrong(Alert::UnexpectedMessage);
+        let wrong = After::Violation(Alert::UnexpectedMessage);
         for cipher in CIPHERS {
             let mut echo = Echo::new(cipher);
             for _ in 0..10 {

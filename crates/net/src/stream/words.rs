@@ -23,9 +23,8 @@ pub fn words(error: &Error) -> String {
 }
 
 fn certificate(error: &CertificateError) -> String {
-    use CertificateError as Wrong;
     match error {
-        Wrong::NotValidForNameContext {
+        CertificateError::NotValidForNameContext {
             expected,
             presented,
         } => {
@@ -39,28 +38,30 @@ fn certificate(error: &CertificateError) -> String {
                 expected.to_str()
             )
         }
-        Wrong::NotValidForName => "the certificate is not for this name".to_string(),
-        Wrong::ExpiredContext { time, not_after } => {
+        CertificateError::NotValidForName => "the certificate is not for this name".to_string(),
+        CertificateError::ExpiredContext { time, not_after } => {
             let ago_s = time.as_secs().saturating_sub(not_after.as_secs());
             format!("the certificate expired {} ago", span(ago_s))
         }
-        Wrong::Expired => "the certificate has expired".to_string(),
-        Wrong::NotValidYetContext { time, not_before } => {
+        CertificateError::Expired => "the certificate has expired".to_string(),
+        CertificateError::NotValidYetContext { time, not_before } => {
             let in_s = not_before.as_secs().saturating_sub(time.as_secs());
             format!("the certificate is not valid yet, but in {}", span(in_s))
         }
-        Wrong::NotValidYet => "the certificate is not valid yet".to_string(),
-        Wrong::UnknownIssuer | Wrong::BadSignature => {
+        CertificateError::NotValidYet => "the certificate is not valid yet".to_string(),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "the certificate leads to no root that is trusted here".to_string()
         }
-        Wrong::Revoked => "the certificate is revoked".to_string(),
-        Wrong::InvalidPurposeContext { .. } => format!("the {error}"),
-        Wrong::Other(other) => format!("the certificate is refused: {}", spelled(&other.0)),
+        CertificateError::Revoked => "the certificate is revoked".to_string(),
+        CertificateError::InvalidPurposeContext { .. } => format!("the {error}"),
+        CertificateError::Other(other) => {
+            format!("the certificate is refused: {}", spelled(&other.0))
+        }
         other => format!("the certificate is refused: {}", spelled(other)),
     }
 }
 
-/// What the peer's alert says (RFC 8446 section 6.2), of the side that reads it.
+/// The meaning of the peer's alert (RFC 8446 section 6.2), of the side that reads it.
 pub fn of_alert(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::UnknownCA => "it does not trust the root of the certificate",

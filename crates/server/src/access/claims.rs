@@ -44,7 +44,7 @@ fn filters<'c>(claims: &'c Map<String, Value>, name: &str) -> Result<Vec<&'c str
 /// A moment in Unix seconds (RFC 7519 section 2, NumericDate); fractions are cut.
 ///
 /// # Errors
-/// What it is, where it is no number, or before 1970.
+/// The fault of a time that is no number, or before 1970.
 pub fn moment(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
     let Some(value) = claims.get(name) else {
         return Ok(None);

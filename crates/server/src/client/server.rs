@@ -80,7 +80,7 @@ impl Server {
             .strip_prefix('[')
             .map_or(Some(host), |host| host.strip_suffix(']'))
             .ok_or_else(form)?;
-        // What a request line and `Host` can hold without an escape (RFC 3986 sections 3.2.2 and 3.3).
+        // The characters that a request line and `Host` can hold without an escape (RFC 3986 sections 3.2.2 and 3.3).
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%!$&'()*+,;=:/".contains(c);
         if host.is_empty() || !host.chars().all(plain) || !prefix.chars().all(plain) {
             return Err(form());

@@ -178,24 +178,23 @@ impl Trust {
     }
 
     fn distrust(&self, error: &CertificateError) -> String {
-        use CertificateError as Wrong;
         let what = words(&error.clone().into());
         match error {
             // The latter where a root has the name of the right one and another key.
-            Wrong::UnknownIssuer | Wrong::BadSignature => {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 format!("{what}; name the file with its root by {}", self.key)
             }
-            Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => {
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 format!("{what}; ask it by one of its names")
             }
-            Wrong::Expired
-            | Wrong::ExpiredContext { .. }
-            | Wrong::NotValidYet
-            | Wrong::NotValidYetContext { .. } => {
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => {
                 format!("{what}; renew it, or compare the clocks")
             }
             // The verifier's own error, of which `rustls` gives only the words.
-            Wrong::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
                 "its certificate is one of an authority (CA:TRUE), which signs others and no server may show; give the server one with \
                  CA:FALSE (docs/TLS.md has the command)"
                     .to_string()

@@ -54,7 +54,7 @@ pub fn all(check: &mut Check, file: &File, insecure: bool) {
     }
 }
 
-/// What is right and has no effect: rules behind one that matches all their topics.
+/// Rules that are right and have no effect: those behind one that matches all their topics.
 pub fn idle(file: &File) -> Vec<Problem> {
     let mut check = Check::default();
     for (index, entry) in file.rules.iter().enumerate() {

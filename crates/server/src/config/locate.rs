@@ -66,7 +66,7 @@ pub fn problem(file: &str, text: &str, flags: &Flags, problem: &Problem) -> (Pla
             .and_then(|document| span(document.get_ref(), problem))
         {
             Some((span, true)) => (span.start, at(file, text, span.start)),
-            // What lacks in an entry of a list has no default.
+            // A key that lacks in an entry of a list has no default.
             Some((span, false)) if path.contains('[') => (span.start, at(file, text, span.start)),
             // Neither in the file nor a flag: a default that another setting rules out, told behind what stands there.
             Some((span, false)) => {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn whatever_is_wrong_has_a_place() {
-        // What is switched off in the example counts here.
+        // Lines that are commented out in the example count here.
         let lines = EXAMPLE
             .lines()
             .map(|line| line.strip_prefix('#').unwrap_or(line));

@@ -158,7 +158,7 @@ fn read_table(name: &str, text: &str) -> Result<Table, Vec<(Place, String)>> {
         let before = error.span().and_then(|span| text.get(..span.start));
         before.map(|before| before.matches('\n').count())
     };
-    // What follows on a line from its first fault is no fault of its own.
+    // Text behind the first fault of a line is no fault of its own.
     errors.dedup_by(|next, before| line(before).is_some() && line(next) == line(before));
     let lines = errors.iter().take(FAULTS_MAX);
     Err(lines

@@ -1,4 +1,4 @@
-//! What `/metrics` says of the log of a cluster.
+//! Figures of the log of a cluster for `/metrics`.
 
 use crore_broker::orders::NodeState;
 
@@ -6,7 +6,7 @@ use super::neighbours::{self, Neighbours};
 use crate::life::Life;
 use crate::life::checkpoint::node;
 
-/// What a node hears of the log of its cluster; all zero where the server is none.
+/// Figures of the log, as this node hears it; all zero where the server is no node of a cluster.
 #[derive(Default)]
 pub struct Cluster {
     pub hears: bool,

@@ -1,4 +1,4 @@
-//! What `/metrics` and the stats say of durable messages.
+//! Figures of durable messages for `/metrics` and the stats.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +9,7 @@ use super::moments::{per_s, round};
 use crate::board::Buckets;
 use crate::life::Life;
 
-/// What durable messages do with the disk, all zero without them; and checkpoints, on disk and of a cluster.
+/// Figures of the disk of durable messages, all zero without them; and of checkpoints, on disk and of a cluster.
 #[derive(Default)]
 pub struct Disk {
     pub log: crore_disk::State,

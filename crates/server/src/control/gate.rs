@@ -25,7 +25,7 @@ use axum::response::{IntoResponse as _, Response};
 use crore_wire::http::origin::{is_elsewhere, is_loopback_host, same_origin};
 use subtle::ConstantTimeEq as _;
 
-use super::port::Met;
+use super::port::LoggedCount;
 use crate::settings::admin::Admin;
 
 /// Requests of load balancers, by whatever name they know the server.
@@ -42,7 +42,7 @@ pub struct Gate {
     on_all: bool,
     token: Option<String>,
     /// Refused requests, by [`Refusal`].
-    refused: [Met; 6],
+    refused: [LoggedCount; 6],
 }
 
 /// Why a request is refused.
@@ -103,7 +103,7 @@ impl Gate {
 
     /// Requests that were refused.
     pub fn refused(&self) -> u64 {
-        self.refused.iter().map(Met::count).sum()
+        self.refused.iter().map(LoggedCount::count).sum()
     }
 
     fn tell(&self, refusal: Refusal) {

@@ -1,8 +1,8 @@
 //! Interest at all nodes of a cluster: a node with followers asks each other node twice a second which topics have begun or ceased to have
 //! interest there, and tells its homes.
 //!
-//! What a node tells another is a *stream* of answers with numbers: all that it has, then changes. Where an answer is missing, or the other node has
-//! lost news, a new stream begins; what the former has told counts until the new one is whole. A node without followers asks
+//! A node tells another in a *stream* of numbered answers: all topics that have interest, then changes. Where an answer is missing, or the other
+//! node has lost changes, a new stream begins; the topics of the former count until the new one is whole. A node without followers asks
 //! nothing, and nobody keeps anything for it.
 //!
 //! Bounds: an answer has [`NEWS_BYTES_MAX`] bytes of names and one page more, and each is asked for; so a node that tells much waits for the one that
@@ -52,7 +52,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// A question of a node with followers.
 #[derive(Serialize, Deserialize)]
-struct Asked {
+struct FollowQuestion {
     by: String,
     /// Its number of the stream, and how many answers it has had. A stream begins with the first question.
     stream: u64,
@@ -63,7 +63,7 @@ struct Asked {
 
 /// The answer.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct FollowAnswer {
     /// Topics, each behind `+` where its interest begins, and `-` where it ends.
     changes: Vec<String>,
     /// There is more to tell at once.
@@ -158,7 +158,7 @@ struct Following {
     asked_at: Instant,
 }
 
-/// What this node tells others.
+/// The nodes that follow this one.
 struct Teller {
     node: Interest,
     following: HashMap<String, Following>,
@@ -167,7 +167,7 @@ struct Teller {
 
 impl Teller {
     async fn answer(&mut self, question: Question) {
-        let Ok(asked) = serde_json::from_slice::<Asked>(question.bytes()) else {
+        let Ok(asked) = serde_json::from_slice::<FollowQuestion>(question.bytes()) else {
             return;
         };
         let by = asked.by.clone();
@@ -178,8 +178,8 @@ impl Teller {
         question.answer(json(&told)).await;
     }
 
-    /// What comes next for a node; none where it must begin anew.
-    async fn next(&mut self, asked: Asked) -> Option<Told> {
+    /// The next answer for a node; none where it must begin anew.
+    async fn next(&mut self, asked: FollowQuestion) -> Option<FollowAnswer> {
         if asked.answers == 0 {
             self.end(&asked.by).await;
             if self.following.len() >= NODES_MAX || asked.filters.len() > FILTERS_MAX {
@@ -226,9 +226,9 @@ impl Teller {
 
 impl Following {
     /// Collects the news of the homes. None where one has lost some.
-    async fn collect(&mut self, node: &Interest) -> Option<Told> {
+    async fn collect(&mut self, node: &Interest) -> Option<FollowAnswer> {
         let (homes, mut bytes) = (node.homes(), 0);
-        let mut told = Told {
+        let mut told = FollowAnswer {
             changes: Vec::new(),
             more: false,
         };
@@ -264,7 +264,7 @@ impl Following {
     }
 }
 
-/// What another node tells.
+/// A stream of answers of another node.
 struct Stream {
     number: u64,
     answers: u64,
@@ -285,7 +285,7 @@ struct Other {
     is_refused: bool,
 }
 
-/// What other nodes tell this one.
+/// The nodes that this one follows.
 struct Follower {
     node: Interest,
     others: BTreeMap<String, Other>,
@@ -366,7 +366,7 @@ impl Follower {
                 is_whole: false,
                 begun_at: Instant::now(),
             });
-            let asked = Asked {
+            let asked = FollowQuestion {
                 by: own.to_string(),
                 stream: stream.number,
                 answers: stream.answers,
@@ -396,10 +396,10 @@ impl Follower {
         }
     }
 
-    async fn answer_of(&self, name: &str, asked: &Asked) -> Option<Told> {
+    async fn answer_of(&self, name: &str, asked: &FollowQuestion) -> Option<FollowAnswer> {
         let way = self.node.neighbours.way()?;
         let answer = timeout(ANSWER, way.ask_one(name, json(asked))).await;
-        serde_json::from_slice::<Option<Told>>(&answer.ok()??).ok()?
+        serde_json::from_slice::<Option<FollowAnswer>>(&answer.ok()??).ok()?
     }
 
     /// The stream of a node has ended. What a whole one has told still counts.

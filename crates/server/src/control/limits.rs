@@ -13,7 +13,7 @@ use crate::board::Snapshot;
 pub struct Limit {
     /// The key in the settings, or what else binds.
     pub name: &'static str,
-    /// What is counted.
+    /// The unit of its count.
     pub unit: &'static str,
     /// How much of it is used.
     pub used: u64,
@@ -113,7 +113,7 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
             |s| u64::from(s.accounts.answers),
             settings.publish.idempotency_keys as u64,
         ),
-        // Who has most is refused before all are used.
+        // The client that has most is refused before all are used.
         Some(
             world
                 .admission

@@ -39,7 +39,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The home of its partition knows which nodes live.
 const OF_BEATS: u16 = 0;
 
-/// What a node tells of itself.
+/// The state that a node tells of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Its number among the writers, as the log has it.
@@ -82,7 +82,7 @@ pub struct Elsewhere {
     pub unanswered: Vec<String>,
 }
 
-/// What was heard of a node, and when.
+/// The last word of a node, and when it came.
 pub type HeardReport = (NodeReport, Instant);
 
 /// All of it; without content where the server is no node of a cluster.
@@ -124,7 +124,7 @@ impl Neighbours {
         Some(self.0.life.member()?.neighbours())
     }
 
-    /// What the log says of the nodes; none where it is not known.
+    /// The nodes, as the log has them; none where they are not known.
     pub async fn roster(&self) -> Option<Box<ClusterState>> {
         self.way()?;
         let home = self.0.life.world().placement().home_of(OF_BEATS);
@@ -173,7 +173,7 @@ impl Neighbours {
                     }
                 }
             };
-            // Whoever is late is named.
+            // Nodes that are late are named.
             let _ = tokio::time::timeout(ANSWER, collect).await;
         }
         found.unanswered = missing.into_values().collect();
@@ -216,7 +216,7 @@ impl Neighbours {
         }
     }
 
-    /// What this node tells of itself; nothing before the log has a sign of its life.
+    /// The state that this node tells of itself; none before the log has a sign of its life.
     async fn word(&self) -> Option<NodeReport> {
         let writer = self.own_writer().await?;
         let status = self.0.life.member()?.status();

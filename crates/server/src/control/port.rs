@@ -41,9 +41,9 @@ pub struct Counts {
     room: Arc<Semaphore>,
     max: u32,
     /// Connections past the limit.
-    refused: Met,
+    refused: LoggedCount,
     /// Connections whose first request, or the body of one, did not come in time.
-    slow: Met,
+    slow: LoggedCount,
 }
 
 impl Counts {
@@ -52,8 +52,8 @@ impl Counts {
         Arc::new(Counts {
             room: Arc::new(Semaphore::new(admin.connections_max as usize)),
             max: admin.connections_max,
-            refused: Met::default(),
-            slow: Met::default(),
+            refused: LoggedCount::default(),
+            slow: LoggedCount::default(),
         })
     }
 
@@ -75,12 +75,12 @@ impl Counts {
 
 /// Something that is counted, and logged once in a while.
 #[derive(Default)]
-pub(super) struct Met {
+pub(super) struct LoggedCount {
     count: AtomicU64,
     told: Mutex<Option<Instant>>,
 }
 
-impl Met {
+impl LoggedCount {
     /// How many there were.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Relaxed)

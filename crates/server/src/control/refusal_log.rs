@@ -52,7 +52,10 @@ struct Line {
 fn lines() -> Vec<Line> {
     // The one refusal of credentials that happens in the shard alone, so that no other thread tells of it.
     let too_long = Reason::TokenTooLong.row();
-    let too_long = format!("credentials refused: {}; {}", too_long.text, too_long.remedy);
+    let too_long = format!(
+        "credentials refused: {}; {}",
+        too_long.text, too_long.remedy
+    );
     let line = |of, example, words: &str| Line {
         of,
         example,

@@ -26,7 +26,7 @@ use crate::board::{Latency, Snapshot};
 /// With fewer connections the process itself is most of the memory of each.
 const PER_CONNECTION_LEAST: u64 = 1_000;
 
-/// What the server is doing.
+/// The state and the rates of the server.
 #[derive(Serialize, ToSchema)]
 pub struct Stats {
     /// Unix milliseconds.
@@ -41,7 +41,7 @@ pub struct Stats {
     url: String,
     /// The name of the cluster of which it is a node; null where it is none.
     cluster: Option<String>,
-    /// What the rates are over.
+    /// The time over which the rates are taken.
     interval_s: f64,
     connections: Connections,
     accepts_per_s: f64,
@@ -111,7 +111,7 @@ pub struct Percentiles {
     max: Option<u64>,
 }
 
-/// Who does not keep up.
+/// Connections that do not keep up.
 #[derive(Serialize, ToSchema)]
 pub struct Slow {
     /// Connections for which something waits.
@@ -146,7 +146,7 @@ const REFUSALS: [(&str, fn(&Snapshot) -> u64); 3] = [
     }),
 ];
 
-/// What is kept.
+/// The kept messages.
 #[derive(Serialize, ToSchema)]
 pub struct Log {
     messages: u64,
@@ -162,7 +162,7 @@ pub struct Memory {
     tables: Vec<Table>,
 }
 
-/// What one kind of thing occupies, in all shards.
+/// The memory of one kind of row, in all shards.
 #[derive(Serialize, ToSchema)]
 pub struct Table {
     pub name: &'static str,
@@ -222,6 +222,19 @@ pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
     tables
 }
 
+/// Refusals by reason; `rate` gives how much a count grows in a second.
+fn refusals(now: &[Snapshot], rate: impl Fn(&dyn Fn(&Snapshot) -> u64) -> f64) -> Vec<Refused> {
+    let refused = |reason, of: &dyn Fn(&Snapshot) -> u64| Refused {
+        reason,
+        total: sum(now, of),
+        per_s: rate(of),
+    };
+    let counted = COUNTERS.iter().filter(|it| !it.refusal.is_empty());
+    let counted = counted.map(|it| refused(it.refusal, &|s| (it.of)(&s.stats)));
+    let others = REFUSALS.iter().map(|(reason, of)| refused(reason, of));
+    others.chain(counted).collect()
+}
+
 impl Stats {
     /// The events between two moments, and the state at the second.
     fn of(plane: &Plane, moments: &Moments, pss_bytes: Option<u64>) -> Stats {
@@ -232,12 +245,6 @@ impl Stats {
             per_s(more, passed)
         };
         let total = |of: fn(&Snapshot) -> u64| sum(now, of);
-        let refused = |reason, of: &dyn Fn(&Snapshot) -> u64| Refused {
-            reason,
-            total: sum(now, of),
-            per_s: rate(of),
-        };
-        let counted = COUNTERS.iter().filter(|it| !it.refusal.is_empty());
         let connections = total(|s| u64::from(s.accounts.connections));
         let pairs = before.iter().zip(now).enumerate();
         Stats {
@@ -274,11 +281,7 @@ impl Stats {
                 gaps_per_s: rate(&|s| s.stats.gaps),
                 gaps_total: total(|s| s.stats.gaps),
             },
-            refusals: REFUSALS
-                .iter()
-                .map(|(reason, of)| refused(reason, of))
-                .chain(counted.map(|it| refused(it.refusal, &|s| (it.of)(&s.stats))))
-                .collect(),
+            refusals: refusals(now, rate),
             log: Log {
                 messages: total(|s| u64::from(s.accounts.log_messages)),
                 bytes: total(|s| s.accounts.log_bytes as u64),
@@ -366,7 +369,7 @@ fn unix_ms() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// What the server is doing
+/// The state and the rates of the server
 ///
 /// As Server-Sent Events, one object a second, for those who accept `text/event-stream`; else the newest one.
 #[utoipa::path(

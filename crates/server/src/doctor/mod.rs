@@ -55,7 +55,7 @@ pub struct DoctorArgs {
     #[arg(short = 'n', long, value_name = "N", value_parser = connections)]
     pub connections: Option<u64>,
 
-    /// What clients speak: ws (WebSocket), sse (Server-Sent Events), poll (long-poll) or mqtt
+    /// The clients' protocol: ws (WebSocket), sse (Server-Sent Events), poll (long-poll) or mqtt
     #[arg(
         short,
         long,

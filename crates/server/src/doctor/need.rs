@@ -9,7 +9,7 @@ use crore_broker::Placement;
 use crate::config::Resources;
 use crate::settings::file::File;
 
-/// What clients speak.
+/// The clients' protocol.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// WebSocket

@@ -18,7 +18,7 @@ use crate::settings::access::with_secrets;
 use crate::settings::file::File;
 use crate::settings::schema::{SCHEMA, plain};
 
-/// What came of it.
+/// The outcome of a reload.
 #[derive(Debug, Serialize)]
 pub struct Reloaded {
     /// Keys that have another value now.

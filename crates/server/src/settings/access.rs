@@ -84,9 +84,9 @@ pub struct Access {
     #[default(4 << 10)]
     #[schemars(range(min = 64, max = MAX_TOKEN_BYTES))]
     pub token_bytes: usize,
-    /// What a token must say as `aud`; `""`: anything, or nothing.
+    /// The value that a token's `aud` must have; `""`: any, or none.
     pub audience: String,
-    /// What a token must say as `iss`; `""`: anything, or nothing.
+    /// The value that a token's `iss` must have; `""`: any, or none.
     pub issuer: String,
     /// How far the clocks of those who issue tokens may be off.
     #[default(5)]
@@ -108,7 +108,7 @@ pub struct Access {
     /// Threads that verify passwords. 0: a quarter of the cores.
     #[schemars(range(max = MAX_THREADS))]
     pub password_threads: usize,
-    /// What all clients may do: filters by right.
+    /// Rights of all clients: filters by right.
     #[serde(skip_serializing_if = "Lists::is_empty")]
     pub anonymous: Lists,
     /// Keys that sign tokens.
@@ -206,9 +206,9 @@ pub struct Key {
 pub struct User {
     /// The user's name.
     pub name: String,
-    /// What `crore token hash` prints.
+    /// The line that `crore token hash` prints.
     pub password: Secret,
-    /// What the user may do.
+    /// The user's rights.
     #[serde(flatten)]
     pub lists: Lists,
 }

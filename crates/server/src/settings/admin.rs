@@ -29,7 +29,7 @@ pub struct Admin {
     #[serde(with = "optional_address")]
     #[schemars(with = "String", extend("format" = "an address", "x-flag" = "--admin-listen ADDR:PORT"))]
     pub listen: Option<SocketAddr>,
-    /// Whoever sends it (`Authorization: Bearer`) may do everything there. `""`: whoever reaches the port may.
+    /// A client that sends it (`Authorization: Bearer`) may do everything there. `""`: every client that reaches the port may.
     #[schemars(extend("format" = "from 16 characters"))]
     pub token: String,
     /// Names besides its address (where it listens on all: any address), as they stand in `Host`, by which it may be asked.

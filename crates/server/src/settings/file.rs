@@ -62,17 +62,17 @@ pub struct File {
     pub limits: Limits,
     /// How long a peer may take.
     pub timeouts: Timeouts,
-    /// What silent connections are sent.
+    /// Heartbeats of silent connections.
     pub heartbeat: Heartbeat,
     /// Compression of WebSocket messages.
     pub deflate: Deflate,
     /// Retries of publishes.
     pub publish: Publishing,
-    /// Who follows which topics have subscribers.
+    /// Clients that follow which topics have subscribers.
     pub interest: Interest,
     /// Clients of MQTT and their sessions.
     pub mqtt: Mqtt,
-    /// Who may do what. Without this table everybody may do everything, on the loopback only.
+    /// Rights of clients. Without this table every client may do everything, on the loopback only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Access")]
     pub access: Option<Access>,
@@ -88,7 +88,7 @@ pub struct File {
     pub cluster: Cluster,
     /// TLS on the data ports.
     pub tls: Tls,
-    /// What holds for the topics that a filter matches; the first rule that matches governs a topic.
+    /// A rule for the topics that a filter matches; the first rule that matches a topic governs it.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
 }

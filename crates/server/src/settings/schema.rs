@@ -1,7 +1,7 @@
 //! The table of settings: a row for each field of [`File`], made from its JSON Schema. The parser, the checks of single values, the flags and the
 //! documents read these rows, so that a setting stands in one place.
 //!
-//! What the schema says by itself: type, default, range (`minimum`, `maximum`), choices (`enum`), help (`description`). `x-zero` says what 0 stands
+//! The schema itself has type, default, range (`minimum`, `maximum`), choices (`enum`), help (`description`). `x-zero` says what 0 stands
 //! for besides the range, `x-changes` whether a restart is needed, `x-flag` the flag of `crore serve`. The unit is the last part of the key.
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ impl Schema {
         Some(Value::Array(each.collect()))
     }
 
-    /// What is wrong with a key that is none.
+    /// The fault of a key that does not exist.
     fn unknown(&self, path: &str) -> String {
         let (table, wrong) = split(path);
         let all = || {

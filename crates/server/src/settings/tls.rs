@@ -51,9 +51,9 @@ pub enum Version {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
-    /// Who shows none is let in.
+    /// A client without a certificate is let in.
     Optional,
-    /// Who shows none is refused.
+    /// A client without a certificate is refused.
     #[default]
     Required,
 }

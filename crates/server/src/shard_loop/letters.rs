@@ -18,7 +18,7 @@ pub enum Letter {
     Committed(Committed),
 }
 
-/// What a shard says to the control thread.
+/// A message of a shard to the control thread.
 pub enum Reported {
     /// The answer to an order with this ticket.
     Report(Ticket, Report),

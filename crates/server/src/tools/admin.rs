@@ -120,7 +120,7 @@ pub struct AdminArgs {
     order: Order,
 }
 
-/// What to ask.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 enum Order {
     /// List topics; the server's own where the filter begins with $, as '$SYS/#'

@@ -11,7 +11,7 @@ use crate::doctor::words;
 
 /// Rows with more columns than this are shown one below the other.
 const COLUMNS_MAX: usize = 12;
-/// What says which row it is comes first, if one of these does.
+/// The column that names the row comes first, if it is one of these.
 const NAMES: [&str; 4] = ["reason", "name", "id", "shard"];
 
 /// A value as a person reads it.

@@ -62,7 +62,7 @@ enum Command {
 
 #[derive(Clone, Debug, Args)]
 struct MintArgs {
-    /// What signs it: a file with a secret of 32 bytes or more (HS256), or a private key in PEM (RS256, ES256, EdDSA)
+    /// The key that signs it: a file with a secret of 32 bytes or more (HS256), or a private key in PEM (RS256, ES256, EdDSA)
     #[arg(short, long, value_name = "FILE")]
     key: PathBuf,
 
@@ -74,7 +74,7 @@ struct MintArgs {
     #[arg(long, value_name = "NAME", value_parser = values::line)]
     kid: Option<String>,
 
-    /// Whose it is (claim `sub`)
+    /// The user (claim `sub`)
     #[arg(short, long, value_name = "NAME", value_parser = values::line)]
     user: Option<String>,
 
@@ -106,7 +106,7 @@ struct MintArgs {
     #[arg(long, value_name = "NAME", value_parser = values::line)]
     audience: Option<String>,
 
-    /// Who has made it (claim `iss`)
+    /// The issuer (claim `iss`)
     #[arg(long, value_name = "NAME", value_parser = values::line)]
     issuer: Option<String>,
 }

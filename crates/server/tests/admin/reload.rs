@@ -306,9 +306,8 @@ fn a_secret_that_changed_is_named_and_not_told() {
 
 #[test]
 fn secrets_of_a_cluster_that_changed_are_named_and_wait_for_a_restart() {
-    let cluster = |password: &str| {
-        format!("shards = 2\n[cluster]\nuser = 'ann'\npassword = '{password}'\n")
-    };
+    let cluster =
+        |password: &str| format!("shards = 2\n[cluster]\nuser = 'ann'\npassword = '{password}'\n");
     let server = Server::with_admin(&cluster("first")["shards = 2\n".len()..]);
     write(&server, cluster("second"));
     for _ in 0..2 {

@@ -173,7 +173,7 @@ fn a_websocket_without_the_subprotocol_is_told_which_one() {
         server.await_log("WebSockets at a path that has none");
         let log = server.log();
         assert!(
-            log.contains("path=/mqtt") && !log.contains("packets of MQTT"),
+            log.contains("example=/mqtt") && !log.contains("packets of MQTT"),
             "{log}"
         );
     }

@@ -9,7 +9,7 @@ use crore_wire::websocket::receive::{Event, Partial};
 use super::http::{self, Head};
 use super::{sse, websocket};
 use crate::met::Met;
-use crate::truth::{Truth, Wrong, shown};
+use crate::truth::{Truth, Violation, shown};
 
 /// The longest message that a client of ours takes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -86,7 +86,12 @@ impl Follower {
     }
 
     /// Reads received bytes.
-    pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    pub fn read(
+        &mut self,
+        bytes: &[u8],
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Violation> {
         self.bytes.extend_from_slice(bytes);
         if self.head.is_none() {
             self.head = http::take_head(&mut self.bytes)?;
@@ -115,7 +120,7 @@ impl Follower {
         }
     }
 
-    fn read_events(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn read_events(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
         let mut body = std::mem::take(&mut self.body);
         http::take_chunks(&mut self.bytes, &mut body)?;
         while let Some(event) = sse::take_event(&mut body)? {
@@ -131,7 +136,7 @@ impl Follower {
         Ok(())
     }
 
-    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
         let mut partial = self.partial.take();
         let input = std::mem::take(&mut self.bytes);
         websocket::read(&mut partial, input, (MESSAGE_BYTES_MAX, false), |event| {
@@ -167,7 +172,7 @@ impl Follower {
         data: &str,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} is told {event} {data}", self.link));
         if event == "whole" {
             self.whole = true;
@@ -198,7 +203,7 @@ impl Follower {
 
     /// At rest the view holds exactly the topics with subscribers, except that with `linger` the end of interest may not
     /// have been told yet.
-    pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Wrong> {
+    pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Violation> {
         for (name, count) in subscribers {
             if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {
                 continue;
@@ -215,7 +220,7 @@ impl Follower {
     }
 
     /// Checks, long after the last subscriber has left, that the view is empty.
-    pub fn check_empty(&self) -> Result<(), Wrong> {
+    pub fn check_empty(&self) -> Result<(), Violation> {
         match self.view.first() {
             Some(name) => Err(format!("the end of {name} was never told")),
             None => Ok(()),

@@ -2,7 +2,7 @@
 
 use crore_wire::http::date::parse_date;
 
-use crate::truth::{Wrong, shown};
+use crate::truth::{Violation, shown};
 
 /// A response's head.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ impl Head {
 }
 
 /// Takes a head from the beginning of `bytes`, if it is whole.
-pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Wrong> {
+pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Violation> {
     let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
     };
@@ -69,7 +69,7 @@ pub enum Framing {
 }
 
 /// How the body behind this head ends.
-pub fn framing(head: &Head) -> Result<Framing, Wrong> {
+pub fn framing(head: &Head) -> Result<Framing, Violation> {
     if matches!(head.status, 101 | 204 | 304) {
         return Ok(Framing::Length(0));
     }
@@ -86,7 +86,7 @@ pub fn framing(head: &Head) -> Result<Framing, Wrong> {
 }
 
 /// Moves whole chunks from `bytes` to `body`; true when the last one was empty.
-pub fn take_chunks(bytes: &mut Vec<u8>, body: &mut Vec<u8>) -> Result<bool, Wrong> {
+pub fn take_chunks(bytes: &mut Vec<u8>, body: &mut Vec<u8>) -> Result<bool, Violation> {
     loop {
         let Some(line) = bytes.windows(2).position(|two| two == b"\r\n") else {
             return Ok(false);

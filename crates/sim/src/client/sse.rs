@@ -1,6 +1,6 @@
 //! Reads an event stream as a browser does, and reports positions without data, too.
 
-use crate::truth::{Wrong, shown};
+use crate::truth::{Violation, shown};
 
 /// A block of the stream.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Event {
 }
 
 /// Takes the next whole block from `bytes`.
-pub fn take_event(bytes: &mut Vec<u8>) -> Result<Option<Event>, Wrong> {
+pub fn take_event(bytes: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
     let Some(end) = bytes.windows(2).position(|two| two == b"\n\n") else {
         return Ok(None);
     };

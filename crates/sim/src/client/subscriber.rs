@@ -11,7 +11,7 @@ use super::http::{self, Head};
 use super::track::{Start, Track};
 use crate::met::Met;
 use crate::rng::Rng;
-use crate::truth::{Truth, Wrong};
+use crate::truth::{Truth, Violation};
 
 /// The transport of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl Subscriber {
         end: bool,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         self.conn.bytes.extend_from_slice(bytes);
         if self.conn.head.is_none() {
             self.conn.head = http::take_head(&mut self.conn.bytes)?;
@@ -291,7 +291,7 @@ impl Subscriber {
         }
     }
 
-    fn begun(&mut self, head: &Head, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn begun(&mut self, head: &Head, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
         let expected = match self.kind {
             Kind::Poll => return Ok(()),
             Kind::Plain | Kind::Meta | Kind::Envelope => 101,
@@ -345,7 +345,11 @@ impl Subscriber {
     }
 
     /// Compares all received messages with the published ones.
-    pub fn check(&self, truth: &Truth, unplaced: &[crate::truth::Unplaced]) -> Result<(), Wrong> {
+    pub fn check(
+        &self,
+        truth: &Truth,
+        unplaced: &[crate::truth::Unplaced],
+    ) -> Result<(), Violation> {
         for track in &self.tracks {
             track
                 .check(truth, unplaced)

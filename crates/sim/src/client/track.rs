@@ -1,6 +1,6 @@
 //! The messages of one topic that a subscriber got, in stretches within which nothing may be missing.
 
-use crate::truth::{Seen, Truth, Unplaced, Wrong};
+use crate::truth::{SeenPosition, Truth, Unplaced, Violation};
 
 /// Where a stretch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Start {
 
 /// A message that came, and when.
 #[derive(Clone, Copy, Debug)]
-struct Got {
+struct Received {
     number: u32,
     at: u32,
     at_s: u32,
@@ -27,7 +27,7 @@ struct Stretch {
     start: Start,
     /// It began with the oldest kept message.
     whole: bool,
-    got: Vec<Got>,
+    got: Vec<Received>,
     to_head: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Track {
     pub topic: usize,
     stretches: Vec<Stretch>,
     /// Where it stands, if that is known.
-    pub seen: Option<Seen>,
+    pub seen: Option<SeenPosition>,
     /// It has a position of before damage: a gap must be told before the next message.
     must_gap: bool,
     /// Its topic is one that a filter matches: a delete does not end the stretch, and deleted messages are not missed.
@@ -97,7 +97,7 @@ impl Track {
     }
 
     /// A position came without a message.
-    pub fn told(&mut self, seen: Seen) {
+    pub fn told(&mut self, seen: SeenPosition) {
         let Some(stretch) = self.stretches.last_mut() else {
             return;
         };
@@ -108,7 +108,7 @@ impl Track {
     }
 
     /// A message came.
-    pub fn got(&mut self, number: u32, truth: &Truth) -> Result<(), Wrong> {
+    pub fn got(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let message = &truth.messages[number as usize];
         if self.must_gap {
             return Err(format!("message {number} came, and no gap behind damage"));
@@ -125,12 +125,12 @@ impl Track {
                 seen.offset
             ));
         }
-        stretch.got.push(Got {
+        stretch.got.push(Received {
             number,
             at: truth.step,
             at_s: truth.now_s,
         });
-        self.seen = message.offset.map(|offset| Seen {
+        self.seen = message.offset.map(|offset| SeenPosition {
             offset,
             at: message.sent,
             at_s: message.sent_s,
@@ -139,7 +139,7 @@ impl Track {
     }
 
     /// A gap was told: the next messages come behind `to`.
-    pub fn gap(&mut self, to: Option<Seen>, truth: &Truth) -> Result<(), Wrong> {
+    pub fn gap(&mut self, to: Option<SeenPosition>, truth: &Truth) -> Result<(), Violation> {
         if let Some(seen) = self.seen {
             if truth.must_reach_back(self.topic, seen) {
                 return Err(format!(
@@ -182,7 +182,7 @@ impl Track {
     }
 
     /// Compares all received messages with the published ones.
-    pub fn check(&self, truth: &Truth, unplaced: &[Unplaced]) -> Result<(), Wrong> {
+    pub fn check(&self, truth: &Truth, unplaced: &[Unplaced]) -> Result<(), Violation> {
         for stretch in &self.stretches {
             self.check_stretch(stretch, truth, unplaced)?;
         }
@@ -194,12 +194,12 @@ impl Track {
         stretch: &Stretch,
         truth: &Truth,
         unplaced: &[Unplaced],
-    ) -> Result<(), Wrong> {
-        let place = |got: &Got| {
+    ) -> Result<(), Violation> {
+        let place = |got: &Received| {
             let offset = truth.messages[got.number as usize].offset;
             offset.map(|offset| (offset, *got))
         };
-        let all: Vec<(u64, Got)> = stretch.got.iter().filter_map(place).collect();
+        let all: Vec<(u64, Received)> = stretch.got.iter().filter_map(place).collect();
         if let Some(two) = all.windows(2).find(|two| two[0].0 >= two[1].0) {
             return Err(format!("{} came before {}", two[0].0, two[1].0));
         }
@@ -258,7 +258,7 @@ impl Track {
         end: u64,
         truth: &Truth,
         unplaced: &[Unplaced],
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let Start::After(start) = stretch.start else {
             return Ok(());
         };

@@ -3,15 +3,15 @@
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 /// Hands each event of these bytes to `take` until that says that there are no more; what is not whole is kept in `partial`.
 pub fn read(
     partial: &mut Option<Box<Partial>>,
     mut input: Vec<u8>,
     (message_bytes, deflate): (usize, bool),
-    mut take: impl FnMut(Event<'_>) -> Result<bool, Wrong>,
-) -> Result<(), Wrong> {
+    mut take: impl FnMut(Event<'_>) -> Result<bool, Violation>,
+) -> Result<(), Violation> {
     let config = Config {
         role: Role::Client,
         message_bytes,

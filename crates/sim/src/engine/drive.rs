@@ -10,7 +10,7 @@ use crore_disk::torn::{Disk, Fault};
 use crore_disk::{CommitError, Damage, DamageKind, End, Found, Identity, Log, Options, scan};
 
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 /// Bytes of a batch.
 type Bytes = Arc<[u8]>;
@@ -43,7 +43,7 @@ pub struct Drive {
     harmed: Option<u64>,
 }
 
-/// What a new process finds.
+/// The state that a new process finds.
 pub struct Start {
     /// The batches behind the base.
     pub batches: Vec<Bytes>,
@@ -78,7 +78,7 @@ impl Drive {
     ///
     /// # Errors
     /// When the home left a number out.
-    pub fn append(&mut self, batch: Batch) -> Result<bool, Wrong> {
+    pub fn append(&mut self, batch: Batch) -> Result<bool, Violation> {
         let last = self.appended.entry(batch.partition).or_default();
         if batch.number <= *last {
             return Ok(false);
@@ -100,7 +100,7 @@ impl Drive {
     ///
     /// # Errors
     /// When the log fails on a disk that does not.
-    pub fn commit(&mut self, most: usize, rng: &mut Rng) -> Result<Vec<Batch>, Wrong> {
+    pub fn commit(&mut self, most: usize, rng: &mut Rng) -> Result<Vec<Batch>, Violation> {
         let group = self.take(most);
         self.write(&group).map_err(|error| error.to_string())?;
         if rng.chance(50) {
@@ -163,7 +163,7 @@ impl Drive {
     }
 
     /// The disk changes a byte of a group behind the base that is not the last one.
-    pub fn harm(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn harm(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut places = Vec::new();
         let contained = self.end.group;
         let found = scan(&self.disk, self.end.segment.max(1).., |it| match it {
@@ -190,7 +190,7 @@ impl Drive {
     ///
     /// # Errors
     /// When something is missing, or there that was never written, or when damage is told that is none, or is not told.
-    pub fn start(&mut self) -> Result<Start, Wrong> {
+    pub fn start(&mut self) -> Result<Start, Violation> {
         let base = self.end;
         let contained = base.group;
         let (mut found, mut damage): (Vec<Stored>, _) = (Vec::new(), None);
@@ -242,7 +242,7 @@ impl Drive {
     ///
     /// # Errors
     /// Those of the disk.
-    pub fn begin_segment(&mut self) -> Result<End, Wrong> {
+    pub fn begin_segment(&mut self) -> Result<End, Violation> {
         let begun = self.log().begin_segment();
         begun.map_err(|error| error.to_string())?;
         Ok(self.ends())
@@ -252,7 +252,7 @@ impl Drive {
     ///
     /// # Errors
     /// Those of the disk.
-    pub fn based(&mut self, end: End) -> Result<(), Wrong> {
+    pub fn based(&mut self, end: End) -> Result<(), Violation> {
         self.end = end;
         let removed = self.log().remove_before(end.segment);
         removed.map_err(|error| error.to_string())
@@ -262,7 +262,7 @@ impl Drive {
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn sealed(&mut self) -> Result<(Vec<Vec<u8>>, End), Wrong> {
+    pub fn sealed(&mut self) -> Result<(Vec<Vec<u8>>, End), Violation> {
         let last = self.log().figures().sealed;
         let first = self.end.segment.max(1);
         let (contained, mut group) = (self.end.group, self.end.group);
@@ -313,7 +313,7 @@ impl Drive {
         Ok(())
     }
 
-    fn open(&mut self, each: impl FnMut(Found<'_>)) -> Result<(), Wrong> {
+    fn open(&mut self, each: impl FnMut(Found<'_>)) -> Result<(), Violation> {
         let options = Options {
             segment_bytes: self.segment_bytes,
             bytes_max: u64::MAX,

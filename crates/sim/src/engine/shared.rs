@@ -12,7 +12,7 @@ use crore_broker::{Backlog, Batch, Committed, Foreign, Note, OFFSET_BITS, Partit
 
 use super::Manner;
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 type Bytes = Arc<[u8]>;
 
@@ -35,7 +35,7 @@ struct Node {
     told: Vec<usize>,
     /// It serves when it was told so many.
     begins_at: Vec<usize>,
-    /// What it has appended, by partition and writer.
+    /// The batches that it has appended, by partition and writer.
     appended: BTreeMap<(PartitionId, u64), BTreeMap<u64, Bytes>>,
 }
 
@@ -101,14 +101,14 @@ impl Shared {
     /// Takes a batch of a node; says whether it has it already.
     ///
     /// # Errors
-    /// What the node did wrong.
+    /// The fault of the node.
     pub fn append(
         &mut self,
         (node, batch): (usize, Batch),
         manner: Manner,
         is_calm: bool,
         rng: &mut Rng,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, Violation> {
         let header = Header::read(&batch.bytes).map_err(|why| why.to_string())?;
         let Node {
             appended, is_cut, ..
@@ -152,7 +152,7 @@ impl Shared {
         partition: PartitionId,
         unix_s: u32,
         mut keep: impl FnMut(&Bytes),
-    ) -> Result<u64, Wrong> {
+    ) -> Result<u64, Violation> {
         let log = &mut self.logs[usize::from(partition)];
         let mut void = 0;
         for bytes in log.arriving.drain(..) {

@@ -66,7 +66,7 @@ const CLUSTERS_PERCENT: u32 = 12;
 const DAMAGES: u64 = 0xDA3A_6E50;
 /// How many of a hundred worlds with crashes have such.
 const DAMAGES_PERCENT: u32 = 60;
-/// What happens to the nodes of a world, at most.
+/// The events of the nodes of a world, at most.
 const NODE_EVENTS_MAX: usize = 12;
 /// Longer than a run: a node forgets topics whose subscribers are at other nodes.
 const REMEMBERS_S: u32 = 50_000;

@@ -5,7 +5,7 @@ use crore_broker::ShardId;
 use super::World;
 use crate::net::Net;
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 impl World {
     pub(super) fn connect(&mut self, rng: &mut Rng) -> u32 {
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// A subscriber reads at most so many bytes.
-    pub fn read(&mut self, n: usize, bytes_max: usize) -> Result<(), Wrong> {
+    pub fn read(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.subscribers[n].link else {
             return Ok(());
         };
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// A message that was acknowledged or delivered is in the engine's log by then.
-    pub fn check_kept(&mut self) -> Result<(), Wrong> {
+    pub fn check_kept(&mut self) -> Result<(), Violation> {
         let known = std::mem::take(&mut self.truth.known);
         let Some((engine, _)) = &self.net.engine else {
             return Ok(());
@@ -95,7 +95,7 @@ impl World {
     }
 
     /// A publisher reads at most so many bytes.
-    pub fn read_answer(&mut self, n: usize, bytes_max: usize) -> Result<(), Wrong> {
+    pub fn read_answer(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.publishers[n].link else {
             return Ok(());
         };
@@ -123,7 +123,7 @@ impl World {
     }
 
     /// A follower reads at most so many bytes.
-    pub fn read_news(&mut self, n: usize, bytes_max: usize) -> Result<(), Wrong> {
+    pub fn read_news(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.followers[n].link else {
             return Ok(());
         };

@@ -18,7 +18,7 @@ use crate::client::publisher::Publisher;
 use crate::client::subscriber::Subscriber;
 use crate::engine::Start;
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 /// Effects of the turns in which the process ends.
 const LIVES_MAX: usize = 30;
@@ -43,7 +43,7 @@ impl World {
     }
 
     /// All shards end at once, and others begin.
-    pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let cuts = rng.chance(50);
         self.truth
             .note(|| ["kill", "power cut"][usize::from(cuts)].into());
@@ -65,7 +65,7 @@ impl World {
         self.followers.iter_mut().for_each(Follower::ended);
         self.mqtt.iter_mut().for_each(Client::crashed);
         self.truth.crashed = Some(self.truth.step);
-        // What homes had dropped before comes back with the log.
+        // Messages that homes had dropped before come back with the log.
         self.checkpoint = Checkpoint::default();
         self.begin_from_log(rng)?;
         match cuts {
@@ -76,7 +76,7 @@ impl World {
     }
 
     /// Some shards take their last turns, and one does not end it.
-    fn die(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    fn die(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         self.net.lives = rng.below(LIVES_MAX);
         for _ in 0..self.plan.shards {
             let shard = rng.below(self.plan.shards);
@@ -89,8 +89,8 @@ impl World {
         Ok(())
     }
 
-    /// What was sent may still come.
-    fn hear_the_last(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    /// Messages that were sent may still come.
+    fn hear_the_last(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         for n in 0..self.publishers.len() {
             if rng.chance(60) {
                 self.read_answer(n, usize::MAX)?;
@@ -110,7 +110,7 @@ impl World {
     }
 
     /// Makes shards of base and log, with another number of homes.
-    fn begin_from_log(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    fn begin_from_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let (engine, _) = self
             .net
             .engine
@@ -159,7 +159,7 @@ impl World {
         start: &Start,
         before: Vec<(PartitionId, (u64, u64))>,
         rng: &mut Rng,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let Some((at, count)) = start.damage else {
             return Ok(());
         };
@@ -210,7 +210,7 @@ impl World {
     }
 
     /// Folds the sealed segments of the log into a new base, and has them removed. Gives up where a home is behind the log.
-    pub fn rebase(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn rebase(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let (engine, _) = self
             .net
             .engine
@@ -256,7 +256,7 @@ impl World {
         home: usize,
         order: Control,
         rng: &mut Rng,
-    ) -> Result<Option<Vec<Option<u64>>>, Wrong> {
+    ) -> Result<Option<Vec<Option<u64>>>, Violation> {
         self.net.turn_of = home as ShardId;
         let order = Input::Control(Ticket(1), order);
         self.shards[home].handle(order, now(self.truth.now_s), &mut self.net);

@@ -5,7 +5,7 @@ use crore_broker::work::STEP_BYTES;
 
 use super::{PENDING_MAX, World};
 use crate::plan::Plan;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 /// The answers to as many pipelined requests as one read may hold: the bytes that may wait for a connection besides
 /// messages.
@@ -63,7 +63,7 @@ pub fn flush_steps(plan: &Plan) -> u64 {
 }
 
 /// Checks the accounts of a shard.
-pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
+pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     if let Some(wrong) = &world.net.wrong {
         return Err(wrong.clone());
     }
@@ -127,7 +127,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn check_topics(world: &World, topics: usize) -> Result<(), Wrong> {
+fn check_topics(world: &World, topics: usize) -> Result<(), Violation> {
     // After a restart a home may have the topics of several; a crash brings back topics that were forgotten.
     let former = match world.met.restarts {
         0 => 1,

@@ -6,11 +6,11 @@ use super::World;
 use super::clients::{send, take};
 use crate::plan::MqttDeed;
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 impl World {
     /// One thing that an MQTT client does.
-    pub fn mqtt(&mut self, n: usize, deed: MqttDeed, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn mqtt(&mut self, n: usize, deed: MqttDeed, rng: &mut Rng) -> Result<(), Violation> {
         let (client, truth) = (&mut self.mqtt[n], &mut self.truth);
         match deed {
             MqttDeed::Connect if client.link.is_none() => self.mqtt_connect(n, rng),
@@ -77,7 +77,12 @@ impl World {
     }
 
     /// A client reads at most so many bytes, and perhaps acknowledges at once.
-    pub fn mqtt_read(&mut self, n: usize, bytes_max: usize, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn mqtt_read(
+        &mut self,
+        n: usize,
+        bytes_max: usize,
+        rng: &mut Rng,
+    ) -> Result<(), Violation> {
         let Some(link) = self.mqtt[n].link else {
             return Ok(());
         };
@@ -137,7 +142,7 @@ impl World {
         asks: &mut usize,
         most: usize,
         rng: &mut Rng,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, Violation> {
         // Reading may send acknowledgements that it owed before.
         let mut moved = self.has_bytes(self.mqtt[n].link) || self.mqtt[n].owes() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;

@@ -11,9 +11,9 @@ use super::{World, now};
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::Subscriber;
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
-/// What a node begins with.
+/// The documents that a node begins with.
 #[derive(Default)]
 struct Begun {
     /// The document of each partition, in blocks.
@@ -23,7 +23,7 @@ struct Begun {
 }
 
 /// Reads a document.
-fn read(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Wrong> {
+fn read(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Violation> {
     let failed = |why: crore_broker::snapshot::Damaged| why.to_string();
     let head = Head::read(&document[0]).map_err(failed)?;
     restored.begin(&head).map_err(failed)?;
@@ -47,7 +47,7 @@ impl World {
     }
 
     /// Something happens to a node.
-    pub fn node_event(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn node_event(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let node = rng.below(self.plan.nodes);
         let others = (0..self.plan.nodes).filter(|it| *it != node);
         let has_other = others
@@ -87,7 +87,7 @@ impl World {
     }
 
     /// A node's process ends, and another one takes its place.
-    fn lose(&mut self, node: usize, rng: &mut Rng) -> Result<(), Wrong> {
+    fn lose(&mut self, node: usize, rng: &mut Rng) -> Result<(), Violation> {
         self.truth.note(|| format!("node {node} is lost"));
         self.met.nodes_lost += 1;
         let all = node * self.plan.shards..(node + 1) * self.plan.shards;
@@ -153,7 +153,7 @@ impl World {
     }
 
     /// Checkpoints of all partitions, each of a part of its log, and each made behind an earlier one.
-    fn checkpoints(&mut self, rng: &mut Rng) -> Result<Begun, Wrong> {
+    fn checkpoints(&mut self, rng: &mut Rng) -> Result<Begun, Violation> {
         let (head, moment) = (self.head(rng), now(self.truth.now_s));
         let world = Shadow::world(&self.nodes[0]);
         let engine = self.net.engine.as_ref();
@@ -188,7 +188,7 @@ impl World {
     }
 
     /// All nodes have come to the same state.
-    pub fn check_nodes(&self) -> Result<(), Wrong> {
+    pub fn check_nodes(&self) -> Result<(), Violation> {
         let digest = |node: usize| {
             let shards = self.shards.chunks(self.plan.shards).nth(node);
             let shards = shards.into_iter().flatten();

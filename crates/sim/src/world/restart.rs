@@ -11,7 +11,7 @@ use crore_broker::{Placement, Settled, Shard, ShardId};
 use super::{World, now};
 use crate::checkpoint::{content, missing};
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 /// Seconds after which homes append again what has no answer.
 const AGAIN_S: u32 = 3;
@@ -20,7 +20,7 @@ const ROUNDS_MAX: usize = 20_000;
 
 impl World {
     /// Stops all shards and starts new ones from their snapshots.
-    pub fn restart(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn restart(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         self.truth.note(|| "restart".into());
         for shard in 0..self.plan.shards {
             self.shards[shard].drain(now(self.truth.now_s));
@@ -67,7 +67,7 @@ impl World {
     }
 
     /// Makes a checkpoint of what the engine has by now. Logs of before a restart are not in the engine's.
-    pub fn checkpoint(&mut self) -> Result<(), Wrong> {
+    pub fn checkpoint(&mut self) -> Result<(), Violation> {
         let now = now(self.truth.now_s);
         let is_apart = self.has_whole_log();
         let Some((engine, _)) = self.net.engine.as_ref().filter(|_| is_apart) else {
@@ -79,8 +79,8 @@ impl World {
         Ok(())
     }
 
-    /// Whatever homes have in their logs, a server has that begins with the last checkpoint and the log behind it.
-    pub fn check_checkpoints(&mut self) -> Result<(), Wrong> {
+    /// A server that begins with the last checkpoint and the log behind it has all messages that homes have in their logs.
+    pub fn check_checkpoints(&mut self) -> Result<(), Violation> {
         self.checkpoint()?;
         let now = now(self.truth.now_s);
         let is_apart = self.has_whole_log();
@@ -107,7 +107,7 @@ impl World {
     }
 
     /// The engine goes on behind these documents.
-    fn go_on_behind(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Wrong> {
+    fn go_on_behind(&mut self, documents: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
         let Some((engine, _)) = &mut self.net.engine else {
             return Ok(());
         };
@@ -126,7 +126,7 @@ impl World {
     }
 
     /// From now on the engine loses nothing; batches that it has lost are appended again.
-    pub fn hear_all(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn hear_all(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let Some((engine, _)) = &mut self.net.engine else {
             return Ok(());
         };
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// Takes turns until nothing is under way.
-    fn settle_all(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+    fn settle_all(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut former = Vec::new();
         for _ in 0..ROUNDS_MAX {
             let settled: Vec<Settled> = self.shards.iter_mut().map(Shard::settle).collect();
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// Takes the snapshots block by block, with turns between, one home after the other.
-    fn snapshots(&mut self, rng: &mut Rng) -> Result<Vec<Vec<Vec<u8>>>, Wrong> {
+    fn snapshots(&mut self, rng: &mut Rng) -> Result<Vec<Vec<Vec<u8>>>, Violation> {
         let head = self.head(rng);
         let mut snapshots = Vec::new();
         for home in 0..self.shared.homes {
@@ -183,7 +183,7 @@ impl World {
         Ok(snapshots)
     }
 
-    /// What is left for a home, from the snapshots of all homes of before; `local` state too.
+    /// The state that is left for a home, from the snapshots of all homes of before; `local` state too.
     pub(super) fn restored(
         &self,
         home: ShardId,

@@ -8,7 +8,7 @@ use crore_broker::{Input, Link, Now, PartitionId, Shard, ShardId};
 use super::{RECEIVE_BYTES, World, limits, now};
 use crate::net::Net;
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::Violation;
 
 impl World {
     /// Whether an input waits for this shard that would wake it.
@@ -28,7 +28,7 @@ impl World {
     }
 
     /// One turn of a shard: `whole` takes all waiting inputs, otherwise some of them.
-    pub fn turn(&mut self, shard: usize, whole: bool, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn turn(&mut self, shard: usize, whole: bool, rng: &mut Rng) -> Result<(), Violation> {
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.next());
         let now = now(self.truth.now_s);
@@ -87,7 +87,13 @@ impl World {
     }
 
     /// The engine stores batches of this shard, and tells of some.
-    fn engine(&mut self, shard: usize, whole: bool, now: Now, rng: &mut Rng) -> Result<(), Wrong> {
+    fn engine(
+        &mut self,
+        shard: usize,
+        whole: bool,
+        now: Now,
+        rng: &mut Rng,
+    ) -> Result<(), Violation> {
         let (partitions, node) = (self.partitions(shard), self.node_of(shard));
         let Some((engine, manner)) = &mut self.net.engine else {
             return Ok(());

@@ -10,10 +10,10 @@ use super::packet::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish, SubAck, Subscribe, UnsubAck,
     Unsubscribe, Will,
 };
-use super::properties::Properties;
-use super::properties::is_topic_name;
-use super::property;
-use super::property::Property;
+use super::property_set::Properties;
+use super::property_set::is_topic_name;
+use super::property_table;
+use super::property_table::Property;
 use super::read::Reader;
 use super::reason::ReasonCode;
 
@@ -62,7 +62,11 @@ fn properties<'a>(
 ) -> Result<Properties<'a>, Error> {
     match version {
         Version::V311 => Ok(Properties::NONE),
-        Version::V5 => Properties::read(rest, property::allowed(kind), property::repeatable(kind)),
+        Version::V5 => Properties::read(
+            rest,
+            property_table::allowed(kind),
+            property_table::repeatable(kind),
+        ),
     }
 }
 
@@ -149,7 +153,7 @@ fn will<'a>(
 ) -> Result<Will<'a>, Error> {
     let properties = match version {
         Version::V311 => Properties::NONE,
-        Version::V5 => Properties::read(rest, property::WILL, Property::UserProperty.bit())?,
+        Version::V5 => Properties::read(rest, property_table::WILL, Property::UserProperty.bit())?,
     };
     let topic = rest.text()?;
     if !is_topic_name(topic) {

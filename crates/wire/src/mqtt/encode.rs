@@ -13,8 +13,8 @@ use super::decode::flag;
 use super::header::{DUP, RETAIN};
 use super::options::SubscribeOptions;
 use super::packet::{Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish};
-use super::properties::Properties;
-use super::property::{WILL, allowed};
+use super::property_set::Properties;
+use super::property_table::{WILL, allowed};
 use super::reason::ReasonCode;
 use super::write::{
     field, field_len, head, properties, properties_len, remaining_length, two, variable_len,

@@ -22,10 +22,10 @@ mod header;
 mod lists;
 mod options;
 mod packet;
-mod properties;
-mod property;
-mod property_buf;
-mod property_get;
+mod property_getters;
+mod property_set;
+mod property_table;
+mod property_writer;
 mod read;
 mod reason;
 mod sniff;
@@ -45,9 +45,9 @@ pub use packet::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish, SubAck, Subscribe, UnsubAck,
     Unsubscribe, Will,
 };
-pub use properties::Properties;
-pub use property::Property;
-pub use property_buf::{PropertyBuf, Unfit};
-pub use property_get::{SubscriptionIdentifiers, UserProperties};
+pub use property_getters::{SubscriptionIdentifiers, UserProperties};
+pub use property_set::Properties;
+pub use property_table::Property;
+pub use property_writer::{PropertyBuf, Unfit};
 pub use reason::ReasonCode;
 pub use sniff::{Sniff, sniff};

@@ -4,8 +4,8 @@
 use super::base::{PacketId, PacketType, Qos, Version};
 use super::error::Error;
 use super::lists::{Filters, ReasonCodes, TopicFilters};
-use super::properties::Properties;
-use super::property::Property;
+use super::property_set::Properties;
+use super::property_table::Property;
 use super::reason::ReasonCode;
 
 /// Any control packet.

@@ -1,7 +1,7 @@
 //! The parts of packets that [`encode`](super::encode) and [`PropertyBuf`](super::PropertyBuf) are made of, and their lengths.
 
 use super::base::{FIELD_MAX, PacketType, REMAINING_LENGTH_MAX, Version};
-use super::properties::Properties;
+use super::property_set::Properties;
 use alloc::vec::Vec;
 
 /// The fixed header of all but PUBLISH.

@@ -103,7 +103,7 @@ impl Clients {
         }
     }
 
-    /// What is counted for this client.
+    /// The counts of this client.
     pub fn held_by(&self, client: Client) -> usize {
         let [one, other] = self.of(client).map(|count| count.load(Relaxed));
         one.min(other) as usize

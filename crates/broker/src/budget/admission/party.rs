@@ -30,7 +30,7 @@ impl Party {
         Party(u64::from(client.number()))
     }
 
-    /// Whose an MQTT session is: the user's behind the NUL in its name, or else of the address that it is counted for.
+    /// The party of an MQTT session: the user behind the NUL in its name, or else of the address that it is counted for.
     pub fn of_session(name: &[u8], owner: Client, seed: u64) -> Party {
         let user = name.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default();
         match core::str::from_utf8(user) {

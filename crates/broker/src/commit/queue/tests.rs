@@ -173,7 +173,7 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     commits.push(Place::All, 5, 0, at(1));
     write(&mut commits, 0, 3);
     assert!(late(&mut commits, LATE_S - 1).is_empty());
-    // What stands behind another request is no earlier late than that.
+    // A request behind another is no earlier late than that one.
     assert_eq!(late(&mut commits, LATE_S), [1]);
     assert_eq!(late(&mut commits, LATE_S + 1), [2, 3, 5]);
     assert!(late(&mut commits, 3 * LATE_S).is_empty());

@@ -1,4 +1,4 @@
-//! Whatever happens to topics while snapshots are walked, followers are told exactly which have interest.
+//! While snapshots are walked and topics change in any order, followers are told exactly which have interest.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -14,8 +14,8 @@ use crate::base::rules::Rules;
 use crate::base::settings::{Rule, Settings};
 use crate::budget::admission::Admission;
 use crate::filters::matching::Matching;
-use crate::home::FactContext;
 use crate::home::carriers::Carrier;
+use crate::home::{FactContext, Home};
 use crate::mail::{Change, Fact, Part, Tell};
 
 const NOBODY: crate::budget::admission::Client = crate::budget::admission::Client::NOBODY;
@@ -33,7 +33,7 @@ enum Step {
     NodeFollows(usize),
     /// A stream of another node tells that a topic's interest begins or ends there.
     Elsewhere(usize, u8, bool),
-    /// What a stream has told is forgotten.
+    /// The topics of a stream are forgotten.
     Forget(u8),
     /// The followers ask for their next pages and read what they were told.
     Turn,
@@ -58,7 +58,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A connection that follows, or another node.
 struct Client {
-    whom: Whom,
+    key: FollowerKey,
     filter: &'static str,
     present: BTreeSet<String>,
     whole: bool,
@@ -66,10 +66,10 @@ struct Client {
 }
 
 impl Client {
-    fn new(whom: Whom, filter: &'static str) -> Client {
+    fn new(key: FollowerKey, filter: &'static str) -> Client {
         let (present, whole, asked) = (BTreeSet::new(), false, true);
         Client {
-            whom,
+            key,
             filter,
             present,
             whole,
@@ -95,10 +95,15 @@ impl Client {
 
     /// A node asks for what is new.
     fn take_from(&mut self, home: &mut Home, filters: Option<Vec<Box<[u8]>>>) {
-        let Whom::Node(stream) = self.whom else {
+        let FollowerKey::Node(stream) = self.key else {
             panic!("a connection is told")
         };
-        let told = home.interest_order(Interest::Next(stream, filters));
+        let told = home.interest.interest_order(
+            &home.topics,
+            &home.readings,
+            &home.pace,
+            Interest::Next(stream, filters),
+        );
         let Interested::News(Some((news, more))) = told else {
             panic!("{told:?}")
         };
@@ -174,8 +179,16 @@ impl World {
                 if !self.subscribers.is_empty() {
                     let which = which % self.subscribers.len();
                     let (topic, shard) = self.subscribers.swap_remove(which);
-                    let hash = self.home.hash_of(name(topic).as_bytes());
-                    self.home.leave(shard, hash, topic as u32, 1, self.now);
+                    let hash = self.home.topics.hash_of(name(topic).as_bytes());
+                    self.home.topics.leave(
+                        &self.home.logs,
+                        &mut self.home.interest,
+                        shard,
+                        hash,
+                        topic as u32,
+                        1,
+                        self.now,
+                    );
                     if !self.subscribers.iter().any(|(other, _)| *other == topic) {
                         self.left_s.insert(name(topic), self.now.s);
                     }
@@ -184,7 +197,7 @@ impl World {
             Step::Publish(topic) => {
                 let create = Fact::Topic {
                     change: Change::Create,
-                    hash: self.home.hash_of(name(topic).as_bytes()),
+                    hash: self.home.topics.hash_of(name(topic).as_bytes()),
                     name: &name(topic).into_bytes(),
                     client: NOBODY,
                 };
@@ -202,10 +215,17 @@ impl World {
                 if !self.clients.is_empty() {
                     let which = which % self.clients.len();
                     let client = self.clients.swap_remove(which);
-                    match client.whom {
-                        Whom::Connection(shard, to) => self.home.unfollow(shard, to),
-                        Whom::Node(stream) => {
-                            self.home.interest_order(Interest::End(stream));
+                    match client.key {
+                        FollowerKey::Connection(shard, to) => {
+                            self.home.interest.unfollow(shard, to)
+                        }
+                        FollowerKey::Node(stream) => {
+                            self.home.interest.interest_order(
+                                &self.home.topics,
+                                &self.home.readings,
+                                &self.home.pace,
+                                Interest::End(stream),
+                            );
                         }
                     }
                 }
@@ -226,13 +246,25 @@ impl World {
     fn join(&mut self, topic: usize, shard: ShardId) {
         let name = name(topic);
         let (key, rules) = (name.as_bytes(), &self.rules);
-        let hash = self.home.hash_of(key);
-        let room = self.home.admit_topic(hash, key, NOBODY, self.now);
+        let hash = self.home.topics.hash_of(key);
+        let room = self.home.topics.admit_topic(
+            &mut self.home.logs,
+            &mut self.home.interest,
+            hash,
+            key,
+            NOBODY,
+            self.now,
+        );
         if room.is_ok() {
-            let found = self.home.find(hash, key);
-            let id = found.unwrap_or_else(|| self.home.create(hash, key, NOBODY, rules, self.now));
+            let found = self.home.topics.find(hash, key);
+            let id = found.unwrap_or_else(|| {
+                self.home
+                    .topics
+                    .create(&self.home.logs, hash, key, NOBODY, rules, self.now)
+            });
             let (serial, topic_row, subscribers) = (1, topic as u32, 1);
-            self.home.count_in(
+            self.home.topics.count_in(
+                &mut self.home.interest,
                 id,
                 Carrier {
                     shard,
@@ -250,7 +282,7 @@ impl World {
         self.followed += 1;
         let stream = self.followed.into();
         let filters = Some([filter.as_bytes().into()].into());
-        let mut client = Client::new(Whom::Node(stream), filter);
+        let mut client = Client::new(FollowerKey::Node(stream), filter);
         client.take_from(&mut self.home, filters);
         self.clients.push(client);
     }
@@ -261,7 +293,12 @@ impl World {
         let mut news = News::default();
         news.push(begins, name(topic).as_bytes());
         let order = Interest::Elsewhere(stream, news);
-        let taken = self.home.interest_order(order);
+        let taken = self.home.interest.interest_order(
+            &self.home.topics,
+            &self.home.readings,
+            &self.home.pace,
+            order,
+        );
         let Interested::Refused(refused) = taken else {
             panic!("{taken:?}")
         };
@@ -274,7 +311,12 @@ impl World {
 
     fn forget(&mut self, stream: u8) {
         let order = Interest::Forget(stream, [].into());
-        let forgot = self.home.interest_order(order);
+        let forgot = self.home.interest.interest_order(
+            &self.home.topics,
+            &self.home.readings,
+            &self.home.pace,
+            order,
+        );
         assert!(matches!(forgot, Interested::Forgot(None)), "{forgot:?}");
         for (topic, _) in self.elsewhere.extract_if(.., |(_, of)| *of == stream) {
             // Its end there waits for no debounce here.
@@ -290,20 +332,28 @@ impl World {
             request: 0,
             part: 0,
         };
-        self.home.follow(1, to, filter.as_bytes());
+        self.home.interest.follow(
+            &self.home.topics,
+            &mut self.home.readings,
+            &self.home.pace,
+            1,
+            to,
+            filter.as_bytes(),
+        );
         self.clients
-            .push(Client::new(Whom::Connection(1, to), filter));
+            .push(Client::new(FollowerKey::Connection(1, to), filter));
     }
 
     fn turn(&mut self) {
         self.home.end_turn();
-        self.home.tell_followers(self.now, &mut self.lanes);
+        self.home
+            .interest
+            .tell_followers(&self.home.topics, self.now, &mut self.lanes);
         for tell in core::mem::take(&mut self.lanes.to[1].tells) {
             let Tell::Interest { to, news, part } = tell else {
                 panic!("{tell:?} to a follower")
             };
-            let is =
-                |client: &&mut Client| matches!(client.whom, Whom::Connection(_, it) if it == to);
+            let is = |client: &&mut Client| matches!(client.key, FollowerKey::Connection(_, it) if it == to);
             let Some(client) = self.clients.iter_mut().find(is) else {
                 continue;
             };
@@ -317,13 +367,19 @@ impl World {
             client.whole |= part == Part::Last;
         }
         for client in &mut self.clients {
-            match client.whom {
-                Whom::Connection(shard, to) if !client.whole && !client.asked => {
+            match client.key {
+                FollowerKey::Connection(shard, to) if !client.whole && !client.asked => {
                     client.asked = true;
-                    self.home.follow_on(shard, to);
+                    self.home.interest.follow_on(
+                        &self.home.topics,
+                        &mut self.home.readings,
+                        &self.home.pace,
+                        shard,
+                        to,
+                    );
                 }
-                Whom::Connection(..) => {}
-                Whom::Node(_) => client.take_from(&mut self.home, None),
+                FollowerKey::Connection(..) => {}
+                FollowerKey::Node(_) => client.take_from(&mut self.home, None),
             }
         }
     }
@@ -335,20 +391,20 @@ impl World {
         }
         self.now.s += self.settings.interest.debounce_s + 1;
         self.turn();
-        let expected = |whom: Whom, filter: &str| {
+        let expected = |key: FollowerKey, filter: &str| {
             let here = self.subscribers.iter().map(|(topic, _)| name(*topic));
             let others = self.elsewhere.iter().map(|(topic, _)| name(*topic));
-            let is_node = matches!(whom, Whom::Node(_));
+            let is_node = matches!(key, FollowerKey::Node(_));
             let all = here.chain(others.filter(|_| !is_node));
             all.filter(|name| topic::matches(filter.as_bytes(), name.as_bytes()))
                 .collect::<BTreeSet<_>>()
         };
         for client in &self.clients {
             assert!(client.whole);
-            let expected = expected(client.whom, client.filter);
+            let expected = expected(client.key, client.filter);
             assert_eq!(client.present, expected, "{}", client.filter);
         }
-        assert!(self.home.followers.nothing_lingers());
+        assert!(self.home.interest.followers.nothing_lingers());
     }
 }
 

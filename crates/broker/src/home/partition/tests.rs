@@ -54,7 +54,7 @@ impl World {
 
     fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> Info {
         let message = Publish {
-            hash: self.home.hash_of(name.as_bytes()),
+            hash: self.home.topics.hash_of(name.as_bytes()),
             name: name.as_bytes(),
             data,
             headers: Headers {
@@ -70,7 +70,7 @@ impl World {
     fn create(&mut self, name: &str) -> Info {
         let fact = Fact::Topic {
             change: Change::Create,
-            hash: self.home.hash_of(name.as_bytes()),
+            hash: self.home.topics.hash_of(name.as_bytes()),
             name: name.as_bytes(),
             client: Client::NOBODY,
         };
@@ -92,9 +92,13 @@ impl World {
     }
 
     fn messages(&self, name: &str) -> u32 {
-        let hash = self.home.hash_of(name.as_bytes());
-        let id = self.home.find(hash, name.as_bytes()).expect("a topic");
-        self.home.info(id, NOW).messages
+        let hash = self.home.topics.hash_of(name.as_bytes());
+        let id = self
+            .home
+            .topics
+            .find(hash, name.as_bytes())
+            .expect("a topic");
+        self.home.topics.info(&self.home.logs, id, NOW).messages
     }
 }
 
@@ -126,7 +130,12 @@ fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
         world.publish(&one, b"x", false);
     }
     world.publish(&other, b"x", false);
-    while world.home.forget_one(Client::NOBODY, u32::MAX) {}
+    while world.home.topics.forget_one(
+        &mut world.home.logs,
+        &mut world.home.interest,
+        Client::NOBODY,
+        u32::MAX,
+    ) {}
     let made = [&one, &other].map(|name| world.create(name).offset);
     assert_eq!(made, [5, 1]);
 }
@@ -146,7 +155,7 @@ fn the_logs_share_one_budget_and_the_largest_makes_room() {
     assert_eq!(world.messages(&name(0, 0)), 80);
     for _ in 0..30 {
         world.publish(&name(1, 0), &data, false);
-        assert!(world.home.log_bytes() <= BUDGET_BYTES);
+        assert!(world.home.logs.log_bytes() <= BUDGET_BYTES);
     }
     let left: Vec<u32> = (0..PARTITIONS)
         .map(|partition| world.messages(&name(partition, 0)))
@@ -164,12 +173,12 @@ fn retained_messages_go_last_in_whatever_partition_they_are() {
         world.publish(&name(0, n), &data, true);
         world.publish(&name(0, n), b"", false);
     }
-    assert_eq!(world.home.retained.len(), 60);
+    assert_eq!(world.home.logs.retained.len(), 60);
     for n in 0..60 {
         world.publish(&name(1, n), &data, false);
-        assert!(world.home.log_bytes() <= BUDGET_BYTES);
+        assert!(world.home.logs.log_bytes() <= BUDGET_BYTES);
     }
-    assert_eq!(world.home.retained.len(), 60);
+    assert_eq!(world.home.logs.retained.len(), 60);
 }
 
 #[test]
@@ -182,9 +191,10 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
         part: 0,
     };
     let (home, lanes) = (&mut world.home, &mut world.lanes);
-    home.group_join(
-        0,
-        to,
+    home.subscriptions.group_join(
+        &home.logs,
+        &mut home.readings,
+        (0, to),
         (b"t/+", b"workers"),
         0,
         true,
@@ -202,7 +212,10 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     }
     let mut given = BTreeSet::new();
     for credit in [5, 5, 50] {
-        world.home.group_credit(0, 1, to, credit);
+        world
+            .home
+            .subscriptions
+            .group_credit(&mut world.home.readings, 0, 1, to, credit);
         while world.home.read_next(&world.rules, NOW, &mut world.lanes) {}
     }
     let (tells, frames) = world.lanes.take_own().expect("messages");

@@ -67,7 +67,7 @@ impl World {
 
     fn message<'a>(&self, name: &'a str, data: &'a [u8], retain: bool) -> Publish<'a> {
         Publish {
-            hash: self.home.hash_of(name.as_bytes()),
+            hash: self.home.topics.hash_of(name.as_bytes()),
             name: name.as_bytes(),
             data,
             headers: Headers {
@@ -110,8 +110,15 @@ impl World {
     }
 
     fn keep_log(&mut self, name: &str, on: bool) {
-        let hash = self.home.hash_of(name.as_bytes());
-        self.home.keep_log(hash, name.as_bytes(), on, NOW);
+        let hash = self.home.topics.hash_of(name.as_bytes());
+        self.home.subscriptions.keep_log(
+            &mut self.home.topics,
+            &self.home.logs,
+            hash,
+            name.as_bytes(),
+            on,
+            NOW,
+        );
     }
 }
 
@@ -175,9 +182,10 @@ fn messages_that_a_session_or_group_needs_are_kept() {
         part: 0,
     };
     let group = (&b"plain/+"[..], &b"g"[..]);
-    world.home.group_join(
-        0,
-        to,
+    world.home.subscriptions.group_join(
+        &world.home.logs,
+        &mut world.home.readings,
+        (0, to),
         group,
         1,
         true,
@@ -220,7 +228,7 @@ fn a_topic_under_way_has_room_reserved_once() {
     let reserve = |world: &mut World, change, name: &str| {
         let fact = Fact::Topic {
             change,
-            hash: world.home.hash_of(name.as_bytes()),
+            hash: world.home.topics.hash_of(name.as_bytes()),
             name: name.as_bytes(),
             client: world.client,
         };
@@ -266,6 +274,7 @@ fn keys_run_out_while_other_records_are_under_way() {
     let keys = |world: &World| {
         world
             .home
+            .retries
             .answers
             .as_ref()
             .map_or(0, |answers| answers.len())

@@ -1,4 +1,4 @@
-//! The bytes of sessions whose clients are away: what is charged for them, to whom, and which of them end when memory is short.
+//! The bytes of sessions whose clients are away: the charge for them, its party, and the sessions that end when memory is short.
 //!
 //! Two sums. The account of the process has what a home's tables hold ([`Sessions::held_bytes`]). The counters by party
 //! ([`Counts::change_absent`](crate::budget::admission::Counts::change_absent)) have besides what all homes need for a session's subscriptions, as if nobody shared them: they say who
@@ -7,9 +7,11 @@
 //! Invariant: a session counts for its party exactly while it is away.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::{Away, FOREVER_S, Hold, Row, Sessions};
+use super::wills::Delayed;
+use super::{FOREVER_S, Hold, Row, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::mail::session::{Kept, SessionId, Will, Written};
@@ -32,7 +34,7 @@ const EVICTED_S: u32 = 0;
 
 /// A session that is away.
 pub struct Absent {
-    /// Whom it is charged to.
+    /// The party that is charged for it.
     pub party: Party,
     /// Its name for [`Sessions::evict`].
     pub id: SessionId,
@@ -40,29 +42,88 @@ pub struct Absent {
     pub bytes: usize,
 }
 
+/// The state that a session left behind when its client went away.
+#[derive(Default)]
+pub(super) struct Away {
+    pub state: Blob,
+    pub state_bytes: u32,
+    pub will: Option<Box<Delayed>>,
+    pub expires_s: u32,
+    /// The client that it is counted for.
+    pub owner: Client,
+}
+
+const _: () = assert!(size_of::<Away>() == 24);
+
+impl Away {
+    pub fn will_bytes(&self) -> usize {
+        let will = self.will.as_ref();
+        will.map_or(0, |delayed| delayed.bytes())
+    }
+
+    /// When the will is due or the session is forgotten, whichever is first.
+    pub fn due_s(&self) -> u32 {
+        let will_s = self.will.as_ref().map_or(FOREVER_S, |will| will.due_s);
+        self.expires_s.min(will_s)
+    }
+}
+
+/// The states of sessions that are away.
+pub(super) struct AbsentStates {
+    pub rows: Side<Away>,
+    pub blobs: Blobs,
+    /// Payloads of large messages that clients who are away have not acknowledged.
+    pub payloads: BTreeMap<u32, Vec<Slice>>,
+    pub state_bytes: usize,
+    pub will_bytes: usize,
+    /// Of their client ids.
+    pub name_bytes: usize,
+}
+
+impl Default for AbsentStates {
+    fn default() -> Self {
+        AbsentStates {
+            rows: Side::new(),
+            blobs: Blobs::new(),
+            payloads: BTreeMap::new(),
+            state_bytes: 0,
+            will_bytes: 0,
+            name_bytes: 0,
+        }
+    }
+}
+
+/// Sessions that are evicted and have not ended yet, with the bytes that their ends set free.
+#[derive(Default)]
+pub(super) struct Evicted {
+    sessions: BTreeMap<u32, usize>,
+    /// The sum of these: it is asked for before each eviction.
+    bytes: usize,
+}
+
 impl Sessions {
     pub(super) fn insert_state(&mut self, state: Box<[u8]>, counts: &Admission) -> Blob {
-        match state.len() < OWN_MIN || self.states.is_full() {
-            true => self.states.insert(&[&state], counts),
-            false => self.states.insert_shared(Shared::new(state, counts)),
+        match state.len() < OWN_MIN || self.states.blobs.is_full() {
+            true => self.states.blobs.insert(&[&state], counts),
+            false => self.states.blobs.insert_shared(Shared::new(state, counts)),
         }
     }
 
     /// Keeps what the session in this row left behind.
     pub(super) fn insert_away(&mut self, row: u32, away: Away, payloads: Vec<Slice>) {
-        self.away_bytes += away.state_bytes as usize;
-        self.will_bytes += away.will_bytes();
+        self.states.state_bytes += away.state_bytes as usize;
+        self.states.will_bytes += away.will_bytes();
         let due_s = away.due_s();
         if due_s != FOREVER_S {
             self.due.insert((due_s, row));
         }
-        let id = self.away.insert(away);
+        let id = self.states.rows.insert(away);
         if !payloads.is_empty() {
-            self.payloads.insert(id, payloads);
+            self.states.payloads.insert(id, payloads);
         }
         let left = self.rows.get_mut(row);
         (left.held, left.holder) = (Hold::Away, id);
-        self.away_name_bytes += self.clients.get(left.client).len();
+        self.states.name_bytes += self.clients.get(left.client).len();
     }
 
     /// Takes what the session in this row left behind.
@@ -76,18 +137,18 @@ impl Sessions {
         counts.change_absent(party, bytes, 0);
         let row = self.rows.get(id);
         let holder = row.holder;
-        self.away_name_bytes -= self.clients.get(row.client).len();
-        self.evicted_bytes -= self.evicted.remove(&id).unwrap_or_default();
-        let away = self.away.remove(holder);
+        self.states.name_bytes -= self.clients.get(row.client).len();
+        self.evicted.bytes -= self.evicted.sessions.remove(&id).unwrap_or_default();
+        let away = self.states.rows.remove(holder);
         self.due.remove(&(away.due_s(), id));
         let len = away.state_bytes as usize;
-        self.away_bytes -= len;
-        self.will_bytes -= away.will_bytes();
+        self.states.state_bytes -= len;
+        self.states.will_bytes -= away.will_bytes();
         let state = Written {
-            bytes: self.states.get(away.state)[..len].into(),
-            payloads: self.payloads.remove(&holder).unwrap_or_default(),
+            bytes: self.states.blobs.get(away.state)[..len].into(),
+            payloads: self.states.payloads.remove(&holder).unwrap_or_default(),
         };
-        self.states.remove(away.state);
+        self.states.blobs.remove(away.state);
         self.give_back();
         let expiry_s = match away.expires_s {
             FOREVER_S => FOREVER_S,
@@ -99,27 +160,27 @@ impl Sessions {
 
     /// Bytes of what the sessions that are away left behind, with their rows and names.
     pub fn held_bytes(&self) -> usize {
-        self.states.bytes()
-            + self.states.own() as usize * SHARED_BESIDE
-            + self.will_bytes
-            + self.away_name_bytes
-            + self.away.len() as usize * ROWS_BYTES
-            + self.payloads.len() * PAYLOADS_BYTES
+        self.states.blobs.bytes()
+            + self.states.blobs.own() as usize * SHARED_BESIDE
+            + self.states.will_bytes
+            + self.states.name_bytes
+            + self.states.rows.len() as usize * ROWS_BYTES
+            + self.states.payloads.len() * PAYLOADS_BYTES
     }
 
     /// Bytes of a session that is away, without those of its large messages.
     fn bytes_of(&self, row: &Row) -> usize {
-        let away = self.away.get(row.holder);
+        let away = self.states.rows.get(row.holder);
         let name = self.clients.get(row.client).len();
         ROWS_BYTES + name + occupied(away.state_bytes as usize) + away.will_bytes()
     }
 
-    /// Who is charged for the session in this row, which is away, and for how many bytes.
+    /// The party that is charged for the session in this row, which is away, and for how many bytes.
     pub(super) fn charged(&self, id: u32, counts: &Admission) -> (Party, usize) {
         let row = self.rows.get(id);
-        let away = self.away.get(row.holder);
+        let away = self.states.rows.get(row.holder);
         let party = counts.party_of_session(self.clients.get(row.client), away.owner);
-        let state = &self.states.get(away.state)[..away.state_bytes as usize];
+        let state = &self.states.blobs.get(away.state)[..away.state_bytes as usize];
         (party, self.bytes_of(row) + (self.weigh)(state, self.homes))
     }
 
@@ -134,8 +195,8 @@ impl Sessions {
         if row.client == Blob::NONE || row.held != Hold::Away {
             return None;
         }
-        let owner = self.away.get(row.holder).owner;
-        let payloads = self.payloads.get(&row.holder);
+        let owner = self.states.rows.get(row.holder).owner;
+        let payloads = self.states.payloads.get(&row.holder);
         let payloads = payloads.into_iter().flatten().map(Slice::weight);
         Some(Absent {
             party: counts.party_of_session(self.clients.get(row.client), owner),
@@ -159,12 +220,12 @@ impl Sessions {
         let Some(Absent { bytes, .. }) = self.absent(id.row, counts) else {
             return false;
         };
-        if self.evicted.contains_key(&id.row) {
+        if self.evicted.sessions.contains_key(&id.row) {
             return false;
         }
-        self.evicted.insert(id.row, bytes);
-        self.evicted_bytes += bytes;
-        let away = self.away.get_mut(holder);
+        self.evicted.sessions.insert(id.row, bytes);
+        self.evicted.bytes += bytes;
+        let away = self.states.rows.get_mut(holder);
         self.due.remove(&(away.due_s(), id.row));
         away.expires_s = EVICTED_S;
         self.due.insert((EVICTED_S, id.row));
@@ -173,13 +234,15 @@ impl Sessions {
 
     /// Bytes of sessions that are evicted and have not ended yet.
     pub fn evicted_bytes(&self) -> usize {
-        self.evicted_bytes
+        self.evicted.bytes
     }
 
     /// The last session that was away is gone: gives back tables that have grown large.
     fn give_back(&mut self) {
-        if self.away.len() == 0 && self.states.reserved_bytes() + self.away.bytes() > EMPTY_MAX {
-            (self.states, self.away) = (Blobs::new(), Side::new());
+        if self.states.rows.len() == 0
+            && self.states.blobs.reserved_bytes() + self.states.rows.bytes() > EMPTY_MAX
+        {
+            (self.states.blobs, self.states.rows) = (Blobs::new(), Side::new());
         }
     }
 }

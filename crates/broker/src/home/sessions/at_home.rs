@@ -181,7 +181,7 @@ impl SessionsAtHome {
         all.position(|sessions| sessions.next_due_s() == self.due_s)
     }
 
-    /// What is due next of a partition, if anything is still: the will of a session, and its state if it has expired.
+    /// The next thing due in a partition, if any is left: the will of a session, and its state if it has expired.
     pub fn end_due(
         &mut self,
         at: usize,

@@ -43,7 +43,7 @@ pub(super) struct Saved<'a> {
 impl Sessions {
     /// Bytes that they take in a snapshot at most, without wills.
     pub(crate) fn saved_bytes(&self) -> usize {
-        self.clients.bytes() + self.away_bytes + self.rows.end() as usize * SESSION_BYTES
+        self.clients.bytes() + self.states.state_bytes + self.rows.end() as usize * SESSION_BYTES
     }
 
     /// From the row `from` on; returns where to go on.
@@ -70,8 +70,8 @@ impl Sessions {
     }
 
     fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut Out<'_>) {
-        let away = self.away.get(id);
-        let payloads = self.payloads.get(&id);
+        let away = self.states.rows.get(id);
+        let payloads = self.states.payloads.get(&id);
         let left_s = |s: u32| u64::from(s.saturating_sub(now.unix_s));
         let endless = away.expires_s == FOREVER_S;
         let flag = |set, flag| if set { flag } else { 0 };
@@ -83,7 +83,7 @@ impl Sessions {
         out.field(client);
         out.number(u64::from(away.owner.number()));
         out.number(left_s(away.expires_s));
-        out.field(&self.states.get(away.state)[..away.state_bytes as usize]);
+        out.field(&self.states.blobs.get(away.state)[..away.state_bytes as usize]);
         if let Some(payloads) = payloads {
             out.number(payloads.len() as u64);
             for payload in payloads {
@@ -171,7 +171,7 @@ impl Sessions {
         for id in 0..self.rows.end() {
             let row = self.rows.get(id);
             if row.client != Blob::NONE && row.held == Hold::Away {
-                counts.move_session(Client::NOBODY, self.away.get(row.holder).owner);
+                counts.move_session(Client::NOBODY, self.states.rows.get(row.holder).owner);
                 let (party, bytes) = self.charged(id, counts);
                 counts.change_absent(party, 0, bytes);
             }

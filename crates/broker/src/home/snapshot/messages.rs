@@ -8,6 +8,7 @@ use crate::base::snapshot::{Block, Damaged, In, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::home::Home;
+use crate::home::logs::Logs;
 use crate::home::row::KEEPS;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
@@ -23,7 +24,7 @@ const QOS_SHIFT: u8 = 4;
 const OWNED: u8 = 64;
 const IMPOSSIBLE: Damaged = Damaged("a message is impossible");
 
-impl Home {
+impl Logs {
     /// Writes the messages of each partition in the order of arrival, on from there; returns where to go on.
     pub(crate) fn save_messages(
         &self,
@@ -36,7 +37,7 @@ impl Home {
             log.arrivals(lists, u64::MAX)
         };
         let (first, mut arrivals) = from.unwrap_or_else(|| (0, all(&self.partitions[0].log)));
-        for (at, log) in self.logs().enumerate().skip(first) {
+        for (at, log) in self.iter().enumerate().skip(first) {
             if at > first {
                 arrivals = all(log);
             }
@@ -93,7 +94,9 @@ impl Home {
             }
         }
     }
+}
 
+impl Home {
     pub(crate) fn restore_message(
         &mut self,
         from: &mut In<'_>,
@@ -104,15 +107,15 @@ impl Home {
     ) -> Result<(), Damaged> {
         let (is_retained, new) = read_message(from, topics)?;
         let (id, offset, previous) = (new.topic, new.offset, new.previous);
-        let moves = origin.home != self.me;
+        let moves = origin.home != self.logs.me;
         if id == NONE || moves && planted::is(Fault::LeftBehind) {
             return Ok(());
         }
-        let at = self.at(id);
-        if offset == 0 || offset > self.partitions[at].sequence || previous >= offset {
+        let at = self.logs.at(&self.topics, id);
+        if offset == 0 || offset > self.logs.partitions[at].sequence || previous >= offset {
             return Err(IMPOSSIBLE);
         }
-        let row = self.rows.get(id);
+        let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
         let new = New {
             owner: self.admission.log_owner(new.owner),
@@ -122,27 +125,27 @@ impl Home {
         if is_retained {
             // Where the rule keeps the latest there is no second copy.
             if !new.latest {
-                self.retain(id, &new, false, rules);
+                self.logs.retain(&mut self.topics, id, &new, false, rules);
             }
             return Ok(());
         }
-        let newest = self.partitions[at].log.last_offset(row.log);
+        let newest = self.logs.partitions[at].log.last_offset(row.log);
         if offset <= newest || previous < newest {
             return Err(Damaged("messages of a topic are in disorder"));
         }
-        let name = self.names.get(row.name);
+        let name = self.topics.names.get(row.name);
         let needed = row.has(KEEPS)
-            || self.keepers.has_match(name)
-            || !self.groups.is_empty() && self.groups.find(name);
+            || self.subscriptions.keepers.has_match(name)
+            || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name);
         let most = match needed {
             true => rule.messages_max().max(settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
         if most == 0 {
-            let log = &mut self.partitions[at].log;
+            let log = &mut self.logs.partitions[at].log;
             log.losses.add(id, previous, offset);
             // Newer messages may have gone without being lost: the offset of the last loss is kept.
-            let row = self.rows.get_mut(id);
+            let row = self.topics.rows.get_mut(id);
             log.clear(row.log);
             row.log = match offset < row.last() {
                 true => log.empty_chain(id, row.rule, new.latest, offset),
@@ -150,10 +153,10 @@ impl Home {
             };
             return Ok(());
         }
-        let row = self.rows.get_mut(id);
-        let log = &mut self.partitions[at].log;
+        let row = self.topics.rows.get_mut(id);
+        let log = &mut self.logs.partitions[at].log;
         row.log = log.append(row.log, row.rule, rule, most, &new);
-        self.log_grew(at, rules, now);
+        self.logs.log_grew(&mut self.topics, at, rules, now);
         Ok(())
     }
 }

@@ -11,8 +11,8 @@ use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::{Admission, Client};
-use crate::home::FactContext;
 use crate::home::row::WANTS_DEFLATE;
+use crate::home::{FactContext, Home};
 use crate::mail::Fact;
 use crate::mail::message::{Headers, Publish};
 
@@ -43,7 +43,10 @@ impl World {
             (Placement::new(1, 1), 0),
             42,
         );
-        let create = |name: &&[u8]| home.create(HASH, name, Client::NOBODY, &rules, NOW);
+        let create = |name: &&[u8]| {
+            home.topics
+                .create(&home.logs, HASH, name, Client::NOBODY, &rules, NOW)
+        };
         let ids = NAMES.iter().map(create).collect();
         World {
             home,
@@ -60,17 +63,27 @@ impl World {
             topic: row,
             subscribers: 1,
         };
-        self.home.count_in(self.ids[topic], carrier);
+        self.home
+            .topics
+            .count_in(&mut self.home.interest, self.ids[topic], carrier);
     }
 
     fn leave(&mut self, (_, shard, row, serial): Place) {
-        self.home.leave(shard, HASH, row, serial, NOW);
+        self.home.topics.leave(
+            &self.home.logs,
+            &mut self.home.interest,
+            shard,
+            HASH,
+            row,
+            serial,
+            NOW,
+        );
     }
 
     /// Each carrier and its subscribers, in order.
     fn carriers(&self, topic: usize) -> Vec<(Place, u32)> {
         let mut carriers = Vec::new();
-        self.home.each_carrier(self.ids[topic], |carrier| {
+        self.home.topics.each_carrier(self.ids[topic], |carrier| {
             let place = (topic, carrier.shard, carrier.topic, carrier.serial);
             carriers.push((place, carrier.subscribers));
         });
@@ -144,7 +157,7 @@ proptest! {
                 let expected: Vec<(Place, u32)> = of.map(|(place, n)| (*place, *n)).collect();
                 prop_assert_eq!(&world.carriers(topic), &expected);
                 let sum = expected.iter().map(|(_, count)| count).sum::<u32>();
-                prop_assert_eq!(world.home.subscribers(world.ids[topic]), sum);
+                prop_assert_eq!(world.home.topics.subscribers(world.ids[topic]), sum);
                 let places: Vec<Place> = expected.iter().map(|(place, _)| *place).collect();
                 prop_assert_eq!(world.told(topic), places);
             }
@@ -171,7 +184,11 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
             assert_eq!(world.carriers(0), [(place, count)]);
         }
         let needs_set = count > u32::from(u16::MAX);
-        assert_eq!(world.home.carriers.sets(), u32::from(needs_set), "{count}");
+        assert_eq!(
+            world.home.topics.carriers.sets(),
+            u32::from(needs_set),
+            "{count}"
+        );
     }
     for _ in 0..most {
         world.leave(place);
@@ -187,14 +204,17 @@ fn nobody_is_compressed_for_when_all_have_left() {
         let (one, other) = ((0, 1, 0, 1), (0, 2, 0, 1));
         world.join(one);
         let id = world.ids[0];
-        world.home.rows.get_mut(id).flags |= WANTS_DEFLATE;
+        world.home.topics.rows.get_mut(id).flags |= WANTS_DEFLATE;
         if several {
             world.join(other);
             world.leave(other);
-            assert!(world.home.rows.get(id).has(WANTS_DEFLATE), "one is there");
+            assert!(
+                world.home.topics.rows.get(id).has(WANTS_DEFLATE),
+                "one is there"
+            );
         }
         world.leave(one);
-        assert!(!world.home.rows.get(id).has(WANTS_DEFLATE));
+        assert!(!world.home.topics.rows.get(id).has(WANTS_DEFLATE));
         world.join(other);
         assert_eq!(world.carriers(0), [(other, 1)]);
     }

@@ -18,12 +18,10 @@ use crore_wire::sse;
 
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
+use crate::budget::retry::{retry_after_ms, retry_after_s};
 use crate::client::row::TURNED_AWAY;
 use crate::protocol::front::Front;
 use crate::protocol::http::task::Flow;
-
-/// When to come back, in seconds: long enough for a crowd to thin out, short enough for one client that waits.
-const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
 
 /// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
 /// number that differs from one connection to the next.
@@ -50,19 +48,8 @@ const EVENT_STREAM: &[u8] =
 /// An event stream that says when to come back, and nothing else.
 fn retry(spread: u32) -> Vec<u8> {
     let mut text = Vec::with_capacity(20);
-    let (first_ms, last_ms) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
-    sse::write_retry(&mut text, first_ms + mixed(spread) % (last_ms - first_ms));
+    sse::write_retry(&mut text, retry_after_ms(spread));
     text
-}
-
-fn retry_after_s(spread: u32) -> u32 {
-    let (first, last) = (RETRY_AFTER_S.start(), RETRY_AFTER_S.end());
-    first + mixed(spread) % (last - first + 1)
-}
-
-/// Neighbouring numbers far apart.
-fn mixed(spread: u32) -> u32 {
-    spread.wrapping_mul(0x9E37_79B9).rotate_left(15) >> 7
 }
 
 impl Front {
@@ -145,17 +132,6 @@ impl Front {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn those_who_are_shed_come_back_at_different_times() {
-        let mut seen = [0; 21];
-        for spread in 0..1_600 {
-            let after_s = retry_after_s(spread);
-            assert!(RETRY_AFTER_S.contains(&after_s));
-            seen[after_s as usize] += 1;
-        }
-        assert!(seen[5..].iter().all(|n| (50..200).contains(n)), "{seen:?}");
-    }
 
     #[test]
     fn shed_connection_gets_the_answer_that_fits_its_first_bytes() {

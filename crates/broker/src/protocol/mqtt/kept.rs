@@ -20,7 +20,7 @@ use super::subscribe::Wanted;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Since, read_varint, write_varint};
 use crate::client::row::MULTI;
-use crate::home::Home;
+use crate::home;
 use crate::io::Io;
 use crate::mail::session::Written;
 use crate::protocol::front::Front;
@@ -130,9 +130,9 @@ pub(crate) fn needs_bytes(state: &[u8], homes: usize) -> usize {
     let of = |name: &[u8]| match is_shared(name) {
         true => {
             let (group, filter) = split(name);
-            Home::group_bytes_alone(group, filter) * homes
+            home::group_bytes_alone(group, filter) * homes
         }
-        false if topic::has_wildcard(name) => Home::filter_bytes_alone(name) * homes,
+        false if topic::has_wildcard(name) => home::filter_bytes_alone(name) * homes,
         false => TOPIC_BYTES + name.len(),
     };
     topics_kept(state).into_iter().map(of).sum()

@@ -12,17 +12,19 @@ pub const PURGED_PER_TURN: u32 = 4_096;
 impl Shard {
     pub(super) fn topics_page(&self, page: &TopicsPage) -> Topics {
         match &self.home {
-            Some(home) => home.list(page, self.front.now),
+            Some(home) => home.topics.list(&home.logs, page, self.front.now),
             None => Topics::default(),
         }
     }
 
     pub(super) fn topic(&self, name: &[u8]) -> Option<Topic> {
-        self.home.as_ref()?.look_up(name, self.front.now)
+        let home = self.home.as_ref()?;
+        home.topics.look_up(&home.logs, name, self.front.now)
     }
 
     pub(super) fn log_page(&mut self, page: &LogPage) -> Option<Messages> {
-        let mut read = self.home.as_mut()?.read_log(page)?;
+        let home = self.home.as_mut()?;
+        let mut read = home.logs.read_log(&home.topics, page)?;
         for message in &mut read.messages {
             message.time_s = self.front.date_of(message.time_s) as u32;
         }

@@ -28,7 +28,7 @@ pub struct ApiError {
 /// An error's body.
 #[derive(Serialize, ToSchema)]
 pub struct ErrorBody {
-    /// What is wrong, and what to do.
+    /// The fault, and its remedy.
     error: String,
 }
 

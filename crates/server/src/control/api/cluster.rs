@@ -27,7 +27,7 @@ pub struct ClusterStatus {
     ready: bool,
     /// The epoch of the log: positions of another one are void.
     epoch: u32,
-    /// What is wrong; empty where nothing is.
+    /// The fault; empty where there is none.
     problems: Vec<String>,
     /// The counts of all nodes together.
     sum: Sum,
@@ -51,13 +51,13 @@ pub struct NodeStatus {
     age_s: u32,
     /// Connections.
     clients: u64,
-    /// What it tells of itself once a second, beside the log; null where nothing was heard of it for a minute.
+    /// The state that it tells once a second, beside the log; null where none came for a minute.
     told: Option<NodeDetail>,
     /// Seconds by which its clock is ahead of that of NATS.
     clock_ahead_s: i64,
 }
 
-/// What a node tells of itself.
+/// The state that a node tells of itself.
 #[derive(Serialize, ToSchema)]
 pub struct NodeDetail {
     /// Seconds since then.
@@ -144,7 +144,7 @@ pub struct EngineStatus {
     disconnects: u64,
     /// Bytes of batches that are read and not applied.
     backlog_bytes: usize,
-    /// What went wrong last.
+    /// The last fault.
     last_error: Option<String>,
     /// Seconds since then.
     last_error_age_s: Option<u64>,

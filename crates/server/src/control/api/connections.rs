@@ -29,7 +29,7 @@ pub struct Connection {
     state: &'static str,
     /// Where it comes from: what a proxy of http.trusted_proxies said of its last request, or of the connection; else its peer's.
     address: Option<String>,
-    /// Whose it is, where that is known.
+    /// The user, where it is known.
     user: Option<String>,
     /// The MQTT client id, once its session is there.
     client_id: Option<String>,

@@ -34,10 +34,10 @@ const READ_BYTES: usize = 16 * 1024;
 /// A position of as many topics as one connection may have is far shorter.
 const POSITION_BYTES_MAX: usize = 4 * 1024;
 
-/// What is asked for.
+/// The parameters of the request.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct TailQuery {
     topic: Option<String>,
     filter: Option<String>,
     since: Option<String>,
@@ -63,7 +63,7 @@ pub struct Asked {
 )]
 pub async fn tail(
     State(plane): State<Plane>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<TailQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let (door, world) = (plane.door(), plane.life().world());
@@ -99,7 +99,7 @@ pub async fn tail(
 fn request(
     door: &Door,
     http: &Http,
-    asked: &Asked,
+    asked: &TailQuery,
     headers: &HeaderMap,
 ) -> Result<String, ApiError> {
     let Some(path) = http.subscribe_paths.first() else {
@@ -222,7 +222,7 @@ mod tests {
         filter: Option<&str>,
     ) -> Result<String, ApiError> {
         let owned = |text: Option<&str>| text.map(str::to_string);
-        let asked = Asked {
+        let asked = TailQuery {
             topic: owned(topic),
             filter: owned(filter),
             since: None,

@@ -33,7 +33,7 @@ pub struct Topic {
     home: ShardId,
     /// Messages that are kept.
     messages: u32,
-    /// What they occupy.
+    /// The memory that they occupy.
     bytes: u32,
     /// Subscribers to the topic itself at this node; those by filter are not counted, nor are tails of this port.
     subscribers: u32,
@@ -86,7 +86,7 @@ pub struct Named {
     name: String,
 }
 
-/// What of a log.
+/// The part of a log that is asked for.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -147,7 +147,7 @@ pub struct ToPublish {
     retain: bool,
 }
 
-/// What came of a publish.
+/// The outcome of a publish.
 #[derive(Serialize, ToSchema)]
 pub struct Published {
     /// The message's position.
@@ -162,7 +162,7 @@ pub struct Published {
     last_message_id: String,
 }
 
-/// What was deleted.
+/// The topic or messages that were deleted.
 #[derive(Serialize, ToSchema)]
 pub struct Deleted {
     deleted: bool,

@@ -15,7 +15,7 @@ use crore_net::{clock, memory};
 pub enum Unusable {
     /// It is not what was written.
     Damaged(String),
-    /// Whoever keeps it does not give it, and may do so another time.
+    /// The store does not give it now, and may do so another time.
     Unreadable(PathBuf, io::Error),
 }
 

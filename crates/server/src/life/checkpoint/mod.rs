@@ -126,7 +126,7 @@ pub enum Failed {
     /// The server stops.
     Stops,
     Why(String),
-    /// What is to be folded is damaged.
+    /// The log that is to be folded is damaged.
     Damaged(String),
 }
 
@@ -151,7 +151,7 @@ impl From<crore_nats::Error> for Failed {
     }
 }
 
-/// What the thread has of the server that it folds for.
+/// The thread's view of the server that it folds for.
 pub struct Folding {
     shards: Shards,
     runtime: Handle,

@@ -227,7 +227,7 @@ impl Maker {
         while let Some(stored) = batches.read()? {
             self.folding.may_go_on()?;
             let header = Header::read(&stored.bytes);
-            // What is no batch counts for nothing.
+            // A record that is no batch counts for nothing.
             if header.is_ok_and(|it| it.partition == partition) {
                 let first = stored.sequence << OFFSET_BITS;
                 let folded = shadow.fold_at(&stored.bytes, first, stored.unix_s);

@@ -273,7 +273,7 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
         .mode(0o700)
         .create(directory);
     let probe = directory.join("probe");
-    // What a start has left there that was killed; never through a link.
+    // A file that a killed start has left there; never through a link.
     let _ = fs::remove_file(&probe);
     let tried = made
         .and_then(|()| File::create_new(&probe))

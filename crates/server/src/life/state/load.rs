@@ -109,7 +109,7 @@ impl Documents {
         finished.map_err(|why| Unusable::Damaged(why.to_string()))
     }
 
-    /// What all of them have in common: the epoch, the seed, and the number of partitions.
+    /// The numbers that all of them have in common: the epoch, the seed, and the number of partitions.
     pub fn head(&self) -> &Head {
         &self.documents[0].head
     }

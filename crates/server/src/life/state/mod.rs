@@ -1,4 +1,4 @@
-//! What outlives the process, in `state.directory`: the log of durable messages, and a *base*, the documents that the log goes on from.
+//! The state that outlives the process, in `state.directory`: the log of durable messages, and a *base*, the documents that the log goes on from.
 //!
 //! A document is the broker's snapshot of a home, block by block. Invariants: a base is whole or counts for nothing; it becomes
 //! visible by one rename after everything is on disk; state that is no part of the log (MQTT sessions, shared subscriptions) is read from
@@ -195,7 +195,7 @@ fn begin_epochs(replayed: &mut Replayed, world: &World) {
     }
 }
 
-/// What the last server had in memory alone and has lost, where the rules say now that it stands in the log: none of its topics is told a gap
+/// Topics that the last server had in memory alone and has lost, where the rules now put them into the log: none of its topics is told a gap
 /// by the rule then.
 fn memory_lost(directory: &Path, documents: Option<&Documents>, world: &World) -> Option<String> {
     let before = rules_before(directory)?;
@@ -250,7 +250,7 @@ fn resumed(
         && (base.is_none() || lost.is_some() || damage.is_some() || is_damaged)
     {
         if log.end().segment > 0 {
-            // What is damaged is behind the base then, and no later start meets it again.
+            // The damaged part is behind the base then, and no later start meets it again.
             match log.begin_segment() {
                 Ok(()) | Err(CommitError::Full) => {}
                 Err(error @ CommitError::Failed(_)) => return Err(error.into()),

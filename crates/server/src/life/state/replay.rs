@@ -32,7 +32,7 @@ pub struct Replayed {
     pub log: Option<Log<Directory>>,
     /// Why nothing is certain, where the log ends too early.
     pub lost: Option<String>,
-    /// What is missing in its middle, and the partitions of which it may be.
+    /// The gap in its middle, and the partitions that the missing batches may be of.
     pub damage: Option<(String, Vec<PartitionId>)>,
     /// Something in it is damaged, which the documents have perhaps.
     pub is_damaged: bool,
@@ -86,7 +86,7 @@ pub fn replay(
     })
 }
 
-/// What the homes and the log say together.
+/// The result of the homes' documents and the log together.
 fn replayed(
     of_homes: Homes,
     read: Read,
@@ -101,7 +101,7 @@ fn replayed(
     } = of_homes;
     let Read { log, found, .. } = read;
     if let (None, Some(why)) = (documents, &why) {
-        // What is damaged on disk has no checksum; so this is the other number that nothing else says.
+        // A damaged batch has no checksum; so this is the other number that nothing else tells.
         return Err(Failed::Start(anyhow::anyhow!(
             "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
              written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
@@ -165,7 +165,7 @@ fn join(threads: Vec<ScopedJoinHandle<'_, Result<Homes, Unusable>>>) -> Result<H
     }
 }
 
-/// What was read into homes.
+/// The homes that were read, with what they were read from.
 #[derive(Default)]
 struct Homes {
     /// Their shards, by number.

@@ -59,7 +59,7 @@ fn the_documented_settings_are_those_of_the_table() {
             is_made = begins.is_some() || is_made && line.starts_with('|');
             made += &match begins {
                 Some(begins) => begins,
-                // What stands in such a table besides is written by hand.
+                // The other rows of such a table are written by hand.
                 None if is_made && is_row(line) => String::new(),
                 None if is_note(line) => String::new(),
                 None => format!("{line}\n"),

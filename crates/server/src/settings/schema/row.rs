@@ -18,7 +18,7 @@ pub struct Row {
     pub(super) json: Json,
 }
 
-/// What a number counts, by the last part of its key.
+/// The unit of a number, by the last part of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Bytes,

@@ -13,11 +13,11 @@ use crore_net::Sender;
 
 use crate::shard_loop::letters::Letter;
 
-/// What a home is told while the log is read for the first time.
+/// The events of a home while the log is read for the first time.
 pub enum LogNews {
     /// A batch stands in the log.
     Committed(Committed),
-    /// What had offsets up to this one is gone.
+    /// Records with offsets up to this one are gone.
     Lost(PartitionId, u64),
 }
 
@@ -154,7 +154,7 @@ impl Listener {
         }
     }
 
-    /// What this node has told its clients can no longer be continued: it ends, and reads all anew when it is started again.
+    /// This node can no longer continue the positions that it gave its clients: it ends, and reads all anew when it is started again.
     fn end(&self, why: &str) -> ! {
         // Not by way of the log's thread, which would not come to it.
         let _ = writeln!(

@@ -44,7 +44,7 @@ pub struct LogArgs {
     order: Order,
 }
 
-/// What to do.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 enum Order {
     /// Tell what the log has: its segments, its base, its partitions

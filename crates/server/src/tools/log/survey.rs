@@ -32,7 +32,7 @@ pub const PARTITION_COLUMNS: &[&str] = &[
     "writers",
 ];
 
-/// What a log and its base have.
+/// The contents of a log and its base.
 #[derive(Debug, Default, Serialize)]
 pub struct Survey {
     log: Option<String>,
@@ -280,7 +280,7 @@ impl Survey {
         self.damages.is_empty()
     }
 
-    /// What `verify` says as JSON.
+    /// The report of `verify` as JSON.
     pub fn verdict(&self) -> Value {
         json!({
             "good": self.is_good(),
@@ -309,7 +309,7 @@ impl Survey {
         )
     }
 
-    /// What is wrong, and the totals.
+    /// The faults, and the totals.
     pub fn faults_told(&self) -> String {
         let mut text = String::new();
         for fault in &self.damages {

@@ -1,6 +1,6 @@
 //! `crore sub`: prints what is published, one line for each message, and holds on.
 //!
-//! Whatever ends a connection, the next one begins at the position of the last message that was
+//! However a connection ends, the next one begins at the position of the last message that was
 //! printed, so that stdout gets each message once and in order. A refusal that another attempt
 //! cannot change (4xx, a deleted topic) ends the program with the server's reason. A server that
 //! cannot be reached at the start ends it too; later it is tried until it answers, or until `--timeout` is over.
@@ -23,7 +23,7 @@ use super::flags::Connect;
 use super::values;
 use crate::client::server::is_filter;
 use format::Format;
-use session::{Session, Stop, Wanted};
+use session::{Session, Stop, SubscribeOptions};
 
 /// First wait before a new attempt; it doubles up to [`MAX_BACKOFF`]. Each wait is drawn at random
 /// from its second half, so that clients of a server that returns do not return together.
@@ -155,7 +155,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     }
     // A long-poll would begin with the oldest message that is kept.
     let of_polls = (args.protocol == Protocol::Poll).then_some("live");
-    let wanted = Wanted {
+    let wanted = SubscribeOptions {
         topics: &args.topics,
         since: args.since.as_deref().or(of_polls),
         format: args.printed(),

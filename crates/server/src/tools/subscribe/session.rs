@@ -48,8 +48,8 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// What is wanted of a subscription.
-pub struct Wanted<'a> {
+/// The options of a subscription.
+pub struct SubscribeOptions<'a> {
     pub topics: &'a [String],
     /// Where to begin; none: where the topic's rule says.
     pub since: Option<&'a str>,
@@ -84,7 +84,7 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Nothing has come yet.
-    pub fn new(server: &'a Server, wanted: Wanted<'a>) -> Session<'a> {
+    pub fn new(server: &'a Server, wanted: SubscribeOptions<'a>) -> Session<'a> {
         Session {
             server,
             topics: wanted.topics,

@@ -27,7 +27,7 @@ use crore_wire::websocket::receive::Partial;
 use crate::met::Met;
 use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::truth::{Like, Said, Truth, Wrong};
+use crate::truth::{Like, Said, Truth, Violation};
 use subscription::Sub;
 use under_way::{Asked, PendingAck, Receipt, Sent};
 
@@ -319,7 +319,7 @@ impl Client {
         connack: &ConnAck<'_>,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let present = connack.session_present;
         truth.note(|| {
             format!(
@@ -343,7 +343,12 @@ impl Client {
     }
 
     /// The server refused the connection: it has no room, or another connection of this client came before.
-    fn refused(&mut self, reason: ReasonCode, truth: &Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn refused(
+        &mut self,
+        reason: ReasonCode,
+        truth: &Truth,
+        met: &mut Met,
+    ) -> Result<(), Violation> {
         self.closes = true;
         self.turned_away = true;
         let fights = !self.old.is_empty();
@@ -391,7 +396,7 @@ impl Client {
         packet: &Packet<'_>,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         if self.conn.present.is_none() && !matches!(packet, Packet::ConnAck(_)) {
             return Err(format!("{:?} before CONNACK", packet.kind()));
         }
@@ -418,7 +423,7 @@ impl Client {
         reason: ReasonCode,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} {} is sent away: {reason:?}", self.link, self.id));
         self.closes = true;
         match reason {
@@ -435,7 +440,7 @@ impl Client {
     }
 
     /// Compares all received messages with the published ones.
-    pub fn check(&self, truth: &Truth) -> Result<(), Wrong> {
+    pub fn check(&self, truth: &Truth) -> Result<(), Violation> {
         for sub in &self.subs {
             let most = truth.session_messages;
             let order = match sub.is_split() {

@@ -9,7 +9,7 @@ use super::Client;
 use super::under_way::Receipt;
 use crate::client::{http, websocket};
 use crate::met::Met;
-use crate::truth::{Truth, Wrong};
+use crate::truth::{Truth, Violation};
 
 /// The longest packet that a client of ours takes.
 const PACKET_BYTES_MAX: usize = 1 << 20;
@@ -18,7 +18,12 @@ const SPLIT_EACH: usize = 3;
 
 impl Client {
     /// Reads received bytes.
-    pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    pub fn read(
+        &mut self,
+        bytes: &[u8],
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Violation> {
         self.conn.raw.extend_from_slice(bytes);
         if !self.conn.upgraded && !self.upgraded(truth, met)? {
             return Ok(());
@@ -52,7 +57,7 @@ impl Client {
     }
 
     /// The shard had no room and did not know yet which version the client speaks.
-    fn shed(&mut self, truth: &Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn shed(&mut self, truth: &Truth, met: &mut Met) -> Result<(), Violation> {
         self.closes = true;
         if self.conn.packets.starts_with(b"HTTP/1.1 408") {
             // Too little of its CONNECT came.
@@ -66,7 +71,7 @@ impl Client {
         }
     }
 
-    fn upgraded(&mut self, truth: &Truth, met: &mut Met) -> Result<bool, Wrong> {
+    fn upgraded(&mut self, truth: &Truth, met: &mut Met) -> Result<bool, Violation> {
         let Some(head) = http::take_head(&mut self.conn.raw)? else {
             return Ok(false);
         };
@@ -85,7 +90,7 @@ impl Client {
         Ok(true)
     }
 
-    fn unframe(&mut self) -> Result<(), Wrong> {
+    fn unframe(&mut self) -> Result<(), Violation> {
         let mut partial = self.conn.partial.take();
         let input = std::mem::take(&mut self.conn.raw);
         websocket::read(&mut partial, input, (PACKET_BYTES_MAX, false), |event| {
@@ -133,7 +138,7 @@ impl Client {
         self.conn.pings.push_back(before);
     }
 
-    pub(super) fn pinged(&mut self) -> Result<(), Wrong> {
+    pub(super) fn pinged(&mut self) -> Result<(), Violation> {
         let known = self.conn.pings.pop_front();
         let known = known.ok_or("a PINGRESP to nothing")?;
         // A receipt that came again meanwhile was sent before the server had its acknowledgement.

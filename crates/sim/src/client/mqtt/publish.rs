@@ -8,7 +8,7 @@ use super::under_way::{PendingAck, Sent};
 use crate::met::Met;
 use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::truth::{KEYS, Like, Truth, Wrong, key_name};
+use crate::truth::{KEYS, Like, Truth, Violation, key_name};
 
 /// The most publishes that a client has under way.
 const SENT_MAX: usize = 12;
@@ -175,7 +175,7 @@ impl Client {
         expected: Option<u16>,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<usize, Wrong> {
+    ) -> Result<usize, Violation> {
         let id = ack.packet_id.get();
         truth.note(|| format!("{:?} is answered {:?} to id {id}", self.link, ack.reason));
         if expected != Some(id) {
@@ -207,7 +207,7 @@ impl Client {
         ack: &Ack<'_>,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let expected = self.conn.pubacks.pop_front();
         let at = self.answered(ack, expected, truth, met)?;
         self.sent.remove(at);
@@ -220,7 +220,7 @@ impl Client {
         ack: &Ack<'_>,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let expected = self.conn.pubrecs.pop_front();
         let at = self.answered(ack, expected, truth, met)?;
         if let Some(sent) = self.sent.get_mut(at) {
@@ -231,7 +231,7 @@ impl Client {
     }
 
     /// PUBCOMP.
-    pub(super) fn completed(&mut self, ack: &Ack<'_>, truth: &mut Truth) -> Result<(), Wrong> {
+    pub(super) fn completed(&mut self, ack: &Ack<'_>, truth: &mut Truth) -> Result<(), Violation> {
         let id = ack.packet_id.get();
         truth.note(|| format!("{:?} PUBCOMP {id}", self.link));
         let is = |sent: &Sent| sent.id == id && sent.received;

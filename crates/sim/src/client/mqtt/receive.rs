@@ -6,7 +6,7 @@ use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Versio
 use super::under_way::{PendingAck, Receipt, Stage};
 use super::{Client, NOTHING};
 use crate::met::Met;
-use crate::truth::{Truth, Wrong, key_name, shown};
+use crate::truth::{Truth, Violation, key_name, shown};
 
 impl Client {
     pub(super) fn message(
@@ -14,7 +14,7 @@ impl Client {
         publish: &Publish<'_>,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let topic = self.topic_of(publish, truth)?;
         let number = truth.read(publish.payload)?;
         let (link, id) = (self.link, publish.packet_id.map(PacketId::get));
@@ -75,7 +75,7 @@ impl Client {
     }
 
     /// The topic, by name or by alias.
-    fn topic_of(&mut self, publish: &Publish<'_>, truth: &Truth) -> Result<usize, Wrong> {
+    fn topic_of(&mut self, publish: &Publish<'_>, truth: &Truth) -> Result<usize, Violation> {
         let alias = publish.properties.topic_alias();
         if alias.is_some_and(|alias| alias > self.conn.aliases_max) {
             return Err(format!("alias {alias:?} of {}", self.conn.aliases_max));
@@ -104,7 +104,7 @@ impl Client {
         number: u32,
         publish: &Publish<'_>,
         met: &mut Met,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, Violation> {
         let exactly_once = publish.qos == Qos::ExactlyOnce;
         let (link, doubtful) = (self.link, self.conn.doubtful);
         if self.conn.open.contains(&id) {
@@ -184,7 +184,7 @@ impl Client {
     }
 
     /// A message or its PUBREL came again: repeats keep the order of the first delivery, and come before newer messages.
-    fn came_again(&mut self, at: usize) -> Result<(), Wrong> {
+    fn came_again(&mut self, at: usize) -> Result<(), Violation> {
         let link = self.link;
         let receipt = &mut self.receipts[at];
         receipt.link = link;
@@ -197,7 +197,7 @@ impl Client {
     }
 
     /// A new message came: all messages under way were repeated before.
-    fn check_again(&self) -> Result<(), Wrong> {
+    fn check_again(&self) -> Result<(), Violation> {
         if self.conn.doubtful {
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl Client {
     }
 
     /// PUBREL.
-    pub(super) fn released(&mut self, id: u16, truth: &mut Truth) -> Result<(), Wrong> {
+    pub(super) fn released(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
         let (link, doubtful) = (self.link, self.conn.doubtful);
         truth.note(|| format!("{link:?} PUBREL {id}"));
         let is = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;

@@ -2,7 +2,7 @@
 
 use super::Client;
 use crate::met::Met;
-use crate::truth::{Truth, Wrong};
+use crate::truth::{Truth, Violation};
 
 impl Client {
     /// The server has opened the session: one that was there, or a new one.
@@ -11,7 +11,7 @@ impl Client {
         present: bool,
         truth: &Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         if present && (self.conn.clean || self.known_s.is_none() && !self.may_have_begun()) {
             return Err(format!(
                 "{} is told of a session that it never had",
@@ -83,7 +83,7 @@ impl Client {
     }
 
     /// At rest no client waits for an answer.
-    pub fn check_rest(&self) -> Result<(), Wrong> {
+    pub fn check_rest(&self) -> Result<(), Violation> {
         let id = &self.id;
         if !self.is_connected() {
             return Err(format!("{id} got no CONNACK"));

@@ -9,7 +9,7 @@ use super::under_way::Asked;
 use super::{Client, NOTHING};
 use crate::met::Met;
 use crate::rng::Rng;
-use crate::truth::{Truth, Wrong};
+use crate::truth::{Truth, Violation};
 
 impl Client {
     /// Subscribes to some topics, or unsubscribes.
@@ -174,7 +174,7 @@ impl Client {
         });
     }
 
-    fn answered_asked(&mut self, id: u16, leaves: bool) -> Result<Asked, Wrong> {
+    fn answered_asked(&mut self, id: u16, leaves: bool) -> Result<Asked, Violation> {
         let is = |asked: &Asked| asked.id == id && asked.leaves == leaves;
         let at = self.conn.asks.iter().position(is);
         let at = at.ok_or_else(|| format!("an answer to id {id}, by which nothing was asked"))?;
@@ -187,7 +187,7 @@ impl Client {
         reasons: Vec<ReasonCode>,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} is granted {reasons:?} to id {id}", self.link));
         let asked = self.answered_asked(id, false)?;
         if asked.what.len() + usize::from(asked.covers) != reasons.len() {
@@ -218,7 +218,7 @@ impl Client {
         Ok(())
     }
 
-    pub(super) fn ungranted(&mut self, id: u16, truth: &mut Truth) -> Result<(), Wrong> {
+    pub(super) fn ungranted(&mut self, id: u16, truth: &mut Truth) -> Result<(), Violation> {
         truth.note(|| format!("{:?} has unsubscribed by id {id}", self.link));
         let asked = self.answered_asked(id, true)?;
         for (at, _) in asked.what {
@@ -228,7 +228,7 @@ impl Client {
     }
 
     /// Nothing is under way any more.
-    pub fn at_head(&mut self, truth: &Truth) -> Result<(), Wrong> {
+    pub fn at_head(&mut self, truth: &Truth) -> Result<(), Violation> {
         if !self.is_connected() {
             return Ok(());
         }

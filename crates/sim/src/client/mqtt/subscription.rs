@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crore_wire::mqtt::{Publish, Qos, RetainHandling, SubscribeOptions};
 
 use super::track::Track;
-use crate::truth::{Truth, Wrong};
+use crate::truth::{Truth, Violation};
 
 /// The state of a subscription, as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Sub {
         publish: &Publish<'_>,
         me: usize,
         truth: &Truth,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let said = truth.said(number);
         let qos = publish.qos.bits();
         let granted =
@@ -162,7 +162,7 @@ impl Sub {
     }
 
     /// A retained message came.
-    pub fn shown(&mut self, number: u32, dup: bool, truth: &Truth) -> Result<(), Wrong> {
+    pub fn shown(&mut self, number: u32, dup: bool, truth: &Truth) -> Result<(), Violation> {
         let topic = &truth.topics[self.track.topic];
         if topic.keeps_latest() {
             self.values.push(number);
@@ -197,7 +197,7 @@ impl Sub {
     }
 
     /// Each latest value that was there when it asked, at this step, was shown.
-    fn has_values(&self, asked: u32, truth: &Truth) -> Result<(), Wrong> {
+    fn has_values(&self, asked: u32, truth: &Truth) -> Result<(), Violation> {
         let mut due = truth.snapshot(self.track.topic).into_iter();
         let is_missed = |number: &u32| {
             let acked = truth.messages[*number as usize].acked;
@@ -214,7 +214,7 @@ impl Sub {
     }
 
     /// Nothing is under way any more.
-    pub fn at_head(&mut self, truth: &Truth) -> Result<(), Wrong> {
+    pub fn at_head(&mut self, truth: &Truth) -> Result<(), Violation> {
         self.track.at_head();
         let topic = &truth.topics[self.track.topic];
         let Some(asked) = self.due.take() else {

@@ -1,11 +1,11 @@
 //! The messages of one topic that a client got, and in the end the missing ones. A stretch begins with a SUBACK; within it
 //! nothing may be missing that the log still had, across all connections of the session.
 
-use crate::truth::{Message, Truth, Wrong};
+use crate::truth::{Message, Truth, Violation};
 
 /// A message that came, and when.
 #[derive(Clone, Copy, Debug)]
-struct Got {
+struct Received {
     number: u32,
     at: u32,
     at_s: u32,
@@ -18,7 +18,7 @@ struct Stretch {
     no_local: bool,
     /// The step of its SUBACK.
     since: u32,
-    got: Vec<Got>,
+    got: Vec<Received>,
     /// The connection was lost while it stood.
     broken: bool,
     over: bool,
@@ -85,7 +85,7 @@ impl Track {
     }
 
     /// A message came that is new by the client's count.
-    pub fn got(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Wrong> {
+    pub fn got(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Violation> {
         if self.has(number) {
             return Err(format!("message {number} came twice"));
         }
@@ -93,7 +93,7 @@ impl Track {
         if let Some(stretch) = self.stretches.last_mut()
             && !stretch.over
         {
-            stretch.got.push(Got {
+            stretch.got.push(Received {
                 number,
                 at: truth.step,
                 at_s: truth.now_s,
@@ -110,19 +110,19 @@ impl Track {
     }
 
     /// The order holds among messages of one QoS [MQTT-4.6.0-6].
-    pub fn check_orders(&self, truth: &Truth) -> Result<(), Wrong> {
+    pub fn check_orders(&self, truth: &Truth) -> Result<(), Violation> {
         (0..3).try_for_each(|qos| self.check_order(qos, truth))
     }
 
     /// Compares all received messages with the published ones.
-    pub fn check(&self, truth: &Truth, session_messages: u32, me: usize) -> Result<(), Wrong> {
+    pub fn check(&self, truth: &Truth, session_messages: u32, me: usize) -> Result<(), Violation> {
         for stretch in &self.stretches {
             self.check_stretch(stretch, truth, session_messages, me)?;
         }
         Ok(())
     }
 
-    fn check_order(&self, of: u8, truth: &Truth) -> Result<(), Wrong> {
+    fn check_order(&self, of: u8, truth: &Truth) -> Result<(), Violation> {
         let mut newest: Option<(u64, u32)> = None;
         let mut latest: Option<(u32, u32)> = None;
         for (number, _) in self.all[self.unordered..]
@@ -158,7 +158,7 @@ impl Track {
         truth: &Truth,
         session_messages: u32,
         me: usize,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         for (number, message) in truth.messages.iter().enumerate() {
             let number = number as u32;
             let published = message.acked.is_some() || message.offset.is_some();
@@ -234,7 +234,7 @@ impl Track {
         let mut deletes = truth.topics[self.topic].deletes.iter();
         deletes.any(|(sent, done)| {
             let overlaps = *sent <= at && done.is_none_or(|done| done >= stretch.since);
-            let goes_on = |got: &Got| {
+            let goes_on = |got: &Received| {
                 let other = &truth.messages[got.number as usize];
                 done.is_some_and(|done| other.sent > done) && other.is_before(message)
             };

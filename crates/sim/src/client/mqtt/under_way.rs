@@ -1,4 +1,4 @@
-//! What is under way between a client and the server, as the client knows it: messages both ways, acknowledgements that it
+//! The packets under way between a client and the server, as the client knows them: messages both ways, acknowledgements that it
 //! owes, and requests without an answer.
 
 use crore_wire::mqtt::Qos;

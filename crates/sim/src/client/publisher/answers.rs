@@ -7,11 +7,16 @@ use super::{Publisher, Request};
 use crate::client::http::{self, Framing};
 use crate::client::websocket;
 use crate::met::Met;
-use crate::truth::{Truth, Wrong, shown};
+use crate::truth::{Truth, Violation, shown};
 
 impl Publisher {
     /// Reads the answers that came.
-    pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    pub fn read(
+        &mut self,
+        bytes: &[u8],
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Violation> {
         self.bytes.extend_from_slice(bytes);
         if self.begun {
             return self.read_frames(truth, met);
@@ -49,7 +54,7 @@ impl Publisher {
     }
 
     /// The answer repeats the first one.
-    fn replayed(&self, met: &mut Met) -> Result<(), Wrong> {
+    fn replayed(&self, met: &mut Met) -> Result<(), Violation> {
         met.replays += 1;
         match self.careful {
             true => Ok(()),
@@ -58,7 +63,7 @@ impl Publisher {
     }
 
     /// Acknowledgements, in the order of the frames.
-    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
         let mut partial = self.partial.take();
         let input = std::mem::take(&mut self.bytes);
         websocket::read(&mut partial, input, (1 << 16, false), |event| {
@@ -77,7 +82,12 @@ impl Publisher {
         Ok(())
     }
 
-    fn acknowledged(&mut self, text: &str, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn acknowledged(
+        &mut self,
+        text: &str,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Violation> {
         // A refusal overtakes publishes under way to another shard: the number tells which frame it answers.
         let frame = text
             .lines()
@@ -113,7 +123,7 @@ impl Publisher {
         body: &[u8],
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         truth.note(|| {
             format!(
                 "{:?} is answered {status} to {request:?} {}",
@@ -171,7 +181,7 @@ impl Publisher {
 }
 
 /// The offset in the answer to a publish.
-fn offset_in(body: &[u8]) -> Result<u64, Wrong> {
+fn offset_in(body: &[u8]) -> Result<u64, Violation> {
     let text = String::from_utf8_lossy(body);
     let id = text
         .split_once("\"last_message_id\": \"")
@@ -181,7 +191,7 @@ fn offset_in(body: &[u8]) -> Result<u64, Wrong> {
 }
 
 /// The subscribers in a topic's info.
-fn subscribers_in(body: &[u8]) -> Result<u64, Wrong> {
+fn subscribers_in(body: &[u8]) -> Result<u64, Violation> {
     let text = String::from_utf8_lossy(body);
     let count = text.split_once("\"subscribers\": ").map(|(_, rest)| rest);
     let digits = count.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
@@ -189,7 +199,7 @@ fn subscribers_in(body: &[u8]) -> Result<u64, Wrong> {
     count.ok_or_else(|| format!("no subscribers in {}", shown(body)))
 }
 
-fn offset_of(id: &str) -> Result<u64, Wrong> {
+fn offset_of(id: &str) -> Result<u64, Violation> {
     let since = position::parse(id.as_bytes(), 0, 1).ok();
     match since.as_deref() {
         Some([Since::At(position)]) => Ok(position.offset),

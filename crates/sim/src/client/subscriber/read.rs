@@ -8,13 +8,17 @@ use super::{Kind, Subscriber};
 use crate::client::http::{self, Framing};
 use crate::client::{sse, websocket};
 use crate::met::Met;
-use crate::truth::{Truth, Wrong, key_name, shown};
+use crate::truth::{Truth, Violation, key_name, shown};
 
 /// The longest message that a client of ours takes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 impl Subscriber {
-    pub(super) fn read_events(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    pub(super) fn read_events(
+        &mut self,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Violation> {
         let mut body = std::mem::take(&mut self.conn.body);
         if self.kind == Kind::Sse {
             self.conn.over |= http::take_chunks(&mut self.conn.bytes, &mut body)?;
@@ -37,7 +41,11 @@ impl Subscriber {
         Ok(())
     }
 
-    pub(super) fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    pub(super) fn read_frames(
+        &mut self,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Violation> {
         let mut partial = self.conn.partial.take();
         let input = std::mem::take(&mut self.conn.bytes);
         websocket::read(
@@ -73,7 +81,7 @@ impl Subscriber {
         Ok(())
     }
 
-    fn meta(&mut self, data: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn meta(&mut self, data: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
         let end = data.windows(2).position(|two| two == b"\n\n");
         let end = end.ok_or_else(|| format!("no meta head: {}", shown(data)))?;
         let field = |name: &[u8]| {
@@ -89,7 +97,12 @@ impl Subscriber {
     }
 
     /// An object whose values are all strings, without escapes in the fields that are read here.
-    fn envelope(&mut self, object: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    fn envelope(
+        &mut self,
+        object: &[u8],
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Violation> {
         let text = std::str::from_utf8(object).map_err(|_| "an envelope that is not UTF-8")?;
         let field = |name: &str| {
             let start = text.find(&format!("\"{name}\":\""))? + name.len() + 4;
@@ -111,7 +124,7 @@ impl Subscriber {
     }
 
     /// Checks that the key that came with a message is the message's own.
-    fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Wrong> {
+    fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Violation> {
         let number = truth.read(data)?;
         let own = key_name(truth.messages[number as usize].like.key);
         match own.as_deref().map(str::as_bytes) == key {
@@ -126,7 +139,7 @@ impl Subscriber {
         reason: &[u8],
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         truth.note(|| format!("{:?} closed with {code:?} {}", self.link, shown(reason)));
         self.closes = true;
         match code {
@@ -159,7 +172,7 @@ impl Subscriber {
         end: bool,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let Some(head) = self.conn.head.clone() else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! What the server tells a subscriber: messages, positions and gaps, each checked against earlier ones.
+//! The messages, positions and gaps that the server tells a subscriber, each checked against earlier ones.
 
 use crore_broker::PartitionId;
 use crore_broker::position::{self, Position, Since};
@@ -7,11 +7,11 @@ use crore_wire::topic;
 use super::Subscriber;
 use crate::client::track::Track;
 use crate::met::Met;
-use crate::truth::{Seen, Truth, Wrong, shown};
+use crate::truth::{SeenPosition, Truth, Violation, shown};
 
 impl Subscriber {
     /// Each position that an id holds, in the order of the topics.
-    fn positions(&self, id: &[u8], truth: &Truth) -> Result<Vec<Position>, Wrong> {
+    fn positions(&self, id: &[u8], truth: &Truth) -> Result<Vec<Position>, Violation> {
         let all = match &self.filtered {
             Some(filtered) => position::parse_partitions(id, filtered.partitions as PartitionId),
             None => {
@@ -43,7 +43,7 @@ impl Subscriber {
     }
 
     /// A position without a message.
-    pub(super) fn told(&mut self, id: &[u8], truth: &mut Truth) -> Result<(), Wrong> {
+    pub(super) fn told(&mut self, id: &[u8], truth: &mut Truth) -> Result<(), Violation> {
         let positions = self.positions(id, truth)?;
         let (mut at, at_s) = (self.conn.asked, self.conn.asked_s);
         if self.filtered.is_some() {
@@ -52,7 +52,7 @@ impl Subscriber {
         }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             truth.note(|| format!("{:?} is told {position:?}", self.link));
-            track.told(Seen {
+            track.told(SeenPosition {
                 offset: position.offset,
                 at,
                 at_s,
@@ -68,7 +68,7 @@ impl Subscriber {
         id: Option<&[u8]>,
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         let number = truth.read(data)?;
         let topic = truth.messages[number as usize].topic;
         let part = self.tracks.iter().position(|track| track.topic == topic);
@@ -94,7 +94,7 @@ impl Subscriber {
 
     /// No message waits for the socket that may be superseded meanwhile, except on the first page of a stream and in the
     /// rest of a message already begun.
-    fn check_wait(&mut self, number: u32, truth: &Truth) -> Result<(), Wrong> {
+    fn check_wait(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(rest), Some(begun)) = (truth.rest, self.conn.begun) else {
             return Ok(());
         };
@@ -113,7 +113,7 @@ impl Subscriber {
 
     /// Where next to nothing waits for a socket, a stalled subscription goes on from the log and gets nothing that expired
     /// before its socket opened, except for the page already begun and the first page of its stream.
-    fn check_expiry(&self, number: u32, truth: &Truth) -> Result<(), Wrong> {
+    fn check_expiry(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(rest), Some(begun), Some(waits)) = (truth.rest, self.conn.begun, truth.waits)
         else {
             return Ok(());
@@ -140,7 +140,7 @@ impl Subscriber {
         id: &[u8],
         truth: &mut Truth,
         met: &mut Met,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violation> {
         met.told_gaps += 1;
         truth.note(|| {
             format!(
@@ -171,7 +171,7 @@ impl Subscriber {
                     continue;
                 }
                 // Messages behind the gap may have been acknowledged long ago.
-                let seen = Seen {
+                let seen = SeenPosition {
                     offset: position.offset,
                     at: 0,
                     at_s,
@@ -193,7 +193,7 @@ impl Subscriber {
     }
 
     /// A gap before the message that comes with it.
-    pub(super) fn poll_gap(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+    pub(super) fn poll_gap(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Violation> {
         met.told_gaps += 1;
         // A crash may have taken messages of topics beside the only one that is known.
         let only = self.tracks.len() == 1 && !self.may_have_crashed(truth);

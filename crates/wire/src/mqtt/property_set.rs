@@ -5,9 +5,8 @@
 
 use super::base::USER_PROPERTIES_MAX;
 use super::error::Error;
-use super::property::Kind::{Binary, Byte, Four, Pair, Text, Two, Variable};
-use super::property::set;
-use super::property::{Property, Property as P};
+use super::property_table::Kind::{Binary, Byte, Four, Pair, Text, Two, Variable};
+use super::property_table::{Property, Property as P};
 use super::read::Reader;
 
 /// A checked set of properties. 3.1.1 has none: there it is empty.
@@ -52,9 +51,8 @@ impl<'a> Properties<'a> {
                 return Err(Error::TooManyUserProperties);
             }
         }
-        if seen & set(&[P::AuthenticationMethod, P::AuthenticationData])
-            == P::AuthenticationData.bit()
-        {
+        let [method, data] = [P::AuthenticationMethod.bit(), P::AuthenticationData.bit()];
+        if seen & (method | data) == data {
             return Err(Error::AuthenticationMethod);
         }
         Ok(Properties { bytes, seen })
@@ -136,37 +134,24 @@ impl<'a> Properties<'a> {
 
 /// Reads past a value and checks it.
 fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
-    let valid = match property.kind() {
-        Byte => rest.byte()? <= 1,
-        Two => {
-            let value = rest.two()?;
-            match property {
-                P::TopicAlias if value == 0 => return Err(Error::TopicAlias),
-                P::ReceiveMaximum => value != 0,
-                _ => true,
-            }
-        }
-        Four => rest.four()? != 0 || property != P::MaximumPacketSize,
-        Variable => rest.variable()? != 0,
+    let value = match property.kind() {
+        Byte => rest.byte()?.into(),
+        Two => rest.two()?.into(),
+        Four => rest.four()?,
+        Variable => rest.variable()?,
         Text => {
-            let value = rest.text()?;
-            if property == P::ResponseTopic && !may_respond_to(value) {
+            let text = rest.text()?;
+            if property == P::ResponseTopic && !may_respond_to(text) {
                 return Err(Error::TopicName);
             }
-            true
+            text.len() as u32
         }
-        Binary => {
-            rest.binary()?;
-            true
-        }
-        Pair => {
-            rest.text()?;
-            rest.text()?;
-            true
-        }
+        Binary => rest.binary()?.len() as u32,
+        Pair => rest.text()?.len().max(rest.text()?.len()) as u32,
     };
-    match valid {
+    match property.bounds().contains(&value) {
         true => Ok(()),
+        false if property == P::TopicAlias => Err(Error::TopicAlias),
         false => Err(Error::PropertyValue(property.id())),
     }
 }

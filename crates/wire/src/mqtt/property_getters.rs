@@ -1,8 +1,8 @@
 //! The getters of [`Properties`]. Where the specification gives an absent property one meaning, they return that.
 
 use super::base::Qos;
-use super::properties::Properties;
-use super::property::Property as P;
+use super::property_set::Properties;
+use super::property_table::Property as P;
 
 impl<'a> Properties<'a> {
     /// Whether the payload is UTF-8 text; absent is no (sections 3.1.3.2.3, 3.3.2.3.2).

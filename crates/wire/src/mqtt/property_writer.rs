@@ -3,9 +3,9 @@
 //! Invariant: [`PropertyBuf::properties`] is a set that decodes again, in a packet that may have it.
 
 use super::base::{FIELD_MAX, Qos, REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX};
-use super::properties::Properties;
-use super::properties::may_respond_to;
-use super::property::Property as P;
+use super::property_set::Properties;
+use super::property_set::may_respond_to;
+use super::property_table::Property as P;
 use super::write;
 use alloc::vec::Vec;
 use core::fmt;

@@ -1,0 +1,327 @@
+//! The page for a subscriber by filter: messages of many topics in the order of arrival, read from the log of one partition.
+//!
+//! Invariant: a page looks at a bounded number of entries; a gap is told before the messages of its page.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crore_wire::topic;
+
+use super::Home;
+use super::logs::Logs;
+use super::readings::{Reader, Readings};
+use super::reports::Reports;
+use super::topics::TopicTable;
+use crate::base::pace::Pace;
+use crate::base::planted::{self, Fault};
+use crate::base::position::Since;
+use crate::base::rules::Rules;
+use crate::base::settings::Keep;
+use crate::base::time::Now;
+use crate::filters::overlap;
+use crate::log::Log;
+use crate::log::arrival::{Arrival, Arrivals};
+use crate::mail::lanes::Lanes;
+use crate::mail::{AttachFilters, Attached, Frames, MatchPage};
+
+/// Rows that are read for each message of a page: its entry, the chain and the topic that it belongs to, and the topic's name.
+pub(super) const ROWS: usize = 4;
+
+impl Home {
+    pub(super) fn match_page(
+        &mut self,
+        ask: &AttachFilters,
+        filters: &[&[u8]],
+        reader: Reader,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> MatchPage {
+        let (topics, logs, pace) = (&mut self.topics, &mut self.logs, &self.pace);
+        let place = logs.placement.place_at_home(reader.partition);
+        logs.expire_some(topics, pace, place, rules, now);
+        let concerned = concerned(filters, rules);
+        let partition = &logs.partitions[place];
+        let log = &partition.log;
+        let (mut at, lost) = begin_filters(log, &concerned, reader, rules);
+        let frames = lanes.frames();
+        let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
+        let forgotten = partition
+            .forgotten
+            .lost_behind(lost, reader.base, &concerned, filters);
+        self.steps.add(forgotten.len() + concerned.len());
+        let mut draft = Draft::new(ask, filters, reader, forgotten);
+        let (mut head, mut visits) = (reader.start, 0);
+        let begun = self.steps.count();
+        let at_head = loop {
+            if (self.readings).is_page_spent(pace, visits, begun, reader) {
+                // The next page goes on behind what was looked at last.
+                head += u64::from(planted::is(Fault::LostSeam));
+                break false;
+            }
+            // Each filter may have to be compared.
+            visits += filters.len();
+            self.steps.add(filters.len());
+            let next = log.next_arrival(&mut at);
+            let offset = next.as_ref().map_or(u64::MAX, Arrival::offset);
+            if !draft.passes_forgotten(offset) {
+                break false;
+            }
+            let Some(next) = next else { break true };
+            self.steps.add(ROWS);
+            match topics.read_arrival(pace, log, &next, &mut draft, rules, now, frames) {
+                Fate::Passed => {}
+                Fate::Lost if draft.count == 0 => draft.gap = true,
+                Fate::Lost | Fate::Full => break false,
+            }
+            head = offset;
+        };
+        let (gap, count, lost) = (draft.gap, draft.count, draft.lost);
+        if at_head {
+            head = partition.sequence;
+        }
+        if let Some(topic) = lost.filter(|_| gap) {
+            self.reports.log_was_short(topics, logs, topic, rules);
+        }
+        self.reports.count_page(ask, reader, gap);
+        MatchPage {
+            attached: Attached::Yes,
+            partition: reader.partition,
+            first,
+            count: count as u32,
+            names,
+            head,
+            from: reader.from,
+            base: reader.base,
+            epoch: logs.epoch,
+            at_head,
+            gap,
+        }
+    }
+}
+
+impl TopicTable {
+    /// Adds the next item of a log in the order of arrival to a page, if it is for its subscriber.
+    #[allow(clippy::too_many_arguments)] // the parts that it needs
+    fn read_arrival(
+        &self,
+        pace: &Pace,
+        log: &Log,
+        arrival: &Arrival,
+        draft: &mut Draft<'_>,
+        rules: &Rules,
+        now: Now,
+        frames: &mut Frames,
+    ) -> Fate {
+        let reader = draft.reader;
+        match *arrival {
+            Arrival::Orphaned { .. } => Fate::Passed,
+            Arrival::Lost {
+                offset,
+                topic,
+                number,
+            } => {
+                let row = self.rows.get(topic);
+                let latest = reader.newest == 0 && keeps_latest(rules, row.rule);
+                let wanted = offset > reader.from || latest;
+                let told = number > reader.base && wanted;
+                draft.lost_if(told && draft.matches(self.names.get(row.name)), topic)
+            }
+            Arrival::Kept {
+                id,
+                offset,
+                topic,
+                rule,
+                time_s,
+            } => {
+                let row = self.rows.get(topic);
+                let name = self.names.get(row.name);
+                let gone = log.is_expired(id, now.unix_s);
+                let reaches = |lost| offset <= lost;
+                let shown = rule != rules.retained()
+                    || offset <= reader.from
+                    || log.reaches_back_to(row.log).is_none_or(reaches);
+                if !shown || gone || !draft.matches(name) {
+                    return Fate::Passed;
+                }
+                let in_snapshot = reader.newest > 0 && offset <= reader.from;
+                if in_snapshot && !log.is_among_newest(id, reader.newest) {
+                    return Fate::Passed;
+                }
+                if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
+                    // It counts as lost, though it is not dropped yet. A reader that begins without a position
+                    // is promised only what comes after `begun`.
+                    let told = reader.base == 0 || draft.ask.again || offset > reader.begun;
+                    let told = told && !in_snapshot;
+                    return draft.lost_if(told, topic);
+                }
+                if !draft.takes(log.bytes_of(id), pace) {
+                    return Fate::Full;
+                }
+                let record = log.copy(id, frames);
+                frames.pages.push(record);
+                let name = frames.push_name(name);
+                frames.names.push(name);
+                Fate::Passed
+            }
+        }
+    }
+}
+
+impl Logs {
+    /// Drops a partition's messages that are too old before a page is read, as far as the limit goes.
+    fn expire_some(
+        &mut self,
+        topics: &mut TopicTable,
+        pace: &Pace,
+        place: usize,
+        rules: &Rules,
+        now: Now,
+    ) {
+        let mut limit = pace.page_visits;
+        for number in 0..rules.retained() {
+            limit -= self.expire_rule(topics, place, number, rules, now, limit);
+        }
+    }
+}
+
+impl Readings {
+    /// Whether a page has looked at as many entries as it may, since so many steps were done. To find out which messages are among the newest
+    /// costs as much as to read them.
+    fn is_page_spent(&self, pace: &Pace, visits: usize, begun: u64, reader: Reader) -> bool {
+        let steps = match reader.newest {
+            0 => 0,
+            _ => (self.steps.count() - begun) as usize,
+        };
+        visits + steps >= pace.page_visits
+    }
+}
+
+impl Reports {
+    /// Counts a gap or a return: each partition answers a subscriber that comes back, but it comes back once.
+    fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
+        let leads = reader.partition == 0;
+        if gap {
+            self.stats.gaps += u64::from(leads || !reader.gap);
+        } else if matches!(ask.since, Since::At(_)) && !ask.again {
+            self.stats.resumes += u64::from(leads);
+        }
+    }
+}
+
+/// A page for a subscriber by filter, as far as it is read.
+struct Draft<'a> {
+    ask: &'a AttachFilters,
+    filters: &'a [&'a [u8]],
+    reader: Reader,
+    /// The losses of forgotten topics that are to be told, in order.
+    forgotten: VecDeque<u64>,
+    gap: bool,
+    /// A topic whose log has lost a message of the page.
+    lost: Option<u32>,
+    /// Messages, and their bytes.
+    count: usize,
+    bytes: usize,
+}
+
+/// The fate of an item that was to be read into a page.
+enum Fate {
+    /// The page has it, or its subscriber does not want it.
+    Passed,
+    /// It is lost to the subscriber.
+    Lost,
+    /// The page has no room for it.
+    Full,
+}
+
+impl<'a> Draft<'a> {
+    fn new(
+        ask: &'a AttachFilters,
+        filters: &'a [&'a [u8]],
+        reader: Reader,
+        forgotten: VecDeque<u64>,
+    ) -> Draft<'a> {
+        Draft {
+            ask,
+            filters,
+            reader,
+            forgotten,
+            gap: reader.gap,
+            lost: None,
+            count: 0,
+            bytes: 0,
+        }
+    }
+
+    fn lost_if(&mut self, lost: bool, topic: u32) -> Fate {
+        if !lost {
+            return Fate::Passed;
+        }
+        self.lost = Some(topic);
+        Fate::Lost
+    }
+
+    fn matches(&self, name: &[u8]) -> bool {
+        self.filters
+            .iter()
+            .any(|filter| topic::matches(filter, name))
+    }
+
+    /// Forgotten topics that lost messages up to this offset make a gap. A gap is told before the messages of its page, so a
+    /// loss behind one of them begins another page: false then.
+    fn passes_forgotten(&mut self, offset: u64) -> bool {
+        let is_due = |lost: &u64| *lost <= offset;
+        if !self.forgotten.front().is_some_and(is_due) {
+            return true;
+        }
+        if self.count > 0 {
+            return false;
+        }
+        self.gap = true;
+        while self.forgotten.front().is_some_and(is_due) {
+            self.forgotten.pop_front();
+        }
+        true
+    }
+
+    /// Counts a message of so many bytes, if there is room for it; one always fits.
+    fn takes(&mut self, bytes: usize, pace: &Pace) -> bool {
+        let most = if self.ask.poll { 1 } else { pace.page_messages };
+        let fits = self.count < most && (self.count == 0 || self.bytes + bytes <= pace.page_bytes);
+        if fits {
+            (self.count, self.bytes) = (self.count + 1, self.bytes + bytes);
+        }
+        fits
+    }
+}
+
+/// Begins to read the lists of these rules, and of retained messages, for a reader; says also behind which offset it is told
+/// losses.
+fn begin_filters(log: &Log, concerned: &[u8], reader: Reader, rules: &Rules) -> (Arrivals, u64) {
+    let start = |latest| match latest || reader.newest > 0 {
+        true => reader.start,
+        false => reader.start.max(reader.from),
+    };
+    let latest = |number: &u8| keeps_latest(rules, *number);
+    let lists = concerned
+        .iter()
+        .map(|number| (*number, start(latest(number))));
+    // Last, so that a message that the log has too is read from the log and skipped here; a page may end between
+    // the two.
+    let retained = reader.retained.then_some((rules.retained(), reader.start));
+    let lost = start(concerned.iter().any(latest));
+    (log.arrivals(lists.chain(retained), lost), lost)
+}
+
+/// The rules that may govern topics which the filters match. A lone `#` governs `$` topics too.
+fn concerned(filters: &[&[u8]], rules: &Rules) -> Vec<u8> {
+    let may_match = |number: &u8| {
+        let rule = rules.get(*number).filter.as_bytes();
+        rule == b"#" || filters.iter().any(|filter| overlap(rule, filter))
+    };
+    (0..rules.retained()).filter(may_match).collect()
+}
+
+fn keeps_latest(rules: &Rules, number: u8) -> bool {
+    rules.get(number).keep == Keep::Latest
+}

@@ -1,0 +1,226 @@
+//! The state of topics, and forgetting those that are idle.
+
+use alloc::vec::Vec;
+
+use super::Home;
+use super::interest::TopicInterest;
+use super::logs::Logs;
+use super::partition::Partition;
+use super::row::{KEEPS, QUEUED, RETAINS};
+use super::topics::TopicTable;
+use crate::base::planted::{self, Fault};
+use crate::base::rules::Rules;
+use crate::base::time::Now;
+use crate::budget::admission::Client;
+use crate::log::Log;
+use crate::store::slab::NONE;
+
+/// Topics in use that are passed over in search of an idle one that may go: some hundred microseconds.
+const ROOM_TRIES: usize = 1024;
+
+impl TopicTable {
+    /// Whether the topic has no subscribers, keeps nothing and no record about it is under way.
+    fn is_unused(&self, logs: &Logs, id: u32) -> bool {
+        let row = self.rows.get(id);
+        row.carrier == NONE
+            && row.flags & (RETAINS | KEEPS) == 0
+            && logs.messages_of(row) == 0
+            && !self.reservations.has(row.hash)
+    }
+
+    pub(super) fn queue_if_idle(&mut self, logs: &Logs, id: u32, now: Now) {
+        if self.is_unused(logs, id) && !self.rows.get(id).has(QUEUED) {
+            let row = self.rows.get_mut(id);
+            row.flags |= QUEUED;
+            row.touched_s = now.unix_s;
+            let client = self.makers.holder(id);
+            self.idle_topics.queue(row.rule, client, id, now.unix_s);
+        }
+    }
+
+    /// The last message of a topic's log is gone: the time for which the topic's position is remembered begins now.
+    pub(super) fn emptied(&mut self, logs: &Logs, id: u32, now: Now) {
+        self.rows.get_mut(id).touched_s = now.unix_s;
+        self.queue_if_idle(logs, id, now);
+    }
+
+    /// Forgets topics of a rule that have been idle for long enough; looks at `most` of them at most and returns at how
+    /// many.
+    fn forget_idle(
+        &mut self,
+        logs: &mut Logs,
+        interest: &mut TopicInterest,
+        number: u8,
+        rules: &Rules,
+        now: Now,
+        most: usize,
+    ) -> usize {
+        let age_s = rules.get(number).position_age_s;
+        for looked_at in 0..most {
+            let Some(until_s) = now.unix_s.checked_sub(age_s) else {
+                return looked_at;
+            };
+            let Some(id) = self.idle_topics.take_until(number, until_s) else {
+                return looked_at;
+            };
+            self.steps.add(1);
+            let row = self.rows.get_mut(id);
+            row.flags &= !QUEUED;
+            if !self.is_unused(logs, id) {
+                continue;
+            }
+            let row = self.rows.get_mut(id);
+            let since_s = match interest.followers.lingers(id) {
+                false if row.touched_s.saturating_add(age_s) <= now.unix_s => {
+                    self.remove(logs, interest, id);
+                    continue;
+                }
+                false => row.touched_s,
+                // Not again before the next second.
+                true => (now.unix_s + 1).saturating_sub(age_s),
+            };
+            row.flags |= QUEUED;
+            let client = self.makers.holder(id);
+            self.idle_topics.queue(number, client, id, since_s);
+        }
+        most
+    }
+
+    /// Makes room for a new topic: the topic that is idle longest goes early, of the first rule that has one; of those that count for
+    /// this client, or else of those that are idle since that second or longer. Says whether one went.
+    pub(super) fn forget_one(
+        &mut self,
+        logs: &mut Logs,
+        interest: &mut TopicInterest,
+        client: Client,
+        until_s: u32,
+    ) -> bool {
+        // The next call looks further.
+        for _ in 0..ROOM_TRIES {
+            let own = match client {
+                Client::NOBODY => None,
+                client => self.idle_topics.take_of(client),
+            };
+            let Some(id) = own.or_else(|| self.idle_topics.take_any(until_s)) else {
+                return false;
+            };
+            self.steps.add(1);
+            self.rows.get_mut(id).flags &= !QUEUED;
+            if self.is_unused(logs, id) {
+                self.remove(logs, interest, id);
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) fn remove(&mut self, logs: &mut Logs, interest: &mut TopicInterest, id: u32) {
+        if !interest.followers.is_empty() {
+            interest.interest_is_forgotten(self, id);
+        }
+        self.index.remove(&mut self.rows, id);
+        let row = self.rows.remove(id);
+        self.makers.freed(id);
+        let at = logs.place_of(&row);
+        let Partition { log, forgotten, .. } = &mut logs.partitions[at];
+        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
+        if let Some(number) = log.losses.forgive(id, lost) {
+            forgotten.add(row.rule, lost, number, self.names.get(row.name));
+        }
+        log.clear(row.log);
+        let floor = &mut logs.floors[usize::from(row.slot())];
+        if !planted::is(Fault::NoFloor) {
+            *floor = (*floor).max(row.last());
+        }
+        self.names.remove(row.name);
+    }
+}
+
+impl Logs {
+    /// A rule's chain of a topic has no message any more; `left` is the empty chain, if one stays.
+    pub(super) fn chain_emptied(
+        &mut self,
+        topics: &mut TopicTable,
+        id: u32,
+        number: u8,
+        left: u32,
+        rules: &Rules,
+        now: Now,
+    ) {
+        if number == rules.retained() {
+            self.retained.insert(id, left);
+            self.unretain(topics, id);
+        } else {
+            topics.rows.get_mut(id).log = left;
+        }
+        topics.emptied(self, id, now);
+    }
+
+    /// Drops messages of a partition and a rule that are too old, or have expired, `limit` at most; returns how many.
+    pub(super) fn expire_rule(
+        &mut self,
+        topics: &mut TopicTable,
+        at: usize,
+        number: u8,
+        rules: &Rules,
+        now: Now,
+        limit: usize,
+    ) -> usize {
+        let mut emptied = Vec::new();
+        let age_s = rules.get(number).log_age_s;
+        let log = &mut self.partitions[at].log;
+        let expired = log.expire(number, age_s, now.unix_s, limit, |topic, left| {
+            emptied.push((topic, left));
+        });
+        // Before any topic is forgotten: for a topic that is queued as idle already, the time begins anew.
+        for (topic, left) in emptied {
+            self.chain_emptied(topics, topic, number, left, rules, now);
+        }
+        expired
+    }
+}
+
+impl Home {
+    /// The clock has ticked, once a second or more often: from this turn on [`forget`](Home::forget) has work again.
+    /// Records under way are of the second `oldest_s` or a later one.
+    pub fn tick(&mut self, oldest_s: u32) {
+        self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
+        self.retries.expire_answers(self.retries.oldest_s);
+        self.topics.idle_topics.due = true;
+    }
+
+    /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known: as many as
+    /// messages came in the turn and some more, so that dropping keeps up; says whether more are left.
+    pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
+        let came = self.topics.idle_topics.end_turn(self.logs.sequences());
+        let mut most = self.pace.forgets_per_turn + came as usize;
+        for partition in &mut self.logs.partitions {
+            most -= partition.log.clear_some(most);
+        }
+        if !self.topics.idle_topics.due {
+            return self.logs.iter().any(Log::has_doomed);
+        }
+        for _ in 0..rules.count() {
+            let number = self.topics.idle_topics.rule();
+            for at in 0..self.logs.partitions.len() {
+                most -= self
+                    .logs
+                    .expire_rule(&mut self.topics, at, number, rules, now, most);
+            }
+            most -= self.topics.forget_idle(
+                &mut self.logs,
+                &mut self.interest,
+                number,
+                rules,
+                now,
+                most,
+            );
+            if most == 0 {
+                return true;
+            }
+            self.topics.idle_topics.next_rule();
+        }
+        self.topics.idle_topics.due = false;
+        self.logs.iter().any(Log::has_doomed)
+    }
+}

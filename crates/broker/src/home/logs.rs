@@ -1,0 +1,119 @@
+//! The partitions that a home keeps: their logs, retained messages, and the offsets that topics without a row may have had.
+//!
+//! Invariant: a topic is of one partition for ever, by the slot of its name. Deliberately not here: the rows of topics
+//! ([`TopicTable`]), which a method that needs them is given.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::ahead::Shared;
+use super::partition::Partition;
+use super::row::HomeTopic;
+use super::topics::TopicTable;
+use crate::base::ids::ShardId;
+use crate::base::placement::{Placement, SLOTS};
+use crate::base::rules::Rules;
+use crate::base::work::Steps;
+use crate::budget::admission::Admission;
+use crate::log::Log;
+
+use crore_wire::topic;
+
+/// The partitions.
+pub(crate) struct Logs {
+    pub(super) partitions: Vec<Partition>,
+    /// The place in `partitions` of each slot of this home.
+    pub(super) places: [u8; SLOTS],
+    /// By slot: the last offset of its forgotten topics.
+    pub(super) floors: Vec<u64>,
+    pub(super) placement: Placement,
+    pub(super) me: ShardId,
+    /// Bytes that the messages of all partitions may occupy.
+    pub(super) log_bytes_max: usize,
+    /// Bytes that they occupy at most (`budget.rs`).
+    pub(super) logs_bytes_most: usize,
+    /// The chain of each topic's retained message.
+    pub(super) retained: BTreeMap<u32, u32>,
+    /// The life of all logs.
+    pub(super) epoch: u32,
+    pub(super) shared: Shared,
+    pub(super) steps: Steps,
+    /// It keys the digests of the logs.
+    pub(super) seed: u64,
+}
+
+impl Logs {
+    /// Empty logs of the partitions that `placement` gives to the home `me`, with at most so many bytes in all.
+    pub(super) fn new(
+        rules: &Rules,
+        (placement, me): (Placement, ShardId),
+        log_bytes_max: usize,
+        (epoch, seed): (u32, u64),
+        admission: &Admission,
+        steps: &Steps,
+    ) -> Logs {
+        let count = placement.count_at(me);
+        let partition = |_| {
+            let (admission, steps) = (admission.clone(), steps.clone());
+            Partition::new(rules, count, seed, admission, steps)
+        };
+        let place = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
+        Logs {
+            partitions: (0..count).map(partition).collect(),
+            places: core::array::from_fn(|slot| place(slot as u8)),
+            floors: alloc::vec![0; SLOTS],
+            placement,
+            me,
+            log_bytes_max,
+            logs_bytes_most: 0,
+            retained: BTreeMap::new(),
+            epoch,
+            shared: None,
+            steps: steps.clone(),
+            seed,
+        }
+    }
+}
+
+impl Logs {
+    /// The last offset that a topic of this name and rule may have had, which has no row.
+    pub(super) fn floor_of(&self, name: &[u8], rule: u8, rules: &Rules) -> u64 {
+        let slot = usize::from(topic::slot(name));
+        let place = usize::from(self.places[slot]);
+        match rules.get(rule).durable {
+            true => self.floors[slot],
+            // Its messages of before a crash are lost.
+            false => self.floors[slot].max(self.partitions[place].forgotten.lost_by(rule)),
+        }
+    }
+
+    /// The place of a topic's partition.
+    #[inline]
+    pub(super) fn place_of(&self, row: &HomeTopic) -> usize {
+        self.places[usize::from(row.slot())].into()
+    }
+
+    /// The place of the partition of the topic in this row.
+    #[inline]
+    pub(super) fn at(&self, topics: &TopicTable, id: u32) -> usize {
+        self.place_of(topics.rows.get(id))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Log> {
+        self.partitions.iter().map(|partition| &partition.log)
+    }
+
+    /// The offsets that all partitions have given; where the log gives them, the records that were applied.
+    pub(super) fn sequences(&self) -> u64 {
+        if let Some(shared) = &self.shared {
+            return shared.records;
+        }
+        let all = self.partitions.iter();
+        all.fold(0, |sum, partition| sum.wrapping_add(partition.sequence))
+    }
+
+    /// Messages in a topic's log.
+    pub(super) fn messages_of(&self, row: &HomeTopic) -> u32 {
+        self.partitions[self.place_of(row)].log.count(row.log)
+    }
+}

@@ -1,0 +1,234 @@
+//! The page of a topic that answers an attach: where it begins, the messages that it copies, and the losses that it tells.
+//!
+//! Invariant: a page looks at a bounded number of entries; a search that takes longer goes on in a later turn, from the place that it has come to.
+
+use super::Home;
+use super::attach::by_rule;
+use super::logs::Logs;
+use super::readings::Place;
+use super::topics::TopicTable;
+use crate::base::pace::Pace;
+use crate::base::position::{Position, Since};
+use crate::base::rules::Rules;
+use crate::base::settings::Keep;
+use crate::base::time::Now;
+use crate::log::seek::{Back, SeekResult};
+use crate::mail::lanes::Lanes;
+use crate::mail::{Attach, Attached, Page, Values};
+
+impl Home {
+    /// The page of a topic; if it is not found within the limit, how far the search has come.
+    pub(super) fn page(
+        &mut self,
+        id: u32,
+        ask: &Attach,
+        place: Place,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Result<Page, Place> {
+        let limit = self.pace.page_visits;
+        let at = self.logs.at(&self.topics, id);
+        let row = self.topics.rows.get_mut(id);
+        let rule = rules.get(row.rule);
+        let log = &mut self.logs.partitions[at].log;
+        let (chain, fresh) = log.freshen_some(row.log, rule.log_age_s, now.unix_s, limit);
+        row.log = chain;
+        if !fresh {
+            return Err(place);
+        }
+        let since = by_rule(ask, rule);
+        let (start, mut gap, mut promised) =
+            self.logs.begin(&self.topics, id, since, place, limit)?;
+        let latest = rule.keep == Keep::Latest;
+        if latest && ask.reads_values() {
+            // Values that went meanwhile are no loss: the subscription itself misses nothing.
+            (gap, promised) = (false, false);
+        }
+        let last = self.topics.rows.get(id).last();
+        let log = &mut self.logs.partitions[at].log;
+        let oldest = log.reaches_back_to(chain).unwrap_or(last);
+        let is_short = promised && start < oldest;
+        gap |= is_short;
+        let start = start.max(oldest);
+        let first_entry = match log.seek(chain, start, limit) {
+            SeekResult::Found(entry) => entry,
+            SeekResult::Further(offset) => {
+                return Err(Place::Behind {
+                    offset,
+                    gap,
+                    promised,
+                });
+            }
+        };
+        if is_short {
+            self.reports
+                .log_was_short(&self.topics, &self.logs, id, rules);
+        }
+        if gap {
+            self.reports.stats.gaps += 1;
+        } else if matches!(since, Since::At(_)) && !ask.again {
+            self.reports.stats.resumes += 1;
+        }
+        let page = self.logs.read_page(
+            &mut self.topics,
+            &self.pace,
+            id,
+            ask,
+            first_entry,
+            start,
+            latest,
+            now,
+            lanes,
+        );
+        Ok(Page { gap, ..page })
+    }
+}
+
+impl Logs {
+    /// The page of a topic that this home does not know, or not any more.
+    pub(super) fn nothing_kept(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
+        let floor = self.floor_of(name, rules.number_for(name), rules);
+        let lost = match ask.since {
+            Since::At(seen) => seen.epoch != self.epoch || seen.offset < floor,
+            Since::Unknown | Since::Unreadable => true,
+            _ => false,
+        };
+        Page {
+            attached: Attached::Yes,
+            first: 0,
+            count: 0,
+            head: floor,
+            epoch: self.epoch,
+            newest_s: None,
+            at_head: true,
+            gap: lost,
+            again: true,
+            counted: false,
+            retained: 0,
+            only_retained: false,
+            values: Values::None,
+        }
+    }
+
+    /// Copies the messages of a page from the entry `first_entry` on, the first one behind `start`; `latest` says that the
+    /// topic's log is its retained state.
+    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
+    fn read_page(
+        &mut self,
+        topics: &mut TopicTable,
+        pace: &Pace,
+        id: u32,
+        ask: &Attach,
+        first_entry: u32,
+        start: u64,
+        latest: bool,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Page {
+        let (chain, last) = (topics.rows.get(id).log, topics.rows.get(id).last());
+        let at = self.at(topics, id);
+        let shown = if ask.retained && !latest {
+            self.retained(topics, id, start, now, lanes)
+        } else {
+            None
+        };
+        let frames = lanes.frames();
+        let first = frames.pages.len() as u32;
+        frames.pages.extend(shown);
+        let messages_max = match ask.poll {
+            true => 1,
+            false => pace.page_messages.min(ask.most as usize),
+        };
+        let bytes_max = pace.page_bytes;
+        let at_head = ask.poll && shown.is_some()
+            || self.partitions[at].log.read_from(
+                first_entry,
+                start,
+                messages_max,
+                bytes_max,
+                frames,
+            );
+        let count = frames.pages.len() as u32 - first;
+        let values = match ask.retained && latest {
+            true if ask.reads_values() => Values::These,
+            // Without a place of its own to begin, a subscriber gets them as the messages of its first pages.
+            true if ask.since != Since::Default && self.messages_of(topics.rows.get(id)) > 0 => {
+                Values::Wait
+            }
+            _ => Values::None,
+        };
+        let head = frames
+            .pages
+            .last()
+            .filter(|_| count > 0)
+            .map_or(start.max(last), |record| record.offset);
+        Page {
+            attached: Attached::Yes,
+            first,
+            count,
+            head,
+            epoch: self.epoch,
+            newest_s: self.partitions[at].log.newest_time_s(chain),
+            at_head,
+            gap: false,
+            again: ask.again,
+            counted: false,
+            retained: u32::from(shown.is_some()),
+            values,
+            only_retained: ask.again && ask.retained,
+        }
+    }
+
+    /// Where to begin to read, whether messages before that are lost, and whether a loss behind it would be told.
+    fn begin(
+        &self,
+        topics: &TopicTable,
+        id: u32,
+        since: Since,
+        place: Place,
+        limit: usize,
+    ) -> Result<(u64, bool, bool), Place> {
+        let row = topics.rows.get(id);
+        let (chain, last) = (row.log, row.last());
+        let partition = &self.partitions[self.place_of(row)];
+        let log = &partition.log;
+        let oldest = log.reaches_back_to(chain).unwrap_or(last);
+        let back = match (place, since) {
+            (
+                Place::Behind {
+                    offset,
+                    gap,
+                    promised,
+                },
+                _,
+            ) => return Ok((offset, gap, promised)),
+            (Place::Back(offset, left), _) => Some(log.back(chain, offset, left, limit)),
+            (Place::Unknown, Since::Newest(count)) => log.before_newest(chain, count, limit),
+            (Place::Unknown, _) => None,
+        };
+        match back {
+            Some(Back::Further(offset, left)) => return Err(Place::Back(offset, left)),
+            Some(Back::Found(offset)) => return Ok((offset, false, false)),
+            None => {}
+        }
+        Ok(match since {
+            Since::Default | Since::Live | Since::Newest(_) => (last, false, false),
+            Since::Oldest => (oldest, false, false),
+            Since::After(time_s) => {
+                let offset = log.before_time(chain, time_s).unwrap_or(last);
+                (offset.min(last), false, false)
+            }
+            Since::Unknown => (oldest, true, true),
+            Since::Unreadable => (last, true, false),
+            Since::At(Position { epoch, offset }) => {
+                let known =
+                    epoch == self.epoch && offset <= partition.sequence.max(partition.known_to);
+                match known {
+                    true => (offset, false, true),
+                    false => (oldest, true, true),
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! The table of properties (MQTT 5.0 section 2.2.2): of each the form of its value, the bounds of the value, and the packets that may have it.
+//! Sets of properties are [`Properties`](super::Properties).
+
+use core::ops::RangeInclusive;
+
+use super::base::{FIELD_MAX, PacketType};
+use Property as P;
+
+/// The form of a value (section 1.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Byte,
+    Two,
+    Four,
+    Variable,
+    Text,
+    Binary,
+    Pair,
+}
+
+/// Where a property may stand: in the will of a CONNECT, or in a packet of a type; a bit for each.
+#[allow(dead_code)] // PINGREQ and PINGRESP have none
+enum Place {
+    Will = 1,
+    Connect = 1 << PacketType::Connect as u8,
+    ConnAck = 1 << PacketType::ConnAck as u8,
+    Publish = 1 << PacketType::Publish as u8,
+    PubAck = 1 << PacketType::PubAck as u8,
+    PubRec = 1 << PacketType::PubRec as u8,
+    PubRel = 1 << PacketType::PubRel as u8,
+    PubComp = 1 << PacketType::PubComp as u8,
+    Subscribe = 1 << PacketType::Subscribe as u8,
+    SubAck = 1 << PacketType::SubAck as u8,
+    Unsubscribe = 1 << PacketType::Unsubscribe as u8,
+    UnsubAck = 1 << PacketType::UnsubAck as u8,
+    Disconnect = 1 << PacketType::Disconnect as u8,
+    Auth = 1 << PacketType::Auth as u8,
+}
+
+/// One row is one line: the identifier, the name, the form, the bounds (of a number its value, of a field its bytes), and the packets that may
+/// have it.
+macro_rules! properties {
+    ($($id:literal $name:ident: $kind:ident $bounds:expr, $($place:ident)*;)*) => {
+        /// A property's identifier (section 2.2.2.2, table 2-4).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        #[allow(missing_docs)] // the names are the specification's
+        pub enum Property {
+            $($name = $id,)*
+        }
+
+        impl Property {
+            /// From its identifier. `None`: there is no such property.
+            pub const fn from_id(id: u8) -> Option<Self> {
+                Some(match id {
+                    $($id => P::$name,)*
+                    _ => return None,
+                })
+            }
+
+            pub(super) const fn kind(self) -> Kind {
+                match self {
+                    $(P::$name => Kind::$kind,)*
+                }
+            }
+
+            /// The values that a number may have, or the bytes of a field.
+            pub(super) const fn bounds(self) -> RangeInclusive<u32> {
+                match self {
+                    $(P::$name => $bounds,)*
+                }
+            }
+        }
+
+        /// The properties that may stand at a place, as bits by identifier.
+        const fn at(place: u32) -> u64 {
+            let mut bits = 0;
+            $(if 0 $(| Place::$place as u32)* & place != 0 {
+                bits |= P::$name.bit();
+            })*
+            bits
+        }
+    };
+}
+
+const FLAG: RangeInclusive<u32> = 0..=1;
+const NUMBER: RangeInclusive<u32> = 0..=u32::MAX;
+const FROM_1: RangeInclusive<u32> = 1..=u32::MAX;
+const FIELD: RangeInclusive<u32> = 0..=FIELD_MAX as u32;
+
+#[rustfmt::skip]
+properties! {
+    0x01 PayloadFormatIndicator: Byte FLAG, Will Publish;
+    0x02 MessageExpiryInterval: Four NUMBER, Will Publish;
+    0x03 ContentType: Text FIELD, Will Publish;
+    0x08 ResponseTopic: Text FIELD, Will Publish;
+    0x09 CorrelationData: Binary FIELD, Will Publish;
+    0x0B SubscriptionIdentifier: Variable FROM_1, Publish Subscribe;
+    0x11 SessionExpiryInterval: Four NUMBER, Connect ConnAck Disconnect;
+    0x12 AssignedClientIdentifier: Text FIELD, ConnAck;
+    0x13 ServerKeepAlive: Two NUMBER, ConnAck;
+    0x15 AuthenticationMethod: Text FIELD, Connect ConnAck Auth;
+    0x16 AuthenticationData: Binary FIELD, Connect ConnAck Auth;
+    0x17 RequestProblemInformation: Byte FLAG, Connect;
+    0x18 WillDelayInterval: Four NUMBER, Will;
+    0x19 RequestResponseInformation: Byte FLAG, Connect;
+    0x1A ResponseInformation: Text FIELD, ConnAck;
+    0x1C ServerReference: Text FIELD, ConnAck Disconnect;
+    0x1F ReasonString: Text FIELD, ConnAck PubAck PubRec PubRel PubComp SubAck UnsubAck Disconnect Auth;
+    0x21 ReceiveMaximum: Two FROM_1, Connect ConnAck;
+    0x22 TopicAliasMaximum: Two NUMBER, Connect ConnAck;
+    0x23 TopicAlias: Two FROM_1, Publish;
+    0x24 MaximumQos: Byte FLAG, ConnAck;
+    0x25 RetainAvailable: Byte FLAG, ConnAck;
+    0x26 UserProperty: Pair FIELD, Will Connect ConnAck Publish PubAck PubRec PubRel PubComp Subscribe SubAck Unsubscribe UnsubAck Disconnect Auth;
+    0x27 MaximumPacketSize: Four FROM_1, Connect ConnAck;
+    0x28 WildcardSubscriptionAvailable: Byte FLAG, ConnAck;
+    0x29 SubscriptionIdentifierAvailable: Byte FLAG, ConnAck;
+    0x2A SharedSubscriptionAvailable: Byte FLAG, ConnAck;
+}
+
+impl Property {
+    /// Its identifier.
+    pub const fn id(self) -> u8 {
+        self as u8
+    }
+
+    pub(super) const fn bit(self) -> u64 {
+        1 << self as u8
+    }
+}
+
+/// The properties that the will of a CONNECT may have (section 3.1.3.2).
+pub(super) const WILL: u64 = at(Place::Will as u32);
+
+/// By packet type.
+const ALLOWED: [u64; 16] = {
+    let mut allowed = [0; 16];
+    let mut kind = 1;
+    while kind < allowed.len() {
+        allowed[kind] = at(1 << kind);
+        kind += 1;
+    }
+    allowed
+};
+
+/// The properties that a packet of this type may have (table 2-4).
+pub(super) const fn allowed(kind: PacketType) -> u64 {
+    ALLOWED[kind as usize]
+}
+
+/// The properties that may come more than once in a packet of this type: user properties, and in PUBLISH the identifiers of
+/// the subscriptions that match (section 3.3.2.3.8).
+pub(super) const fn repeatable(kind: PacketType) -> u64 {
+    match kind {
+        PacketType::Publish => P::UserProperty.bit() | P::SubscriptionIdentifier.bit(),
+        _ => P::UserProperty.bit(),
+    }
+}
