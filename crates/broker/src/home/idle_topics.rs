@@ -1,6 +1,6 @@
 //! Idle topics in the order in which they may be forgotten, and how far forgetting has come.
 //!
-//! Deliberately not here: when a topic is idle, and when it is forgotten (`upkeep`).
+//! Deliberately not here: when a topic is idle, and when it is forgotten (`forgetting`).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
