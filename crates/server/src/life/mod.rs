@@ -247,8 +247,8 @@ impl Life {
         if let Some(checkpoints) = checkpoints {
             checkpoints.stop().await;
         }
-        let log = self.disk().map(Durable::end);
-        stop::leave(shards, &self.effective().file.state, &self.world(), log).await;
+        let log_end = || self.disk().map(Durable::end);
+        stop::leave(shards, &self.effective().file.state, &self.world(), log_end).await;
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

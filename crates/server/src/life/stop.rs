@@ -51,11 +51,17 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
     );
 }
 
-/// Writes down the state that the next server goes on with, where there is a directory for it. `log` is where the log ends. No client is connected any more.
-pub async fn leave(shards: &Shards, settings: &State, world: &World, log: Option<End>) {
+/// Writes down the state that the next server goes on with, where there is a directory for it. `log_end` says where the log ends. No client is connected any
+/// more.
+pub async fn leave(
+    shards: &Shards,
+    settings: &State,
+    world: &World,
+    log_end: impl FnOnce() -> Option<End>,
+) {
     if let Some(directory) = settings.directory() {
         supervisor::writing(settings.deadline_s);
-        let stored = state::store(directory, settings, world, shards, log).await;
+        let stored = state::store(directory, settings, world, shards, log_end).await;
         if let Err(why) = stored {
             tracing::error!("nothing is left for the next server: {why}");
         }

@@ -16,8 +16,8 @@ use crate::settings::state::State;
 /// Between two looks at whether anything is under way.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Leaves everything in `directory`, within the budget of bytes and time. No client is connected any more. `log` is where the log ends; none
-/// without one.
+/// Leaves everything in `directory`, within the budget of bytes and time. No client is connected any more. `log_end` says where the log
+/// ends; none without one.
 ///
 /// # Errors
 /// Why nothing is left there.
@@ -26,11 +26,12 @@ pub async fn store(
     state: &State,
     world: &World,
     shards: &Shards,
-    log: Option<End>,
+    log_end: impl FnOnce() -> Option<End>,
 ) -> Result<(), String> {
     let began = Instant::now();
     let budget = Duration::from_secs(u64::from(state.deadline_s));
-    let stored = tokio::time::timeout(budget, write(directory, state, world, shards, log, began));
+    let written = write(directory, state, world, shards, log_end, began);
+    let stored = tokio::time::timeout(budget, written);
     let too_late = || Err("state.deadline_s has passed".to_string());
     let stored = stored.await.unwrap_or_else(|_| too_late());
     match stored {
@@ -84,11 +85,13 @@ async fn write(
     state: &State,
     world: &World,
     shards: &Shards,
-    log: Option<End>,
+    log_end: impl FnOnce() -> Option<End>,
     began: Instant,
 ) -> Result<u64, String> {
     prepare(directory).map_err(|error| format!("{error:#}"))?;
     settle(shards).await?;
+    // Only now: a batch that was under way is in the documents, and must not count as one behind them.
+    let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     begin(directory).map_err(failed)?;
     let head = head_now(world);
