@@ -59,7 +59,7 @@ pub struct Cluster {
     ///
     /// Older batches go once [checkpoints](CLUSTER.md#checkpoints) have them, and without checkpoints past twice as much. It counts
     /// where the streams are made; `nats stream edit` changes it later.
-    #[default(1 << 30)]
+    #[default(2 << 30)]
     #[schemars(range(min = MIN_HISTORY_BYTES, max = isize::MAX as usize), extend("x-zero" = "no limit"))]
     pub history_bytes: usize,
     /// Bytes of the log behind the newest [checkpoints](CLUSTER.md#checkpoints), in equal parts for the partitions, past which new ones

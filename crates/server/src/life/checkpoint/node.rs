@@ -377,7 +377,10 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_due_by_bytes_or_age_and_late_much_later() {
-        let settings = Settings::default();
+        let settings = Settings {
+            history_bytes: 4 << 30,
+            ..Settings::default()
+        };
         let short = Settings {
             history_bytes: 64 << 20,
             history_age_s: 3600,
