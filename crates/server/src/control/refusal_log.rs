@@ -48,6 +48,15 @@ struct Line {
     growth: Growth,
 }
 
+fn line(of: fn(&Stats) -> u64, example: Option<Notice>, words: &str) -> Line {
+    Line {
+        of,
+        example,
+        words: words.into(),
+        growth: Growth::default(),
+    }
+}
+
 /// All lines.
 fn lines() -> Vec<Line> {
     // The one refusal of credentials that happens in the shard alone, so that no other thread tells of it.
@@ -56,12 +65,6 @@ fn lines() -> Vec<Line> {
         "credentials refused: {}; {}",
         too_long.text, too_long.remedy
     );
-    let line = |of, example, words: &str| Line {
-        of,
-        example,
-        words: words.into(),
-        growth: Growth::default(),
-    };
     vec![
         line(
             |it| it.refused,
