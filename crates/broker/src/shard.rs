@@ -36,13 +36,16 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::IpAddr;
 
-use crate::base::ids::ShardId;
-use crate::base::ids::{ConnId, Link};
+use crate::base::ids::{ConnId, Link, ShardId};
 use crate::base::pace::Pace;
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::stats::Stats;
 use crate::budget::totals::Added;
+use crate::client::admission::enter;
+use crate::client::credit::{must_stall, release_stalled};
+use crate::client::relief::charge_turn;
+use crate::client::rights;
 use crate::client::row::{Row, State};
 use crate::commit::queue::Commits;
 use crate::home::Home;
@@ -50,6 +53,7 @@ use crate::home::sessions::SessionsAtHome;
 use crate::io::{Close, Input, Io};
 use crate::mail::Mail;
 use crate::mail::lanes::UnhandledAsks;
+use crate::protocol::http::interest::ask_pages;
 use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
@@ -122,10 +126,10 @@ impl Shard {
 
     /// Changes how much a turn does.
     pub fn set_pace(&mut self, pace: Pace) {
-        self.front.work.pace = pace;
-        self.front.work.begin();
-        self.front.lanes.under_way_max = pace.turns_under_way;
-        self.front.lanes.ask_bytes = pace.ask_bytes;
+        self.front.meter.work.pace = pace;
+        self.front.meter.work.begin();
+        self.front.subs.lanes.under_way_max = pace.turns_under_way;
+        self.front.subs.lanes.ask_bytes = pace.ask_bytes;
         if let Some(home) = &mut self.home {
             home.pace = pace;
         }
@@ -143,21 +147,25 @@ impl Shard {
             (shards, world.placement(), epoch, seed)
         };
         assert!(
-            of(&world) == of(&self.front.world),
+            of(&world) == of(&self.front.clients.ctx.world),
             "what a shard is made of stays"
         );
         if let Some(home) = &mut self.home {
-            home.change(&world, &self.front.world.rules, self.front.now);
+            home.change(
+                &world,
+                &self.front.clients.ctx.world.rules,
+                self.front.clients.ctx.now,
+            );
         }
         self.review
-            .change(&self.front.world.settings, &world.settings);
-        self.front.world = world;
+            .change(&self.front.clients.ctx.world.settings, &world.settings);
+        self.front.clients.ctx.world = world;
         self.front.gate.verdicts().clear();
     }
 
     /// The counters of this shard since it began.
     pub fn stats(&self) -> Stats {
-        let mut stats = self.front.stats;
+        let mut stats = self.front.meter.stats;
         if let Some(home) = &self.home {
             stats += home.stats();
         }
@@ -166,19 +174,19 @@ impl Shard {
 
     /// Connections that were not let in: for want of room, or because no proxy may connect from there.
     pub fn arrivals_turned_away(&self) -> u64 {
-        self.front.stats.turned_away + self.front.stats.untrusted
+        self.front.meter.stats.turned_away + self.front.meter.stats.untrusted
     }
 
     /// Begins a turn at this moment, on a clock that all shards share and that is never 0. The shard only passes the
     /// stamp on: [`Io::written`] gets it when messages that were published in this turn are written.
     pub fn stamp(&mut self, stamp: u64) {
-        self.front.lanes.stamp = stamp;
-        self.front.lanes.read_at = stamp;
+        self.front.subs.lanes.stamp = stamp;
+        self.front.subs.lanes.read_at = stamp;
     }
 
     /// The wall clock is ahead of [`Now::unix_s`] by so many seconds, or behind it by less than none.
     pub fn set_wall(&mut self, ahead_s: i32) {
-        self.front.wall.set(ahead_s);
+        self.front.clients.ctx.wall.set(ahead_s);
     }
 
     /// Has room for so many connections at most: the transport below may have less than the settings allow.
@@ -188,27 +196,28 @@ impl Shard {
 
     /// Connections that are open.
     pub fn connections(&self) -> u32 {
-        self.front.conns.len()
+        self.front.clients.conns.len()
     }
 
     /// The link of a connection that is still open.
     pub fn link_of(&self, conn: ConnId) -> Option<Link> {
         self.front
+            .clients
             .conns
             .is_current(conn)
-            .then(|| self.front.conns.get(conn.slot).link)
+            .then(|| self.front.clients.conns.get(conn.slot).link)
     }
 
     /// The number of the address that a connection's work is done for; of the connection itself where the address is not known.
     pub fn party_of(&self, conn: ConnId) -> u64 {
-        let row = self.front.conns.try_get(conn.slot);
+        let row = self.front.clients.conns.try_get(conn.slot);
         row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
     }
 
     /// Whether it needs no ticks: it has no connection, as a home no topic, subscriber or session and nothing that waits for the engine,
     /// and has added all its counts to the sums of all shards.
     pub fn is_idle(&self) -> bool {
-        self.front.conns.len() == 0
+        self.front.clients.conns.len() == 0
             && self.commits.is_empty()
             && !self.is_node()
             && self.sessions.len() == 0
@@ -218,27 +227,27 @@ impl Shard {
 
     /// Takes one input. Its effects may go out now or with [`Shard::flush`].
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
-        self.front.set_now(now);
+        self.front.clients.ctx.set_now(now);
         let about = input.about();
         match input {
             Input::Accepted(link, peer) => self.accepted(link, peer, io),
             Input::Received(conn, bytes) => {
-                if self.front.conns.is_current(conn) {
+                if self.front.clients.conns.is_current(conn) {
                     self.front.received(conn, bytes, &mut self.home, io);
                 }
             }
             Input::Writable(conn) => {
-                if self.front.conns.is_current(conn) {
+                if self.front.clients.conns.is_current(conn) {
                     self.front.writable(conn.slot, io);
                 }
             }
             Input::End(conn) => {
-                if self.front.conns.is_current(conn) {
+                if self.front.clients.conns.is_current(conn) {
                     self.front.ended(conn.slot, io);
                 }
             }
             Input::Closed(conn) => {
-                if self.front.conns.is_current(conn) {
+                if self.front.clients.conns.is_current(conn) {
                     self.front.drop_conn(conn.slot, Close::Now, io);
                 }
             }
@@ -246,12 +255,18 @@ impl Shard {
             Input::Control(ticket, control) => self.control(ticket, control, io),
             Input::Tick if self.stopped => {}
             Input::Committed(of) => self.committed(of),
-            Input::Verdict(conn, verdict) => self.front.verdict(conn, verdict),
+            Input::Verdict(conn, verdict) => rights::verdict(
+                &mut self.front.clients,
+                &mut self.front.queues,
+                &mut self.front.gate,
+                conn,
+                verdict,
+            ),
             Input::Counted(to, elsewhere) => self.front.counted(to, elsewhere, io),
             Input::Tick => {
                 self.tick(io);
                 // However many rows the tick looks at, each turn serves some input.
-                self.front.work.begin();
+                self.front.meter.work.begin();
             }
         }
         self.front.end_missed(about, io);
@@ -262,13 +277,14 @@ impl Shard {
     /// Ends the turn: delivers what is due within the budget and posts the mail. Says whether work
     /// is left, so that the caller does not sleep.
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
-        self.front.set_now(now);
-        let now = self.front.now;
-        self.front.work.begin();
+        self.front.clients.ctx.set_now(now);
+        let now = self.front.clients.ctx.now;
+        self.front.meter.work.begin();
         // Once a turn: a snapshot of a million topics is many turns.
-        self.front.ask_pages();
+        let clients = &mut self.front.clients;
+        ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
-            Some(home) if !self.stopped => home.forget(&self.front.world.rules, now),
+            Some(home) if !self.stopped => home.forget(&self.front.clients.ctx.world.rules, now),
             _ => false,
         };
         if !self.stopped {
@@ -276,24 +292,23 @@ impl Shard {
         }
         // First, and not the whole budget: no delivery of this turn's frames is under way yet.
         self.go_on(io);
-        let mut visits = self.front.work.visits();
+        let mut visits = self.front.meter.work.visits();
         let mut more_news;
         loop {
-            let lanes = &mut self.front.lanes;
-            let home = self.home.as_mut();
+            let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
             more_news =
                 home.is_some_and(|home| home.interest.tell_followers(&home.topics, now, lanes));
-            if let Some((tells, frames)) = self.front.lanes.take_own() {
-                self.enqueue(self.front.lanes.me, tells, frames);
+            if let Some((tells, frames)) = self.front.subs.lanes.take_own() {
+                self.enqueue(self.front.clients.ctx.me, tells, frames);
             }
             if !self.deliver(&mut visits, io) {
                 break;
             }
             self.front.end_broken(io);
             self.take_own_asks();
-            let waits = !self.has_more() || self.front.work.is_half_spent();
+            let waits = !self.has_more() || self.front.meter.work.is_half_spent();
             if waits
-                && !self.front.lanes.has_own()
+                && !self.front.subs.lanes.has_own()
                 && !self
                     .home
                     .as_ref()
@@ -307,31 +322,33 @@ impl Shard {
         self.send_batches(io);
         self.report(io);
         let posted = &mut self.posted;
-        self.front.lanes.flush(|to, mail| {
+        self.front.subs.lanes.flush(|to, mail| {
             *posted += 1;
             io.post(to, mail);
         });
-        if self.front.queues.has_stalled() && !self.front.must_stall() {
-            self.front.release_stalled(io);
+        let front = &mut self.front;
+        if front.queues.has_stalled() && !must_stall(&mut front.subs.lanes, &front.clients.ctx) {
+            release_stalled(&mut front.clients, &mut front.queues, &front.meter.work, io);
         }
         if let Some(home) = &mut self.home {
             home.end_turn();
         }
-        self.front
-            .charge_turn(self.home.as_mut(), self.commits.bytes(), io);
+        let held = (self.home.as_mut(), self.commits.bytes());
+        let (conns, census) = (&mut front.clients.conns, &mut front.census);
+        charge_turn(conns, &front.subs, &front.queues, census, held, io);
         let relieves = self.front.relieve(&mut self.sessions, io);
-        self.front.work.begin();
+        self.front.meter.work.begin();
         relieves
             || more_news
             || forgets
             || !self.stopped && self.sessions.is_due(now)
             || self.has_more()
-            || !self.front.deliveries.is_empty()
+            || !self.front.feed.deliveries.is_empty()
             || self.front.queues.has_paging()
     }
 
     fn report<I: Io>(&mut self, io: &mut I) {
-        for (ticket, report) in self.front.lanes.reports.drain(..) {
+        for (ticket, report) in self.front.subs.lanes.reports.drain(..) {
             io.report(ticket, report);
         }
     }
@@ -339,35 +356,45 @@ impl Shard {
     /// Whether the shard waits for something that no event announces, and should be called again
     /// within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
-        self.front.queues.has_stalled() || self.front.lanes.withholds
+        self.front.queues.has_stalled() || self.front.subs.lanes.withholds
     }
 
     fn accepted<I: Io>(&mut self, link: Link, peer: IpAddr, io: &mut I) {
-        if !self.front.is_expected(peer) {
-            self.front.stats.untrusted += 1;
+        if !self.front.clients.ctx.is_expected(peer) {
+            self.front.meter.stats.untrusted += 1;
             io.close(link, Close::Now);
             return;
         }
-        self.front.stats.accepted += 1;
-        let settings = &self.front.world.settings;
+        self.front.meter.stats.accepted += 1;
+        let settings = &self.front.clients.ctx.world.settings;
         let state = if settings.http.proxy_protocol {
             State::Proxy
         } else {
             State::Http
         };
-        let mut row = Row::new(link, state, self.front.now.s + settings.timeouts.head_s);
-        row.sent_s = self.front.now.s;
-        if !self.front.enter(&mut row, peer) {
-            self.front.stats.closed[Closed::Full as usize] += 1;
+        let mut row = Row::new(
+            link,
+            state,
+            self.front.clients.ctx.now.s + settings.timeouts.head_s,
+        );
+        row.sent_s = self.front.clients.ctx.now.s;
+        if !enter(
+            &self.front.clients,
+            &mut self.front.gate,
+            &mut self.front.meter.stats,
+            &mut row,
+            peer,
+        ) {
+            self.front.meter.stats.closed[Closed::Full as usize] += 1;
             self.shed(link, io);
             return;
         }
-        let slot = self.front.conns.insert(row);
-        io.open(link, self.front.conns.id_of(slot));
+        let slot = self.front.clients.conns.insert(row);
+        io.open(link, self.front.clients.conns.id_of(slot));
     }
 
     fn shed<I: Io>(&self, link: Link, io: &mut I) {
-        let answer = crate::protocol::shed(b"", link.0 ^ self.front.now.s);
+        let answer = crate::protocol::shed(b"", link.0 ^ self.front.clients.ctx.now.s);
         io.send(link, &[Part::Bytes(&answer)]);
         io.close(link, Close::Now);
     }
@@ -375,7 +402,7 @@ impl Shard {
     fn mail(&mut self, mail: Mail) {
         self.received += 1;
         let from = mail.from as usize;
-        self.front.lanes.to[from].under_way_bytes -= mail.credit_bytes;
+        self.front.subs.lanes.to[from].under_way_bytes -= mail.credit_bytes;
         let asked = UnhandledAsks {
             asks: mail.asks.into(),
             bytes: mail.bytes,

@@ -16,6 +16,7 @@ mod pages;
 mod rooms;
 mod rules;
 mod tree;
+mod types;
 
 use tree::Tree;
 
@@ -204,6 +205,11 @@ const PLANTED: &[(&str, &str, &str)] = &[
         "crates/wire/src/form.rs",
         "use crate::mqtt::Packet;\n",
     ),
+    (
+        "types",
+        "crates/broker/src/protocol/http/judge.rs",
+        "impl Front { fn f(&self) {} }\n",
+    ),
     ("floors", "crates/wire/src/new.rs", "//! New.\n"),
     ("floors", "crates/new/src/lib.rs", "//! New.\n"),
 ];
@@ -217,6 +223,13 @@ fn every_rule_can_fail() {
     let mut planted: Vec<(&str, &str, &str)> = PLANTED.to_vec();
     planted.push(("length", "crates/net/src/new.rs", &file));
     planted.push(("functions", "crates/net/src/new.rs", &function));
+    let methods: String = (0..=60).map(|n| format!("fn f{n}() {{}}\n")).collect();
+    let methods = format!("impl<F: Fn() -> u8> New<F> {{\n{methods}}}\n");
+    planted.push(("types", "crates/net/src/new.rs", &methods));
+    let fields: String = (0..=12).map(|n| format!("f{n}: Vec<u8>,\n")).collect();
+    let methods_of_fields = methods.replace("New<F>", "Wide").replace("60", "");
+    let fields = format!("struct Wide {{\n{fields}}}\n{methods_of_fields}");
+    planted.push(("types", "crates/net/src/new.rs", &fields));
     for (name, path, text) in &planted {
         let rule = rules::ALL
             .iter()

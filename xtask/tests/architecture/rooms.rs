@@ -1,6 +1,6 @@
 //! The rooms of the broker: what every connection has (`client/`), and one folder for each protocol over it.
 //!
-//! Methods of `Front` need no import, so calls of them are looked at as well. Files right in `protocol/` are the switchboard: they call each protocol, and
+//! Methods of `Front` and `Clients` need no import, so calls of them are looked at as well. Files right in `protocol/` are the switchboard: they call each protocol, and
 //! each protocol calls them.
 
 use std::collections::BTreeMap;
@@ -99,8 +99,9 @@ pub fn calls(tree: &Tree) -> Vec<String> {
             let [on, dot, name, open] = four else {
                 continue;
             };
-            let is_call =
-                matches!(on.text, "self" | "front") && dot.text == "." && open.text == "(";
+            let is_call = matches!(on.text, "self" | "front" | "clients")
+                && dot.text == "."
+                && open.text == "(";
             let Some(owner) = owners.get(name.text).filter(|_| is_call) else {
                 continue;
             };
@@ -115,13 +116,13 @@ pub fn calls(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// The names of the functions in `impl Front` blocks.
+/// The names of the functions in `impl Front` and `impl Clients` blocks.
 fn methods_of_front<'a>(tokens: &[Token<'a>]) -> Vec<&'a str> {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let mut names = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        if text(at) == "impl" && text(at + 1) == "Front" {
+        if text(at) == "impl" && matches!(text(at + 1), "Front" | "Clients") {
             let open = head_end(tokens, at);
             let end = closing(tokens, open);
             names.extend(

@@ -1,7 +1,7 @@
 //! The rules themselves. A violation is a sentence that names the file.
 
 use crate::tree::{Tree, root};
-use crate::{layout, lengths, lexer, pages, rooms};
+use crate::{layout, lengths, lexer, pages, rooms, types};
 
 type Rule = fn(&Tree) -> Vec<String>;
 
@@ -15,6 +15,7 @@ pub const ALL: &[(&str, Rule)] = &[
     ("module docs", module_docs),
     ("length", lengths::files),
     ("functions", lengths::functions),
+    ("types", types::sizes),
     ("circles", layout::circles),
     ("floors", layout::floors),
     ("protocols", protocols),

@@ -10,98 +10,118 @@ use crore_wire::http::forwarded;
 
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
-use crate::client::front::Front;
-use crate::client::protocols::Protocols;
+use crate::client::parts::{Clients, Context, Gate, Stats};
 use crate::client::row::{Row, TURNED_AWAY};
+use crate::client::types::ProtocolTypes;
 
 /// How long a connection that waits to be turned away may take to send its request, in seconds.
 const TURNED_AWAY_S: u32 = 3;
 
-impl<P: Protocols> Front<P> {
+impl Context {
     /// Whether this peer may connect at all: behind the PROXY protocol only a trusted proxy may, since it says who the
     /// client is.
     pub(crate) fn is_expected(&self, peer: IpAddr) -> bool {
         let http = &self.world.settings.http;
         !http.proxy_protocol || forwarded::is_trusted(peer, &http.trusted_proxies)
     }
+}
 
-    /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
-    pub(crate) fn enter(&mut self, row: &mut Row, peer: IpAddr) -> bool {
-        let (world, http) = (&self.world, &self.world.settings.http);
-        if !self.gate.has_room(self.conns.len()) {
-            return self.turn_away_later(row);
-        }
-        let entered = world.admission.enter().and_then(|()| {
-            if http.proxy_protocol {
-                // The PROXY header will name the client.
-                return Ok(());
-            }
-            if forwarded::is_trusted(peer, &http.trusted_proxies) {
-                row.client = Client::RELAYED;
-                return Ok(());
-            }
-            row.client = world.admission.client(peer);
-            let entered = world.admission.enter_client(row.client);
-            if entered.is_err() {
-                world.admission.leave();
-            }
-            entered
-        });
-        if entered.is_ok() {
-            return true;
-        }
-        self.turn_away_later(row)
+/// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
+pub(crate) fn enter<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    gate: &mut Gate,
+    stats: &mut Stats,
+    row: &mut Row,
+    peer: IpAddr,
+) -> bool {
+    let (world, http) = (&clients.ctx.world, &clients.ctx.world.settings.http);
+    if !gate.has_room(clients.conns.len()) {
+        return gate.turn_away_later(stats, &clients.ctx, row);
     }
-
-    /// A PROXY header has named the client.
-    pub(crate) fn enter_proxied(&mut self, slot: u32, address: IpAddr) {
-        if self.conns.get(slot).is(TURNED_AWAY) {
-            return;
+    let entered = world.admission.enter().and_then(|()| {
+        if http.proxy_protocol {
+            // The PROXY header will name the client.
+            return Ok(());
         }
-        self.conns.set_relayed(slot, Some(address));
-        let world = &self.world;
-        if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
-            self.conns.get_mut(slot).client = Client::RELAYED;
-            return;
+        if forwarded::is_trusted(peer, &http.trusted_proxies) {
+            row.client = Client::RELAYED;
+            return Ok(());
         }
-        let client = world.admission.client(address);
-        let entered = world.admission.enter_client(client);
-        let row = self.conns.get_mut(slot);
-        row.client = client;
+        row.client = world.admission.client(peer);
+        let entered = world.admission.enter_client(row.client);
         if entered.is_err() {
-            self.world.admission.leave();
-            row.flags |= TURNED_AWAY;
-            self.gate.turn_away();
-            self.stats.turned_away += 1;
+            world.admission.leave();
         }
+        entered
+    });
+    if entered.is_ok() {
+        return true;
     }
+    gate.turn_away_later(stats, &clients.ctx, row)
+}
 
-    fn turn_away_later(&mut self, row: &mut Row) -> bool {
-        self.stats.turned_away += 1;
-        if !self.gate.may_turn_away() {
+/// A PROXY header has named the client.
+pub(crate) fn enter_proxied<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    gate: &mut Gate,
+    stats: &mut Stats,
+    slot: u32,
+    address: IpAddr,
+) {
+    if clients.conns.get(slot).is(TURNED_AWAY) {
+        return;
+    }
+    clients.conns.set_relayed(slot, Some(address));
+    let world = &clients.ctx.world;
+    if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
+        clients.conns.get_mut(slot).client = Client::RELAYED;
+        return;
+    }
+    let client = world.admission.client(address);
+    let entered = world.admission.enter_client(client);
+    let row = clients.conns.get_mut(slot);
+    row.client = client;
+    if entered.is_err() {
+        clients.ctx.world.admission.leave();
+        row.flags |= TURNED_AWAY;
+        gate.turn_away();
+        stats.turned_away += 1;
+    }
+}
+
+impl Gate {
+    fn turn_away_later(&mut self, stats: &mut Stats, ctx: &Context, row: &mut Row) -> bool {
+        stats.turned_away += 1;
+        if !self.may_turn_away() {
             return false;
         }
-        self.gate.turn_away();
+        self.turn_away();
         row.flags |= TURNED_AWAY;
-        row.deadline_s = row.deadline_s.min(self.now.s + TURNED_AWAY_S);
+        row.deadline_s = row.deadline_s.min(ctx.now.s + TURNED_AWAY_S);
         true
     }
 
     /// A connection is gone.
-    pub(crate) fn left(&mut self, row: &Row) {
+    pub(crate) fn left(&mut self, ctx: &Context, row: &Row) {
         if row.is(TURNED_AWAY) {
-            self.gate.turned_away_left();
+            self.turned_away_left();
         } else {
-            self.world.admission.leave();
-            self.world.admission.leave_client(row.client);
+            ctx.world.admission.leave();
+            ctx.world.admission.leave_client(row.client);
         }
     }
+}
 
+impl<P: ProtocolTypes> Clients<P> {
     /// Whether this connection may publish a message now.
-    pub(crate) fn may_publish(&mut self, slot: u32) -> Result<(), Reason> {
+    pub(crate) fn may_publish(&self, stats: &mut Stats, slot: u32) -> Result<(), Reason> {
         let client = self.conns.get(slot).client;
-        let admitted = self.world.admission.publish(client, self.now.unix_s);
-        self.stats.rates_refused += u64::from(admitted.is_err());
+        let admitted = self
+            .ctx
+            .world
+            .admission
+            .publish(client, self.ctx.now.unix_s);
+        stats.rates_refused += u64::from(admitted.is_err());
         admitted
     }
 }

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::client::front::Front;
-use crate::client::protocols::Protocols;
+use crate::client::parts::{Clients, Context, Lanes, Matching, Meter, Subscriptions, Work};
+use crate::client::types::ProtocolTypes;
 use crate::home::{FactContext, Home};
 use crate::mail::message::{Publish, Retry};
 use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, Verb};
@@ -25,37 +25,25 @@ pub(crate) enum Following<'a> {
     End,
 }
 
-impl<P: Protocols> Front<P> {
+impl Lanes {
     /// Puts a request into the lane to a home.
     pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
-        let lane = &mut self.lanes.to[usize::from(to)];
+        let lane = &mut self.to[usize::from(to)];
         let ask = ask(&mut lane.bytes);
         lane.asks.push(ask);
     }
 
-    /// Publishes a client's message. The outcome comes at once where `home`, that of this shard, can publish it at once, else as a tell.
-    pub(crate) fn publish(
+    /// Has a home publish a message that is not counted.
+    pub(crate) fn ask_publish(
         &mut self,
-        home: &mut Option<Home>,
+        work: &Work,
         to: ShardId,
         message: &Publish<'_>,
         answer: Answer,
-    ) -> Option<Outcome> {
-        self.stats.published += 1;
-        self.stats.published_bytes += message.data.len() as u64;
-        let at_once = to == self.lanes.me && !self.world.appends() && !self.lanes.has_own_asks();
-        if at_once && let Some(home) = home {
-            return Some(home.apply_now(&Fact::Publish(message), &mut self.fact_context()));
-        }
-        self.ask_publish(to, message, answer);
-        None
-    }
-
-    /// Has a home publish a message that is not counted.
-    pub(crate) fn ask_publish(&mut self, to: ShardId, message: &Publish<'_>, answer: Answer) {
-        self.work.steps.add(1);
-        self.work.steps.add_bytes(message.data.len());
-        self.lanes.to[usize::from(to)].publishes += 1;
+    ) {
+        work.steps.add(1);
+        work.steps.add_bytes(message.data.len());
+        self.to[usize::from(to)].publishes += 1;
         self.ask(to, |bytes| Ask::Publish {
             hash: message.hash,
             name: Span::of(bytes, message.name),
@@ -70,80 +58,6 @@ impl<P: Protocols> Front<P> {
         });
     }
 
-    /// What the home of this shard is given with a fact.
-    #[inline]
-    pub(crate) fn fact_context(&mut self) -> FactContext<'_> {
-        FactContext {
-            settings: &self.world.settings,
-            rules: &self.world.rules,
-            here: &self.matching,
-            now: self.now,
-            lanes: &mut self.lanes,
-        }
-    }
-
-    /// Prefetches what publishing to the next topics reads, for those whose home is here. A line without a topic gives an empty name.
-    pub(crate) fn warm_topics<'a>(
-        &self,
-        home: &Option<Home>,
-        next: impl FnMut() -> Option<&'a [u8]>,
-    ) {
-        let large = |home: &&Home| home.is_large(&self.matching);
-        let Some(home) = home.as_ref().filter(large) else {
-            return;
-        };
-        let mut topics = [(0, &b""[..]); WARMED];
-        let mut count = 0;
-        for name in core::iter::from_fn(next)
-            .take(WARMED)
-            .filter(|name| !name.is_empty())
-        {
-            let (hash, to) = self.place_of(name);
-            if to == self.lanes.me {
-                topics[count] = (hash, name);
-                count += 1;
-            }
-        }
-        // A single prefetch would have nothing to overlap with.
-        if count > 1 {
-            home.warm(&topics[..count], &self.matching);
-        }
-    }
-
-    /// Describes or changes a topic.
-    pub(crate) fn ask_verb(&mut self, verb: Verb, name: &[u8], to: ReplyTo) {
-        let (hash, home) = self.place_of(name);
-        let client = self.conns.get(to.slot).client;
-        self.ask(home, |bytes| Ask::Topic {
-            verb,
-            hash,
-            name: Span::of(bytes, name),
-            answer: Answer::Full(to),
-            client,
-        });
-    }
-
-    /// Asks the topic's home for messages from the log and a place among its subscribers.
-    pub(crate) fn attach(&mut self, attach: Attach) {
-        let name = self.topics.name(attach.topic);
-        let (_, home) = self.place_of(name);
-        let lane = &mut self.lanes.to[usize::from(home)];
-        let span = Span::of(&mut lane.bytes, name);
-        lane.asks.push(Ask::Attach(attach, span));
-    }
-
-    /// Gives a counted subscription back.
-    pub(crate) fn leave(&mut self, topic: u32) {
-        let (_, home) = self.place_of(self.topics.name(topic));
-        let row = self.topics.get(topic);
-        let (hash, serial) = (row.hash, row.serial);
-        self.ask(home, |_| Ask::Leave {
-            hash,
-            topic,
-            serial,
-        });
-    }
-
     /// Passes a follower's request to a home.
     pub(crate) fn ask_interest(&mut self, at: ShardId, to: ReplyTo, what: Following<'_>) {
         self.ask(at, |bytes| match what {
@@ -153,6 +67,109 @@ impl<P: Protocols> Front<P> {
             },
             Following::On => Ask::FollowOn(to),
             Following::End => Ask::Unfollow(to),
+        });
+    }
+}
+
+/// Publishes a client's message. The outcome comes at once where `home`, that of this shard, can publish it at once, else as a tell.
+pub(crate) fn publish(
+    subs: &mut Subscriptions,
+    meter: &mut Meter,
+    ctx: &Context,
+    home: &mut Option<Home>,
+    to: ShardId,
+    message: &Publish<'_>,
+    answer: Answer,
+) -> Option<Outcome> {
+    meter.stats.published += 1;
+    meter.stats.published_bytes += message.data.len() as u64;
+    let at_once = to == ctx.me && !ctx.world.appends() && !subs.lanes.has_own_asks();
+    if at_once && let Some(home) = home {
+        return Some(home.apply_now(&Fact::Publish(message), &mut fact_context(subs, ctx)));
+    }
+    subs.lanes.ask_publish(&meter.work, to, message, answer);
+    None
+}
+
+/// What the home of this shard is given with a fact.
+#[inline]
+pub(crate) fn fact_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) -> FactContext<'a> {
+    FactContext {
+        settings: &ctx.world.settings,
+        rules: &ctx.world.rules,
+        here: &subs.matching,
+        now: ctx.now,
+        lanes: &mut subs.lanes,
+    }
+}
+
+/// Prefetches what publishing to the next topics reads, for those whose home is here. A line without a topic gives an empty name.
+pub(crate) fn warm_topics<'a>(
+    matching: &Matching,
+    ctx: &Context,
+    home: &Option<Home>,
+    next: impl FnMut() -> Option<&'a [u8]>,
+) {
+    let large = |home: &&Home| home.is_large(matching);
+    let Some(home) = home.as_ref().filter(large) else {
+        return;
+    };
+    let mut topics = [(0, &b""[..]); WARMED];
+    let mut count = 0;
+    for name in core::iter::from_fn(next)
+        .take(WARMED)
+        .filter(|name| !name.is_empty())
+    {
+        let (hash, to) = ctx.place_of(name);
+        if to == ctx.me {
+            topics[count] = (hash, name);
+            count += 1;
+        }
+    }
+    // A single prefetch would have nothing to overlap with.
+    if count > 1 {
+        home.warm(&topics[..count], matching);
+    }
+}
+
+/// Describes or changes a topic.
+pub(crate) fn ask_verb<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    lanes: &mut Lanes,
+    verb: Verb,
+    name: &[u8],
+    to: ReplyTo,
+) {
+    let (hash, home) = clients.ctx.place_of(name);
+    let client = clients.conns.get(to.slot).client;
+    lanes.ask(home, |bytes| Ask::Topic {
+        verb,
+        hash,
+        name: Span::of(bytes, name),
+        answer: Answer::Full(to),
+        client,
+    });
+}
+
+impl Subscriptions {
+    /// Asks the topic's home for messages from the log and a place among its subscribers.
+    pub(crate) fn attach(&mut self, ctx: &Context, attach: Attach) {
+        let name = self.topics.name(attach.topic);
+        let (_, home) = ctx.place_of(name);
+        let lane = &mut self.lanes.to[usize::from(home)];
+        let span = Span::of(&mut lane.bytes, name);
+        lane.asks.push(Ask::Attach(attach, span));
+    }
+
+    /// Gives a counted subscription back.
+    pub(crate) fn leave(&mut self, ctx: &Context, topic: u32) {
+        let (_, home) = ctx.place_of(self.topics.name(topic));
+        let row = self.topics.get(topic);
+        let (hash, serial) = (row.hash, row.serial);
+        self.lanes.ask(home, |_| Ask::Leave {
+            hash,
+            topic,
+            serial,
         });
     }
 }

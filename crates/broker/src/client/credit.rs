@@ -11,8 +11,10 @@
 use crate::base::ids::ConnId;
 use crate::base::planted::{self, Fault};
 use crate::client::front::Front;
+use crate::client::parts::{Clients, Connections, Context, Lanes, Queues, Stats, Work};
 use crate::client::protocols::Protocols;
 use crate::client::row::{EOF, PAUSED};
+use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::io::Io;
 
@@ -21,103 +23,137 @@ use crate::io::Io;
 const SHARES: u64 = 8;
 
 impl<P: Protocols> Front<P> {
-    /// Whether publishers must wait: the credit at a home is used up, or our carriers are behind.
-    pub(crate) fn must_stall(&mut self) -> bool {
-        if planted::is(Fault::NoCredit) {
-            return false;
-        }
-        let limit = self.world.settings.limits.publish_credit_bytes;
-        self.lanes.exceeds(limit) || self.lanes.is_pressed()
-    }
-
-    /// Stops reading a publisher until there is credit again.
-    pub(crate) fn stall_if_needed<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.must_stall() && !self.conns.get(slot).is(PAUSED) {
-            self.stall(slot, io);
-        }
-    }
-
-    /// Stops reading a publisher, whose bytes may be held, until there is credit again.
-    pub(crate) fn stall<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let conn = self.conns.id_of(slot);
-        let paused = self.conns.get(slot).is(PAUSED);
-        if paused && self.queues.is_stalled(conn) {
-            return;
-        }
-        self.stats.credit_waits += 1;
-        self.queues.stall(conn);
-        if !paused {
-            self.conns.get_mut(slot).flags |= PAUSED;
-            self.conns.update_interest(slot, io);
-        }
-    }
-
-    /// Whether bytes of this connection that were read may still have to be carried out.
-    pub(crate) fn is_held(&self, slot: u32) -> bool {
-        P::is_held(self, slot)
-    }
-
-    /// There is credit again: connections with held bytes queue to go on with them, the others are read again.
-    pub(crate) fn release_stalled<I: Io>(&mut self, io: &mut I) {
-        for conn in self.queues.take_stalled() {
-            self.work.steps.add(1);
-            if !self.conns.is_current(conn) {
-                continue;
-            }
-            if self.is_held(conn.slot) {
-                self.resume_later(conn);
-            } else {
-                self.read_again(conn, io);
-            }
-        }
-    }
-
-    /// Reads a connection again, unless it waits for credit or has closed its side.
-    pub(crate) fn read_again<I: Io>(&mut self, conn: ConnId, io: &mut I) {
-        let row = self.conns.get(conn.slot);
-        if row.is(PAUSED) && !row.is(EOF) && !self.queues.is_stalled(conn) {
-            self.conns.get_mut(conn.slot).flags &= !PAUSED;
-            self.conns.update_interest(conn.slot, io);
-        }
-    }
-
-    /// Queues a connection to go on with what it has begun: addresses and users share the work.
-    pub(crate) fn resume_later(&mut self, conn: ConnId) {
-        let party = self.party(conn.slot);
-        self.queues.resume(party.number(), conn);
-    }
-
     /// Lets the connection whose turn it is go on, for a share of the turn's steps; says whether there was one.
     pub(crate) fn resume_one<I: Io>(&mut self, home: &mut Option<Home>, io: &mut I) -> bool {
         let Some(conn) = self.queues.next_resumed() else {
             return false;
         };
-        let before = self.work.count();
-        self.work.steps.add(1);
-        if self.conns.is_current(conn) {
-            self.work.begin_share(SHARES);
+        let before = self.meter.work.count();
+        self.meter.work.steps.add(1);
+        if self.clients.conns.is_current(conn) {
+            self.meter.work.begin_share(SHARES);
             P::resume(self, conn, home, io);
-            self.work.end_share();
+            self.meter.work.end_share();
         }
-        let did = self.work.count() - before;
+        let did = self.meter.work.count() - before;
         self.queues.did(did);
         true
+    }
+}
+
+/// Whether publishers must wait: the credit at a home is used up, or our carriers are behind.
+pub(crate) fn must_stall(lanes: &mut Lanes, ctx: &Context) -> bool {
+    if planted::is(Fault::NoCredit) {
+        return false;
+    }
+    let limit = ctx.world.settings.limits.publish_credit_bytes;
+    lanes.exceeds(limit) || lanes.is_pressed()
+}
+
+/// Stops reading a publisher until there is credit again.
+pub(crate) fn stall_if_needed<P: ProtocolTypes, I: Io>(
+    clients: &mut Clients<P>,
+    lanes: &mut Lanes,
+    queues: &mut Queues,
+    stats: &mut Stats,
+    slot: u32,
+    io: &mut I,
+) {
+    if must_stall(lanes, &clients.ctx) && !clients.conns.get(slot).is(PAUSED) {
+        queues.stall(&mut clients.conns, stats, slot, io);
+    }
+}
+
+/// Whether bytes of this connection that were read may still have to be carried out.
+pub(crate) fn is_held<P: Protocols>(conns: &Connections<P>, slot: u32) -> bool {
+    P::is_held(conns, slot)
+}
+
+/// There is credit again: connections with held bytes queue to go on with them, the others are read again.
+pub(crate) fn release_stalled<P: Protocols, I: Io>(
+    clients: &mut Clients<P>,
+    queues: &mut Queues,
+    work: &Work,
+    io: &mut I,
+) {
+    for conn in queues.take_stalled() {
+        work.steps.add(1);
+        if !clients.conns.is_current(conn) {
+            continue;
+        }
+        if is_held(&clients.conns, conn.slot) {
+            queues.resume_later(clients, conn);
+        } else {
+            queues.read_again(&mut clients.conns, conn, io);
+        }
+    }
+}
+
+/// Reads a connection no more until it goes on: see [`Queues::read_again`].
+pub(crate) fn stop_reading<P: ProtocolTypes, I: Io>(
+    conns: &mut Connections<P>,
+    slot: u32,
+    io: &mut I,
+) {
+    let row = conns.get_mut(slot);
+    if !row.is(PAUSED) {
+        row.flags |= PAUSED;
+        conns.update_interest(slot, io);
+    }
+}
+
+impl Queues {
+    /// Stops reading a publisher, whose bytes may be held, until there is credit again.
+    pub(crate) fn stall<P: ProtocolTypes, I: Io>(
+        &mut self,
+        conns: &mut Connections<P>,
+        stats: &mut Stats,
+        slot: u32,
+        io: &mut I,
+    ) {
+        let conn = conns.id_of(slot);
+        let paused = conns.get(slot).is(PAUSED);
+        if paused && self.is_stalled(conn) {
+            return;
+        }
+        stats.credit_waits += 1;
+        self.add_stalled(conn);
+        if !paused {
+            conns.get_mut(slot).flags |= PAUSED;
+            conns.update_interest(slot, io);
+        }
+    }
+
+    /// Reads a connection again, unless it waits for credit or has closed its side.
+    pub(crate) fn read_again<P: ProtocolTypes, I: Io>(
+        &self,
+        conns: &mut Connections<P>,
+        conn: ConnId,
+        io: &mut I,
+    ) {
+        let row = conns.get(conn.slot);
+        if row.is(PAUSED) && !row.is(EOF) && !self.is_stalled(conn) {
+            conns.get_mut(conn.slot).flags &= !PAUSED;
+            conns.update_interest(conn.slot, io);
+        }
+    }
+
+    /// Queues a connection to go on with what it has begun: addresses and users share the work.
+    pub(crate) fn resume_later<P: ProtocolTypes>(&mut self, clients: &Clients<P>, conn: ConnId) {
+        let party = clients.party(conn.slot);
+        self.resume(party.number(), conn);
     }
 
     /// The turn has done its share: the bytes already read of this connection are held, and it is not read again before its
     /// next turn.
-    pub(crate) fn pause<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let conn = self.conns.id_of(slot);
-        self.resume_later(conn);
-        self.stop_reading(slot, io);
-    }
-
-    /// Reads a connection no more until it goes on: see [`Self::read_again`].
-    pub(crate) fn stop_reading<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        if !row.is(PAUSED) {
-            row.flags |= PAUSED;
-            self.conns.update_interest(slot, io);
-        }
+    pub(crate) fn pause<P: ProtocolTypes, I: Io>(
+        &mut self,
+        clients: &mut Clients<P>,
+        slot: u32,
+        io: &mut I,
+    ) {
+        let conn = clients.conns.id_of(slot);
+        self.resume_later(clients, conn);
+        stop_reading(&mut clients.conns, slot, io);
     }
 }

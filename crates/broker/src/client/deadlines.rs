@@ -2,26 +2,30 @@
 
 use crate::base::reason::Closed;
 use crate::client::front::Front;
+use crate::client::parts::Clients;
 use crate::client::protocols::Protocols;
+use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::store::slab::NONE;
 
 impl<P: Protocols> Front<P> {
     /// The connection's deadline has passed.
     pub(crate) fn deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         if row.outbox != NONE {
             // The client reads nothing: its outbox would only hold memory.
-            self.because(Closed::Slow);
+            self.clients.scratch.because(Closed::Slow);
             self.reset(slot, io);
             return;
         }
         P::deadline_passed(self, slot, io);
     }
+}
 
+impl<P: ProtocolTypes> Clients<P> {
     /// Whether a heartbeat is due: nothing was sent for too long.
     pub(crate) fn is_heartbeat_due(&self, slot: u32) -> bool {
-        let heartbeat = &self.world.settings.heartbeat;
+        let heartbeat = &self.ctx.world.settings.heartbeat;
         let row = self.conns.get(slot);
         if heartbeat.interval_s == 0 {
             return false;
@@ -34,6 +38,6 @@ impl<P: Protocols> Front<P> {
         } else {
             spread % (jitter_s + 1)
         };
-        self.now.s - row.sent_s >= heartbeat.interval_s - early_s
+        self.ctx.now.s - row.sent_s >= heartbeat.interval_s - early_s
     }
 }

@@ -5,67 +5,56 @@
 //! rule's `slow` makes of messages that the log has no more (`gap` of `http/subscribe` and `websocket`).
 
 use crate::base::ids::PartitionId;
-use crate::client::front::Front;
-use crate::client::protocols::Protocols;
+use crate::client::joining::filtered_mut;
+use crate::client::parts::{Clients, Matching, Stats};
 use crate::client::row::{LIVE, MULTI};
 use crate::client::side::Behind;
+use crate::client::types::ProtocolTypes;
 use crate::filters::matching::At;
 
-impl<P: Protocols> Front<P> {
+impl<P: ProtocolTypes> Clients<P> {
     /// A subscription to a topic cannot take its messages: it has seen the topic up to `offset`.
-    pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
-        self.stats.fallbacks += 1;
+    pub(crate) fn fall_back(&mut self, stats: &mut Stats, slot: u32, part: u32, offset: u64) {
+        stats.fallbacks += 1;
         self.read_on(slot, part, offset);
     }
 
     /// The same of a stream that has not begun: messages before `offset` are held and not sent yet, so that its position stays behind them.
-    pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
-        self.stats.fallbacks += 1;
-        self.ask_again(slot, part, offset);
+    pub(crate) fn fall_back_unsent(
+        &mut self,
+        stats: &mut Stats,
+        slot: u32,
+        part: u32,
+        offset: u64,
+    ) {
+        stats.fallbacks += 1;
+        ask_again(self, slot, part, offset);
     }
 
     /// A subscription to a topic is not live: it has seen the topic up to `offset`, and the next page begins there.
     pub(crate) fn read_on(&mut self, slot: u32, part: u32, offset: u64) {
-        let epoch = self.world.epoch;
+        let epoch = self.ctx.world.epoch;
         if self.conns.get(slot).wants(MULTI)
             && let Some(sub) = self.conns.extra(slot).list.get_mut(part as usize)
         {
             (sub.offset, sub.epoch) = (offset, epoch);
         }
-        self.ask_again(slot, part, offset);
-    }
-
-    /// The next page of a topic begins behind `offset`.
-    fn ask_again(&mut self, slot: u32, part: u32, offset: u64) {
-        if self.conns.get(slot).wants(MULTI) {
-            let Some(sub) = self.conns.extra(slot).list.get_mut(part as usize) else {
-                return self.broken(slot);
-            };
-            sub.flags &= !LIVE;
-        } else {
-            self.conns.get_mut(slot).flags &= !LIVE;
-        }
-        let epoch = self.world.epoch;
-        let behind = &mut self.conns.extra(slot).behind;
-        behind.retain(|behind| behind.part != part);
-        behind.push(Behind {
-            part,
-            offset,
-            epoch,
-        });
+        ask_again(self, slot, part, offset);
     }
 
     /// A group of filters cannot take a partition's messages: it has seen the partition up to `offset`.
     pub(crate) fn fall_back_in(
         &mut self,
+        matching: &Matching,
+        stats: &mut Stats,
         slot: u32,
         serial: u32,
         partition: PartitionId,
         offset: u64,
     ) {
-        self.stats.fallbacks += 1;
-        let (seen, epoch) = (self.matching.seen.clone(), self.world.epoch);
-        let Some(filtered) = self.filtered_mut(slot) else {
+        stats.fallbacks += 1;
+        let (seen, epoch) = (matching.seen.clone(), self.ctx.world.epoch);
+        let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
             return self.broken(slot);
         };
         let Some(group) = filtered.group(serial) else {
@@ -91,4 +80,24 @@ impl<P: Protocols> Front<P> {
         };
         filtered.set_positions(serial, positions);
     }
+}
+
+/// The next page of a topic begins behind `offset`.
+fn ask_again<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u32, offset: u64) {
+    if clients.conns.get(slot).wants(MULTI) {
+        let Some(sub) = clients.conns.extra(slot).list.get_mut(part as usize) else {
+            return clients.broken(slot);
+        };
+        sub.flags &= !LIVE;
+    } else {
+        clients.conns.get_mut(slot).flags &= !LIVE;
+    }
+    let epoch = clients.ctx.world.epoch;
+    let behind = &mut clients.conns.extra(slot).behind;
+    behind.retain(|behind| behind.part != part);
+    behind.push(Behind {
+        part,
+        offset,
+        epoch,
+    });
 }

@@ -1,5 +1,5 @@
 //! The gate of a shard: its room for connections, the count of those that wait to be turned away, what the operator is
-//! told of requests, and the verdicts on credentials that the shard remembers.
+//! told of requests, the verdicts on credentials that the shard remembers, and whether clients are being moved off.
 
 use crate::base::notices::Notices;
 use crate::budget::verdicts::Verdicts;
@@ -16,6 +16,8 @@ pub(crate) struct Gate {
     turned_away: u32,
     notices: Notices,
     verdicts: Verdicts,
+    /// Clients are being moved off this server.
+    pub(crate) drains: bool,
 }
 
 impl Gate {
@@ -26,6 +28,7 @@ impl Gate {
             turned_away: 0,
             notices: Notices::default(),
             verdicts: Verdicts::default(),
+            drains: false,
         }
     }
 

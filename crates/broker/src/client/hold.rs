@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::front::Front;
+use crate::client::parts::{Clients, Connections, Context};
 use crate::client::progress::Allowance;
 use crate::client::protocols::{Holds, Protocols};
 use crate::client::row::PAUSED;
@@ -47,13 +48,39 @@ impl<P: Protocols> Front<P> {
     /// written in `reply`.
     pub(crate) fn has_receive_room<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
         // If little of the memory is received input, dropping input would not help.
-        let part = self.world.settings.limits.memory_bytes / ROOM_PART;
-        if self.conns.lacks(bytes) > 0 && self.conns.receive_bytes() > part {
+        let part = self.clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
+        if self.clients.conns.lacks(bytes) > 0 && self.clients.conns.receive_bytes() > part {
             self.make_room(slot, bytes, io);
         }
-        self.conns.lacks(bytes) == 0 || self.may_take(slot, bytes)
+        self.clients.conns.lacks(bytes) == 0 || self.clients.may_take(&self.census, slot, bytes)
     }
 
+    /// Makes room for so many bytes of this connection, at the cost of some of the next rows.
+    fn make_room<I: Io>(&mut self, newcomer: u32, bytes: usize, io: &mut I) {
+        let part = self.clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
+        for (class, .., slot) in hoarders(&mut self.clients, newcomer, bytes) {
+            let enough = match class {
+                Class::Large => self.clients.conns.lacks(bytes) == 0,
+                Class::Slow | Class::Poll => self.clients.conns.lacks(bytes + part) == 0,
+            };
+            if enough {
+                return;
+            }
+            match class {
+                Class::Poll => P::drop_pipelined(&mut self.clients, &self.queues, slot, io),
+                Class::Slow => _ = self.end_for(slot, Reason::TooSlow, io),
+                Class::Large => self.end_for_room(slot, io),
+            }
+        }
+    }
+
+    /// Ends a connection to make room for what clients send, and tells it why if it still reads.
+    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.end_for(slot, Reason::InputsFull, io);
+    }
+}
+
+impl Context {
     fn allowance(&self) -> Allowance {
         let timeouts = &self.world.settings.timeouts;
         let per_s = u64::from(timeouts.progress_bytes_per_s);
@@ -62,99 +89,75 @@ impl<P: Protocols> Front<P> {
             most: per_s * u64::from(timeouts.body_s),
         }
     }
+}
 
-    /// Received bytes that are held for this connection.
-    fn held_of(&self, slot: u32) -> usize {
-        let spilled = self.conns.spill(slot).map_or(0, Spilled::bytes);
-        spilled + P::partial_of(self, slot).0
-    }
+/// Received bytes that are held for this connection.
+fn held_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
+    let spilled = conns.spill(slot).map_or(0, Spilled::bytes);
+    spilled + P::partial_of(conns, slot).0
+}
 
-    /// Makes room for so many bytes of this connection, at the cost of some of the next rows.
-    fn make_room<I: Io>(&mut self, newcomer: u32, bytes: usize, io: &mut I) {
-        let part = self.world.settings.limits.memory_bytes / ROOM_PART;
-        for (class, .., slot) in self.hoarders(newcomer, bytes) {
-            let enough = match class {
-                Class::Large => self.conns.lacks(bytes) == 0,
-                Class::Slow | Class::Poll => self.conns.lacks(bytes + part) == 0,
-            };
-            if enough {
-                return;
-            }
-            match class {
-                Class::Poll => P::drop_pipelined(self, slot, io),
-                Class::Slow => _ = self.end_for(slot, Reason::TooSlow, io),
-                Class::Large => self.end_for_room(slot, io),
-            }
+/// Connections among the next rows that could make room for so many bytes of this one, in the order to try them.
+fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize) -> Vec<Hoarder> {
+    let end = clients.conns.end();
+    let mut by_address: BTreeMap<u32, usize> = BTreeMap::new();
+    let of = |client: Client| client.number();
+    by_address.insert(of(clients.conns.get(newcomer).client), bytes);
+    let mut found = Vec::new();
+    for _ in 0..end.min(ROWS_MAX) {
+        let slot = clients.conns.next_hoard();
+        let row = clients.conns.get(slot);
+        if slot == newcomer || !row.is_open() {
+            continue;
         }
-    }
-
-    /// Connections among the next rows that could make room for so many bytes of this one, in the order to try them.
-    fn hoarders(&mut self, newcomer: u32, bytes: usize) -> Vec<Hoarder> {
-        let end = self.conns.end();
-        let mut by_address: BTreeMap<u32, usize> = BTreeMap::new();
-        let of = |client: Client| client.number();
-        by_address.insert(of(self.conns.get(newcomer).client), bytes);
-        let mut found = Vec::new();
-        for _ in 0..end.min(ROWS_MAX) {
-            let slot = self.conns.next_hoard();
-            let row = self.conns.get(slot);
-            if slot == newcomer || !row.is_open() {
-                continue;
-            }
-            let held = self.held_of(slot);
-            if held == 0 {
-                continue;
-            }
-            *by_address.entry(of(row.client)).or_default() += held;
-            found.push((held, slot));
+        let held = held_of(&clients.conns, slot);
+        if held == 0 {
+            continue;
         }
-        let owed_most = SLOW_S * self.allowance().per_s;
-        let little_bytes = self.little_bytes();
-        let mine = of(self.conns.get(newcomer).client);
-        let mut hoarders = Vec::with_capacity(found.len());
-        for (held, slot) in found {
-            let (row, owed) = (self.conns.get(slot), self.owed_of(slot));
-            let (address, of_address) = (of(row.client), by_address[&of(row.client)]);
-            let class = match P::holds(self, slot) {
-                Holds::Pipelined => Class::Poll,
-                Holds::Input if owed > owed_most => Class::Slow,
-                Holds::Input => {
-                    let larger = match address == mine {
-                        true => held > bytes,
-                        false => of_address > by_address[&mine],
-                    };
-                    // Addresses that hold little are served, also where sessions and outboxes hold the memory.
-                    if !larger || of_address <= little_bytes {
-                        continue;
-                    }
-                    Class::Large
+        *by_address.entry(of(row.client)).or_default() += held;
+        found.push((held, slot));
+    }
+    let owed_most = SLOW_S * clients.ctx.allowance().per_s;
+    let little_bytes = clients.ctx.little_bytes();
+    let mine = of(clients.conns.get(newcomer).client);
+    let mut hoarders = Vec::with_capacity(found.len());
+    for (held, slot) in found {
+        let (row, owed) = (clients.conns.get(slot), owed_of(&clients.conns, slot));
+        let (address, of_address) = (of(row.client), by_address[&of(row.client)]);
+        let class = match P::holds(&clients.conns, slot) {
+            Holds::Pipelined => Class::Poll,
+            Holds::Input if owed > owed_most => Class::Slow,
+            Holds::Input => {
+                let larger = match address == mine {
+                    true => held > bytes,
+                    false => of_address > by_address[&mine],
+                };
+                // Addresses that hold little are served, also where sessions and outboxes hold the memory.
+                if !larger || of_address <= little_bytes {
+                    continue;
                 }
-                Holds::Other => continue,
-            };
-            hoarders.push((class, owed, of_address, held, slot));
-        }
-        hoarders.sort_unstable_by(|one, other| other.cmp(one));
-        hoarders
+                Class::Large
+            }
+            Holds::Other => continue,
+        };
+        hoarders.push((class, owed, of_address, held, slot));
     }
+    hoarders.sort_unstable_by(|one, other| other.cmp(one));
+    hoarders
+}
 
-    /// Bytes that should have come by now for this connection.
-    fn owed_of(&self, slot: u32) -> u64 {
-        let spilled = self.conns.spill(slot).map_or(0, Spilled::owed_bytes);
-        spilled.max(P::partial_of(self, slot).1)
-    }
+/// Bytes that should have come by now for this connection.
+fn owed_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> u64 {
+    let spilled = conns.spill(slot).map_or(0, Spilled::owed_bytes);
+    spilled.max(P::partial_of(conns, slot).1)
+}
 
-    /// Counts a second of a partly received input. Whether it is too slow.
-    pub(crate) fn is_too_slow(&mut self, slot: u32) -> bool {
-        let row = self.conns.get(slot);
-        if row.outbox != NONE || row.is(PAUSED) {
-            return false;
-        }
-        let allowance = self.allowance();
-        P::input_lags(self, slot, allowance)
+/// Counts a second of a partly received input. Whether it is too slow.
+pub(crate) fn is_too_slow<P: Protocols>(clients: &mut Clients<P>, slot: u32) -> bool {
+    let row = clients.conns.get(slot);
+    if row.outbox != NONE || row.is(PAUSED) {
+        return false;
     }
-
-    /// Ends a connection to make room for what clients send, and tells it why if it still reads.
-    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.end_for(slot, Reason::InputsFull, io);
-    }
+    let allowance = clients.ctx.allowance();
+    P::input_lags(clients, slot, allowance)
 }

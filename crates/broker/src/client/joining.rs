@@ -1,9 +1,9 @@
 //! Joining and leaving filters, for all protocols: the connections' way to the tables and to the homes.
 //!
-//! How a protocol uses it: [`Front::join_filters`] once for the filters of one subscription; pages come to it with
-//! [`Front::match_page`], live messages with [`Front::live_matched`]; [`Front::leave_group`] or
-//! [`Front::leave_filters`] at the end. For each page it calls [`Front::took_page`], and
-//! [`Front::ask_matches`] for the next one when it can take it. It must not do so within
+//! How a protocol uses it: [`join_filters`] once for the filters of one subscription; pages come to it with
+//! [`Front::match_page`], live messages with [`Front::live_matched`]; [`Clients::leave_group`] or
+//! [`Clients::leave_filters`] at the end. For each page it calls [`Clients::took_page`], and
+//! [`ask_matches`] for the next one when it can take it. It must not do so within
 //! a delivery, whose frames may be the home's own: it queues the connection to go on instead.
 
 use alloc::boxed::Box;
@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::{Position, Since};
-use crate::client::front::Front;
-use crate::client::protocols::Protocols;
+use crate::client::parts::{Clients, Connections, Matching, Subscriptions};
+use crate::client::types::ProtocolTypes;
 use crate::filters::matching::{At, Filtered, Left, Member};
 use crate::home::SEPARATOR;
 use crate::mail::{Ask, AttachFilters, MatchPage, ReplyTo, Span};
@@ -20,187 +20,247 @@ use crate::mail::{Ask, AttachFilters, MatchPage, ReplyTo, Span};
 /// The refusal of a subscription that failed through a fault of the server.
 const BROKEN: &str = "the server contradicts itself";
 
-impl<P: Protocols> Front<P> {
-    /// The filters of a connection, if it has some.
-    pub(crate) fn filtered(&self, slot: u32) -> Option<&Filtered> {
-        self.conns.try_get(slot)?;
-        self.conns.find_extra(slot)?.filters.as_deref()
-    }
+/// A group of filters whose pages homes are asked for; a poll needs one message.
+#[derive(Clone, Copy)]
+pub(crate) struct Asking {
+    pub(crate) slot: u32,
+    pub(crate) serial: u32,
+    pub(crate) poll: bool,
+}
 
-    /// The filters of a connection, if it has some.
-    pub(crate) fn filtered_mut(&mut self, slot: u32) -> Option<&mut Filtered> {
-        self.conns.try_get(slot)?;
-        self.conns.find_extra_mut(slot)?.filters.as_deref_mut()
+/// Subscribes a connection to filters that were checked, each with the protocol's number, as one group; `since`
+/// says where to begin in each partition. The homes answer with pages of each. Returns the group's serial.
+///
+/// # Errors
+/// The reason, for people; nothing is subscribed then.
+pub(crate) fn join_filters<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    filters: &[(&[u8], u32)],
+    since: &[Since],
+    poll: bool,
+) -> Result<u32, &'static str> {
+    let filtered = clients
+        .conns
+        .extra(slot)
+        .filters
+        .get_or_insert_with(Box::default);
+    let serial = filtered.add_group(match since.first() {
+        Some(Since::Newest(newest)) => *newest,
+        _ => 0,
+    });
+    for (filter, id) in filters {
+        if let Err(reason) = join_filter(clients, &mut subs.matching, slot, serial, filter, *id) {
+            clients.leave_group(subs, slot, serial);
+            return Err(reason);
+        }
     }
+    let epoch = clients.ctx.world.epoch;
+    let at = |since: &Since| match *since {
+        Since::At(Position { epoch, offset }) => At {
+            offset,
+            epoch,
+            ..At::default()
+        },
+        _ => At {
+            epoch,
+            new: true,
+            ..At::default()
+        },
+    };
+    let positions = since.iter().map(at).collect();
+    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+        clients.broken(slot);
+        return Err(BROKEN);
+    };
+    filtered.set_positions(serial, positions);
+    ask_first_pages(clients, subs, Asking { slot, serial, poll }, since);
+    Ok(serial)
+}
 
-    /// Subscribes a connection to filters that were checked, each with the protocol's number, as one group; `since`
-    /// says where to begin in each partition. The homes answer with pages of each. Returns the group's serial.
-    ///
-    /// # Errors
-    /// The reason, for people; nothing is subscribed then.
-    pub(crate) fn join_filters(
-        &mut self,
-        slot: u32,
-        filters: &[(&[u8], u32)],
-        since: &[Since],
-        poll: bool,
-    ) -> Result<u32, &'static str> {
-        let filtered = self
-            .conns
-            .extra(slot)
-            .filters
-            .get_or_insert_with(Box::default);
-        let serial = filtered.add_group(match since.first() {
-            Some(Since::Newest(newest)) => *newest,
-            _ => 0,
+/// Asks each home once for the first pages of all its partitions.
+fn ask_first_pages<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    asking: Asking,
+    since: &[Since],
+) {
+    let placement = clients.ctx.world.placement();
+    let Some(first) = since.first() else { return };
+    let alike = since.iter().all(|since| since == first);
+    for home in 0..placement.homes() {
+        let each = (!alike).then(|| {
+            let all = placement.of_home(home);
+            let of = |partition| since.get(usize::from(partition)).copied();
+            all.filter_map(of).collect()
         });
-        for (filter, id) in filters {
-            if let Err(reason) = self.join_filter(slot, serial, filter, *id) {
-                self.leave_group(slot, serial);
-                return Err(reason);
+        ask_pages_of(clients, subs, asking, (home, None), (*first, each), false);
+    }
+}
+
+/// Asks for the next page of a partition where the group is neither live nor waits for one; says whether it did.
+pub(crate) fn ask_matches<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    asking: Asking,
+    partition: PartitionId,
+) -> bool {
+    let filtered = filtered_mut(&mut clients.conns, asking.slot);
+    let Some(at) = filtered.and_then(|all| all.at_mut(asking.serial, partition)) else {
+        return false;
+    };
+    if at.live || at.asked {
+        return false;
+    }
+    let since = Since::At(Position {
+        epoch: at.epoch,
+        offset: at.offset,
+    });
+    let of = (
+        clients.ctx.world.placement().home_of(partition),
+        Some(partition),
+    );
+    ask_pages_of(clients, subs, asking, of, (since, None), true);
+    true
+}
+
+/// Asks a home for a page of one of its partitions, or for one of each.
+fn ask_pages_of<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    asking: Asking,
+    (home, partition): (ShardId, Option<PartitionId>),
+    (since, each): (Since, Option<Box<[Since]>>),
+    again: bool,
+) {
+    let Asking { slot, serial, poll } = asking;
+    let placement = clients.ctx.world.placement();
+    let to = clients.conns.reply_to(slot, 0);
+    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+        return clients.broken(slot);
+    };
+    let newest = filtered.group(serial).map_or(0, |group| group.newest);
+    let (mut from, mut base) = (0, 0);
+    let all = placement.of_home(home);
+    for partition in all.filter(|it| partition.is_none_or(|one| one == *it)) {
+        let Some(at) = filtered.at_mut(serial, partition) else {
+            return clients.broken(slot);
+        };
+        at.asked = true;
+        (from, base) = (at.from, at.base);
+    }
+    let rows: Vec<u32> = filtered
+        .parts_of(serial)
+        .map(|(_, part)| part.row)
+        .collect();
+    let ask = AttachFilters {
+        to,
+        serial,
+        partition,
+        since,
+        from,
+        newest,
+        base,
+        poll,
+        again,
+        party: clients.party(slot),
+    };
+    let names: Vec<Vec<u8>> = rows.iter().map(|row| subs.matching.name(*row)).collect();
+    let names = names.join(&SEPARATOR);
+    subs.lanes.ask(home, |bytes| {
+        Ask::AttachFilters(ask, Span::of(bytes, &names), each)
+    });
+}
+
+/// The filters of a connection, if it has some.
+pub(crate) fn filtered<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> Option<&Filtered> {
+    conns.try_get(slot)?;
+    conns.find_extra(slot)?.filters.as_deref()
+}
+
+/// The filters of a connection, if it has some.
+pub(crate) fn filtered_mut<P: ProtocolTypes>(
+    conns: &mut Connections<P>,
+    slot: u32,
+) -> Option<&mut Filtered> {
+    conns.try_get(slot)?;
+    conns.find_extra_mut(slot)?.filters.as_deref_mut()
+}
+
+pub(crate) fn join_filter<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    matching: &mut Matching,
+    slot: u32,
+    serial: u32,
+    filter: &[u8],
+    id: u32,
+) -> Result<(), &'static str> {
+    let most = clients.ctx.world.settings.limits.filters_per_shard;
+    let client = clients.conns.get(slot).client;
+    if !matching.may_join(filter, client, most) {
+        return Err(match matching.len() < most {
+            true => {
+                "this client's address has so many of limits.filters_per_shard that others would find no room"
             }
-        }
-        let epoch = self.world.epoch;
-        let at = |since: &Since| match *since {
-            Since::At(Position { epoch, offset }) => At {
-                offset,
-                epoch,
-                ..At::default()
-            },
-            _ => At {
-                epoch,
-                new: true,
-                ..At::default()
-            },
-        };
-        let positions = since.iter().map(at).collect();
-        let Some(filtered) = self.filtered_mut(slot) else {
-            self.broken(slot);
-            return Err(BROKEN);
-        };
-        filtered.set_positions(serial, positions);
-        self.ask_first_pages(slot, serial, since, poll);
-        Ok(serial)
-    }
-
-    /// Asks each home once for the first pages of all its partitions.
-    fn ask_first_pages(&mut self, slot: u32, serial: u32, since: &[Since], poll: bool) {
-        let placement = self.world.placement();
-        let Some(first) = since.first() else { return };
-        let alike = since.iter().all(|since| since == first);
-        for home in 0..placement.homes() {
-            let each = (!alike).then(|| {
-                let all = placement.of_home(home);
-                let of = |partition| since.get(usize::from(partition)).copied();
-                all.filter_map(of).collect()
-            });
-            self.ask_pages_of(slot, serial, (home, None), (*first, each), poll, false);
-        }
-    }
-
-    fn join_filter(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        filter: &[u8],
-        id: u32,
-    ) -> Result<(), &'static str> {
-        let most = self.world.settings.limits.filters_per_shard;
-        let client = self.conns.get(slot).client;
-        if !self.matching.may_join(filter, client, most) {
-            return Err(match self.matching.len() < most {
-                true => {
-                    "this client's address has so many of limits.filters_per_shard that others would find no room"
-                }
-                false => "limits.filters_per_shard is reached",
-            });
-        }
-        let filtered = self.filtered_mut(slot);
-        let Some(filtered) = filtered.filter(|all| all.group(serial).is_some()) else {
-            self.broken(slot);
-            return Err(BROKEN);
-        };
-        let part = filtered.next_place();
-        let (row, place) = self
-            .matching
-            .join(filter, Member { slot, part }, client, most)
-            .map_err(|refused| refused.reason())?;
-        if let Some(filtered) = self.filtered_mut(slot) {
-            filtered.add(serial, row, place, id);
-        }
-        Ok(())
-    }
-
-    /// Asks for the next page of a partition where the group is neither live nor waits for one; says whether it did.
-    pub(crate) fn ask_matches(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        partition: PartitionId,
-        poll: bool,
-    ) -> bool {
-        let filtered = self.filtered_mut(slot);
-        let Some(at) = filtered.and_then(|all| all.at_mut(serial, partition)) else {
-            return false;
-        };
-        if at.live || at.asked {
-            return false;
-        }
-        let since = Since::At(Position {
-            epoch: at.epoch,
-            offset: at.offset,
+            false => "limits.filters_per_shard is reached",
         });
-        let of = (self.world.placement().home_of(partition), Some(partition));
-        self.ask_pages_of(slot, serial, of, (since, None), poll, true);
-        true
+    }
+    let filtered = filtered_mut(&mut clients.conns, slot);
+    let Some(filtered) = filtered.filter(|all| all.group(serial).is_some()) else {
+        clients.broken(slot);
+        return Err(BROKEN);
+    };
+    let part = filtered.next_place();
+    let (row, place) = matching
+        .join(filter, Member { slot, part }, client, most)
+        .map_err(|refused| refused.reason())?;
+    if let Some(filtered) = filtered_mut(&mut clients.conns, slot) {
+        filtered.add(serial, row, place, id);
+    }
+    Ok(())
+}
+
+impl Matching {
+    /// All connections that are live in the partition have seen it up to `offset`.
+    pub(crate) fn all_saw(&mut self, partition: PartitionId, offset: u64) {
+        if let Some(seen) = self.seen.get_mut(usize::from(partition)) {
+            *seen = offset.max(*seen);
+        }
+    }
+}
+
+/// Whether the group that the page is for still exists.
+pub(crate) fn awaits<P: ProtocolTypes>(conns: &Connections<P>, to: ReplyTo, serial: u32) -> bool {
+    conns.is_asked(to) && filtered(conns, to.slot).is_some_and(|all| all.group(serial).is_some())
+}
+
+impl<P: ProtocolTypes> Clients<P> {
+    /// Ends the filters of a group.
+    pub(crate) fn leave_group(&mut self, subs: &mut Subscriptions, slot: u32, serial: u32) {
+        let Some(filtered) = filtered(&self.conns, slot) else {
+            return;
+        };
+        let parts: Vec<u32> = filtered.parts_of(serial).map(|(at, _)| at).collect();
+        for part in parts {
+            leave_one(self, subs, slot, part);
+        }
+        if let Some(filtered) = filtered_mut(&mut self.conns, slot) {
+            // A group that no filter has joined yet.
+            filtered.end_group(serial);
+        }
     }
 
-    /// Asks a home for a page of one of its partitions, or for one of each.
-    fn ask_pages_of(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        (home, partition): (ShardId, Option<PartitionId>),
-        (since, each): (Since, Option<Box<[Since]>>),
-        poll: bool,
-        again: bool,
-    ) {
-        let placement = self.world.placement();
-        let to = self.conns.reply_to(slot, 0);
-        let Some(filtered) = self.filtered_mut(slot) else {
-            return self.broken(slot);
-        };
-        let newest = filtered.group(serial).map_or(0, |group| group.newest);
-        let (mut from, mut base) = (0, 0);
-        let all = placement.of_home(home);
-        for partition in all.filter(|it| partition.is_none_or(|one| one == *it)) {
-            let Some(at) = filtered.at_mut(serial, partition) else {
-                return self.broken(slot);
-            };
-            at.asked = true;
-            (from, base) = (at.from, at.base);
+    /// Ends all filters of a connection.
+    pub(crate) fn leave_filters(&mut self, subs: &mut Subscriptions, slot: u32) {
+        let groups = filtered(&self.conns, slot).map_or(&[][..], Filtered::groups);
+        let serials: Vec<u32> = groups.iter().rev().map(|group| group.serial).collect();
+        for serial in serials {
+            self.leave_group(subs, slot, serial);
         }
-        let rows: Vec<u32> = filtered
-            .parts_of(serial)
-            .map(|(_, part)| part.row)
-            .collect();
-        let ask = AttachFilters {
-            to,
-            serial,
-            partition,
-            since,
-            from,
-            newest,
-            base,
-            poll,
-            again,
-            party: self.party(slot),
-        };
-        let names: Vec<Vec<u8>> = rows.iter().map(|row| self.matching.name(*row)).collect();
-        let names = names.join(&SEPARATOR);
-        self.ask(home, |bytes| {
-            Ask::AttachFilters(ask, Span::of(bytes, &names), each)
-        });
+        if let Some(extra) = self.conns.find_extra_mut(slot) {
+            extra.filters = None;
+        }
     }
 
     /// A page was taken up to `offset`; `live` says whether the group has all of its partition now.
@@ -212,7 +272,7 @@ impl<P: Protocols> Front<P> {
         offset: u64,
         live: bool,
     ) {
-        let Some(filtered) = self.filtered_mut(slot) else {
+        let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
             return self.broken(slot);
         };
         if let Some(at) = filtered.at_mut(serial, page.partition) {
@@ -229,66 +289,30 @@ impl<P: Protocols> Front<P> {
         }
         filtered.settle(serial);
     }
+}
 
-    /// All connections that are live in the partition have seen it up to `offset`.
-    pub(crate) fn all_saw(&mut self, partition: PartitionId, offset: u64) {
-        if let Some(seen) = self.matching.seen.get_mut(usize::from(partition)) {
-            *seen = offset.max(*seen);
+pub(crate) fn leave_one<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    part: u32,
+) {
+    let filtered = filtered_mut(&mut clients.conns, slot);
+    let Some((row, place)) = filtered.and_then(|all| all.remove(part)) else {
+        return clients.broken(slot);
+    };
+    let Left { moved, ended } = subs.matching.leave(row, place);
+    if let Some(Member { slot, part }) = moved {
+        match filtered_mut(&mut clients.conns, slot) {
+            Some(filtered) => filtered.set_place(part, place),
+            None => clients.broken(slot),
         }
     }
-
-    /// Whether the group that the page is for still exists.
-    pub(crate) fn awaits(&self, to: ReplyTo, serial: u32) -> bool {
-        self.conns.is_asked(to)
-            && self
-                .filtered(to.slot)
-                .is_some_and(|all| all.group(serial).is_some())
-    }
-
-    /// Ends the filters of a group.
-    pub(crate) fn leave_group(&mut self, slot: u32, serial: u32) {
-        let Some(filtered) = self.filtered(slot) else {
-            return;
-        };
-        let parts: Vec<u32> = filtered.parts_of(serial).map(|(at, _)| at).collect();
-        for part in parts {
-            self.leave_one(slot, part);
-        }
-        if let Some(filtered) = self.filtered_mut(slot) {
-            // A group that no filter has joined yet.
-            filtered.end_group(serial);
-        }
-    }
-
-    /// Ends all filters of a connection.
-    pub(crate) fn leave_filters(&mut self, slot: u32) {
-        let groups = self.filtered(slot).map_or(&[][..], Filtered::groups);
-        let serials: Vec<u32> = groups.iter().rev().map(|group| group.serial).collect();
-        for serial in serials {
-            self.leave_group(slot, serial);
-        }
-        if let Some(extra) = self.conns.find_extra_mut(slot) {
-            extra.filters = None;
-        }
-    }
-
-    fn leave_one(&mut self, slot: u32, part: u32) {
-        let filtered = self.filtered_mut(slot);
-        let Some((row, place)) = filtered.and_then(|all| all.remove(part)) else {
-            return self.broken(slot);
-        };
-        let Left { moved, ended } = self.matching.leave(row, place);
-        if let Some(Member { slot, part }) = moved {
-            match self.filtered_mut(slot) {
-                Some(filtered) => filtered.set_place(part, place),
-                None => self.broken(slot),
-            }
-        }
-        let Some(name) = ended else { return };
-        for home in 0..self.world.homes {
-            if home != self.lanes.me {
-                self.ask(home, |bytes| Ask::LeaveFilter(Span::of(bytes, &name)));
-            }
+    let Some(name) = ended else { return };
+    for home in 0..clients.ctx.world.homes {
+        if home != clients.ctx.me {
+            subs.lanes
+                .ask(home, |bytes| Ask::LeaveFilter(Span::of(bytes, &name)));
         }
     }
 }

@@ -4,50 +4,42 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::base::position::{self, Position};
-use crate::client::front::Front;
-use crate::client::protocols::Protocols;
+use crate::client::joining;
+use crate::client::parts::{Clients, Context, Deliveries, Matching};
+use crate::client::types::ProtocolTypes;
 use crate::filters::matching::Part;
 
-impl<P: Protocols> Front<P> {
-    /// Whether one of the connection's filters matches the topic and is live in its partition: then the message comes
-    /// by that filter, and not a second time by a subscription to the topic.
-    pub(crate) fn has_match(&self, slot: u32, topic: &[u8]) -> bool {
-        let Some(filtered) = self.filtered(slot) else {
-            return false;
-        };
-        let rows = self.matching.rows(topic);
-        if rows.is_empty() {
-            return false;
-        }
-        let partition = self.partition_of(topic);
-        let matches = |(at, part): (u32, &Part)| {
-            rows.binary_search(&part.row).is_ok() && filtered.is_live(at, partition)
-        };
-        filtered.parts().any(matches)
-    }
+/// The offset up to which a connection has seen a partition where it is live. Between two turns some connections may have got
+/// a run and others not.
+pub(crate) fn seen_by(
+    matching: &Matching,
+    deliveries: &Deliveries,
+    ctx: &Context,
+    slot: u32,
+    partition: PartitionId,
+) -> u64 {
+    let seen = matching.seen[usize::from(partition)];
+    let home = ctx.world.placement().home_of(partition);
+    let visited = deliveries.under_way(home).and_then(|d| {
+        let until = d.run.visited(slot)?;
+        let mut back = (0..=until).rev().map(|n| d.matched(n));
+        back.find(|message| message.partition == partition)
+    });
+    visited.map_or(seen, |message| message.record.offset.max(seen))
+}
 
-    /// The offset up to which a connection has seen a partition where it is live. Between two turns some connections may have got
-    /// a run and others not.
-    pub(crate) fn seen_by(&self, slot: u32, partition: PartitionId) -> u64 {
-        let seen = self.matching.seen[usize::from(partition)];
-        let home = self.world.placement().home_of(partition);
-        let visited = self.deliveries.under_way(home).and_then(|d| {
-            let until = d.run.visited(slot)?;
-            let mut back = (0..=until).rev().map(|n| d.matched(n));
-            back.find(|message| message.partition == partition)
-        });
-        visited.map_or(seen, |message| message.record.offset.max(seen))
-    }
-
+impl<P: ProtocolTypes> Clients<P> {
     /// The position of a connection's only group; `just` are the offsets that it has reached in partitions where it is live with
     /// the message at hand.
     pub(crate) fn write_matched_id(
         &self,
+        matching: &Matching,
+        deliveries: &Deliveries,
         slot: u32,
         just: &[(PartitionId, u64)],
         out: &mut Vec<u8>,
     ) {
-        let group = self.filtered(slot).and_then(|all| all.groups().first());
+        let group = joining::filtered(&self.conns, slot).and_then(|all| all.groups().first());
         let positions = group.map_or(&[][..], |group| group.positions());
         let at = |partition: PartitionId| match positions.get(usize::from(partition)) {
             Some(at) if !at.live => Position {
@@ -55,16 +47,33 @@ impl<P: Protocols> Front<P> {
                 offset: at.offset,
             },
             at => {
-                let (epoch, own) = at.map_or((self.world.epoch, 0), |at| (at.epoch, at.offset));
+                let (epoch, own) = at.map_or((self.ctx.world.epoch, 0), |at| (at.epoch, at.offset));
                 let just = just.iter().find(|just| just.0 == partition);
                 let offset = match just {
                     Some((_, offset)) => *offset,
-                    None => own.max(self.seen_by(slot, partition)),
+                    None => own.max(seen_by(matching, deliveries, &self.ctx, slot, partition)),
                 };
                 Position { epoch, offset }
             }
         };
-        let all = 0..self.world.partitions;
-        position::write_partitions(out, self.world.partitions, all.map(at));
+        let all = 0..self.ctx.world.partitions;
+        position::write_partitions(out, self.ctx.world.partitions, all.map(at));
+    }
+
+    /// Whether one of the connection's filters matches the topic and is live in its partition: then the message comes
+    /// by that filter, and not a second time by a subscription to the topic.
+    pub(crate) fn has_match(&self, matching: &Matching, slot: u32, topic: &[u8]) -> bool {
+        let Some(filtered) = joining::filtered(&self.conns, slot) else {
+            return false;
+        };
+        let rows = matching.rows(topic);
+        if rows.is_empty() {
+            return false;
+        }
+        let partition = self.ctx.partition_of(topic);
+        let matches = |(at, part): (u32, &Part)| {
+            rows.binary_search(&part.row).is_ok() && filtered.is_live(at, partition)
+        };
+        filtered.parts().any(matches)
     }
 }

@@ -5,6 +5,7 @@ use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::client::front::Front;
+use crate::client::parts::{Clients, Connections, Queues};
 use crate::client::progress::Allowance;
 use crate::client::types::ProtocolTypes;
 use crate::home::Home;
@@ -27,23 +28,23 @@ pub(crate) trait Protocols: ProtocolTypes {
     /// The socket has taken all that waited for it.
     fn sent_all(front: &mut Front<Self>, slot: u32);
     /// The second up to which the client may be silent from now on; 0 where it may always be.
-    fn silent_until_s(front: &Front<Self>, slot: u32) -> u32;
+    fn silent_until_s(clients: &Clients<Self>, slot: u32) -> u32;
     /// The connection's deadline has passed, and nothing waits for its socket.
     fn deadline_passed<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I);
 
     /// Whether bytes of this connection that were read may still have to be carried out.
-    fn is_held(front: &Front<Self>, slot: u32) -> bool;
+    fn is_held(conns: &Connections<Self>, slot: u32) -> bool;
     /// Which kind of received bytes the connection holds.
-    fn holds(front: &Front<Self>, slot: u32) -> Holds;
+    fn holds(conns: &Connections<Self>, slot: u32) -> Holds;
     /// What the protocol itself holds of an input that came in part: its bytes, and how many more should have come.
-    fn partial_of(front: &Front<Self>, slot: u32) -> (usize, u64);
+    fn partial_of(conns: &Connections<Self>, slot: u32) -> (usize, u64);
     /// Counts a second of an input that came in part. Whether it is too slow; it is not where it waits for us.
-    fn input_lags(front: &mut Front<Self>, slot: u32, allowance: Allowance) -> bool;
+    fn input_lags(clients: &mut Clients<Self>, slot: u32, allowance: Allowance) -> bool;
     /// Drops bytes that are held behind a waiting request, to make room: the client sends them again.
-    fn drop_pipelined<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I);
+    fn drop_pipelined<I: Io>(clients: &mut Clients<Self>, queues: &Queues, slot: u32, io: &mut I);
 
     /// The verdict on the client's credential has come.
-    fn verdict_came(front: &mut Front<Self>, conn: ConnId, who: Identity);
+    fn verdict_came(clients: &mut Clients<Self>, queues: &mut Queues, conn: ConnId, who: Identity);
     /// New settings hold: ends the connection if it would not be granted now what it has; false when it stays.
     fn settings_changed<I: Io>(front: &mut Front<Self>, slot: u32, io: &mut I) -> bool;
 
@@ -54,5 +55,5 @@ pub(crate) trait Protocols: ProtocolTypes {
     /// The connection subscribes to nothing any more: ends what only its protocol knows of its subscriptions.
     fn leaves(front: &mut Front<Self>, slot: u32);
     /// The connection is about to be forgotten: lets go of bytes that are counted elsewhere.
-    fn dropped(front: &mut Front<Self>, slot: u32);
+    fn dropped(clients: &mut Clients<Self>, slot: u32);
 }

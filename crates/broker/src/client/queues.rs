@@ -66,7 +66,7 @@ impl Queues {
     }
 
     /// The publisher waits for credit.
-    pub(crate) fn stall(&mut self, conn: ConnId) {
+    pub(crate) fn add_stalled(&mut self, conn: ConnId) {
         self.stalled.insert(conn);
     }
 

@@ -1,7 +1,7 @@
 //! Relief: the server lets go of bytes that clients make it hold when their account nears its limit.
 //!
-//! First nothing more is added to outboxes: subscribers fall back to their positions ([`Front::fits`]), and losses are remembered of
-//! fewer topics. Then clients that hold much get nothing new ([`Front::may_take`], [`Front::may_leave`]): no session, no subscription.
+//! First nothing more is added to outboxes: subscribers fall back to their positions ([`fits`](crate::client::send::fits)), and losses are remembered of
+//! fewer topics. Then clients that hold much get nothing new ([`Clients::may_take`], [`may_leave`]): no session, no subscription.
 //! Short of the limit the sessions of the address or user that holds most end whose clients are away, as if they had expired, and then
 //! its connections, largest first, until there is room again. Clients that hold little are served; only past the limit do they end too,
 //! at a shard where nobody holds much and all together do.
@@ -13,7 +13,11 @@ use crate::budget::account::{Level, Part};
 use crate::budget::admission::Party;
 use crate::client::census::{self, Holder};
 use crate::client::front::Front;
+use crate::client::parts::{
+    Census, Clients, Connections, Context, Lanes, Matching, Queues, Subscriptions,
+};
 use crate::client::protocols::Protocols;
+use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::io::Io;
@@ -24,84 +28,23 @@ const ENDS_PER_TURN: usize = 64;
 const LOSSES_NEAR: usize = 1 << 10;
 
 impl<P: Protocols> Front<P> {
-    /// Whether this connection may make the shard hold so many bytes more, of a request or a session: always below
-    /// [`Level::Full`], from then on only where its address or user holds little with them.
-    pub(crate) fn may_take(&self, slot: u32, bytes: usize) -> bool {
-        if self.conns.level() < Level::Full {
-            return true;
-        }
-        let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
-        let absent = match user.is_some_and(|user| !user.is_empty()) {
-            true => self.party(slot),
-            false => Party::of_address(self.conns.get(slot).client),
-        };
-        let absent_bytes = self.world.admission.absent_bytes(absent);
-        let held = self.census.held_by(self.party(slot)).max(absent_bytes);
-        held + bytes <= self.little_bytes()
-    }
-
-    /// The same of a session at this home whose client is away, or not there yet.
-    pub(crate) fn may_leave(&self, party: Party, bytes: usize) -> bool {
-        if self.conns.level() < Level::Full {
-            return true;
-        }
-        let absent_bytes = self.world.admission.absent_bytes(party);
-        self.census.held_by(party).max(absent_bytes) + bytes <= self.little_bytes()
-    }
-
-    /// Bytes that one address or user may hold, whatever the others do.
-    pub(crate) fn little_bytes(&self) -> usize {
-        self.world.settings.limits.little_bytes()
-    }
-
     /// After an input: charges partly received bytes, and makes room if the sum is past its limit.
     #[inline]
     pub(crate) fn charge_input<I: Io>(&mut self, sessions: &mut SessionsAtHome, io: &mut I) {
-        self.conns.charge_received();
-        if self.conns.must_weigh() {
-            self.conns.weigh_touched();
+        self.clients.conns.charge_received();
+        if self.clients.conns.must_weigh() {
+            self.clients.conns.weigh_touched();
         }
         // Once a turn: where no connection can be ended, inputs must not cost a step of the census each.
-        if self.conns.level() == Level::Over && self.census.may_look() {
+        if self.clients.conns.level() == Level::Over && self.census.may_look() {
             self.relieve(sessions, io);
         }
-    }
-
-    /// The sessions at this home have changed: charges what they hold while their clients are away.
-    pub(crate) fn charge_sessions(&mut self, bytes: usize) {
-        self.conns.charge(Part::Sessions, bytes);
-    }
-
-    /// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine.
-    pub(crate) fn charge_turn<I: Io>(
-        &mut self,
-        mut home: Option<&mut Home>,
-        records_bytes: usize,
-        io: &I,
-    ) {
-        self.census.begin_turn();
-        if self.conns.level() >= Level::Near
-            && let Some(home) = &mut home
-        {
-            home.logs.trim_losses(&home.topics, LOSSES_NEAR);
-        }
-        self.conns.weigh_touched();
-        let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
-        let owed = of_home(Home::readings_bytes);
-        let queued = owed + self.queues.bytes() + records_bytes;
-        self.conns
-            .charge(Part::Turns, self.lanes.own_bytes() + queued);
-        let subscriptions = of_home(Home::subscriptions_bytes) + self.matching.bytes();
-        self.conns.charge(Part::Subscriptions, subscriptions);
-        self.conns.charge(Part::Tls, io.held_bytes());
-        self.conns
-            .charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));
     }
 
     /// Goes on with the census where the sum is near its limit, and from [`Level::Tight`] on ends sessions and connections; says
     /// whether the next turn must go on.
     pub(crate) fn relieve<I: Io>(&mut self, sessions: &mut SessionsAtHome, io: &mut I) -> bool {
-        let level = self.conns.level();
+        let level = self.clients.conns.level();
         if level < Level::Near {
             self.census.end();
             return false;
@@ -110,14 +53,19 @@ impl<P: Protocols> Front<P> {
             self.end_heaviest(sessions, io);
         }
         // In small tables two steps are two whole walks: the first finds the heaviest client, the second what it has.
-        let walks = if self.conns.end() + sessions.end() <= census::ROWS_PER_TURN / 2 {
+        let walks = if self.clients.conns.end() + sessions.end() <= census::ROWS_PER_TURN / 2 {
             2
         } else {
             1
         };
         for _ in 0..walks {
             if !self.census.has_ends() {
-                self.count_holders(sessions);
+                count_holders(
+                    &self.clients,
+                    &self.subs.matching,
+                    &mut self.census,
+                    sessions,
+                );
             }
         }
         if level >= Level::Tight {
@@ -132,12 +80,15 @@ impl<P: Protocols> Front<P> {
         for _ in 0..ENDS_PER_TURN {
             // The partly received bytes of the connection that ended before are taken off the account, which is else done after
             // an input.
-            self.conns.charge_received();
+            self.clients.conns.charge_received();
             // A session that is evicted ends in a later turn.
-            let level = self.conns.level_without(sessions.evicted_bytes());
+            let level = self.clients.conns.level_without(sessions.evicted_bytes());
             let end = match self.census.has_heavy() {
                 true => level >= Level::Tight,
-                false => level == Level::Over && self.holds_share(),
+                false => {
+                    level == Level::Over
+                        && holds_share(&self.subs.lanes, &self.census, &self.clients.ctx)
+                }
             };
             if !end {
                 return self.census.forget_ends();
@@ -145,64 +96,132 @@ impl<P: Protocols> Front<P> {
             match self.census.next_end() {
                 None => return,
                 Some(Holder::Session(id)) => {
-                    let evicted = sessions.evict(id, &self.world.admission);
-                    self.stats.sessions_evicted += u64::from(evicted);
+                    let evicted = sessions.evict(id, &self.clients.ctx.world.admission);
+                    self.meter.stats.sessions_evicted += u64::from(evicted);
                 }
-                Some(Holder::Connection(conn)) if self.conns.is_current(conn) => {
+                Some(Holder::Connection(conn)) if self.clients.conns.is_current(conn) => {
                     P::relieve(self, conn.slot, io);
-                    self.stats.relieved += 1;
+                    self.meter.stats.relieved += 1;
                 }
                 Some(Holder::Connection(_)) => {}
             }
         }
     }
+}
 
-    /// Whether the connections and absent sessions of this shard hold so much together that their ends help: half of the shard's part of the limit. If
-    /// all connections hold half of the limit, those of some shard do.
-    fn holds_share(&self) -> bool {
-        let share = self.world.settings.limits.memory_bytes / self.lanes.to.len();
-        self.census.sum_bytes() > share / 2
+/// The same of a session at this home whose client is away, or not there yet.
+pub(crate) fn may_leave<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    census: &Census,
+    party: Party,
+    bytes: usize,
+) -> bool {
+    if clients.conns.level() < Level::Full {
+        return true;
     }
+    let absent_bytes = clients.ctx.world.admission.absent_bytes(party);
+    census.held_by(party).max(absent_bytes) + bytes <= clients.ctx.little_bytes()
+}
 
-    /// One step of the census: adds up what the next connections and absent sessions hold.
-    fn count_holders(&mut self, sessions: &SessionsAtHome) {
-        let first = self.conns.end();
-        let end = first + sessions.end();
-        let rows = self.census.rows(end);
-        let filter_bytes = self.filter_bytes();
-        for slot in rows.start..rows.end.min(first) {
-            if !self.conns.get(slot).is_open() {
-                continue;
-            }
-            let bytes = self.conns.held_by(slot) + self.conns.filters_of(slot) * filter_bytes;
-            if bytes > 0 {
-                let (party, conn) = (self.party(slot), self.conns.id_of(slot));
-                let holder = Holder::Connection(conn);
-                self.census.count(party, holder, bytes);
-            }
+/// The sessions at this home have changed: charges what they hold while their clients are away.
+pub(crate) fn charge_sessions<P: ProtocolTypes>(conns: &mut Connections<P>, bytes: usize) {
+    conns.charge(Part::Sessions, bytes);
+}
+
+/// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine.
+pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
+    conns: &mut Connections<P>,
+    subs: &Subscriptions,
+    queues: &Queues,
+    census: &mut Census,
+    (mut home, records_bytes): (Option<&mut Home>, usize),
+    io: &I,
+) {
+    census.begin_turn();
+    if conns.level() >= Level::Near
+        && let Some(home) = &mut home
+    {
+        home.logs.trim_losses(&home.topics, LOSSES_NEAR);
+    }
+    conns.weigh_touched();
+    let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
+    let owed = of_home(Home::readings_bytes);
+    let queued = owed + queues.bytes() + records_bytes;
+    conns.charge(Part::Turns, subs.lanes.own_bytes() + queued);
+    let subscriptions = of_home(Home::subscriptions_bytes) + subs.matching.bytes();
+    conns.charge(Part::Subscriptions, subscriptions);
+    conns.charge(Part::Tls, io.held_bytes());
+    conns.charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));
+}
+
+/// Whether the connections and absent sessions of this shard hold so much together that their ends help: half of the shard's part of the limit. If
+/// all connections hold half of the limit, those of some shard do.
+fn holds_share(lanes: &Lanes, census: &Census, ctx: &Context) -> bool {
+    let share = ctx.world.settings.limits.memory_bytes / lanes.to.len();
+    census.sum_bytes() > share / 2
+}
+
+/// One step of the census: adds up what the next connections and absent sessions hold.
+fn count_holders<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    matching: &Matching,
+    census: &mut Census,
+    sessions: &SessionsAtHome,
+) {
+    let first = clients.conns.end();
+    let end = first + sessions.end();
+    let rows = census.rows(end);
+    let filter_bytes = filter_bytes(matching, &clients.ctx);
+    for slot in rows.start..rows.end.min(first) {
+        if !clients.conns.get(slot).is_open() {
+            continue;
         }
-        let (census, admission) = (&mut self.census, &self.world.admission);
-        let absent = rows.start.max(first) - first..rows.end.max(first) - first;
-        sessions.each_absent(absent, admission, |it| {
-            census.count(it.party, Holder::Session(it.id), it.bytes);
-        });
-        let little_bytes = self.world.settings.limits.little_bytes();
-        let absent_bytes = |party| admission.absent_bytes(party);
-        census.counted(rows.end, end, little_bytes, absent_bytes);
+        let bytes = clients.conns.held_by(slot) + clients.conns.filters_of(slot) * filter_bytes;
+        if bytes > 0 {
+            let (party, conn) = (clients.party(slot), clients.conns.id_of(slot));
+            let holder = Holder::Connection(conn);
+            census.count(party, holder, bytes);
+        }
     }
+    let admission = &clients.ctx.world.admission;
+    let absent = rows.start.max(first) - first..rows.end.max(first) - first;
+    sessions.each_absent(absent, admission, |it| {
+        census.count(it.party, Holder::Session(it.id), it.bytes);
+    });
+    let little_bytes = clients.ctx.world.settings.limits.little_bytes();
+    let absent_bytes = |party| admission.absent_bytes(party);
+    census.counted(rows.end, end, little_bytes, absent_bytes);
+}
 
-    /// Bytes that a filter of a connection needs in the tables of this shard and of all homes, on the average.
-    fn filter_bytes(&self) -> usize {
-        let here = self.matching.bytes() / self.matching.len().max(1);
-        here * (1 + 2 * usize::from(self.world.homes))
-    }
+/// Bytes that a filter of a connection needs in the tables of this shard and of all homes, on the average.
+fn filter_bytes(matching: &Matching, ctx: &Context) -> usize {
+    let here = matching.bytes() / matching.len().max(1);
+    here * (1 + 2 * usize::from(ctx.world.homes))
+}
 
+impl<P: ProtocolTypes> Clients<P> {
     /// The address or user that is charged for a connection.
     pub(crate) fn party(&self, slot: u32) -> Party {
         let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
         match user.filter(|user| !user.is_empty()) {
-            Some(user) => Party::user(user, self.world.seed),
+            Some(user) => Party::user(user, self.ctx.world.seed),
             None => Party::without_name(self.conns.get(slot).client, slot),
         }
+    }
+
+    /// Whether this connection may make the shard hold so many bytes more, of a request or a session: always below
+    /// [`Level::Full`], from then on only where its address or user holds little with them.
+    pub(crate) fn may_take(&self, census: &Census, slot: u32, bytes: usize) -> bool {
+        if self.conns.level() < Level::Full {
+            return true;
+        }
+        let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
+        let absent = match user.is_some_and(|user| !user.is_empty()) {
+            true => self.party(slot),
+            false => Party::of_address(self.conns.get(slot).client),
+        };
+        let absent_bytes = self.ctx.world.admission.absent_bytes(absent);
+        let held = census.held_by(self.party(slot)).max(absent_bytes);
+        held + bytes <= self.ctx.little_bytes()
     }
 }

@@ -10,15 +10,17 @@
 //! Deliberately not here: publishes, each of which is judged when it comes.
 
 use crate::base::reason::Reason;
-use crate::client::row::MULTI;
+use crate::client::row::{CLOSING, MULTI};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::access::Right;
 use crate::base::settings::Settings;
 use crate::client::front::Front;
+use crate::client::joining;
+use crate::client::parts::{Clients, Connections, Matching, Subscriptions, Topics, Work};
 use crate::client::protocols::Protocols;
-use crate::client::row::CLOSING;
+use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::store::slab::NONE;
 
@@ -59,37 +61,51 @@ impl Review {
 impl<P: Protocols> Front<P> {
     /// Ends the connection if its subscriptions would be refused now; false when it stays.
     pub(crate) fn review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let ended = !self.conns.get(slot).is(CLOSING) && P::settings_changed(self, slot, io);
-        self.stats.lapsed += u64::from(ended);
+        let ended =
+            !self.clients.conns.get(slot).is(CLOSING) && P::settings_changed(self, slot, io);
+        self.meter.stats.lapsed += u64::from(ended);
         ended
-    }
-
-    /// Whether the client could subscribe now to all that it is subscribed to.
-    pub(crate) fn may_keep(&self, slot: u32) -> Result<(), Reason> {
-        let may = |name: &[u8]| self.may(slot, Right::Subscribe, name);
-        self.all_topics_of(slot).into_iter().try_for_each(may)?;
-        let filters = self.all_filters_of(slot);
-        filters.iter().try_for_each(|filter| may(filter))
     }
 }
 
-impl<P: Protocols> Front<P> {
-    pub(crate) fn all_topics_of(&self, slot: u32) -> Vec<&[u8]> {
-        let row = self.conns.get(slot);
-        if row.wants(MULTI) && row.extra != NONE {
-            let subs = self.conns.extra_of(slot).list.iter();
-            let topics = subs.filter(|sub| sub.topic != NONE);
-            return topics.map(|sub| self.topics.name(sub.topic)).collect();
-        }
-        let topic = (row.topic != NONE).then(|| self.topics.name(row.topic));
-        topic.into_iter().collect()
-    }
+/// Whether the client could subscribe now to all that it is subscribed to.
+pub(crate) fn may_keep<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    subs: &Subscriptions,
+    work: &Work,
+    slot: u32,
+) -> Result<(), Reason> {
+    let may = |name: &[u8]| clients.may(work, slot, Right::Subscribe, name);
+    all_topics_of(&clients.conns, &subs.topics, slot)
+        .into_iter()
+        .try_for_each(may)?;
+    let filters = all_filters_of(&clients.conns, &subs.matching, slot);
+    filters.iter().try_for_each(|filter| may(filter))
+}
 
-    pub(crate) fn all_filters_of(&self, slot: u32) -> Vec<Box<[u8]>> {
-        let filtered = self.filtered(slot).into_iter();
-        let parts = filtered.flat_map(|all| all.parts());
-        parts
-            .map(|(_, part)| self.matching.name(part.row).into_boxed_slice())
-            .collect()
+pub(crate) fn all_topics_of<'a, P: ProtocolTypes>(
+    conns: &Connections<P>,
+    topics: &'a Topics,
+    slot: u32,
+) -> Vec<&'a [u8]> {
+    let row = conns.get(slot);
+    if row.wants(MULTI) && row.extra != NONE {
+        let list = conns.extra_of(slot).list.iter();
+        let kept = list.filter(|sub| sub.topic != NONE);
+        return kept.map(|sub| topics.name(sub.topic)).collect();
     }
+    let topic = (row.topic != NONE).then(|| topics.name(row.topic));
+    topic.into_iter().collect()
+}
+
+pub(crate) fn all_filters_of<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    matching: &Matching,
+    slot: u32,
+) -> Vec<Box<[u8]>> {
+    let filtered = joining::filtered(conns, slot).into_iter();
+    let parts = filtered.flat_map(|all| all.parts());
+    parts
+        .map(|(_, part)| matching.name(part.row).into_boxed_slice())
+        .collect()
 }

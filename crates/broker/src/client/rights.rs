@@ -12,21 +12,39 @@ use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::admission::Party;
 use crate::client::front::Front;
+use crate::client::parts::{Clients, Connections, Gate, Queues, Stats, Work};
 use crate::client::protocols::Protocols;
 use crate::client::row::{CLOSING, PAUSED};
+use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 
 impl<P: Protocols> Front<P> {
+    /// The client's credential has expired: ends a stream, a poll or an MQTT client. False when there is none to end.
+    pub(crate) fn lapse<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+        let ended =
+            !self.clients.conns.get(slot).is(CLOSING) && self.end_for(slot, Reason::Expired, io);
+        self.meter.stats.lapsed += u64::from(ended);
+        ended
+    }
+}
+
+impl<P: ProtocolTypes> Clients<P> {
     /// Whether the connection's client has this right on every topic that `filter` matches; a plain topic name is a filter too.
-    pub(crate) fn may(&self, slot: u32, right: Right, filter: &[u8]) -> Result<(), Reason> {
-        let access = &self.world.settings.access;
+    pub(crate) fn may(
+        &self,
+        work: &Work,
+        slot: u32,
+        right: Right,
+        filter: &[u8],
+    ) -> Result<(), Reason> {
+        let access = &self.ctx.world.settings.access;
         if !access.closed {
             return Ok(());
         }
-        let steps = &self.work.steps;
+        let steps = &work.steps;
         let identity = self.conns.identity(slot);
         if let Some((grants, until_unix_s)) = identity {
-            if until_unix_s <= self.wall_s() {
+            if until_unix_s <= self.ctx.wall_s() {
                 return Err(Reason::Expired);
             }
             if grants.cover(right, filter, steps) {
@@ -36,7 +54,7 @@ impl<P: Protocols> Front<P> {
         let wild = memchr::memchr2(b'+', b'#', filter).is_some();
         let everybody = || {
             access.anonymous.cover(right, filter, steps)
-                || self.world.rules.opens(right, filter, steps)
+                || self.ctx.world.rules.opens(right, filter, steps)
         };
         if (!wild || access.anonymous_wildcards) && everybody() {
             return Ok(());
@@ -50,6 +68,7 @@ impl<P: Protocols> Front<P> {
     /// Whether the client has all of these rights on each of these topics or filters.
     pub(crate) fn may_all(
         &self,
+        work: &Work,
         slot: u32,
         rights: &[Right],
         names: &[Vec<u8>],
@@ -57,19 +76,20 @@ impl<P: Protocols> Front<P> {
         let each = |right: &Right| {
             names
                 .iter()
-                .try_for_each(|name| self.may(slot, *right, name))
+                .try_for_each(|name| self.may(work, slot, *right, name))
         };
         rights.iter().try_for_each(each)
     }
 
     /// Whether it may publish anything at all.
     pub(crate) fn may_publish_some(&self, slot: u32) -> Result<(), Reason> {
-        let access = &self.world.settings.access;
+        let access = &self.ctx.world.settings.access;
         let right = Right::Publish;
         let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
         let identity = self.conns.identity(slot);
         let granted = identity.is_some_and(|(grants, _)| some(grants));
-        if !access.closed || granted || some(&access.anonymous) || self.world.rules.open(right) {
+        if !access.closed || granted || some(&access.anonymous) || self.ctx.world.rules.open(right)
+        {
             return Ok(());
         }
         Err(match identity {
@@ -78,81 +98,19 @@ impl<P: Protocols> Front<P> {
         })
     }
 
-    /// The name of the connection's user; empty for an anonymous client.
-    pub fn user_of(&self, conn: ConnId) -> &str {
-        let known = self
-            .conns
-            .is_current(conn)
-            .then(|| self.conns.identity(conn.slot));
-        known.flatten().map_or("", |(grants, _)| grants.user())
-    }
-
-    /// The verdict on a credential; `None` while it is being asked for.
-    pub(crate) fn found<I: Io>(
-        &mut self,
-        slot: u32,
-        credential: Credential<'_>,
-        io: &mut I,
-    ) -> Option<Identity> {
-        let access = &self.world.settings.access;
-        let bytes = match credential {
-            Credential::Token(token) => token.len(),
-            Credential::Password { user, password } => user.len() + password.len(),
-        };
-        if bytes > access.token_bytes {
-            return Some(Err(Reason::TokenTooLong));
-        }
-        let digest: Digest = credential.digest(&access.key);
-        if let Some((_, grants)) = access.operator.as_ref().filter(|(own, _)| *own == digest) {
-            let (grants, until_unix_s) = (Arc::clone(grants), u32::MAX);
-            return Some(Ok(Some(Known {
-                grants,
-                until_unix_s,
-            })));
-        }
-        let (now_s, wall_s) = (self.now.unix_s, self.wall_s());
-        if let Some(known) = self.gate.verdicts().get(digest, now_s, wall_s) {
-            return Some(Ok(Some(known.clone())));
-        }
-        let asker = Party::without_name(self.conns.get(slot).client, slot).number();
-        let round = self.gate.verdicts().round();
-        let question = Question::of(credential, digest, round, asker);
-        match io.question(self.conns.id_of(slot), question) {
-            true => None,
-            false => Some(Err(Reason::VerifierBusy)),
-        }
-    }
-
-    /// The verdict on a credential has come.
-    pub(crate) fn verdict(&mut self, conn: ConnId, verdict: Verdict) {
-        let Verdict {
-            digest,
-            found,
-            believed_until_s,
-            round,
-        } = verdict;
-        if let Ok(known) = &found
-            && round == self.gate.verdicts().round()
-        {
-            let most = self.world.settings.access.verdicts_per_shard;
-            self.gate
-                .verdicts()
-                .keep(digest, known.clone(), believed_until_s, most);
-        }
-        if !self.conns.is_current(conn) {
-            return;
-        }
-        P::verdict_came(self, conn, found.map(Some));
-    }
-
     /// From here on the request or connection is this client's.
     ///
     /// # Errors
     /// Why the credential was refused.
-    pub(crate) fn enter_as(&mut self, slot: u32, who: Option<Identity>) -> Result<(), Reason> {
+    pub(crate) fn enter_as(
+        &mut self,
+        stats: &mut Stats,
+        slot: u32,
+        who: Option<Identity>,
+    ) -> Result<(), Reason> {
         match who {
             None | Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(known))) if known.until_unix_s <= self.wall_s() => {
+            Some(Ok(Some(known))) if known.until_unix_s <= self.ctx.wall_s() => {
                 Err(Reason::TokenExpired)
             }
             Some(Ok(Some(known))) => {
@@ -162,27 +120,97 @@ impl<P: Protocols> Front<P> {
             Some(Err(refusal)) => Err(refusal),
         }
         .inspect_err(|refusal| {
-            self.stats.refused += 1;
-            self.stats.oversized += u64::from(*refusal == Reason::TokenTooLong);
+            stats.refused += 1;
+            stats.oversized += u64::from(*refusal == Reason::TokenTooLong);
         })
     }
+}
 
-    /// The client's credential has expired: ends a stream, a poll or an MQTT client. False when there is none to end.
-    pub(crate) fn lapse<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let ended = !self.conns.get(slot).is(CLOSING) && self.end_for(slot, Reason::Expired, io);
-        self.stats.lapsed += u64::from(ended);
-        ended
-    }
+/// The name of the connection's user; empty for an anonymous client.
+pub fn user_of<P: ProtocolTypes>(conns: &Connections<P>, conn: ConnId) -> &str {
+    let known = conns.is_current(conn).then(|| conns.identity(conn.slot));
+    known.flatten().map_or("", |(grants, _)| grants.user())
+}
 
-    /// Stops reading a connection until the verdict on its credential comes.
-    pub(crate) fn pause_for_verdict<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        row.flags |= PAUSED;
-        self.conns.update_interest(slot, io);
+/// The verdict on a credential; `None` while it is being asked for.
+pub(crate) fn found<P: ProtocolTypes, I: Io>(
+    clients: &Clients<P>,
+    gate: &mut Gate,
+    slot: u32,
+    credential: Credential<'_>,
+    io: &mut I,
+) -> Option<Identity> {
+    let access = &clients.ctx.world.settings.access;
+    let bytes = match credential {
+        Credential::Token(token) => token.len(),
+        Credential::Password { user, password } => user.len() + password.len(),
+    };
+    if bytes > access.token_bytes {
+        return Some(Err(Reason::TokenTooLong));
     }
+    let digest: Digest = credential.digest(&access.key);
+    if let Some((_, grants)) = access.operator.as_ref().filter(|(own, _)| *own == digest) {
+        let (grants, until_unix_s) = (Arc::clone(grants), u32::MAX);
+        return Some(Ok(Some(Known {
+            grants,
+            until_unix_s,
+        })));
+    }
+    let (now_s, wall_s) = (clients.ctx.now.unix_s, clients.ctx.wall_s());
+    if let Some(known) = gate.verdicts().get(digest, now_s, wall_s) {
+        return Some(Ok(Some(known.clone())));
+    }
+    let asker = Party::without_name(clients.conns.get(slot).client, slot).number();
+    let round = gate.verdicts().round();
+    let question = Question::of(credential, digest, round, asker);
+    match io.question(clients.conns.id_of(slot), question) {
+        true => None,
+        false => Some(Err(Reason::VerifierBusy)),
+    }
+}
 
-    /// The grants of the connection's user.
-    pub(crate) fn grants_of(&self, slot: u32) -> Option<&Arc<Grants>> {
-        self.conns.identity(slot).map(|(grants, _)| grants)
+/// The verdict on a credential has come.
+pub(crate) fn verdict<P: Protocols>(
+    clients: &mut Clients<P>,
+    queues: &mut Queues,
+    gate: &mut Gate,
+    conn: ConnId,
+    verdict: Verdict,
+) {
+    let Verdict {
+        digest,
+        found,
+        believed_until_s,
+        round,
+    } = verdict;
+    if let Ok(known) = &found
+        && round == gate.verdicts().round()
+    {
+        let most = clients.ctx.world.settings.access.verdicts_per_shard;
+        gate.verdicts()
+            .keep(digest, known.clone(), believed_until_s, most);
     }
+    if !clients.conns.is_current(conn) {
+        return;
+    }
+    P::verdict_came(clients, queues, conn, found.map(Some));
+}
+
+/// Stops reading a connection until the verdict on its credential comes.
+pub(crate) fn pause_for_verdict<P: ProtocolTypes, I: Io>(
+    conns: &mut Connections<P>,
+    slot: u32,
+    io: &mut I,
+) {
+    let row = conns.get_mut(slot);
+    row.flags |= PAUSED;
+    conns.update_interest(slot, io);
+}
+
+/// The grants of the connection's user.
+pub(crate) fn grants_of<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+) -> Option<&Arc<Grants>> {
+    conns.identity(slot).map(|(grants, _)| grants)
 }

@@ -1,14 +1,22 @@
-//! Buffers that are filled and emptied within one input, so that the next one need not allocate.
+//! What exists only while one input is handled: buffers, kept so that the next input need not allocate, and notes from the code that finds a
+//! reason to end a connection, for the code that ends it (`close`).
 
 use alloc::vec::Vec;
+
+use crate::base::ids::ConnId;
+use crate::base::reason::Closed;
 
 /// A buffer for responses that has grown past so many bytes is given back.
 const KEPT_BYTES_MAX: usize = 1 << 16;
 
-/// The buffers of a shard's clients' side.
+/// The buffers and notes of the input at hand.
 pub(crate) struct Scratch {
     reply: Vec<u8>,
     id: Vec<u8>,
+    /// Why the connection at hand is about to end, where that is not its peer's doing.
+    why: Option<Closed>,
+    /// Connections that end with this input, since their rows contradict each other.
+    broken: Vec<ConnId>,
 }
 
 impl Scratch {
@@ -16,6 +24,8 @@ impl Scratch {
         Scratch {
             reply: Vec::new(),
             id: Vec::new(),
+            why: None,
+            broken: Vec::new(),
         }
     }
 
@@ -46,6 +56,37 @@ impl Scratch {
     pub(crate) fn id(&mut self) -> &mut Vec<u8> {
         &mut self.id
     }
+
+    /// Notes why the connection at hand is about to end, if no reason was noted before.
+    #[inline]
+    pub(crate) fn because(&mut self, reason: Closed) {
+        self.why.get_or_insert(reason);
+    }
+
+    /// Takes the reason that was noted: it counts for one end.
+    pub(crate) fn take_reason(&mut self) -> Option<Closed> {
+        self.why.take()
+    }
+
+    /// The connection at hand does not end after all: its end was counted before.
+    pub(crate) fn forget_reason(&mut self) {
+        self.why = None;
+    }
+
+    /// The rows of this connection contradict each other.
+    pub(crate) fn mark_broken(&mut self, conn: ConnId) {
+        self.broken.push(conn);
+    }
+
+    /// The next connection that is to end as broken. For that end no other reason counts.
+    pub(crate) fn next_broken(&mut self) -> Option<ConnId> {
+        self.broken.pop()
+    }
+
+    /// The connection at hand ends as broken, whatever reason was noted.
+    pub(crate) fn is_broken(&mut self) {
+        self.why = Some(Closed::Broken);
+    }
 }
 
 #[cfg(test)]
@@ -62,5 +103,17 @@ mod tests {
             assert!(scratch.reply().is_empty());
             assert_eq!(scratch.reply().capacity() >= len, kept, "{len}");
         }
+    }
+
+    #[test]
+    fn the_first_reason_counts_and_counts_once() {
+        let mut scratch = Scratch::new();
+        scratch.because(Closed::Slow);
+        scratch.because(Closed::Operator);
+        assert_eq!(scratch.take_reason(), Some(Closed::Slow));
+        assert_eq!(scratch.take_reason(), None);
+        scratch.because(Closed::Slow);
+        scratch.is_broken();
+        assert_eq!(scratch.take_reason(), Some(Closed::Broken));
     }
 }

@@ -3,8 +3,10 @@
 use crate::budget::account::Level;
 use crate::client::front::Front;
 use crate::client::outbox::{Bounds, Outbox, send_rope};
+use crate::client::parts::{Clients, Connections, Run, Topics};
 use crate::client::protocols::Protocols;
 use crate::client::row::{CLOSING, State};
+use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::store::rope::{Queue, Rope};
@@ -13,85 +15,92 @@ use crate::store::slab::NONE;
 
 impl<P: Protocols> Front<P> {
     pub(crate) fn writable<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.conns.get(slot).outbox == NONE {
+        if self.clients.conns.get(slot).outbox == NONE {
             return;
         }
-        let (sent, waiting) = self.conns.send_outbox(slot, io);
+        let (sent, waiting) = self.clients.conns.send_outbox(slot, io);
         if sent > 0 {
-            self.work.steps.add_bytes(sent);
-            let row = self.conns.get_mut(slot);
-            row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
-            row.sent_s = self.now.s;
+            self.meter.work.steps.add_bytes(sent);
+            let row = self.clients.conns.get_mut(slot);
+            row.deadline_s =
+                self.clients.ctx.now.s + self.clients.ctx.world.settings.timeouts.body_s;
+            row.sent_s = self.clients.ctx.now.s;
         }
         if waiting > 0 {
-            return self.conns.weigh_outbox(slot);
+            return self.clients.conns.weigh_outbox(slot);
         }
-        self.conns.drop_outbox(slot);
-        let deadline_s = P::silent_until_s(self, slot);
-        let row = self.conns.get_mut(slot);
+        self.clients.conns.drop_outbox(slot);
+        let deadline_s = P::silent_until_s(&self.clients, slot);
+        let row = self.clients.conns.get_mut(slot);
         row.deadline_s = deadline_s;
         if row.is(CLOSING) {
             self.shut(slot, io);
             return;
         }
-        self.conns.update_interest(slot, io);
+        self.clients.conns.update_interest(slot, io);
         P::sent_all(self, slot);
     }
+}
 
-    /// The second up to which the client may be silent from now on; 0 where it may always be.
-    pub(crate) fn silent_until_s(&self, slot: u32) -> u32 {
-        P::silent_until_s(self, slot)
+/// The second up to which the client may be silent from now on; 0 where it may always be.
+pub(crate) fn silent_until_s<P: Protocols>(clients: &Clients<P>, slot: u32) -> u32 {
+    P::silent_until_s(clients, slot)
+}
+
+/// The most messages that wait for one connection, as far as messages are counted. Walks over all connections: for code that
+/// checks that bounds hold.
+pub fn most_messages_waiting<P: ProtocolTypes>(conns: &Connections<P>) -> usize {
+    let open = |slot: &u32| conns.get(*slot).is_open();
+    let slots = (0..conns.end()).filter(open);
+    let boxes = slots.filter_map(|slot| conns.outbox(slot));
+    boxes.map(Outbox::waiting_messages).max().unwrap_or(0)
+}
+
+/// Whether so many bytes, of one message, may be added to the outbox.
+pub(crate) fn fits<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    bytes: usize,
+    bounds: impl FnOnce() -> Bounds,
+) -> bool {
+    let outbox = conns.outbox(slot);
+    outbox.is_none_or(|outbox| conns.level() < Level::Near && outbox.has_room(bytes, bounds()))
+}
+
+/// Adds a message to the outbox.
+pub(crate) fn queue_message<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, bytes: &[u8]) {
+    clients.conns.add_to_outbox(slot, |queue| queue.push(bytes));
+    count_waiting(clients, slot, bytes.len(), &[bytes.len()]);
+}
+
+/// Adds a message that may be large to the outbox.
+pub(crate) fn queue_rope<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, message: &Rope) {
+    clients
+        .conns
+        .add_to_outbox(slot, |queue| queue.append(message, 0, message.len()));
+    count_waiting(clients, slot, message.len(), &[message.len()]);
+}
+
+/// Counts messages that were just written, if messages are counted: `len` bytes, with these ends.
+pub(crate) fn count_waiting<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    slot: u32,
+    len: usize,
+    ends: &[usize],
+) {
+    if clients.ctx.world.rules.count_waiting() {
+        clients.conns.count_waiting(slot, len, ends);
     }
+}
 
-    /// The most messages that wait for one connection, as far as messages are counted. Walks over all connections: for code that
-    /// checks that bounds hold.
-    pub fn most_messages_waiting(&self) -> usize {
-        let open = |slot: &u32| self.conns.get(*slot).is_open();
-        let slots = (0..self.conns.end()).filter(open);
-        let boxes = slots.filter_map(|slot| self.conns.outbox(slot));
-        boxes.map(Outbox::waiting_messages).max().unwrap_or(0)
-    }
-
-    /// The bounds for bytes that belong to no topic.
-    pub(crate) fn bounds(&self) -> Bounds {
-        Bounds::of_all(&self.world.settings.limits)
-    }
-
-    /// How much may wait for a connection when a message of this topic comes.
-    pub(crate) fn bounds_of(&self, topic: &[u8]) -> Bounds {
-        let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
-        match rules.bound_outboxes() {
-            true => Bounds::by_rule(rules.get(rules.number_for(topic)), limits),
-            false => Bounds::of_all(limits),
-        }
-    }
-
-    /// The same for a message of the run at hand to this connection.
-    pub(crate) fn bounds_in_run(&self, slot: u32, message: usize, frames: &Frames) -> Bounds {
-        if !self.world.rules.bound_outboxes() {
-            return self.bounds();
-        }
-        match self.run.topics.get(message) {
-            Some((_, name)) => self.bounds_of(frames.name(*name)),
-            None => self.bounds_of(self.topics.name(self.conns.get(slot).topic)),
-        }
-    }
-
-    /// Whether so many bytes, of one message, may be added to the outbox.
-    pub(crate) fn fits(&self, slot: u32, bytes: usize, bounds: impl FnOnce() -> Bounds) -> bool {
-        let outbox = self.conns.outbox(slot);
-        outbox.is_none_or(|outbox| {
-            self.conns.level() < Level::Near && outbox.has_room(bytes, bounds())
-        })
-    }
-
+impl<P: ProtocolTypes> Clients<P> {
     /// Sends bytes that belong to no topic: responses and control frames. A connection gets nothing after its last bytes.
     pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let row = self.conns.get_mut(slot);
         if row.state == State::Draining {
             return;
         }
-        row.sent_s = self.now.s;
+        row.sent_s = self.ctx.now.s;
         if row.outbox != NONE {
             return self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
         }
@@ -120,7 +129,7 @@ impl<P: Protocols> Front<P> {
         if row.state == State::Draining {
             return;
         }
-        row.sent_s = self.now.s;
+        row.sent_s = self.ctx.now.s;
         if row.outbox != NONE {
             return self
                 .conns
@@ -134,7 +143,7 @@ impl<P: Protocols> Front<P> {
 
     /// The socket took no more: keeps the rest, which `write` adds.
     fn refused<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
-        let deadline_s = self.now.s + self.world.settings.timeouts.body_s;
+        let deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.body_s;
         self.conns.get_mut(slot).deadline_s = deadline_s;
         self.conns.begin_outbox(slot, write);
         self.conns.update_interest(slot, io);
@@ -149,20 +158,7 @@ impl<P: Protocols> Front<P> {
         io: &mut I,
     ) {
         self.put_rope(slot, bytes, io);
-        self.count_waiting(slot, bytes.len(), ends);
-    }
-
-    /// Adds a message to the outbox.
-    pub(crate) fn queue_message(&mut self, slot: u32, bytes: &[u8]) {
-        self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
-        self.count_waiting(slot, bytes.len(), &[bytes.len()]);
-    }
-
-    /// Adds a message that may be large to the outbox.
-    pub(crate) fn queue_rope(&mut self, slot: u32, message: &Rope) {
-        self.conns
-            .add_to_outbox(slot, |queue| queue.append(message, 0, message.len()));
-        self.count_waiting(slot, message.len(), &[message.len()]);
+        count_waiting(self, slot, bytes.len(), ends);
     }
 
     /// The socket took no more: keeps the rest of a message that it took in part, if any.
@@ -175,14 +171,25 @@ impl<P: Protocols> Front<P> {
         self.refused(slot, rest, io);
         let len = self.conns.outbox(slot).map_or(0, Outbox::waiting_bytes);
         if len > 0 {
-            self.count_waiting(slot, len, &[len]);
+            count_waiting(self, slot, len, &[len]);
         }
     }
 
-    /// Counts messages that were just written, if messages are counted: `len` bytes, with these ends.
-    fn count_waiting(&mut self, slot: u32, len: usize, ends: &[usize]) {
-        if self.world.rules.count_waiting() {
-            self.conns.count_waiting(slot, len, ends);
+    /// The same for a message of the run at hand to this connection.
+    pub(crate) fn bounds_in_run(
+        &self,
+        topics: &Topics,
+        run: &Run,
+        slot: u32,
+        message: usize,
+        frames: &Frames,
+    ) -> Bounds {
+        if !self.ctx.world.rules.bound_outboxes() {
+            return self.ctx.bounds();
+        }
+        match run.topics.get(message) {
+            Some((_, name)) => self.ctx.bounds_of(frames.name(*name)),
+            None => self.ctx.bounds_of(topics.name(self.conns.get(slot).topic)),
         }
     }
 }

@@ -34,6 +34,16 @@ pub(crate) struct Behind {
     pub epoch: u32,
 }
 
+impl Behind {
+    pub fn at(part: u32, offset: u64, epoch: u32) -> Behind {
+        Behind {
+            part,
+            offset,
+            epoch,
+        }
+    }
+}
+
 /// State that few connections need.
 pub(crate) struct Extra<P: ProtocolTypes> {
     /// Several topics.

@@ -10,70 +10,128 @@ use crate::base::position::{self, Position, Since};
 use crate::base::settings::Rule;
 use crate::budget::admission::Client;
 use crate::client::front::Front;
+use crate::client::parts::{
+    Clients, Connections, Context, Deliveries, Matching, Subscriptions, Topics,
+};
 use crate::client::protocols::Protocols;
 use crate::client::row::{COUNTED, FILTERS, LIVE, MULTI};
 use crate::client::side::Behind;
+use crate::client::types::ProtocolTypes;
 use crate::mail::Attach;
 use crate::store::slab::NONE;
 
 impl<P: Protocols> Front<P> {
-    /// The topic of a part, or `NONE`.
-    pub(crate) fn topic_of(&self, slot: u32, part: u32) -> u32 {
-        let row = self.conns.get(slot);
-        if !row.wants(MULTI) {
-            return row.topic;
-        }
-        self.conns
-            .extra_of(slot)
-            .list
-            .get(part as usize)
-            .map_or(NONE, |sub| sub.topic)
-    }
-
-    /// The flags of a part.
-    pub(crate) fn flags_of(&mut self, slot: u32, part: u32) -> &mut u8 {
-        if !self.conns.get(slot).wants(MULTI) {
-            return &mut self.conns.get_mut(slot).flags;
-        }
-        &mut self.conns.extra_mut(slot).list[part as usize].flags
-    }
-
-    /// Notes the offset up to which a connection with several topics has seen one of them.
-    pub(crate) fn saw(&mut self, slot: u32, part: u32, offset: u64, epoch: u32) {
-        let row = self.conns.get(slot);
+    /// Takes the connection out of all its topics and filters.
+    pub(crate) fn unsubscribe(&mut self, slot: u32) {
+        P::leaves(self, slot);
+        let row = self.clients.conns.get_mut(slot);
         if row.wants(MULTI) {
-            let sub = &mut self.conns.extra_mut(slot).list[part as usize];
-            (sub.offset, sub.epoch) = (offset, epoch);
+            row.options &= !MULTI;
+            let extra = self.clients.conns.extra(slot);
+            extra.shared_bytes = 0;
+            for sub in core::mem::take(&mut extra.list) {
+                if sub.topic == NONE {
+                    continue;
+                }
+                part_one(
+                    &mut self.clients,
+                    &mut self.subs,
+                    sub.topic,
+                    sub.place,
+                    sub.flags & COUNTED != 0,
+                );
+            }
+            return;
         }
-    }
-
-    /// How many parts it has.
-    pub(crate) fn parts(&self, slot: u32) -> u32 {
-        let row = self.conns.get(slot);
-        if row.wants(MULTI) {
-            self.conns.extra_of(slot).list.len() as u32
-        } else {
-            1
+        if row.wants(FILTERS) {
+            row.options &= !FILTERS;
+            return self.clients.leave_filters(&mut self.subs, slot);
         }
+        if row.topic == NONE {
+            return;
+        }
+        let (topic, place, counted) = (row.topic, row.place, row.is(COUNTED));
+        row.topic = NONE;
+        row.flags &= !(COUNTED | LIVE);
+        part_one(&mut self.clients, &mut self.subs, topic, place, counted);
     }
+}
 
-    /// The rule of a topic.
-    pub(crate) fn rule_of(&self, topic: u32) -> &Rule {
-        let rules = &self.world.rules;
-        rules.get(rules.number_for(self.topics.name(topic)))
+/// The topic of a part, or `NONE`.
+pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part: u32) -> u32 {
+    let row = conns.get(slot);
+    if !row.wants(MULTI) {
+        return row.topic;
     }
+    conns
+        .extra_of(slot)
+        .list
+        .get(part as usize)
+        .map_or(NONE, |sub| sub.topic)
+}
 
+/// The flags of a part.
+pub(crate) fn flags_of<P: ProtocolTypes>(
+    conns: &mut Connections<P>,
+    slot: u32,
+    part: u32,
+) -> &mut u8 {
+    if !conns.get(slot).wants(MULTI) {
+        return &mut conns.get_mut(slot).flags;
+    }
+    &mut conns.extra_mut(slot).list[part as usize].flags
+}
+
+/// Notes the offset up to which a connection with several topics has seen one of them.
+pub(crate) fn saw<P: ProtocolTypes>(
+    conns: &mut Connections<P>,
+    slot: u32,
+    part: u32,
+    offset: u64,
+    epoch: u32,
+) {
+    let row = conns.get(slot);
+    if row.wants(MULTI) {
+        let sub = &mut conns.extra_mut(slot).list[part as usize];
+        (sub.offset, sub.epoch) = (offset, epoch);
+    }
+}
+
+/// How many parts it has.
+pub(crate) fn parts<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> u32 {
+    let row = conns.get(slot);
+    if row.wants(MULTI) {
+        conns.extra_of(slot).list.len() as u32
+    } else {
+        1
+    }
+}
+
+/// The rule of a topic.
+pub(crate) fn rule_of<'a>(topics: &Topics, ctx: &'a Context, topic: u32) -> &'a Rule {
+    let rules = &ctx.world.rules;
+    rules.get(rules.number_for(topics.name(topic)))
+}
+
+impl<P: ProtocolTypes> Clients<P> {
     /// The position of a connection that has just seen `offset`.
-    pub(crate) fn write_id(&self, slot: u32, offset: u64, out: &mut Vec<u8>) {
+    pub(crate) fn write_id(
+        &self,
+        matching: &Matching,
+        deliveries: &Deliveries,
+        slot: u32,
+        offset: u64,
+        out: &mut Vec<u8>,
+    ) {
         let row = self.conns.get(slot);
         if row.wants(FILTERS) {
-            return self.write_matched_id(slot, &[], out);
+            return self.write_matched_id(matching, deliveries, slot, &[], out);
         }
         if !row.wants(MULTI) {
             position::write(
                 out,
                 Position {
-                    epoch: self.world.epoch,
+                    epoch: self.ctx.world.epoch,
                     offset,
                 },
             );
@@ -86,80 +144,58 @@ impl<P: Protocols> Front<P> {
         });
         position::write_set(out, extra.set, seen);
     }
+}
 
-    /// Asks for the next page of a topic, of so many messages at most, behind what the connection has seen of it; compressed if `deflate` says so. The answer comes for `part`, which
-    /// is how the connection's protocol names the subscription.
-    pub(crate) fn ask_behind(
-        &mut self,
-        slot: u32,
-        seen: &Behind,
-        (part, most): (u32, u32),
-        deflate: bool,
-    ) {
-        let topic = self.topic_of(slot, seen.part);
-        let row = self.topics.get(topic);
-        let (hash, serial) = (row.hash, row.serial);
-        let since = Since::At(Position {
-            epoch: seen.epoch,
-            offset: seen.offset,
-        });
-        let attach = Attach {
-            hash,
-            topic,
-            serial,
-            to: self.conns.reply_to(slot, part),
-            since,
-            poll: false,
-            most,
-            deflate,
-            again: true,
-            once: false,
-            retained: false,
-            client: Client::NOBODY,
-            party: self.party(slot),
-        };
-        self.attach(attach);
-        if planted::is(Fault::DoubleResume) {
-            self.attach(attach);
-        }
+/// Asks for the next page of a topic, of so many messages at most, behind what the connection has seen of it; compressed if `deflate` says so. The answer comes for `part`, which
+/// is how the connection's protocol names the subscription.
+pub(crate) fn ask_behind<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    seen: &Behind,
+    (part, most): (u32, u32),
+    deflate: bool,
+) {
+    let topic = topic_of(&clients.conns, slot, seen.part);
+    let row = subs.topics.get(topic);
+    let (hash, serial) = (row.hash, row.serial);
+    let since = Since::At(Position {
+        epoch: seen.epoch,
+        offset: seen.offset,
+    });
+    let attach = Attach {
+        hash,
+        topic,
+        serial,
+        to: clients.conns.reply_to(slot, part),
+        since,
+        poll: false,
+        most,
+        deflate,
+        again: true,
+        once: false,
+        retained: false,
+        client: Client::NOBODY,
+        party: clients.party(slot),
+    };
+    subs.attach(&clients.ctx, attach);
+    if planted::is(Fault::DoubleResume) {
+        subs.attach(&clients.ctx, attach);
     }
+}
 
-    /// Takes the connection out of all its topics and filters.
-    pub(crate) fn unsubscribe(&mut self, slot: u32) {
-        P::leaves(self, slot);
-        let row = self.conns.get_mut(slot);
-        if row.wants(MULTI) {
-            row.options &= !MULTI;
-            let extra = self.conns.extra(slot);
-            extra.shared_bytes = 0;
-            for sub in core::mem::take(&mut extra.list) {
-                if sub.topic == NONE {
-                    continue;
-                }
-                self.part_one(sub.topic, sub.place, sub.flags & COUNTED != 0);
-            }
-            return;
-        }
-        if row.wants(FILTERS) {
-            row.options &= !FILTERS;
-            return self.leave_filters(slot);
-        }
-        if row.topic == NONE {
-            return;
-        }
-        let (topic, place, counted) = (row.topic, row.place, row.is(COUNTED));
-        row.topic = NONE;
-        row.flags &= !(COUNTED | LIVE);
-        self.part_one(topic, place, counted);
+pub(crate) fn part_one<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    topic: u32,
+    place: u32,
+    counted: bool,
+) {
+    if let Some(moved) = subs.topics.part(topic, place) {
+        clients.conns.has_moved(topic, &moved);
     }
-
-    pub(crate) fn part_one(&mut self, topic: u32, place: u32, counted: bool) {
-        if let Some(moved) = self.topics.part(topic, place) {
-            self.conns.has_moved(topic, &moved);
-        }
-        if counted && !planted::is(Fault::NoDetach) {
-            self.leave(topic);
-        }
-        self.topics.close_if_unused(topic);
+    if counted && !planted::is(Fault::NoDetach) {
+        subs.leave(&clients.ctx, topic);
     }
+    subs.topics.close_if_unused(topic);
 }

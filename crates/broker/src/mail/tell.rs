@@ -7,7 +7,7 @@ use crore_wire::mqtt::ReasonCode;
 use crate::base::ids::{ConnId, PartitionId};
 use crate::budget::admission::Client;
 use crate::mail::answer::{Attached, Outcome, ReplyTo};
-use crate::mail::frames::Record;
+use crate::mail::frames::{Frames, Record};
 use crate::mail::news::{News, Part};
 use crate::mail::session::{Kept, SessionId};
 
@@ -227,6 +227,19 @@ pub struct MatchPage {
     pub at_head: bool,
     /// Whether messages between the position asked for and the end of this page are lost.
     pub gap: bool,
+}
+
+impl MatchPage {
+    /// Its records, each with the number of its topic's name.
+    pub fn records<'a>(
+        &self,
+        frames: &'a Frames,
+    ) -> impl Iterator<Item = (u32, &'a Record)> + Clone {
+        let (first, names) = (self.first as usize, self.names as usize);
+        let names = &frames.names[names..names + self.count as usize];
+        let records = &frames.pages[first..first + self.count as usize];
+        names.iter().copied().zip(records)
+    }
 }
 
 /// The answer to a client that wants its session.

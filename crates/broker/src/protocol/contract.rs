@@ -12,9 +12,9 @@
 
 mod clients;
 mod homes;
-mod requests;
-mod run;
-mod streams;
+pub(crate) mod requests;
+pub(crate) mod run;
+pub(crate) mod streams;
 
 use crate::base::ids::{ConnId, ShardId};
 use crate::budget::stats::Transport;
@@ -22,11 +22,11 @@ use crate::client::row::{EOF, PAUSED, Row, State};
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::session::SessionId;
-use crate::protocol::front::Front;
-use crate::protocol::http::options::HISTORY;
-use crate::protocol::http::options::PINGS;
+use crate::protocol::front::{Clients, Connections, Front};
+use crate::protocol::http::options::{HISTORY, PINGS};
+use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, mqtt_session};
 use crate::protocol::mqtt::options::FRAMED;
-use crate::protocol::mqtt::packets;
+use crate::protocol::sse::comment_if_quiet;
 use crate::store::slab::NONE;
 
 impl Front {
@@ -38,20 +38,20 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        self.conns.get_mut(conn.slot).options &= !PINGS;
+        self.clients.conns.get_mut(conn.slot).options &= !PINGS;
         self.bytes_came(conn.slot, bytes, home, io);
     }
 
     /// Bytes are to be read in the connection's protocol.
     #[inline]
-    pub(in crate::protocol) fn bytes_came<I: Io>(
+    pub(crate) fn bytes_came<I: Io>(
         &mut self,
         slot: u32,
         bytes: &mut [u8],
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         match row.state {
             State::Proxy | State::Http => self.http_received(slot, bytes, home, io),
             State::Waiting | State::Poll => self.hold(slot, bytes, io),
@@ -64,22 +64,9 @@ impl Front {
         }
     }
 
-    /// Whether the bytes behind the request are no requests: they belong to a protocol that the connection has changed to.
-    pub(in crate::protocol) fn is_upgraded(&self, slot: u32) -> bool {
-        match self.conns.get(slot).state {
-            State::WebSocket | State::Mqtt => true,
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::Draining => false,
-        }
-    }
-
     /// This node has no way to the log of its cluster: a connection ends whose client would do without answers. Says whether it did.
     pub(crate) fn cut_off<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        match self.conns.get(slot).state {
+        match self.clients.conns.get(slot).state {
             State::Mqtt => self.mqtt_cut_off(slot, io),
             State::Proxy
             | State::Http
@@ -94,7 +81,7 @@ impl Front {
 
     /// The peer has closed its side: the connection ends, unless an answer is due.
     pub(crate) fn ended<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get_mut(slot);
+        let row = self.clients.conns.get_mut(slot);
         let answer_due = match row.state {
             State::Waiting => true,
             State::Http | State::Draining => row.outbox != NONE,
@@ -102,7 +89,7 @@ impl Front {
         };
         if answer_due {
             row.flags |= EOF | PAUSED;
-            return self.conns.update_interest(slot, io);
+            return self.clients.conns.update_interest(slot, io);
         }
         self.drop_conn(slot, Close::Now, io);
     }
@@ -110,9 +97,9 @@ impl Front {
     /// A second has passed in which the connection neither lagged nor was late.
     #[inline]
     pub(crate) fn second<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         match row.state {
-            State::Sse if row.outbox == NONE => self.comment_if_quiet(slot, io),
+            State::Sse if row.outbox == NONE => comment_if_quiet(&mut self.clients, slot, io),
             State::WebSocket if row.outbox == NONE => self.ping_if_quiet(slot, io),
             State::Mqtt if row.extra != NONE => self.mqtt_second(slot, io),
             State::Sse | State::WebSocket | State::Mqtt => {}
@@ -120,40 +107,8 @@ impl Front {
         }
     }
 
-    /// Whether an input may have come in part.
-    #[inline]
-    pub(crate) fn has_begun_input(&self, slot: u32) -> bool {
-        let row = self.conns.get(slot);
-        match row.state {
-            State::Mqtt => row.extra != NONE || row.spill != NONE,
-            // What it has begun is thrown away.
-            State::Draining => false,
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket => row.spill != NONE,
-        }
-    }
-
-    /// Whether the connection's bytes are frames of a WebSocket.
-    pub(in crate::protocol) fn has_frames(&self, slot: u32) -> bool {
-        let row = self.conns.get(slot);
-        match row.state {
-            State::WebSocket => true,
-            State::Mqtt => row.wants(FRAMED),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::Draining => false,
-        }
-    }
-
     /// A frame came whose data belongs to the protocol. False when it was the last one.
-    pub(in crate::protocol) fn frame_came<I: Io>(
+    pub(crate) fn frame_came<I: Io>(
         &mut self,
         slot: u32,
         data: &[u8],
@@ -161,7 +116,7 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
-        match self.conns.get(slot).state {
+        match self.clients.conns.get(slot).state {
             State::Mqtt => self.mqtt_frame(slot, data, binary, home, io),
             State::Proxy
             | State::Http
@@ -172,33 +127,63 @@ impl Front {
             | State::Draining => self.frame_published(slot, data, binary, home, io),
         }
     }
+}
 
-    /// Bytes that a frame may have besides the largest message.
-    pub(in crate::protocol) fn frame_beside_bytes(&self, slot: u32) -> usize {
-        match self.conns.get(slot).state {
-            State::Mqtt => packets::PACKET_BESIDE_BYTES,
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => 0,
-        }
+/// Whether the bytes behind the request are no requests: they belong to a protocol that the connection has changed to.
+pub(crate) fn is_upgraded(conns: &Connections, slot: u32) -> bool {
+    match conns.get(slot).state {
+        State::WebSocket | State::Mqtt => true,
+        State::Proxy
+        | State::Http
+        | State::Waiting
+        | State::Poll
+        | State::Sse
+        | State::Draining => false,
     }
+}
 
-    /// The session that the connection holds, with its home.
-    pub(crate) fn session_of(&self, slot: u32) -> Option<(ShardId, SessionId)> {
-        match self.conns.get(slot).state {
-            State::Mqtt => self.mqtt_session(slot),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => None,
-        }
+/// Whether an input may have come in part.
+#[inline]
+pub(crate) fn has_begun_input(conns: &Connections, slot: u32) -> bool {
+    let row = conns.get(slot);
+    match row.state {
+        State::Mqtt => row.extra != NONE || row.spill != NONE,
+        // What it has begun is thrown away.
+        State::Draining => false,
+        State::Proxy
+        | State::Http
+        | State::Waiting
+        | State::Poll
+        | State::Sse
+        | State::WebSocket => row.spill != NONE,
+    }
+}
+
+/// Bytes that a frame may have besides the largest message.
+pub(crate) fn frame_beside_bytes(conns: &Connections, slot: u32) -> usize {
+    match conns.get(slot).state {
+        State::Mqtt => PACKET_BESIDE_BYTES,
+        State::Proxy
+        | State::Http
+        | State::Waiting
+        | State::Poll
+        | State::Sse
+        | State::WebSocket
+        | State::Draining => 0,
+    }
+}
+
+/// The session that the connection holds, with its home.
+pub(crate) fn session_of(clients: &Clients, slot: u32) -> Option<(ShardId, SessionId)> {
+    match clients.conns.get(slot).state {
+        State::Mqtt => mqtt_session(clients, slot),
+        State::Proxy
+        | State::Http
+        | State::Waiting
+        | State::Poll
+        | State::Sse
+        | State::WebSocket
+        | State::Draining => None,
     }
 }
 

@@ -52,7 +52,7 @@ pub enum Encoding {
 impl Encoding {
     /// The encoding that a request asked for.
     #[inline]
-    pub(in crate::protocol) fn of_request(row: &Row) -> Encoding {
+    pub(crate) fn of_request(row: &Row) -> Encoding {
         let envelope = row.wants(ENVELOPE);
         if row.state == State::Sse || row.wants(crate::protocol::http::options::EVENTS) {
             return match (envelope, row.wants(HTTP10)) {

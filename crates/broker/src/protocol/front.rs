@@ -2,6 +2,10 @@
 //! that protocols use. `contract` joins the two.
 
 use crate::client;
+pub(crate) use crate::client::parts::{
+    Context, Deliveries, Feed, Forms, Gate, Lanes, Matching, Meter, Queues, Run, Stats,
+    Subscriptions, Topics, Work,
+};
 use crate::protocol::mqtt::state::Subscribed;
 
 /// The protocols of this server.
@@ -9,6 +13,10 @@ pub(crate) struct AllProtocols;
 
 /// The clients' side of a shard.
 pub(crate) type Front = client::front::Front<AllProtocols>;
+/// The connections, and what is at hand to answer one of them.
+pub(crate) type Clients = client::parts::Clients<AllProtocols>;
+/// The connections of a shard.
+pub(crate) type Connections = client::connections::Connections<AllProtocols>;
 /// The side row of a connection.
 pub(crate) type Extra = client::side::Extra<AllProtocols>;
 /// One of several topics of a connection.

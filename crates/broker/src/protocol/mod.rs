@@ -5,7 +5,7 @@
 //! clients' side of a shard, `side` and `own` hold what protocols keep of a connection and of a shard, and `encode` has the form of a message in
 //! each of them.
 
-mod contract;
+pub(crate) mod contract;
 mod encode;
 pub(crate) mod front;
 pub(crate) mod http;

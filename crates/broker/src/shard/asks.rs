@@ -17,8 +17,8 @@ impl Shard {
     /// Takes in what clients of this shard have asked its home. No delivery is under way, since a publish writes frames.
     #[inline]
     pub(super) fn take_own_asks(&mut self) {
-        if let Some(asked) = self.front.lanes.take_own_asks() {
-            self.take_asks(self.front.lanes.me, asked);
+        if let Some(asked) = self.front.subs.lanes.take_own_asks() {
+            self.take_asks(self.front.clients.ctx.me, asked);
         }
     }
 
@@ -26,8 +26,8 @@ impl Shard {
     /// next turns.
     pub(crate) fn take_asks(&mut self, from: ShardId, asked: UnhandledAsks) {
         // Mail without asks has nothing to wait for.
-        let spent = !asked.asks.is_empty() && self.front.work.is_spent();
-        let lane = &mut self.front.lanes.to[from as usize];
+        let spent = !asked.asks.is_empty() && self.front.meter.work.is_spent();
+        let lane = &mut self.front.subs.lanes.to[from as usize];
         if !lane.waiting.is_empty() || spent {
             return lane.waiting.push_back(asked);
         }
@@ -36,7 +36,7 @@ impl Shard {
 
     /// Goes on with asks that wait, some of one lane; says whether there were any.
     pub(crate) fn go_on_with_asks(&mut self) -> bool {
-        let Some((from, asked)) = self.front.lanes.next_asked() else {
+        let Some((from, asked)) = self.front.subs.lanes.next_asked() else {
             return false;
         };
         self.all_asked(from, asked, ASKS_TOGETHER);
@@ -45,36 +45,39 @@ impl Shard {
 
     /// Carries out the asks of a shard in order, about `most` of them at most; the rest waits, first of its lane.
     fn all_asked(&mut self, from: ShardId, mut asked: UnhandledAsks, most: usize) {
-        self.front.lanes.read_at = asked.stamp;
+        self.front.subs.lanes.read_at = asked.stamp;
         let mut done = 0;
-        while !asked.asks.is_empty() && done < most && (done == 0 || !self.front.work.is_spent()) {
+        while !asked.asks.is_empty()
+            && done < most
+            && (done == 0 || !self.front.meter.work.is_spent())
+        {
             self.warm_asks(asked.asks.as_slices().0, &asked.bytes);
             for _ in 0..WARMED {
                 let Some(ask) = asked.asks.pop_front() else {
                     break;
                 };
-                self.front.work.steps.add(1);
+                self.front.meter.work.steps.add(1);
                 asked.weight -= self.asked(from, ask, &asked.bytes);
                 done += 1;
-                if self.front.work.is_spent() {
+                if self.front.meter.work.is_spent() {
                     break;
                 }
             }
         }
-        self.front.lanes.read_at = self.front.lanes.stamp;
-        let lane = &mut self.front.lanes.to[from as usize];
+        self.front.subs.lanes.read_at = self.front.subs.lanes.stamp;
+        let lane = &mut self.front.subs.lanes.to[from as usize];
         if !asked.asks.is_empty() {
             return lane.waiting.push_front(asked);
         }
         lane.credit_bytes += asked.weight;
-        if from == self.front.lanes.me {
-            self.front.lanes.recycle_asks(asked);
+        if from == self.front.clients.ctx.me {
+            self.front.subs.lanes.recycle_asks(asked);
         }
     }
 
     /// Touches the rows that the publishes among the next [`WARMED`] asks read.
     fn warm_asks(&self, asks: &[Ask], bytes: &[u8]) {
-        let large = |home: &&Home| home.is_large(&self.front.matching);
+        let large = |home: &&Home| home.is_large(&self.front.subs.matching);
         let Some(home) = self.home.as_ref().filter(large) else {
             return;
         };
@@ -87,7 +90,7 @@ impl Shard {
             }
         }
         if count > 1 {
-            home.warm(&topics[..count], &self.front.matching);
+            home.warm(&topics[..count], &self.front.subs.matching);
         }
     }
 
@@ -153,7 +156,11 @@ impl Shard {
 
     fn home_asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
         let home = self.home.as_mut().expect(HERE);
-        let (world, now, lanes) = (&self.front.world, self.front.now, &mut self.front.lanes);
+        let (world, now, lanes) = (
+            &self.front.clients.ctx.world,
+            self.front.clients.ctx.now,
+            &mut self.front.subs.lanes,
+        );
         let (topics, logs, readings) = (&mut home.topics, &mut home.logs, &mut home.readings);
         let (subscriptions, interest) = (&mut home.subscriptions, &mut home.interest);
         let pace = &home.pace;
@@ -215,7 +222,7 @@ impl Shard {
 
     /// Answers a publisher.
     pub(super) fn reply(&mut self, from: ShardId, answer: Answer, outcome: Outcome) {
-        let lanes = &mut self.front.lanes;
+        let lanes = &mut self.front.subs.lanes;
         match answer {
             Answer::Full(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
             Answer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
@@ -224,7 +231,7 @@ impl Shard {
             Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
             // The failure is only counted.
             Answer::None if matches!(outcome, Outcome::Full(_)) => {
-                self.front.stats.dropped += 1;
+                self.front.meter.stats.dropped += 1;
             }
             Answer::Failure(_) | Answer::None => {}
         }

@@ -43,8 +43,8 @@ impl Shard {
         if self.cluster.is_none() {
             return;
         }
-        let placement = self.front.world.placement();
-        let me = self.front.lanes.me;
+        let placement = self.front.clients.ctx.world.placement();
+        let me = self.front.clients.ctx.me;
         for (at, _) in placement.of_home(me).enumerate() {
             self.tell_deaths(at);
             self.offer_steward(at);
@@ -57,7 +57,7 @@ impl Shard {
     }
 
     fn beat(&mut self, at: usize) {
-        let world = self.front.world.clone();
+        let world = self.front.clients.ctx.world.clone();
         let node = &world.settings.node;
         let beat = Beat {
             name: node.name.as_bytes(),
@@ -65,7 +65,7 @@ impl Shard {
             connections: world.admission.connections().into(),
         };
         self.write_note(at, &Note::Beat(beat));
-        let (own, now_s) = (self.commits.writer(at), self.front.now.s);
+        let (own, now_s) = (self.commits.writer(at), self.front.clients.ctx.now.s);
         let Some(cluster) = &self.cluster else { return };
         let hears = cluster.last_s > 0 && now_s - cluster.last_s <= BREAK_S;
         let is_silent = |node: &&NodeState| {
@@ -82,7 +82,7 @@ impl Shard {
     /// each second.
     fn unheard(&mut self, at: usize) -> Option<u64> {
         let (cluster, home) = (self.cluster.as_ref()?, self.home.as_mut()?);
-        let waited = self.front.now.s - cluster.since_s >= SILENT_S;
+        let waited = self.front.clients.ctx.now.s - cluster.since_s >= SILENT_S;
         let is_heard = |writer: &u64| cluster.nodes.iter().any(|it| it.writer == *writer);
         let living = home.logs.roster(at).living();
         let own = self.commits.writer(at);
@@ -92,7 +92,14 @@ impl Shard {
 
     /// Tells the next death that the log of a partition does not have.
     fn tell_deaths(&mut self, at: usize) {
-        if self.front.world.admission.is_cut_off(self.front.now.unix_s) {
+        if self
+            .front
+            .clients
+            .ctx
+            .world
+            .admission
+            .is_cut_off(self.front.clients.ctx.now.unix_s)
+        {
             // It may read what was before it began, and others have told.
             return;
         }
@@ -122,12 +129,18 @@ impl Shard {
     fn offer_steward(&mut self, at: usize) {
         let own = self.commits.writer(at);
         let home = self.home.as_mut().expect(HERE);
-        let (steward, now_s) = (home.logs.roster(at).steward, self.front.now.s);
+        let (steward, now_s) = (home.logs.roster(at).steward, self.front.clients.ctx.now.s);
         let heard_s = match &self.cluster {
             Some(cluster) => cluster.partitions[at].heard_s,
             None => return,
         };
-        let is_known = !self.front.world.admission.is_cut_off(self.front.now.unix_s);
+        let is_known = !self
+            .front
+            .clients
+            .ctx
+            .world
+            .admission
+            .is_cut_off(self.front.clients.ctx.now.unix_s);
         match steward {
             // A steward that no other node has heard of would never be found dead.
             None if is_known => self.write_note(at, &Note::Steward(own)),
@@ -165,8 +178,8 @@ impl Shard {
         }
         partition.noted |= bit(note);
         let home = self.home.as_mut().expect(HERE);
-        let moment = (self.front.now, home.logs.sequence(at));
-        let waiting = Waiting::note(self.front.lanes.me);
+        let moment = (self.front.clients.ctx.now, home.logs.sequence(at));
+        let waiting = Waiting::note(self.front.clients.ctx.me);
         let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
         self.commits.write_aside(at, waiting, moment, encode);
     }
@@ -189,7 +202,7 @@ impl Shard {
     /// A record of a partition was applied.
     pub(super) fn was_heard(&mut self, at: usize) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.partitions[at].heard_s = self.front.now.s;
+            cluster.partitions[at].heard_s = self.front.clients.ctx.now.s;
         }
     }
 
@@ -224,7 +237,7 @@ impl Shard {
         beat: &Beat<'_>,
         (offset, unix_s): (u64, u32),
     ) {
-        let (now, own) = (self.front.now, self.commits.writer(at));
+        let (now, own) = (self.front.clients.ctx.now, self.commits.writer(at));
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -248,7 +261,7 @@ impl Shard {
                 cluster.since_s = now.s;
             }
             cluster.last_s = now.s;
-            self.front.world.admission.beats(now.unix_s);
+            self.front.clients.ctx.world.admission.beats(now.unix_s);
         }
     }
 
@@ -260,8 +273,8 @@ impl Shard {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let of_beats = self.front.world.placement();
-        let is_first = of_beats.home_of(OF_BEATS) == self.front.lanes.me
+        let of_beats = self.front.clients.ctx.world.placement();
+        let is_first = of_beats.home_of(OF_BEATS) == self.front.clients.ctx.me
             && of_beats.place_at_home(OF_BEATS) == at;
         if !is_first || !is_new {
             return;
@@ -270,17 +283,17 @@ impl Shard {
         let was_self = dead.is_some_and(|at| cluster.nodes.remove(at).is_self);
         if was_self {
             (cluster.since_s, cluster.last_s) = (0, 0);
-            self.front.world.admission.died();
+            self.front.clients.ctx.world.admission.died();
         }
-        for home in 0..self.front.world.homes {
+        for home in 0..self.front.clients.ctx.world.homes {
             self.tell_home_of_death(home, writer);
         }
     }
 
     fn tell_home_of_death(&mut self, home: ShardId, writer: u64) {
-        match home == self.front.lanes.me {
+        match home == self.front.clients.ctx.me {
             true => self.is_to_tell_death(writer),
-            false => self.front.ask(home, |_| Ask::Bury(writer)),
+            false => self.front.subs.lanes.ask(home, |_| Ask::Bury(writer)),
         }
     }
 
@@ -297,7 +310,13 @@ impl Shard {
     pub(super) fn cluster_state(&mut self) -> Option<Box<ClusterState>> {
         let cluster = self.cluster.as_ref()?;
         let home = self.home.as_mut()?;
-        let all = self.front.world.placement().of_home(self.front.lanes.me);
+        let all = self
+            .front
+            .clients
+            .ctx
+            .world
+            .placement()
+            .of_home(self.front.clients.ctx.me);
         let partitions = all.enumerate().map(|(at, partition)| PartitionState {
             partition,
             offset: home.logs.roster(at).last,
@@ -305,12 +324,12 @@ impl Shard {
             steward: home.logs.roster(at).steward,
             is_halted: self.commits.is_halted(at),
         });
-        let counts: &Counts = &self.front.world.admission;
+        let counts: &Counts = &self.front.clients.ctx.world.admission;
         Some(Box::new(ClusterState {
             partitions: partitions.collect(),
             nodes: cluster.nodes.clone(),
-            now_s: self.front.now.s,
-            is_cut_off: counts.is_cut_off(self.front.now.unix_s),
+            now_s: self.front.clients.ctx.now.s,
+            is_cut_off: counts.is_cut_off(self.front.clients.ctx.now.unix_s),
         }))
     }
 }

@@ -9,6 +9,7 @@ use crate::base::reason::Closed;
 use crate::base::snapshot::{Damaged, In};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
+use crate::client::asking::fact_context;
 use crate::commit::Committed;
 use crate::commit::batch::{HEADER_BYTES, Header, Kept};
 use crate::commit::queue::Next;
@@ -28,15 +29,17 @@ impl Shard {
         let home = self.home.as_ref();
         let sequence = |at| home.map_or(0, |home: &Home| home.logs.sequence(at));
         self.commits
-            .send(self.front.now, sequence, |batch| io.append(batch));
+            .send(self.front.clients.ctx.now, sequence, |batch| {
+                io.append(batch)
+            });
     }
 
     /// A batch stands in the log of its partition.
     pub(super) fn committed(&mut self, of: Committed) {
-        let placement = self.front.world.placement();
-        if placement.home_of(of.partition) == self.front.lanes.me {
+        let placement = self.front.clients.ctx.world.placement();
+        if placement.home_of(of.partition) == self.front.clients.ctx.me {
             let at = placement.place_at_home(of.partition);
-            self.commits.committed(at, of, self.front.now);
+            self.commits.committed(at, of, self.front.clients.ctx.now);
         }
         self.go_on_with_commits();
     }
@@ -44,17 +47,17 @@ impl Shard {
     /// Carries out what has waited for the engine, as far as the turn goes; says whether there was any.
     pub(crate) fn go_on_with_commits(&mut self) -> bool {
         let mut any = false;
-        while !self.front.work.is_spent() || !any {
+        while !self.front.meter.work.is_spent() || !any {
             let home = &mut self.home;
             let counts = |at, writer, number| match home {
                 Some(home) => home.logs.counts(at, writer, number),
                 None => false,
             };
-            let Some(next) = self.commits.next(self.front.now, counts) else {
+            let Some(next) = self.commits.next(self.front.clients.ctx.now, counts) else {
                 break;
             };
             any = true;
-            self.front.work.steps.add(1);
+            self.front.meter.work.steps.add(1);
             match next {
                 Next::Request(waiting, record) => self.take_effect(waiting, record),
                 Next::Foreign(record) => self.take_aside(&record),
@@ -67,15 +70,15 @@ impl Shard {
     /// records stay in flight.
     pub(crate) fn go_on_with_late(&mut self) -> bool {
         let mut any = false;
-        while self.commits.may_have_late() && (!self.front.work.is_spent() || !any) {
+        while self.commits.may_have_late() && (!self.front.meter.work.is_spent() || !any) {
             any = true;
-            self.front.work.steps.add(1);
+            self.front.meter.work.steps.add(1);
             if let Some(waiting) = self.commits.next_late()
                 && let Some((from, due)) = waiting.answer_late()
             {
                 match due {
                     LateAnswer::Outcome(answer) => self.reply(from, answer, Outcome::Unknown),
-                    LateAnswer::Fence(to) => self.front.lanes.tell(from, Tell::Fenced(to)),
+                    LateAnswer::Fence(to) => self.front.subs.lanes.tell(from, Tell::Fenced(to)),
                 }
             }
         }
@@ -89,7 +92,7 @@ impl Shard {
             request,
             ..
         } = waiting;
-        self.front.lanes.to[usize::from(from)].credit_bytes += weight;
+        self.front.subs.lanes.to[usize::from(from)].credit_bytes += weight;
         let (answer, client, reserved, unlogged) = match request {
             Request::Fact(answer, client, reserved) => (answer, client, reserved, None),
             Request::Unlogged(fact, answer, client, reserved) => {
@@ -103,10 +106,10 @@ impl Shard {
             Request::Answered => return,
         };
         let home = self.home.as_mut().expect(HERE);
-        home.release(reserved, self.front.now);
-        let seed = self.front.world.seed;
+        home.release(reserved, self.front.clients.ctx.now);
+        let seed = self.front.clients.ctx.world.seed;
         if let Some(fact) = unlogged {
-            let mut context = self.front.fact_context();
+            let mut context = fact_context(&mut self.front.subs, &self.front.clients.ctx);
             let passed = Fact::decode(&fact, seed, client, |_, fact| {
                 home.apply_unlogged(fact, &mut context)
             });
@@ -115,12 +118,18 @@ impl Shard {
         let outcome = record.and_then(|record| {
             let (bytes, first, unix_s) = record.parts();
             let read = Fact::decode(bytes, seed, client, |behind, fact| {
-                let own = self.front.world.is_shared() && planted::is(Fault::OwnOffset);
+                let own = self.front.clients.ctx.world.is_shared() && planted::is(Fault::OwnOffset);
                 let offset = first + u64::from(behind) + u64::from(own) * 7;
                 let outcome = self.apply(fact, offset, unix_s);
-                if self.front.world.is_shared() {
-                    let partition = self.front.partition_of(fact.topic().1);
-                    let at = self.front.world.placement().place_at_home(partition);
+                if self.front.clients.ctx.world.is_shared() {
+                    let partition = self.front.clients.ctx.partition_of(fact.topic().1);
+                    let at = self
+                        .front
+                        .clients
+                        .ctx
+                        .world
+                        .placement()
+                        .place_at_home(partition);
                     let home = self.home.as_mut().expect(HERE);
                     home.has_applied(at, offset, record.is_last());
                     self.was_heard(at);
@@ -132,7 +141,7 @@ impl Shard {
         match outcome {
             Some(outcome) => self.reply(from, answer, outcome),
             // The record was encoded here, for this request.
-            None => self.front.stats.closed[Closed::Broken as usize] += 1,
+            None => self.front.meter.stats.closed[Closed::Broken as usize] += 1,
         }
     }
 
@@ -140,7 +149,13 @@ impl Shard {
     /// later version has written, and that must not be left out, nothing more of the partition is applied.
     fn take_aside(&mut self, record: &Kept) {
         let header = record.header();
-        let at = self.front.world.placement().place_at_home(header.partition);
+        let at = self
+            .front
+            .clients
+            .ctx
+            .world
+            .placement()
+            .place_at_home(header.partition);
         let (bytes, first, unix_s) = record.parts();
         if unknown(bytes) == Some(false) {
             return self.commits.halt(at);
@@ -166,7 +181,7 @@ impl Shard {
         record: &[u8],
         (first, unix_s): (u64, u32),
     ) -> Result<u64, Damaged> {
-        let seed = self.front.world.seed;
+        let seed = self.front.clients.ctx.world.seed;
         if unknown(record) == Some(true) {
             return Ok(first);
         }
@@ -175,12 +190,20 @@ impl Shard {
             self.take_note(at, header, &note, (offset, unix_s));
             return Ok(offset);
         }
-        let placement = self.front.world.placement();
+        let placement = self.front.clients.ctx.world.placement();
         let is_here = Fact::decode(record, seed, Client::NOBODY, |behind, fact| {
             let partition = placement.partition_of(fact.topic().1);
             let is_here = first > 0 && partition == header.partition;
             let offset = first + u64::from(behind);
-            if is_here && self.front.world.rules.is_durable(fact.topic().1) {
+            if is_here
+                && self
+                    .front
+                    .clients
+                    .ctx
+                    .world
+                    .rules
+                    .is_durable(fact.topic().1)
+            {
                 self.apply(fact, offset, unix_s);
             } else if is_here {
                 // The operator has changed the rules since: such a topic keeps nothing across a crash.
@@ -201,13 +224,16 @@ impl Shard {
     /// # Errors
     /// When the batch is none. What it has applied by then stays.
     pub fn fold(&mut self, batch: &[u8], first: u64, now: Now) -> Result<(), Damaged> {
-        self.front.now = now;
+        self.front.clients.ctx.now = now;
         let header = Header::read(batch)?;
-        let (placement, is_shared) = (self.front.world.placement(), self.front.world.is_shared());
+        let (placement, is_shared) = (
+            self.front.clients.ctx.world.placement(),
+            self.front.clients.ctx.world.is_shared(),
+        );
         if header.partition >= placement.partitions() {
             return Err(Damaged("there is no such partition"));
         }
-        if placement.home_of(header.partition) != self.front.lanes.me {
+        if placement.home_of(header.partition) != self.front.clients.ctx.me {
             return Ok(());
         }
         let at = placement.place_at_home(header.partition);
@@ -239,14 +265,14 @@ impl Shard {
                 taken?;
             }
         }
-        self.front.lanes.drop_untold();
+        self.front.subs.lanes.drop_untold();
         records.end()
     }
 
     /// The log was read behind a crash: what stood in no log is lost. Partitions go on behind their marks, and clients with positions of before
     /// are told a gap where they may have missed something.
     pub fn lose_unlogged(&mut self) {
-        let rules = &self.front.world.rules;
+        let rules = &self.front.clients.ctx.world.rules;
         if let Some(home) = &mut self.home {
             home.lose_unlogged(rules);
         }
@@ -254,12 +280,12 @@ impl Shard {
 
     /// The log no longer has what had offsets up to this one, and this process has read none of it: positions before it are told a gap.
     pub fn lose(&mut self, partition: PartitionId, until: u64) {
-        let placement = self.front.world.placement();
-        if placement.home_of(partition) != self.front.lanes.me {
+        let placement = self.front.clients.ctx.world.placement();
+        if placement.home_of(partition) != self.front.clients.ctx.me {
             return;
         }
         let at = placement.place_at_home(partition);
-        let rules = &self.front.world.rules;
+        let rules = &self.front.clients.ctx.world.rules;
         if let Some(home) = &mut self.home {
             home.lose(at, until, rules);
         }
@@ -268,13 +294,13 @@ impl Shard {
     /// The log of a partition is damaged, and may have lost anything of it before its end: positions of before are told a gap, with a new epoch.
     /// To be called behind the last batch.
     pub fn begin_epoch(&mut self, partition: PartitionId) {
-        let placement = self.front.world.placement();
-        let is_here = placement.home_of(partition) == self.front.lanes.me;
+        let placement = self.front.clients.ctx.world.placement();
+        let is_here = placement.home_of(partition) == self.front.clients.ctx.me;
         if let Some(home) = self.home.as_mut().filter(|_| is_here)
             && !planted::is(Fault::SilentDamage)
         {
             let at = placement.place_at_home(partition);
-            home.begin_epoch(at, &self.front.world.rules);
+            home.begin_epoch(at, &self.front.clients.ctx.world.rules);
         }
     }
 
@@ -287,7 +313,7 @@ impl Shard {
     /// Applies a fact that stands in the log with this offset, in a batch of this second.
     fn apply(&mut self, fact: &Fact<'_>, offset: u64, unix_s: u32) -> Outcome {
         let home = self.home.as_mut().expect(HERE);
-        let mut context = self.front.fact_context();
+        let mut context = fact_context(&mut self.front.subs, &self.front.clients.ctx);
         context.now.unix_s = unix_s;
         home.apply(fact, offset, &mut context)
     }
@@ -295,7 +321,7 @@ impl Shard {
     /// The digest of what the log says of this home's topics: two processes that have folded the same log have the same one, all
     /// homes of each taken together (exclusive or).
     pub fn digest(&self) -> u64 {
-        let rules = &self.front.world.rules;
+        let rules = &self.front.clients.ctx.world.rules;
         let home = self.home.as_ref();
         home.map_or(0, |home| home.digest(rules))
     }

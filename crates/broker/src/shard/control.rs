@@ -70,7 +70,7 @@ impl Shard {
                 })
             }
             Control::Drain => {
-                self.drain(self.front.now);
+                self.drain(self.front.clients.ctx.now);
                 Report::Done
             }
             Control::Save(head, bytes_max) => Report::Block(self.save(&head, bytes_max)),

@@ -90,7 +90,7 @@ impl Shard {
             keep_order(&tells, &mut keys);
         }
         keys.sort_unstable();
-        self.front.deliveries.came.push_back(Delivery {
+        self.front.feed.deliveries.came.push_back(Delivery {
             tells,
             frames,
             keys,
@@ -106,34 +106,34 @@ impl Shard {
     /// Works through the deliveries; false when the budget of visits was spent first.
     pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
         let all = *budget;
-        let reserved = self.front.deliveries.reserved(all);
+        let reserved = self.front.feed.deliveries.reserved(all);
         *budget -= reserved;
         self.answer(budget, io);
         self.deliver_queued(budget, io);
         *budget += reserved;
         self.deliver_flows(budget, io);
-        self.front.work.steps.add((all - *budget) as usize);
-        let done = self.front.deliveries.is_empty();
+        self.front.meter.work.steps.add((all - *budget) as usize);
+        let done = self.front.feed.deliveries.is_empty();
         if !done {
-            let made = self.front.forms.take_made_bytes();
-            self.front.work.steps.add_bytes(made);
+            let made = self.front.feed.forms.take_made_bytes();
+            self.front.meter.work.steps.add_bytes(made);
         }
-        self.front.deliveries.late = !self.front.deliveries.queued.is_empty();
+        self.front.feed.deliveries.late = !self.front.feed.deliveries.queued.is_empty();
         done
     }
 
     /// Gives the answers among the tells that came.
     fn answer<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some(mut d) = self.front.deliveries.came.pop_front()
+            && let Some(mut d) = self.front.feed.deliveries.came.pop_front()
         {
             let frames = d.frames.clone();
             while *budget > 0 && d.is_at_answer() {
                 self.step(&mut d, &frames, budget, io);
             }
             match d.is_at_answer() {
-                true => self.front.deliveries.came.push_front(d),
-                false => self.front.deliveries.queued.push_back(d),
+                true => self.front.feed.deliveries.came.push_front(d),
+                false => self.front.feed.deliveries.queued.push_back(d),
             }
         }
     }
@@ -141,9 +141,9 @@ impl Shard {
     /// Works through what came, in order; fan-outs that take long become flows.
     fn deliver_queued<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some(mut d) = self.front.deliveries.queued.pop_front()
+            && let Some(mut d) = self.front.feed.deliveries.queued.pop_front()
         {
-            let waiting = &self.front.deliveries;
+            let waiting = &self.front.feed.deliveries;
             let waits =
                 waiting.has(Flow::ordered(d.home)) || d.ordered && waiting.has_topics_of(d.home);
             let done = !waits && self.go_through_tells(&mut d, budget, io);
@@ -151,9 +151,9 @@ impl Shard {
                 self.delivered(d);
             } else if waits || d.ordered && (d.run.len > 0 || d.walking) {
                 let flow = Flow::ordered(d.home);
-                self.front.deliveries.park(flow, flow.own_party(), d);
+                self.front.feed.deliveries.park(flow, flow.own_party(), d);
             } else {
-                self.front.deliveries.queued.push_front(d);
+                self.front.feed.deliveries.queued.push_front(d);
             }
         }
     }
@@ -161,9 +161,9 @@ impl Shard {
     /// Goes on with fan-outs that take long, in fair turns.
     fn deliver_flows<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some((flow, mut d)) = self.front.deliveries.next()
+            && let Some((flow, mut d)) = self.front.feed.deliveries.next()
         {
-            let most = match self.front.deliveries.has_next() {
+            let most = match self.front.feed.deliveries.has_next() {
                 true => FLOW_VISITS.min(*budget),
                 false => *budget,
             };
@@ -178,15 +178,18 @@ impl Shard {
                 }
                 false => Some(d),
             };
-            self.front.deliveries.did(flow, party, most - left, rest);
+            self.front
+                .feed
+                .deliveries
+                .did(flow, party, most - left, rest);
         }
     }
 
     /// Lets go of what was delivered.
     fn delivered(&mut self, d: Delivery) {
         let Delivery { tells, home, .. } = d;
-        if home == self.front.lanes.me {
-            self.front.lanes.recycle(tells);
+        if home == self.front.clients.ctx.me {
+            self.front.subs.lanes.recycle(tells);
         }
     }
 
@@ -195,12 +198,12 @@ impl Shard {
         let Some(row) = flow.row() else {
             return flow.own_party();
         };
-        let last = self.front.topics.places(row).saturating_sub(1);
+        let last = self.front.subs.topics.places(row).saturating_sub(1);
         let party = |place| {
-            let member = self.front.topics.member(row, place)?;
-            Some(self.front.party(member).number())
+            let member = self.front.subs.topics.member(row, place)?;
+            Some(self.front.clients.party(member).number())
         };
-        let first = match self.front.topics.places(row) {
+        let first = match self.front.subs.topics.places(row) {
             0 => None,
             _ => party(0),
         };
@@ -215,7 +218,7 @@ impl Shard {
     /// and so does what concerns a topic that has one.
     fn go_through_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
-        let before = self.front.stats.delivered;
+        let before = self.front.meter.stats.delivered;
         let done = loop {
             self.charge_made(budget);
             let Some(key) = d.keys.get(d.at) else {
@@ -224,10 +227,10 @@ impl Shard {
             if *budget == 0 {
                 break false;
             }
-            let crowded = self.front.deliveries.has_flows();
+            let crowded = self.front.feed.deliveries.has_flows();
             if crowded
                 && let Some(topic) = Delivery::topic_of(*key)
-                && self.front.deliveries.has(Flow::topic(d.home, topic))
+                && self.front.feed.deliveries.has(Flow::topic(d.home, topic))
             {
                 self.park_topic(d, topic);
                 continue;
@@ -236,7 +239,7 @@ impl Shard {
                 self.warm(&d.keys[d.at..d.keys.len().min(d.at + WARMED)]);
             }
             let topic = Delivery::topic_of(*key);
-            let share = match crowded || self.front.deliveries.late {
+            let share = match crowded || self.front.feed.deliveries.late {
                 true => CROWDED_VISITS.min(*budget),
                 false => *budget,
             };
@@ -256,7 +259,7 @@ impl Shard {
     /// Goes on with a flow until it is done or the budget is spent.
     fn go_on_with_flow<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
-        let before = self.front.stats.delivered;
+        let before = self.front.meter.stats.delivered;
         let done = loop {
             self.charge_made(budget);
             if d.at == d.keys.len() {
@@ -274,17 +277,17 @@ impl Shard {
     fn park_topic(&mut self, d: &mut Delivery, topic: u32) {
         let flow = Flow::topic(d.home, topic);
         let party = self.party_of_flow(flow);
-        self.front.deliveries.park(flow, party, d.take_topic());
+        self.front.feed.deliveries.park(flow, party, d.take_topic());
     }
 
     /// Megabytes that one message was turned into took as long as many visits.
     fn charge_made(&mut self, budget: &mut u32) {
-        let made = self.front.forms.take_made_bytes() / STEP_BYTES;
+        let made = self.front.feed.forms.take_made_bytes() / STEP_BYTES;
         *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
     }
 
     fn count_written<I: Io>(&self, frames: &Frames, before: u64, io: &mut I) {
-        let deliveries = self.front.stats.delivered.wrapping_sub(before);
+        let deliveries = self.front.meter.stats.delivered.wrapping_sub(before);
         if frames.stamp != 0 && deliveries > 0 {
             io.written(frames.stamp, deliveries);
         }
@@ -302,7 +305,7 @@ impl Shard {
         if let Tell::Live { topic, serial, .. } = *tell {
             let end = self.gather(d, topic);
             // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
-            if self.front.topics.is_current(topic, serial)
+            if self.front.subs.topics.is_current(topic, serial)
                 && !self.fan_out(d, topic, serial, frames, budget, io)
             {
                 return false;
@@ -315,7 +318,7 @@ impl Shard {
         }
         if let Tell::Gone { topic, serial } | Tell::Displaced { topic, serial } = *tell {
             let gone = matches!(tell, Tell::Gone { .. });
-            if self.front.topics.is_current(topic, serial)
+            if self.front.subs.topics.is_current(topic, serial)
                 && !self.end_members(d, topic, serial, gone, budget, io)
             {
                 return false;
@@ -335,11 +338,12 @@ impl Shard {
         let mut members = [NONE; WARMED];
         for (member, key) in members.iter_mut().zip(keys) {
             if let Some(topic) = Delivery::topic_of(*key) {
-                *member = self.front.topics.only_member(topic).unwrap_or(NONE);
+                *member = self.front.subs.topics.only_member(topic).unwrap_or(NONE);
             }
         }
         let touch = |sum, slot: &u32| {
             self.front
+                .clients
                 .conns
                 .try_get(*slot)
                 .map_or(sum, |row| sum ^ row.link.0 ^ u32::from(row.flags))
@@ -394,8 +398,8 @@ impl Shard {
                 _ => None,
             }
         });
-        self.front.run.begin(run);
-        d.at + self.front.run.records().len()
+        self.front.feed.run.begin(run);
+        d.at + self.front.feed.run.records().len()
     }
 
     pub(crate) fn fan_out<I: Io>(
@@ -407,18 +411,18 @@ impl Shard {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let (mut done, cost) = (true, cost_of_bytes(self.front.run.bytes));
-        if self.front.topics.places(topic) == 1 && !d.walking {
+        let (mut done, cost) = (true, cost_of_bytes(self.front.feed.run.bytes));
+        if self.front.subs.topics.places(topic) == 1 && !d.walking {
             *budget = budget.saturating_sub(cost);
-            if let Some(conn) = self.front.topics.member(topic, 0) {
+            if let Some(conn) = self.front.subs.topics.member(topic, 0) {
                 self.live(conn, topic, frames, budget, io);
             }
         } else {
             if !d.walking {
-                self.front.topics.begin_walk(topic);
+                self.front.subs.topics.begin_walk(topic);
                 (d.walking, d.place) = (true, 0);
             }
-            while let Some(conn) = self.front.topics.at_place(topic, d.place) {
+            while let Some(conn) = self.front.subs.topics.at_place(topic, d.place) {
                 if *budget == 0 {
                     done = false;
                     break;
@@ -426,7 +430,7 @@ impl Shard {
                 d.place += 1;
                 // Large messages that wait behind others are not written now.
                 let is_written =
-                    cost == 1 || conn == NONE || self.front.conns.get(conn).outbox == NONE;
+                    cost == 1 || conn == NONE || self.front.clients.conns.get(conn).outbox == NONE;
                 *budget = budget.saturating_sub(if is_written { cost } else { 1 });
                 if conn != NONE {
                     self.live(conn, topic, frames, budget, io);
@@ -437,8 +441,8 @@ impl Shard {
                 self.end_walk(topic);
             }
         }
-        if done && self.front.topics.is_current(topic, serial) {
-            self.front.topics.close_if_unused(topic);
+        if done && self.front.subs.topics.is_current(topic, serial) {
+            self.front.subs.topics.close_if_unused(topic);
         }
         done
     }
@@ -453,7 +457,7 @@ impl Shard {
         budget: &mut u32,
         io: &mut I,
     ) {
-        let before = self.front.work.count();
+        let before = self.front.meter.work.count();
         self.front.live(conn, topic, frames, io);
         self.charge_matching(before, budget);
     }
@@ -461,7 +465,7 @@ impl Shard {
     /// Matching since the shard had done so many steps takes its time, whether it found anything or not.
     #[inline]
     pub(crate) fn charge_matching(&self, before: u64, budget: &mut u32) {
-        let steps = self.front.work.count() - before;
+        let steps = self.front.meter.work.count() - before;
         if steps >= STEPS_PER_VISIT {
             let visits = u32::try_from(steps / STEPS_PER_VISIT).unwrap_or(u32::MAX);
             *budget = budget.saturating_sub(visits);
@@ -470,7 +474,7 @@ impl Shard {
 
     /// Gives every member that moved its new place.
     pub(crate) fn end_walk(&mut self, topic: u32) {
-        let (topics, conns) = (&mut self.front.topics, &mut self.front.conns);
+        let (topics, conns) = (&mut self.front.subs.topics, &mut self.front.clients.conns);
         topics.end_walk(topic, |moved| {
             assert!(
                 conns.has_moved(topic, &moved),

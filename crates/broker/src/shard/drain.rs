@@ -20,39 +20,39 @@ impl Shard {
     /// Begins to move clients off, as `settings.drain` says; its rate is that of all shards together. A second call
     /// changes nothing.
     pub fn drain(&mut self, now: Now) {
-        self.front.drains = true;
-        let drain = &self.front.world.settings.drain;
+        self.front.gate.drains = true;
+        let drain = &self.front.clients.ctx.world.settings.drain;
         let until_s = now.s.saturating_add(drain.deadline_s);
-        let me = self.front.lanes.me;
+        let me = self.front.clients.ctx.me;
         self.draining
             .get_or_insert(Draining::new(drain.rate_per_s, me, until_s));
     }
 
     /// Whether clients are moved off.
     pub fn drains(&self) -> bool {
-        self.front.drains
+        self.front.gate.drains
     }
 
     /// Stops the clock, so that nothing begins any more by itself, and says what is under way.
     pub fn settle(&mut self) -> Settled {
         self.stopped = true;
-        let says = self.front.lanes.to.iter();
+        let says = self.front.subs.lanes.to.iter();
         let mut says = says.map(|lane| lane.asks.len() + lane.tells.len());
         let waits = self.front.queues.len();
         Settled {
-            connections: self.front.conns.len(),
+            connections: self.front.clients.conns.len(),
             posted: self.posted,
             received: self.received,
             busy: says.any(|count| count > 0)
                 || !self.commits.is_empty()
-                || waits + self.front.deliveries.len() > 0
+                || waits + self.front.feed.deliveries.len() > 0
                 || self.has_more(),
         }
     }
 
     /// Milliseconds to the next tick that moves clients off.
     pub(crate) fn drain_in_ms(&self) -> Option<u32> {
-        let waits = self.draining.is_some() && self.front.conns.len() > 0;
+        let waits = self.draining.is_some() && self.front.clients.conns.len() > 0;
         waits.then_some(1000 / TICKS_PER_S)
     }
 
@@ -61,23 +61,27 @@ impl Shard {
         let Some(draining) = &mut self.draining else {
             return;
         };
-        let end = self.front.conns.end();
-        let over = draining.is_over(self.front.now.s);
-        let mut due = draining.tick(self.front.world.shards);
+        let end = self.front.clients.conns.end();
+        let over = draining.is_over(self.front.clients.ctx.now.s);
+        let mut due = draining.tick(self.front.clients.ctx.world.shards);
         let rows = draining.rows(end);
         let mut slot = rows.start;
         while slot < rows.end && (over || due > 0) {
-            if !self.front.conns.get(slot).is_open() {
+            if !self.front.clients.conns.get(slot).is_open() {
                 // A free row.
             } else if over {
-                self.front.because(Closed::Operator);
+                self.front.clients.scratch.because(Closed::Operator);
                 self.front.drop_conn(slot, Close::Now, io);
             } else if self.is_moved(slot, io) {
                 due -= 1;
             }
             slot += 1;
         }
-        self.front.work.steps.add((slot - rows.start) as usize);
+        self.front
+            .meter
+            .work
+            .steps
+            .add((slot - rows.start) as usize);
         if let Some(draining) = &mut self.draining {
             draining.go_on(slot, end);
         }
@@ -85,7 +89,7 @@ impl Shard {
 
     /// Ends a connection in its protocol's words; false when it ends by itself, or soon.
     fn is_moved<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let closes = self.front.conns.get(slot).is(CLOSING);
+        let closes = self.front.clients.conns.get(slot).is(CLOSING);
         !closes && self.front.end_for(slot, Reason::Restart, io)
     }
 }

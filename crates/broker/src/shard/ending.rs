@@ -24,11 +24,11 @@ impl Shard {
         io: &mut I,
     ) -> bool {
         if !d.walking {
-            self.front.topics.begin_walk(topic);
+            self.front.subs.topics.begin_walk(topic);
             (d.walking, d.place) = (true, 0);
         }
-        while self.front.topics.is_current(topic, serial)
-            && d.place < self.front.topics.places(topic)
+        while self.front.subs.topics.is_current(topic, serial)
+            && d.place < self.front.subs.topics.places(topic)
         {
             if *budget == 0 {
                 return false;
@@ -36,10 +36,10 @@ impl Shard {
             *budget -= 1;
             let place = d.place;
             d.place += 1;
-            let Some(slot) = self.front.topics.member(topic, place) else {
+            let Some(slot) = self.front.subs.topics.member(topic, place) else {
                 continue;
             };
-            if self.front.conns.get(slot).waits_for_history() {
+            if self.front.clients.conns.get(slot).waits_for_history() {
                 // Its page is on the way, and says what became of the topic.
                 continue;
             }
@@ -50,9 +50,9 @@ impl Shard {
             }
         }
         d.walking = false;
-        if self.front.topics.is_current(topic, serial) {
+        if self.front.subs.topics.is_current(topic, serial) {
             self.end_walk(topic);
-            self.front.topics.close_if_unused(topic);
+            self.front.subs.topics.close_if_unused(topic);
         }
         true
     }
@@ -60,11 +60,11 @@ impl Shard {
     /// For a request on several topics that waits for some homes: notes that this topic was deleted after its home had
     /// answered. Says whether that is so.
     fn gone_early(&mut self, slot: u32, topic: u32) -> bool {
-        let row = self.front.conns.get(slot);
+        let row = self.front.clients.conns.get(slot);
         if row.state != State::Waiting || !row.wants(MULTI) {
             return false;
         }
-        let extra = self.front.conns.extra_mut(slot);
+        let extra = self.front.clients.conns.extra_mut(slot);
         let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
         let early = extra.list.iter().any(answered);
         if let Some(attaching) = extra.own.attaching.as_mut().filter(|_| early) {

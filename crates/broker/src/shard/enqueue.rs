@@ -8,6 +8,7 @@ use crore_wire::topic;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
+use crate::client::asking::fact_context;
 use crate::commit::queue::Place;
 use crate::commit::record::Note;
 use crate::home::HERE;
@@ -18,11 +19,18 @@ use crate::shard::waiting::{Request, Waiting};
 
 impl Shard {
     fn place(&self, partition: PartitionId) -> Place {
-        Place::One(self.front.world.placement().place_at_home(partition))
+        Place::One(
+            self.front
+                .clients
+                .ctx
+                .world
+                .placement()
+                .place_at_home(partition),
+        )
     }
 
     fn place_of_name(&self, name: &[u8]) -> Place {
-        self.place(self.front.partition_of(name))
+        self.place(self.front.clients.ctx.partition_of(name))
     }
 
     /// The place of a subscription to a topic or a filter.
@@ -80,21 +88,28 @@ impl Shard {
             once: false,
             request: Request::Ask(Box::new((ask, own))),
         };
-        self.commits.push(place, waiting, held, self.front.now);
+        self.commits
+            .push(place, waiting, held, self.front.clients.ctx.now);
     }
 
     /// Admits a fact, and applies it at once or has the engine keep it first. Returns the part of the sender's credit that is given back
     /// when it is applied later.
     pub(super) fn admit(&mut self, from: ShardId, fact: &Fact<'_>, answer: Answer) -> usize {
         let name = fact.topic().1;
-        let (world, placement) = (&self.front.world, self.front.world.placement());
+        let (world, placement) = (
+            &self.front.clients.ctx.world,
+            self.front.clients.ctx.world.placement(),
+        );
         let appends = world.appends();
         let unlogged = appends && !world.rules.is_durable(name);
         let at = placement.place_at_home(placement.partition_of(name));
         if unlogged && !planted::is(Fault::NoMark) {
             self.mark(at);
         }
-        let (home, mut context) = (self.home.as_mut().expect(HERE), self.front.fact_context());
+        let (home, mut context) = (
+            self.home.as_mut().expect(HERE),
+            fact_context(&mut self.front.subs, &self.front.clients.ctx),
+        );
         if !appends || unlogged && self.commits.is_free(Place::One(at)) {
             let outcome = match appends {
                 false => home.apply_now(fact, &mut context),
@@ -130,15 +145,15 @@ impl Shard {
             fact.encode(&mut record, 0);
             let held = record.len();
             let request = Request::Unlogged(record.into(), answer, client, reserved);
-            let now = self.front.now;
+            let now = self.front.clients.ctx.now;
             self.commits.push_unlogged(at, waiting(request), held, now);
-            self.front.work.steps.add_bytes(held);
+            self.front.meter.work.steps.add_bytes(held);
             return weight;
         }
         let waiting = waiting(Request::Fact(answer, client, reserved));
         let encode = |out: &mut Vec<u8>, behind| fact.encode(out, behind);
         let len = self.commits.write(at, waiting, moment, encode);
-        self.front.work.steps.add_bytes(len);
+        self.front.meter.work.steps.add_bytes(len);
         weight
     }
 
@@ -146,9 +161,9 @@ impl Shard {
     /// it, so that no offset is given twice.
     fn mark(&mut self, at: usize) {
         let home = self.home.as_ref().expect(HERE);
-        let moment = (self.front.now, home.logs.sequence(at));
+        let moment = (self.front.clients.ctx.now, home.logs.sequence(at));
         if let Some(until) = self.commits.mark(at, moment.1) {
-            let waiting = Waiting::note(self.front.lanes.me);
+            let waiting = Waiting::note(self.front.clients.ctx.me);
             let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
             self.commits.write(at, waiting, moment, encode);
         }

@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
+use crate::client::joining::filtered;
 use crate::client::run::cost_of_bytes;
 use crate::filters::matching::{Filtered, Member};
 use crate::io::Io;
@@ -41,7 +42,7 @@ impl Shard {
         io: &mut I,
     ) -> bool {
         if d.run.len == 0 {
-            let before = self.front.work.count();
+            let before = self.front.meter.work.count();
             self.begin_run(d, frames);
             self.charge_matching(before, budget);
             *budget = budget.saturating_sub((d.run.due.len() / DUE_PER_VISIT) as u32);
@@ -61,8 +62,8 @@ impl Shard {
                 d.run.exact += 1;
                 continue;
             };
-            if topic != NONE && self.front.topics.is_current(topic, serial) {
-                self.front.run.begin(core::iter::once(record));
+            if topic != NONE && self.front.subs.topics.is_current(topic, serial) {
+                self.front.feed.run.begin(core::iter::once(record));
                 if !self.fan_out(d, topic, serial, frames, budget, io) {
                     return false;
                 }
@@ -70,11 +71,10 @@ impl Shard {
             d.run.exact += 1;
         }
         let messages: Vec<Matched> = (0..d.run.len).map(|n| self.message_of(d, n)).collect();
-        self.front
-            .run
-            .begin(messages.iter().map(|message| message.record));
+        let run = &mut self.front.feed.run;
+        run.begin(messages.iter().map(|message| message.record));
         let topics = messages.iter().map(|it| (it.partition, it.name));
-        self.front.run.topics.extend(topics);
+        run.topics.extend(topics);
         if let Some(mut broad) = d.run.broad.take() {
             let done = self.go_through(d.home, &mut broad, &messages, frames, budget, io);
             d.run.broad = Some(broad);
@@ -82,7 +82,7 @@ impl Shard {
                 return false;
             }
         }
-        let message_bytes = self.front.run.bytes / messages.len().max(1);
+        let message_bytes = self.front.feed.run.bytes / messages.len().max(1);
         let mut warmed = d.run.at;
         while let Some(first) = d.run.due.get(d.run.at) {
             if *budget == 0 {
@@ -100,12 +100,13 @@ impl Shard {
             *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
             d.run.at += len;
             let all = &d.run.due[d.run.at - len..d.run.at];
-            let before = self.front.work.count();
+            let before = self.front.meter.work.count();
             self.front.live_matched(slot, all, &messages, frames, io);
             self.charge_matching(before, budget);
         }
+        let matching = &mut self.front.subs.matching;
         for message in &messages {
-            self.front.all_saw(message.partition, message.record.offset);
+            matching.all_saw(message.partition, message.record.offset);
         }
         d.end_run();
         true
@@ -116,7 +117,7 @@ impl Shard {
         let mut message = d.matched(n);
         if let Tell::Match { topic, serial, .. } = *d.tell(n)
             && topic != NONE
-            && !self.front.topics.is_current(topic, serial)
+            && !self.front.subs.topics.is_current(topic, serial)
         {
             message.topic = NONE;
         }
@@ -139,6 +140,7 @@ impl Shard {
                 return false;
             }
             self.front
+                .subs
                 .matching
                 .walk(home, WARMED.min(*budget as usize), &mut next);
             if next.is_empty() {
@@ -146,19 +148,17 @@ impl Shard {
             }
             // A member that was visited already costs a visit too: it had to be looked at.
             *budget =
-                budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.front.run.bytes));
+                budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.front.feed.run.bytes));
             due.clear();
             due.extend(next.iter().map(|member| Addressee::of(member, 0)));
             self.warm_due(&due);
-            let before = self.front.work.count();
+            let before = self.front.meter.work.count();
             for Addressee { slot, .. } in &due {
                 if !broad.visit(*slot) {
                     continue;
                 }
                 all.clear();
-                let parts = self
-                    .front
-                    .filtered(*slot)
+                let parts = filtered(&self.front.clients.conns, *slot)
                     .into_iter()
                     .flat_map(Filtered::parts);
                 let matching =
@@ -180,7 +180,7 @@ impl Shard {
         let mut run = core::mem::take(&mut d.run);
         run.due.clear();
         (run.exact, run.at) = (0, 0);
-        let enough = self.front.work.pace.visits_per_turn as usize;
+        let enough = self.front.meter.work.pace.visits_per_turn as usize;
         while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
             let most = WARMED.min(RUN_MAX - run.len);
             if self.extend_run(&mut run, most, d, frames) == 0 {
@@ -194,11 +194,11 @@ impl Shard {
     /// Begins a run of one message, which goes to very many.
     fn begin_broad(&mut self, home: ShardId, name: &[u8]) -> Broad {
         let mut sets = Vec::new();
-        self.front.matching.sets(name, |set| sets.push(set));
-        self.front.matching.begin_walk(home, sets.into_iter());
+        self.front.subs.matching.sets(name, |set| sets.push(set));
+        self.front.subs.matching.begin_walk(home, sets.into_iter());
         Broad {
-            rows: self.front.matching.rows(name),
-            visited: alloc::vec![0; self.front.conns.end().div_ceil(64) as usize],
+            rows: self.front.subs.matching.rows(name),
+            visited: alloc::vec![0; self.front.clients.conns.end().div_ceil(64) as usize],
         }
     }
 
@@ -210,21 +210,24 @@ impl Shard {
             Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
             _ => None,
         };
-        if d.home != self.front.lanes.me {
+        if d.home != self.front.clients.ctx.me {
             // A home on this shard has just read these rows.
-            self.front.matching.warm((0..most).map_while(of));
+            self.front.subs.matching.warm((0..most).map_while(of));
         }
         let mut sets = Vec::with_capacity(most);
         for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
             self.front
+                .subs
                 .matching
                 .sets(name, |set| sets.push((message, set)));
             run.len += 1;
         }
-        let enough = self.front.work.pace.visits_per_turn as usize;
+        let enough = self.front.meter.work.pace.visits_per_turn as usize;
         for all in sets.chunk_by(|a, b| a.0 == b.0) {
             let message = all[0].0;
-            let members = all.iter().map(|(_, set)| self.front.matching.members(*set));
+            let members = all
+                .iter()
+                .map(|(_, set)| self.front.subs.matching.members(*set));
             let broad = members.clone().map(<[Member]>::len).sum::<usize>() > enough;
             if broad
                 && message == 0
@@ -247,7 +250,7 @@ impl Shard {
 
     /// Touches the rows of the connections that come next, and the subscription of each to the filter that matched.
     fn warm_due(&self, due: &[Addressee]) {
-        let conns = &self.front.conns;
+        let conns = &self.front.clients.conns;
         let mut sides = [(NONE, NONE); WARMED];
         for (side, due) in sides.iter_mut().zip(due) {
             if let Some(row) = conns.try_get(due.slot) {
@@ -256,10 +259,8 @@ impl Shard {
         }
         let mut subs = [(NONE, NONE); WARMED];
         for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
-            let part = self
-                .front
-                .filtered(due.slot)
-                .and_then(|all| all.part(due.part));
+            let part =
+                filtered(&self.front.clients.conns, due.slot).and_then(|all| all.part(due.part));
             if let Some(part) = part {
                 *sub = (extra, part.id);
             }

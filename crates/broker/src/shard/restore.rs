@@ -1,12 +1,11 @@
 //! Reading snapshots into a home and its sessions, before its shard begins: those of all homes that had one of its partitions.
 
-use crate::base::snapshot::NO_TOPIC;
+use crate::base::snapshot::{Damaged, Head, In, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::{PartitionId, ShardId};
-use crate::base::snapshot::{Damaged, Head, In, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::home::Home;
@@ -221,10 +220,10 @@ impl Shard {
         let Restored {
             home, sessions, me, ..
         } = restored;
-        assert!(me == self.front.lanes.me, "each has its own");
-        let pace = self.front.work.pace;
-        sessions.adopt(&self.front.world.admission);
-        self.front.work.home = home.steps().clone();
+        assert!(me == self.front.clients.ctx.me, "each has its own");
+        let pace = self.front.meter.work.pace;
+        sessions.adopt(&self.front.clients.ctx.world.admission);
+        self.front.meter.work.home = home.steps().clone();
         self.home = Some(*home);
         self.sessions = sessions;
         self.set_pace(pace);

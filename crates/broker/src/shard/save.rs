@@ -14,7 +14,10 @@ impl Shard {
     /// # Panics
     /// For a shard that is no home.
     pub fn save(&mut self, head: &Head, bytes_max: usize) -> Vec<u8> {
-        let (rules, now) = (&self.front.world.rules, self.front.now);
+        let (rules, now) = (
+            &self.front.clients.ctx.world.rules,
+            self.front.clients.ctx.now,
+        );
         let home = self.home.as_mut();
         let home = home.expect("only homes have something");
         let saving = self.saving.get_or_insert_with(|| {

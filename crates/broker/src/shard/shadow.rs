@@ -100,7 +100,7 @@ impl Shadow {
 
     /// Behind the last batch: drops what has run out by now; where the log has a clock, by that.
     pub fn settle(&mut self, now: Now) {
-        let world = self.shard.front.world.clone();
+        let world = self.shard.front.clients.ctx.world.clone();
         let now = match world.is_shared() {
             true => Now {
                 unix_s: self.last_s,
@@ -108,7 +108,7 @@ impl Shadow {
             },
             false => now,
         };
-        self.shard.front.now = now;
+        self.shard.front.clients.ctx.now = now;
         let answers_s = self.last_s.saturating_sub(RETRY_S);
         self.home().expire_all(&world.rules, now, answers_s);
     }
@@ -127,7 +127,7 @@ impl Shadow {
 
     /// Keeps what the home has told of them ([`Report::Floors`](crate::Report::Floors)).
     pub fn keep(&mut self, floors: &[Option<u64>]) {
-        let now = self.shard.front.now;
+        let now = self.shard.front.clients.ctx.now;
         let rows = core::mem::take(&mut self.rows);
         for (id, floor) in rows.into_iter().zip(floors) {
             let home = self.home();
@@ -139,7 +139,7 @@ impl Shadow {
     /// The next block of the document of the partition; empty behind the last one. `head` is that of the documents; its homes are the partitions.
     pub fn save(&mut self, head: &Head) -> Vec<u8> {
         let head = Head {
-            homes: self.shard.front.world.partitions,
+            homes: self.shard.front.clients.ctx.world.partitions,
             home: self.partition,
             ..*head
         };

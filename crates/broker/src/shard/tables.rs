@@ -3,6 +3,7 @@
 
 use crate::budget::account::Part;
 use crate::budget::stats::Accounts;
+use crate::client::send::most_messages_waiting;
 use crate::shard::Shard;
 
 /// Bytes by table; those of names and what waits for sockets are in [`Accounts`].
@@ -27,12 +28,12 @@ pub struct Tables {
 impl Shard {
     /// The bytes of its tables.
     pub fn tables(&self) -> Tables {
-        let (connections, mqtt, sides) = self.front.conns.table_bytes();
+        let (connections, mqtt, sides) = self.front.clients.conns.table_bytes();
         Tables {
             connections,
             mqtt,
             sides,
-            carrier_topics: self.front.topics.bytes(),
+            carrier_topics: self.front.subs.topics.bytes(),
             home_topics: self
                 .home
                 .as_ref()
@@ -47,39 +48,46 @@ impl Shard {
 
     /// The most messages that wait for a socket.
     pub fn most_messages_waiting(&self) -> usize {
-        self.front.most_messages_waiting()
+        most_messages_waiting(&self.front.clients.conns)
     }
 
     /// Counts and bytes of all that this shard holds.
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
-            transports: match self.front.conns.len() {
+            transports: match self.front.clients.conns.len() {
                 // An empty table is not swept.
                 0 => Default::default(),
                 _ => self.sweep.tally(),
             },
-            deliveries: self.front.deliveries.len(),
+            deliveries: self.front.feed.deliveries.len(),
             under_way_bytes: self
                 .front
+                .subs
                 .lanes
                 .to
                 .iter()
                 .map(|lane| lane.under_way_bytes)
                 .sum(),
-            turns_held: self.front.lanes.turns_held(),
+            turns_held: self.front.subs.lanes.turns_held(),
             waiting: self.front.queues.len() + self.front.own.leaving.len(),
-            asks: self.front.lanes.asks_waiting() + self.commits.len(),
+            asks: self.front.subs.lanes.asks_waiting() + self.commits.len(),
             ..Accounts::default()
         };
-        self.front.conns.account(&mut accounts);
+        self.front.clients.conns.account(&mut accounts);
         // They belong to no shard: the first one reports them.
-        if self.front.lanes.me == 0 {
-            accounts.parts[Part::Messages as usize] =
-                self.front.world.admission.account.messages_bytes();
+        if self.front.clients.ctx.me == 0 {
+            accounts.parts[Part::Messages as usize] = self
+                .front
+                .clients
+                .ctx
+                .world
+                .admission
+                .account
+                .messages_bytes();
         }
-        self.front.topics.account(&mut accounts);
+        self.front.subs.topics.account(&mut accounts);
         self.sessions.account(&mut accounts);
-        self.front.matching.account(&mut accounts);
+        self.front.subs.matching.account(&mut accounts);
         if let Some(home) = &self.home {
             home.account(&mut accounts);
         }

@@ -7,7 +7,9 @@
 //! are counted from the one in which it was set.
 
 use crate::base::reason::Reason;
+use crate::client::hold::is_too_slow;
 use crate::io::Io;
+use crate::protocol::contract::has_begun_input;
 use crate::shard::Shard;
 
 /// The time that a sweep has: a second.
@@ -31,45 +33,55 @@ impl Shard {
 
     fn sweep_in_ms(&self) -> Option<u32> {
         // One more than there are, so that the sweep is over before the next.
-        let ticks = self.front.conns.end().div_ceil(self.rows_per_tick()) + 1;
+        let ticks = self
+            .front
+            .clients
+            .conns
+            .end()
+            .div_ceil(self.rows_per_tick())
+            + 1;
         self.sweep.is_under_way().then_some(SWEEP_MS / ticks)
     }
 
     fn rows_per_tick(&self) -> u32 {
-        let least = self.front.work.pace.rows_per_tick;
-        least.max(self.front.conns.end().div_ceil(TICKS_MAX))
+        let least = self.front.meter.work.pace.rows_per_tick;
+        least.max(self.front.clients.conns.end().div_ceil(TICKS_MAX))
     }
 
     /// Looks at the clock: begins a sweep when a second has begun, or goes on with the one under way.
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
-            home.tick(self.commits.oldest_s(self.front.now));
+            home.tick(self.commits.oldest_s(self.front.clients.ctx.now));
         }
         self.move_off(io);
-        self.commits.look_for_late(self.front.now.s);
+        self.commits.look_for_late(self.front.clients.ctx.now.s);
         if !self.sweep.is_under_way() {
-            if !self.sweep.begin(self.front.now.s) {
+            if !self.sweep.begin(self.front.clients.ctx.now.s) {
                 return;
             }
             self.review.begin();
             self.tell_sys(io.moved());
             self.tick_cluster();
         }
-        let end = self.front.conns.end();
+        let end = self.front.clients.conns.end();
         let rows = self.sweep.rows(self.rows_per_tick(), end);
-        self.front.work.steps.add(rows.len());
-        let watches_identities = self.front.conns.has_identities();
-        let unix_s = self.front.now.unix_s;
-        let is_cut_off =
-            self.front.world.is_shared() && self.front.world.admission.is_cut_off(unix_s);
+        self.front.meter.work.steps.add(rows.len());
+        let watches_identities = self.front.clients.conns.has_identities();
+        let unix_s = self.front.clients.ctx.now.unix_s;
+        let is_cut_off = self.front.clients.ctx.world.is_shared()
+            && self.front.clients.ctx.world.admission.is_cut_off(unix_s);
         for slot in rows.clone() {
-            let row = self.front.conns.get(slot);
+            let row = self.front.clients.conns.get(slot);
             if !row.is_open() {
                 continue;
             }
             self.sweep.met(row.transport());
-            let over =
-                watches_identities && self.front.conns.is_identity_over(slot, self.front.wall_s());
+            let over = watches_identities
+                && self
+                    .front
+                    .clients
+                    .conns
+                    .is_identity_over(slot, self.front.clients.ctx.wall_s());
             if over && self.front.lapse(slot, io) {
                 continue;
             }
@@ -79,12 +91,14 @@ impl Shard {
             if is_cut_off && self.front.cut_off(slot, io) {
                 continue;
             }
-            let row = self.front.conns.get(slot);
-            if row.deadline_s != 0 && row.deadline_s < self.front.now.s {
+            let row = self.front.clients.conns.get(slot);
+            if row.deadline_s != 0 && row.deadline_s < self.front.clients.ctx.now.s {
                 self.front.deadline(slot, io);
                 continue;
             }
-            if self.front.has_begun_input(slot) && self.front.is_too_slow(slot) {
+            if has_begun_input(&self.front.clients.conns, slot)
+                && is_too_slow(&mut self.front.clients, slot)
+            {
                 self.front.end_for(slot, Reason::TooSlow, io);
                 continue;
             }

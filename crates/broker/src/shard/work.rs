@@ -6,12 +6,12 @@ use crate::shard::Shard;
 impl Shard {
     /// The work that it has done since it began, in steps.
     pub fn steps(&self) -> u64 {
-        self.front.work.count()
+        self.front.meter.work.count()
     }
 
     /// Whether the turn has done its share of work, so that further reading may wait for the next.
     pub fn is_spent(&self) -> bool {
-        self.front.work.is_spent()
+        self.front.meter.work.is_spent()
     }
 
     /// Whether work waits that turns so far had no time for.
@@ -21,7 +21,7 @@ impl Shard {
             .as_ref()
             .is_some_and(|home| home.readings.len() > 0);
         owes || self.front.queues.has_resumed()
-            || self.front.lanes.has_asks()
+            || self.front.subs.lanes.has_asks()
             || self.commits.is_stirred()
             || self.commits.may_have_late()
     }
@@ -37,13 +37,13 @@ impl Shard {
             more |= self.go_on_with_asks();
             if let Some(home) = &mut self.home {
                 more |= home.read_next(
-                    &self.front.world.rules,
-                    self.front.now,
-                    &mut self.front.lanes,
+                    &self.front.clients.ctx.world.rules,
+                    self.front.clients.ctx.now,
+                    &mut self.front.subs.lanes,
                 );
             }
             more |= self.front.resume_one(&mut self.home, io);
-            if !more || self.front.work.is_half_spent() {
+            if !more || self.front.meter.work.is_half_spent() {
                 return;
             }
         }

@@ -3,9 +3,9 @@
 use alloc::sync::Arc;
 use core::net::IpAddr;
 
-use super::Connections;
 use crate::base::access::{Grants, Known};
 use crate::budget::account::Part;
+use crate::client::connections::Connections;
 use crate::client::types::ProtocolTypes;
 use crate::store::slab::NONE;
 

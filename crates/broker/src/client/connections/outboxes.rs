@@ -1,7 +1,7 @@
 //! Bytes that wait for sockets, and their charge.
 
-use super::Connections;
 use crate::budget::account::Part;
+use crate::client::connections::Connections;
 use crate::client::outbox::Outbox;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;

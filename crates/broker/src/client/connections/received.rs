@@ -1,9 +1,8 @@
 //! Received bytes that are held for connections, and their charge.
 
-use super::Connections;
 use crate::budget::account::Part;
-use crate::client::types::ProtocolTypes;
-use crate::client::types::Spilled;
+use crate::client::connections::Connections;
+use crate::client::types::{ProtocolTypes, Spilled};
 use crate::store::slab::NONE;
 
 impl<P: ProtocolTypes> Connections<P> {

@@ -1,9 +1,9 @@
 //! Side rows and charges: each is released with its connection.
 
-use super::*;
 use crate::base::ids::Link;
 use crate::base::settings::Settings;
 use crate::budget::admission::Admission;
+use crate::client::connections::*;
 use crate::client::row::State;
 use crate::protocol::front::AllProtocols;
 use crate::protocol::http::state::{HttpSpill, PublishTo};

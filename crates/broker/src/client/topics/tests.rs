@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::*;
+use crate::client::topics::*;
 
 /// The last two have one hash.
 const NAMES: [(u32, &[u8]); 4] = [(1, b"a"), (2, b"bc"), (77, b"d"), (77, b"e")];

@@ -4,13 +4,23 @@ use alloc::boxed::Box;
 
 use crate::base::planted::{self, Fault};
 use crate::client::delivery::{Addressee, Matched};
+use crate::client::joining::awaits;
+use crate::client::push::{Parcel, push};
 use crate::client::row::{COUNTED, LIVE, MULTI, Row, State};
+use crate::client::subscriptions::{flags_of, topic_of};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, Outcome, Page, ReplyTo};
+use crate::protocol::contract::run::encode_once;
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::Front;
+use crate::protocol::http::filtered::hold_matches;
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::options::{EVENTS, UPGRADE};
+use crate::protocol::http::subscribe::stream::is_stream;
+use crate::protocol::longpoll::poll::deliver_early;
+use crate::protocol::mqtt::client::took_page_of;
+use crate::protocol::mqtt::leaving::{late_answer, late_outcome};
+use crate::protocol::mqtt::list::part_named;
 use crate::protocol::mqtt::options::{is_plain, packets_of};
 
 impl Encoding {
@@ -42,24 +52,25 @@ impl Front {
     ) {
         let counted = page.counted;
         if !page.again {
-            self.topics.get_mut(topic).waiting -= 1;
+            self.subs.topics.get_mut(topic).waiting -= 1;
         }
-        if self.conns.is_asked(to) {
-            self.took_page_of(to.slot);
+        if self.clients.conns.is_asked(to) {
+            took_page_of(&mut self.clients, &mut self.queues, to.slot);
         }
         let part = self
+            .clients
             .conns
             .is_asked(to)
-            .then(|| self.part_named(to.slot, to.part))
+            .then(|| part_named(&self.clients.conns, to.slot, to.part))
             .flatten()
-            .filter(|part| self.topic_of(to.slot, *part) == topic);
+            .filter(|part| topic_of(&self.clients.conns, to.slot, *part) == topic);
         let Some(part) = part else {
             // The connection that asked is gone.
             if counted {
-                self.leave(topic);
+                self.subs.leave(&self.clients.ctx, topic);
             }
             if !page.again {
-                self.topics.close_if_unused(topic);
+                self.subs.topics.close_if_unused(topic);
             }
             return;
         };
@@ -68,7 +79,7 @@ impl Front {
             return self.page_refused(slot, part, page, io);
         }
         if counted {
-            *self.flags_of(slot, part) |= COUNTED;
+            *flags_of(&mut self.clients.conns, slot, part) |= COUNTED;
         }
         self.page_came(slot, (topic, part), page, frames, io);
     }
@@ -84,12 +95,12 @@ impl Front {
     ) {
         if page.attached == Attached::Yes && page.at_head {
             // The page came by the same lane as live messages: a connection that is live there already has all before it.
-            self.all_saw(page.partition, page.head);
+            self.subs.matching.all_saw(page.partition, page.head);
         }
-        if self.conns.is_asked(to) {
-            self.took_page_of(to.slot);
+        if self.clients.conns.is_asked(to) {
+            took_page_of(&mut self.clients, &mut self.queues, to.slot);
         }
-        if !self.awaits(to, serial) {
+        if !awaits(&self.clients.conns, to, serial) {
             return;
         }
         let slot = to.slot;
@@ -98,22 +109,36 @@ impl Front {
 
     /// Another shard's answer to a publish or a verb.
     pub(crate) fn outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
-        if !self.conns.is_asked(to) {
-            return self.late_outcome(to, outcome);
+        if !self.clients.conns.is_asked(to) {
+            return late_outcome(
+                &mut self.subs.lanes,
+                &mut self.meter.stats,
+                &mut self.own,
+                &self.clients.ctx,
+                to,
+                outcome,
+            );
         }
         self.publish_ended(to, outcome, io);
     }
 
     /// One home has dealt with its part of a batch.
     pub(crate) fn fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
-        if !self.conns.is_asked(to) {
-            return self.late_answer(to, false);
+        if !self.clients.conns.is_asked(to) {
+            return late_answer(
+                &mut self.subs.lanes,
+                &mut self.meter.stats,
+                &mut self.own,
+                &self.clients.ctx,
+                to,
+                false,
+            );
         }
         self.fence_passed(to, io);
     }
 
     /// A home has answered an attach with a page for one of the connection's topics; the protocol also says what is lost before it.
-    pub(in crate::protocol) fn page_came<I: Io>(
+    pub(crate) fn page_came<I: Io>(
         &mut self,
         slot: u32,
         (topic, part): (u32, u32),
@@ -121,7 +146,7 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        match self.conns.get(slot).state {
+        match self.clients.conns.get(slot).state {
             State::Mqtt => self.mqtt_page(slot, part, page, frames, io),
             State::Proxy
             | State::Http
@@ -134,7 +159,7 @@ impl Front {
     }
 
     /// A page for a request or a stream.
-    pub(in crate::protocol) fn request_page<I: Io>(
+    pub(crate) fn request_page<I: Io>(
         &mut self,
         slot: u32,
         (topic, part): (u32, u32),
@@ -142,9 +167,9 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        if self.conns.get(slot).waits_for_history() {
+        if self.clients.conns.get(slot).waits_for_history() {
             self.history_page(slot, topic, page, frames, io);
-        } else if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
+        } else if self.clients.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
             self.poll_page(slot, topic, part, page, frames, io);
         } else {
             self.stream_page(slot, topic, part, page, frames, io);
@@ -152,14 +177,8 @@ impl Front {
     }
 
     /// A home has refused an attach, or the topic is gone.
-    pub(in crate::protocol) fn page_refused<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        page: &Page,
-        io: &mut I,
-    ) {
-        match self.conns.get(slot).state {
+    pub(crate) fn page_refused<I: Io>(&mut self, slot: u32, part: u32, page: &Page, io: &mut I) {
+        match self.clients.conns.get(slot).state {
             State::Mqtt => self.mqtt_not_attached(slot, part, page, io),
             State::Proxy
             | State::Http
@@ -172,7 +191,7 @@ impl Front {
     }
 
     /// A home has answered an attach by filter.
-    pub(in crate::protocol) fn match_page_came<I: Io>(
+    pub(crate) fn match_page_came<I: Io>(
         &mut self,
         slot: u32,
         serial: u32,
@@ -180,7 +199,7 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        match self.conns.get(slot).state {
+        match self.clients.conns.get(slot).state {
             State::Mqtt => self.mqtt_match_page(slot, serial, page, frames, io),
             State::Proxy
             | State::Http
@@ -193,13 +212,8 @@ impl Front {
     }
 
     /// A home has appended a message of this connection, or refused it.
-    pub(in crate::protocol) fn publish_ended<I: Io>(
-        &mut self,
-        to: ReplyTo,
-        outcome: Outcome,
-        io: &mut I,
-    ) {
-        match self.conns.get(to.slot).state {
+    pub(crate) fn publish_ended<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        match self.clients.conns.get(to.slot).state {
             State::Mqtt => self.mqtt_outcome(to.slot, to.part, outcome, io),
             State::WebSocket => _ = self.frame_outcome(to.slot, to.part, outcome, io),
             State::Proxy
@@ -212,10 +226,17 @@ impl Front {
     }
 
     /// A home has done all that was asked of it before a fence.
-    pub(in crate::protocol) fn fence_passed<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
-        match self.conns.get(to.slot).state {
+    pub(crate) fn fence_passed<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
+        match self.clients.conns.get(to.slot).state {
             // Only the end of a session asks for fences.
-            State::Mqtt => self.late_answer(to, false),
+            State::Mqtt => late_answer(
+                &mut self.subs.lanes,
+                &mut self.meter.stats,
+                &mut self.own,
+                &self.clients.ctx,
+                to,
+                false,
+            ),
             State::Proxy
             | State::Http
             | State::Waiting
@@ -229,7 +250,7 @@ impl Front {
     /// The live messages of the run at hand, of a topic that the connection subscribes to.
     #[inline]
     pub(crate) fn live<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         if row.wants(MULTI) {
             return self.live_of_list(slot, topic, frames, io);
         }
@@ -240,19 +261,34 @@ impl Front {
         }
         match row.state {
             State::Poll => {
-                let first = self.run.records()[0];
+                let first = self.feed.run.records()[0];
                 self.answer_poll(slot, topic, &first, frames, false, io);
             }
             State::Mqtt if !is_plain(row.options) => {
-                self.expand(slot);
+                self.clients.expand(slot);
                 self.mqtt_deliver(slot, 0, frames, io);
             }
             State::WebSocket | State::Sse | State::Mqtt => {
                 let encoding = Encoding::of(row);
                 if encoding != Encoding::Frame {
-                    self.encode_once(encoding, topic, frames);
+                    encode_once(
+                        &self.subs.topics,
+                        &mut self.feed,
+                        &mut self.clients,
+                        encoding,
+                        topic,
+                        frames,
+                    );
                 }
-                self.push(slot, encoding, frames, io);
+                let parcel = Parcel::whole(slot, encoding, &self.feed.run, frames);
+                push(
+                    &mut self.clients,
+                    &self.subs,
+                    &self.feed.run,
+                    &mut self.meter.stats,
+                    &parcel,
+                    io,
+                );
             }
             State::Proxy | State::Http | State::Waiting | State::Draining => {
                 unreachable!("a live subscription is a poll or a stream")
@@ -263,32 +299,32 @@ impl Front {
     /// A connection with several topics: each message is encoded for it, since the position names
     /// all of them.
     fn live_of_list<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
-        let list = &self.conns.extra_of(slot).list;
+        let list = &self.clients.conns.extra_of(slot).list;
         let part = list
             .iter()
             .position(|sub| sub.topic == topic)
             .expect("a member has the topic in its list");
         if list[part].flags & (COUNTED | LIVE) != COUNTED | LIVE {
-            let first = self.run.records()[0];
-            self.deliver_early(slot, part as u32, &first, frames);
+            let first = self.feed.run.records()[0];
+            deliver_early(&mut self.clients, slot, part as u32, &first, frames);
             return;
         }
         self.live_of_part(slot, (topic, part as u32), frames, io);
     }
 
     /// The same for a connection with several topics, of which this is `part`; its subscription is live.
-    pub(in crate::protocol) fn live_of_part<I: Io>(
+    pub(crate) fn live_of_part<I: Io>(
         &mut self,
         slot: u32,
         (topic, part): (u32, u32),
         frames: &Frames,
         io: &mut I,
     ) {
-        match self.conns.get(slot).state {
+        match self.clients.conns.get(slot).state {
             State::Mqtt => self.mqtt_deliver(slot, part, frames, io),
             State::Poll => {
-                let first = self.run.records()[0];
-                self.conns.extra_mut(slot).list[part as usize].offset = first.offset;
+                let first = self.feed.run.records()[0];
+                self.clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
                 self.answer_poll(slot, topic, &first, frames, false, io);
             }
             State::Proxy
@@ -301,7 +337,7 @@ impl Front {
     }
 
     /// Messages of a run that match the filters of a request or stream.
-    pub(in crate::protocol) fn matched<I: Io>(
+    pub(crate) fn matched<I: Io>(
         &mut self,
         slot: u32,
         picks: &[u32],
@@ -309,10 +345,10 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        if self.conns.extra(slot).own.opening.is_some() {
-            return self.hold_matches(slot, picks, messages, frames);
+        if self.clients.conns.extra(slot).own.opening.is_some() {
+            return hold_matches(&mut self.clients, slot, picks, messages, frames);
         }
-        match self.conns.get(slot).state {
+        match self.clients.conns.get(slot).state {
             State::Poll => self.poll_matched(slot, picks, messages, frames, io),
             State::Proxy
             | State::Http
@@ -325,13 +361,8 @@ impl Front {
     }
 
     /// The homes have answered a request by filter for all partitions.
-    pub(in crate::protocol) fn opened<I: Io>(
-        &mut self,
-        slot: u32,
-        opening: Box<Opening>,
-        io: &mut I,
-    ) {
-        match self.is_stream(slot) {
+    pub(crate) fn opened<I: Io>(&mut self, slot: u32, opening: Box<Opening>, io: &mut I) {
+        match is_stream(&self.clients.conns, slot) {
             true => self.open_stream(slot, opening, io),
             false => self.open_poll(slot, opening, io),
         }
@@ -346,7 +377,7 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        match self.conns.get(slot).state {
+        match self.clients.conns.get(slot).state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
                 self.request_matched(slot, all, messages, frames, io);
             }

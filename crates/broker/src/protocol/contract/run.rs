@@ -7,91 +7,93 @@ use crate::base::position::{self, Position};
 use crate::client::delivery::Matched;
 use crate::mail::Frames;
 use crate::protocol::encode::{Encoding, Message};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Context, Feed, Matching, Topics};
 
 /// Bytes of a position by filter that need no second allocation: with 16 partitions most have fewer.
 const ID_BYTES: usize = 96;
 
-impl Front {
-    /// Encodes the run, unless another subscriber has needed that before.
-    pub(in crate::protocol) fn encode_once(
-        &mut self,
-        encoding: Encoding,
-        topic: u32,
-        frames: &Frames,
-    ) {
-        if !self.run.encoded(encoding).is_empty() {
-            return;
-        }
-        for n in 0..self.run.records().len() {
-            let record = self.run.records()[n];
-            let id = self.scratch.id();
-            id.clear();
-            position::write(
-                id,
-                Position {
-                    epoch: self.world.epoch,
-                    offset: record.offset,
-                },
-            );
-            let message = Message {
-                // The name is one more cold line for each delivery: it is read only where it is written.
-                topic: if encoding.names_topic() {
-                    self.topics.name(topic)
-                } else {
-                    b""
-                },
-                id,
-                frames,
-                record: &record,
-                now_s: self.now.unix_s,
-            };
-            self.run
-                .encoded(encoding)
-                .push(|rope| message.encode(encoding, &mut self.forms, rope));
-        }
+/// Encodes the run, unless another subscriber has needed that before.
+pub(crate) fn encode_once(
+    topics: &Topics,
+    feed: &mut Feed,
+    clients: &mut Clients,
+    encoding: Encoding,
+    topic: u32,
+    frames: &Frames,
+) {
+    if !feed.run.encoded(encoding).is_empty() {
+        return;
     }
+    for n in 0..feed.run.records().len() {
+        let record = feed.run.records()[n];
+        let id = clients.scratch.id();
+        id.clear();
+        position::write(
+            id,
+            Position {
+                epoch: clients.ctx.world.epoch,
+                offset: record.offset,
+            },
+        );
+        let message = Message {
+            // The name is one more cold line for each delivery: it is read only where it is written.
+            topic: if encoding.names_topic() {
+                topics.name(topic)
+            } else {
+                b""
+            },
+            id,
+            frames,
+            record: &record,
+            now_s: clients.ctx.now.unix_s,
+        };
+        feed.run
+            .encoded(encoding)
+            .push(|rope| message.encode(encoding, &mut feed.forms, rope));
+    }
+}
 
-    /// All messages of the run in one encoding, each with the position of a connection that is live in all partitions.
-    pub(in crate::protocol) fn encode_run(
-        &mut self,
-        encoding: Encoding,
-        messages: &[Matched],
-        frames: &Frames,
-    ) {
-        if encoding == Encoding::Frame || !self.run.encoded(encoding).is_empty() {
-            return;
-        }
-        let mut seen = self.matching.seen.clone();
-        for message in messages {
-            if planted::is(Fault::StaleVector) {
-                seen.clone_from(&self.matching.seen);
-            }
-            if let Some(seen) = seen.get_mut(usize::from(message.partition)) {
-                *seen = message.record.offset;
-            }
-            let mut id = Vec::with_capacity(ID_BYTES);
-            self.write_live_id(&seen, &mut id);
-            let message = Message {
-                topic: frames.name(message.name),
-                id: &id,
-                frames,
-                record: &message.record,
-                now_s: self.now.unix_s,
-            };
-            self.run
-                .encoded(encoding)
-                .push(|rope| message.encode(encoding, &mut self.forms, rope));
-        }
+/// All messages of the run in one encoding, each with the position of a connection that is live in all partitions.
+pub(crate) fn encode_run(
+    matching: &Matching,
+    feed: &mut Feed,
+    ctx: &Context,
+    encoding: Encoding,
+    messages: &[Matched],
+    frames: &Frames,
+) {
+    if encoding == Encoding::Frame || !feed.run.encoded(encoding).is_empty() {
+        return;
     }
+    let mut seen = matching.seen.clone();
+    for message in messages {
+        if planted::is(Fault::StaleVector) {
+            seen.clone_from(&matching.seen);
+        }
+        if let Some(seen) = seen.get_mut(usize::from(message.partition)) {
+            *seen = message.record.offset;
+        }
+        let mut id = Vec::with_capacity(ID_BYTES);
+        write_live_id(ctx, &seen, &mut id);
+        let message = Message {
+            topic: frames.name(message.name),
+            id: &id,
+            frames,
+            record: &message.record,
+            now_s: ctx.now.unix_s,
+        };
+        feed.run
+            .encoded(encoding)
+            .push(|rope| message.encode(encoding, &mut feed.forms, rope));
+    }
+}
 
-    /// The position of a connection that is live in all partitions and has seen them up to these offsets.
-    fn write_live_id(&self, seen: &[u64], out: &mut Vec<u8>) {
-        let epoch = self.world.epoch;
-        let seen = seen.iter().map(|offset| Position {
-            epoch,
-            offset: *offset,
-        });
-        position::write_partitions(out, self.world.partitions, seen);
-    }
+/// The position of a connection that is live in all partitions and has seen them up to these offsets.
+fn write_live_id(ctx: &Context, seen: &[u64], out: &mut Vec<u8>) {
+    let epoch = ctx.world.epoch;
+    let seen = seen.iter().map(|offset| Position {
+        epoch,
+        offset: *offset,
+    });
+    position::write_partitions(out, ctx.world.partitions, seen);
 }

@@ -9,62 +9,27 @@ use crate::base::reason::{Closed, Reason};
 use crate::client::row::State;
 use crate::client::words;
 use crate::io::Io;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Connections, Deliveries, Front, Matching};
 use crate::protocol::http::body::write_end;
 use crate::protocol::http::options::EVENTS;
-use crate::protocol::http::subscribe::Gap;
+use crate::protocol::http::state::Gap;
+use crate::protocol::mqtt::options::FRAMED;
+use crate::protocol::sse::{event_of_position, events_head};
+use crate::protocol::websocket::handshake::accept_upgrade;
 use crate::protocol::{sse, websocket};
 
 /// The code of a reason that has none for streams: a fault of the server (RFC 6455 section 7.4.1).
 const INTERNAL: u16 = 1011;
 
 impl Front {
-    /// Writes the head of the response that begins a stream into `reply`: the upgrade to WebSocket, or the head of an event stream for this topic.
-    pub(in crate::protocol) fn stream_head(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        upgrade: bool,
-        name: &[u8],
-    ) -> Result<(), Reason> {
-        if upgrade {
-            return self.accept_upgrade(slot, head, None);
-        }
-        self.conns.get_mut(slot).options |= EVENTS;
-        self.events_head(slot, name);
-        Ok(())
-    }
-
-    /// Tells the client of a stream that has not begun the position before its first message, where there is a form for that.
-    pub(in crate::protocol) fn tell_position(&mut self, slot: u32, offset: u64) {
-        if self.conns.get(slot).wants(EVENTS) {
-            self.event_of_position(slot, offset);
-        }
-    }
-
-    /// Appends what tells of a gap; false where the stream has no form for it.
-    pub(in crate::protocol) fn write_gap(
-        &self,
-        slot: u32,
-        gap: &Gap<'_>,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let row = self.conns.get(slot);
-        match row.wants(EVENTS) {
-            true => sse::write_gap(row, gap.name, gap.id, out),
-            false => return websocket::gap::write(row, gap.name, gap.id, out),
-        }
-        true
-    }
-
     /// Ends a stream properly: with a close frame, or the last chunk.
-    pub(in crate::protocol) fn end_stream<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        let words = words::of_reason(reason, &self.world.settings);
+    pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        let words = words::of_reason(reason, &self.clients.ctx.world.settings);
         self.end_stream_saying(slot, reason, &words, io);
     }
 
     /// The same, in more exact words.
-    pub(in crate::protocol) fn end_stream_saying<I: Io>(
+    pub(crate) fn end_stream_saying<I: Io>(
         &mut self,
         slot: u32,
         reason: Reason,
@@ -76,7 +41,7 @@ impl Front {
     }
 
     /// The same with a code that a peer chose, or that stands beside the parser of frames.
-    pub(in crate::protocol) fn end_stream_by<I: Io>(
+    pub(crate) fn end_stream_by<I: Io>(
         &mut self,
         slot: u32,
         closed: Closed,
@@ -84,18 +49,74 @@ impl Front {
         words: &str,
         io: &mut I,
     ) {
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         if row.state == State::Draining {
-            self.not_ending();
+            self.clients.scratch.forget_reason();
             return;
         }
-        self.because(closed);
+        self.clients.scratch.because(closed);
         let mut bytes = Vec::new();
-        match self.has_frames(slot) {
+        match has_frames(&self.clients.conns, slot) {
             true => frame::write_close(&mut bytes, code, words),
-            false => write_end(self.conns.get(slot), &mut bytes),
+            false => write_end(self.clients.conns.get(slot), &mut bytes),
         }
-        self.put(slot, &bytes, io);
+        self.clients.put(slot, &bytes, io);
         self.shut(slot, io);
+    }
+}
+
+/// Writes the head of the response that begins a stream into `reply`: the upgrade to WebSocket, or the head of an event stream for this topic.
+pub(crate) fn stream_head(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    upgrade: bool,
+    name: &[u8],
+) -> Result<(), Reason> {
+    if upgrade {
+        return accept_upgrade(clients, slot, head, None);
+    }
+    clients.conns.get_mut(slot).options |= EVENTS;
+    events_head(clients, slot, name);
+    Ok(())
+}
+
+impl Clients {
+    /// Tells the client of a stream that has not begun the position before its first message, where there is a form for that.
+    pub(crate) fn tell_position(
+        &mut self,
+        matching: &Matching,
+        deliveries: &Deliveries,
+        slot: u32,
+        offset: u64,
+    ) {
+        if self.conns.get(slot).wants(EVENTS) {
+            event_of_position(self, matching, deliveries, slot, offset);
+        }
+    }
+}
+
+/// Appends what tells of a gap; false where the stream has no form for it.
+pub(crate) fn write_gap(conns: &Connections, slot: u32, gap: &Gap<'_>, out: &mut Vec<u8>) -> bool {
+    let row = conns.get(slot);
+    match row.wants(EVENTS) {
+        true => sse::write_gap(row, gap.name, gap.id, out),
+        false => return websocket::gap::write(row, gap.name, gap.id, out),
+    }
+    true
+}
+
+/// Whether the connection's bytes are frames of a WebSocket.
+pub(crate) fn has_frames(conns: &Connections, slot: u32) -> bool {
+    let row = conns.get(slot);
+    match row.state {
+        State::WebSocket => true,
+        State::Mqtt => row.wants(FRAMED),
+        State::Proxy
+        | State::Http
+        | State::Waiting
+        | State::Poll
+        | State::Sse
+        | State::Draining => false,
     }
 }

@@ -11,8 +11,9 @@ use crate::client::row::{CLOSING, EOF, PAUSED, SERVED, State};
 use crate::client::words;
 use crate::io::Io;
 use crate::mail::Info;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Connections, Front};
 use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED};
+use crate::protocol::http::retry;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -25,17 +26,85 @@ const SAFETY: &[u8] =
 const EXPOSED: &[u8] =
     b"ETag, Last-Modified, Crore-Topic, Crore-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Properties-Left-Out, Crore-Gap, Crore-More, Retry-After, Idempotency-Replayed";
 /// The request headers that a conditional response depends on.
-pub(in crate::protocol) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
+pub(crate) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
 /// The number in `options` that stands for any origin.
-pub(in crate::protocol) const ANY_ORIGIN: u32 = 255;
+pub(crate) const ANY_ORIGIN: u32 = 255;
 
 impl Front {
+    /// The request is answered: ready for the next one, or the end.
+    pub(crate) fn request_done<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let keep_alive_s = self.clients.ctx.world.settings.timeouts.keep_alive_s;
+        let now_s = self.clients.ctx.now.s;
+        self.clients.conns.drop_pass(slot);
+        let row = self.clients.conns.get_mut(slot);
+        row.request = row.request.wrapping_add(1);
+        row.state = State::Http;
+        row.flags |= SERVED;
+        if row.wants(KEEP) && !row.is(CLOSING) {
+            row.deadline_s = now_s + keep_alive_s;
+            return;
+        }
+        self.clients.send_reply(slot, io);
+        self.shut(slot, io);
+    }
+
+    /// Answers a request that waited, and lets the pipelined ones behind it go on.
+    pub(crate) fn answer_waiting<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.clients.send_reply(slot, io);
+        self.request_done(slot, io);
+        let row = self.clients.conns.get(slot);
+        if row.state == State::Http && (row.spill != NONE || row.is(PAUSED) || row.is(EOF)) {
+            self.queues
+                .resume_later(&self.clients, self.clients.conns.id_of(slot));
+        }
+    }
+
+    /// Refuses a request that waited.
+    pub(crate) fn answer_reason<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        self.unsubscribe(slot);
+        self.clients.respond_reason(slot, reason);
+        self.answer_waiting(slot, io);
+    }
+
+    /// Refuses a request, and closes.
+    pub(crate) fn refuse<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        let words = words::of_reason(reason, &self.clients.ctx.world.settings);
+        self.refuse_saying(slot, reason, &words, io);
+    }
+
+    /// The same, in more exact words.
+    pub(crate) fn refuse_saying<I: Io>(
+        &mut self,
+        slot: u32,
+        reason: Reason,
+        words: &str,
+        io: &mut I,
+    ) {
+        let status = reason.row().status.unwrap_or(INTERNAL);
+        self.refuse_line(slot, status, words, io);
+    }
+
+    /// Refuses bytes that cannot be a request, in the words of their parser, and closes.
+    pub(crate) fn refuse_line<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
+        self.clients.scratch.because(Closed::Refused);
+        let is_head = is_head(&self.clients.conns, slot);
+        self.clients.conns.take_spill(slot);
+        // `options` says what the connection subscribes to, so it is changed after this.
+        self.unsubscribe(slot);
+        self.clients.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
+        self.clients.respond_line(slot, status, reason);
+        self.clients.send_reply(slot, io);
+        self.shut(slot, io);
+    }
+}
+
+impl Clients {
     /// Begins a response with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
     /// no page of another origin reads a response that a visitor's cookie opened.
-    pub(in crate::protocol) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
+    pub(crate) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let row = self.conns.get(slot);
-        let (options, unix_s) = (row.options, self.wall_s());
-        let origins = &self.world.settings.http.allowed_origins;
+        let (options, unix_s) = (row.options, self.ctx.wall_s());
+        let origins = &self.ctx.world.settings.http.allowed_origins;
         let mut head = ResponseHead::new(self.scratch.reply(), status)
             .date("Date", u64::from(unix_s))
             .lines(SAFETY);
@@ -66,13 +135,7 @@ impl Front {
     }
 
     /// A whole response with a body that the server wrote.
-    pub(in crate::protocol) fn respond(
-        &mut self,
-        slot: u32,
-        status: u16,
-        content_type: &str,
-        body: &[u8],
-    ) {
+    pub(crate) fn respond(&mut self, slot: u32, status: u16, content_type: &str, body: &[u8]) {
         let no_body = self.conns.get(slot).wants(HEAD);
         let head = self
             .head(slot, status)
@@ -85,13 +148,13 @@ impl Front {
     }
 
     /// Refuses a request.
-    pub(in crate::protocol) fn respond_reason(&mut self, slot: u32, reason: Reason) {
-        let words = words::of_reason(reason, &self.world.settings);
+    pub(crate) fn respond_reason(&mut self, slot: u32, reason: Reason) {
+        let words = words::of_reason(reason, &self.ctx.world.settings);
         self.respond_saying(slot, reason, &words);
     }
 
     /// The same, in more exact words.
-    pub(in crate::protocol) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
+    pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
         let status = reason.row().status.unwrap_or(INTERNAL);
         self.respond_line(slot, status, words);
     }
@@ -99,7 +162,7 @@ impl Front {
     /// A status with its reason in one line.
     fn respond_line(&mut self, slot: u32, status: u16, reason: &str) {
         let no_body = self.conns.get(slot).wants(HEAD);
-        let retry_after_s = u64::from(self.retry_after_s(slot));
+        let retry_after_s = u64::from(retry::after_s(self.ctx.spread(slot)));
         let mut head = self
             .head(slot, status)
             .header("Content-Type", b"text/plain; charset=utf-8");
@@ -128,7 +191,7 @@ impl Front {
     }
 
     /// The topic's info, field for field Nchan's; in a cluster with the number of nodes that have not said how many subscribers they have.
-    pub(in crate::protocol) fn respond_info(
+    pub(crate) fn respond_info(
         &mut self,
         slot: u32,
         status: u16,
@@ -189,89 +252,18 @@ impl Front {
         };
         self.respond(slot, status, content_type, &body);
     }
+}
 
-    /// The request is answered: ready for the next one, or the end.
-    pub(in crate::protocol) fn request_done<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let keep_alive_s = self.world.settings.timeouts.keep_alive_s;
-        let now_s = self.now.s;
-        self.conns.drop_pass(slot);
-        let row = self.conns.get_mut(slot);
-        row.request = row.request.wrapping_add(1);
-        row.state = State::Http;
-        row.flags |= SERVED;
-        if row.wants(KEEP) && !row.is(CLOSING) {
-            row.deadline_s = now_s + keep_alive_s;
-            return;
-        }
-        self.send_reply(slot, io);
-        self.shut(slot, io);
-    }
-
-    /// Answers a request that waited, and lets the pipelined ones behind it go on.
-    pub(crate) fn answer_waiting<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.send_reply(slot, io);
-        self.request_done(slot, io);
-        let row = self.conns.get(slot);
-        if row.state == State::Http && (row.spill != NONE || row.is(PAUSED) || row.is(EOF)) {
-            self.resume_later(self.conns.id_of(slot));
-        }
-    }
-
-    /// Refuses a request that waited.
-    pub(crate) fn answer_reason<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        self.unsubscribe(slot);
-        self.respond_reason(slot, reason);
-        self.answer_waiting(slot, io);
-    }
-
-    /// Whether the request to be answered is a HEAD: its answer then has no body. A waiting request is marked in its row; a
-    /// partly received one shows it in its first bytes.
-    fn is_head(&self, slot: u32) -> bool {
-        let row = self.conns.get(slot);
-        match row.state {
-            State::Waiting | State::Poll => row.wants(HEAD),
-            _ => match self.conns.spill(slot) {
-                Some(Spill::Http(it)) => it.data.starts_with(b"HEAD "),
-                _ => false,
-            },
-        }
-    }
-
-    /// Refuses a request, and closes.
-    pub(crate) fn refuse<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        let words = words::of_reason(reason, &self.world.settings);
-        self.refuse_saying(slot, reason, &words, io);
-    }
-
-    /// The same, in more exact words.
-    pub(in crate::protocol) fn refuse_saying<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: Reason,
-        words: &str,
-        io: &mut I,
-    ) {
-        let status = reason.row().status.unwrap_or(INTERNAL);
-        self.refuse_line(slot, status, words, io);
-    }
-
-    /// Refuses bytes that cannot be a request, in the words of their parser, and closes.
-    pub(in crate::protocol) fn refuse_line<I: Io>(
-        &mut self,
-        slot: u32,
-        status: u16,
-        reason: &str,
-        io: &mut I,
-    ) {
-        self.because(Closed::Refused);
-        let is_head = self.is_head(slot);
-        self.conns.take_spill(slot);
-        // `options` says what the connection subscribes to, so it is changed after this.
-        self.unsubscribe(slot);
-        self.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
-        self.respond_line(slot, status, reason);
-        self.send_reply(slot, io);
-        self.shut(slot, io);
+/// Whether the request to be answered is a HEAD: its answer then has no body. A waiting request is marked in its row; a
+/// partly received one shows it in its first bytes.
+fn is_head(conns: &Connections, slot: u32) -> bool {
+    let row = conns.get(slot);
+    match row.state {
+        State::Waiting | State::Poll => row.wants(HEAD),
+        _ => match conns.spill(slot) {
+            Some(Spill::Http(it)) => it.data.starts_with(b"HEAD "),
+            _ => false,
+        },
     }
 }
 
@@ -296,9 +288,9 @@ mod tests {
             &mut io,
         );
         // The home of some topic is the other shard, whose answer does not come; a POST is pipelined behind.
-        let conn = shard.front().conns.id_of(0);
+        let conn = shard.front().clients.conns.id_of(0);
         let mut tried = 0;
-        while shard.front().conns.get(0).state != State::Waiting {
+        while shard.front().clients.conns.get(0).state != State::Waiting {
             assert!(tried < 64, "no topic has its home elsewhere");
             let request = alloc::format!("HEAD /pub/t{tried} HTTP/1.1\r\nHost: localhost\r\n\r\n");
             shard.handle(

@@ -7,7 +7,7 @@ use crate::client::row::Row;
 use crate::protocol::http::options::HTTP10;
 
 /// Appends one chunk (RFC 9112 section 7.1).
-pub(in crate::protocol) fn chunk(out: &mut Vec<u8>, data: &[u8]) {
+pub(crate) fn chunk(out: &mut Vec<u8>, data: &[u8]) {
     write_hex(out, data.len() as u32);
     for part in [b"\r\n", data, b"\r\n"] {
         out.extend_from_slice(part);
@@ -15,7 +15,7 @@ pub(in crate::protocol) fn chunk(out: &mut Vec<u8>, data: &[u8]) {
 }
 
 /// Appends a part of the body of the response to this connection.
-pub(in crate::protocol) fn write_part(row: &Row, data: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_part(row: &Row, data: &[u8], out: &mut Vec<u8>) {
     match row.wants(HTTP10) {
         true => out.extend_from_slice(data),
         false => chunk(out, data),
@@ -23,7 +23,7 @@ pub(in crate::protocol) fn write_part(row: &Row, data: &[u8], out: &mut Vec<u8>)
 }
 
 /// Appends the end of that body, where it has a sign.
-pub(in crate::protocol) fn write_end(row: &Row, out: &mut Vec<u8>) {
+pub(crate) fn write_end(row: &Row, out: &mut Vec<u8>) {
     if !row.wants(HTTP10) {
         out.extend_from_slice(b"0\r\n\r\n");
     }

@@ -20,10 +20,12 @@ use crore_wire::http::head::{Head, Method};
 use crate::base::access::{Credential, Identity, Right};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
+use crate::client::rights::{found, pause_for_verdict};
 use crate::client::row::{State, TURNED_AWAY};
 use crate::io::Io;
 use crate::mail::Verb;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Context, Gate, Queues, Stats};
+use crate::protocol::http::sites::sends_cookies;
 use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Door, Flow};
 use crate::protocol::side::Spill;
@@ -43,96 +45,96 @@ impl Came {
     }
 }
 
-impl Front {
-    /// Looks up the client whose request begins here. False while the verdict is awaited: then the request waits.
-    pub(in crate::protocol) fn knows_who<I: Io>(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        kept: &mut HttpSpill,
-        io: &mut I,
-    ) -> bool {
-        let closed = self.world.settings.access.closed;
-        // These are answered alike whoever asks; a browser asks by OPTIONS, with the query of the request that it is to send.
-        let open = !closed || matches!(head.method, Method::Options | Method::Other);
-        if open || kept.who.is_some() || self.conns.get(slot).is(TURNED_AWAY) {
-            return true;
-        }
-        kept.who = match self.credential(head) {
-            Err(refusal) => Some(Err(refusal)),
-            Ok(None) => Some(Ok(None)),
-            Ok(Some(came)) => self.found(slot, came.credential(), io),
+/// Looks up the client whose request begins here. False while the verdict is awaited: then the request waits.
+pub(crate) fn knows_who<I: Io>(
+    clients: &mut Clients,
+    gate: &mut Gate,
+    slot: u32,
+    head: &Head<'_>,
+    kept: &mut HttpSpill,
+    io: &mut I,
+) -> bool {
+    let closed = clients.ctx.world.settings.access.closed;
+    // These are answered alike whoever asks; a browser asks by OPTIONS, with the query of the request that it is to send.
+    let open = !closed || matches!(head.method, Method::Options | Method::Other);
+    if open || kept.who.is_some() || clients.conns.get(slot).is(TURNED_AWAY) {
+        return true;
+    }
+    kept.who = match credential(&clients.ctx, head) {
+        Err(refusal) => Some(Err(refusal)),
+        Ok(None) => Some(Ok(None)),
+        Ok(Some(came)) => found(clients, gate, slot, came.credential(), io),
+    };
+    if kept.who.is_none() {
+        kept.asked = true;
+        clients.conns.get_mut(slot).state = State::Waiting;
+        // No body is read before the verdict: the client may be refused.
+        pause_for_verdict(&mut clients.conns, slot, io);
+    }
+    kept.who.is_some()
+}
+
+/// The verdict on a request's credential has come: the request goes on.
+pub(crate) fn http_verdict(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    conn: ConnId,
+    who: Identity,
+) {
+    let Some(Spill::Http(spill)) = clients.conns.spill_mut(conn.slot) else {
+        return;
+    };
+    if core::mem::take(&mut spill.asked) {
+        spill.who = Some(who);
+        clients.conns.get_mut(conn.slot).state = State::Http;
+        queues.resume_later(clients, conn);
+    }
+}
+
+/// Answers a request whose credential was refused.
+pub(crate) fn refuse_credentials(clients: &mut Clients, slot: u32, refusal: Reason) -> Flow {
+    clients.respond_reason(slot, refusal);
+    Flow::Next
+}
+
+/// Answers a request that the client has no grant for.
+pub(crate) fn deny(clients: &mut Clients, stats: &mut Stats, slot: u32, denied: Reason) -> Flow {
+    stats.denied += 1;
+    clients.respond_reason(slot, denied);
+    Flow::Next
+}
+
+/// The request's credential: from the header, else the query, else a cookie.
+fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<Came>, Reason> {
+    let access = &ctx.world.settings.access;
+    let mut fields = head.headers("authorization");
+    if let Some(field) = fields.next() {
+        return match fields.next() {
+            Some(_) => Err(Reason::CredentialsMalformed),
+            None => authorization(field).map(Some),
         };
-        if kept.who.is_none() {
-            kept.asked = true;
-            self.conns.get_mut(slot).state = State::Waiting;
-            // No body is read before the verdict: the client may be refused.
-            self.pause_for_verdict(slot, io);
-        }
-        kept.who.is_some()
     }
-
-    /// The verdict on a request's credential has come: the request goes on.
-    pub(in crate::protocol) fn http_verdict(&mut self, conn: ConnId, who: Identity) {
-        let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
-            return;
+    let mut tokens = form::pairs(head.query)
+        .filter(|(key, _)| !access.query.is_empty() && *key == access.query.as_bytes());
+    if let Some((_, value)) = tokens.next() {
+        let mut token = Vec::with_capacity(value.len());
+        form::decode(value, &mut token).map_err(|_| Reason::CredentialsMalformed)?;
+        return match (tokens.next(), token.is_empty()) {
+            (None, false) => Ok(Some(Came::Token(token))),
+            _ => Err(Reason::CredentialsMalformed),
         };
-        if core::mem::take(&mut spill.asked) {
-            spill.who = Some(who);
-            self.conns.get_mut(conn.slot).state = State::Http;
-            self.resume_later(conn);
-        }
     }
-
-    /// Answers a request whose credential was refused.
-    pub(in crate::protocol) fn refuse_credentials(&mut self, slot: u32, refusal: Reason) -> Flow {
-        self.respond_reason(slot, refusal);
-        Flow::Next
+    if access.cookie.is_empty() || !sends_cookies(ctx, head) {
+        return Ok(None);
     }
-
-    /// Answers a request that the client has no grant for.
-    pub(in crate::protocol) fn deny(&mut self, slot: u32, denied: Reason) -> Flow {
-        self.stats.denied += 1;
-        self.respond_reason(slot, denied);
-        Flow::Next
-    }
-
-    /// The request's credential: from the header, else the query, else a cookie.
-    fn credential(&self, head: &Head<'_>) -> Result<Option<Came>, Reason> {
-        let access = &self.world.settings.access;
-        let mut fields = head.headers("authorization");
-        if let Some(field) = fields.next() {
-            return match fields.next() {
-                Some(_) => Err(Reason::CredentialsMalformed),
-                None => authorization(field).map(Some),
-            };
-        }
-        let mut tokens = form::pairs(head.query)
-            .filter(|(key, _)| !access.query.is_empty() && *key == access.query.as_bytes());
-        if let Some((_, value)) = tokens.next() {
-            let mut token = Vec::with_capacity(value.len());
-            form::decode(value, &mut token).map_err(|_| Reason::CredentialsMalformed)?;
-            return match (tokens.next(), token.is_empty()) {
-                (None, false) => Ok(Some(Came::Token(token))),
-                _ => Err(Reason::CredentialsMalformed),
-            };
-        }
-        if access.cookie.is_empty() || !self.sends_cookies(head) {
-            return Ok(None);
-        }
-        let token = cookie::value(head.headers("cookie"), access.cookie.as_bytes());
-        let token = token.filter(|token| !token.is_empty());
-        Ok(token.map(|token| Came::Token(token.to_vec())))
-    }
+    let token = cookie::value(head.headers("cookie"), access.cookie.as_bytes());
+    let token = token.filter(|token| !token.is_empty());
+    Ok(token.map(|token| Came::Token(token.to_vec())))
 }
 
 /// The rights that a request needs on each topic that it names. Follows of interest and lines of a batch are checked where
 /// they are read.
-pub(in crate::protocol) fn rights(
-    door: Door,
-    verb: Option<Verb>,
-    method: Method,
-) -> &'static [Right] {
+pub(crate) fn rights(door: Door, verb: Option<Verb>, method: Method) -> &'static [Right] {
     match (door, verb) {
         (Door::Interest, _) => &[Right::Interest],
         (Door::Subscribe | Door::History, _) => &[Right::Subscribe],

@@ -12,18 +12,25 @@ use crate::base::position::Since;
 use crate::base::reason::Reason;
 use crate::base::settings::Rule;
 use crate::client::delivery::{Addressee, Matched};
+use crate::client::joining::{self, Asking, ask_matches, filtered_mut, join_filters};
+use crate::client::push::{Parcel, push_picks, put_picks};
 use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, Record};
+use crate::protocol::contract::run::encode_run;
 use crate::protocol::encode::{Encoding, Message};
-use crate::protocol::front::Front;
+use crate::protocol::front::{
+    Clients, Connections, Deliveries, Feed, Front, Matching, Subscriptions,
+};
 use crate::protocol::http::opening::{Most, Opening};
-use crate::protocol::http::subscribe::Gap;
+use crate::protocol::http::state::Gap;
+use crate::protocol::http::subscribe::gap::tell_gap_at;
+use crate::protocol::http::subscribe::stream::is_stream;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
 /// The offsets that a connection has reached with the last of these messages of a run, by partition.
-pub(in crate::protocol) fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
+pub(crate) fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
     let mut just: Vec<(PartitionId, u64)> = Vec::new();
     for message in messages.iter().rev() {
         if just
@@ -37,21 +44,8 @@ pub(in crate::protocol) fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, 
 }
 
 impl Front {
-    /// Subscribes a request to filters; the response begins when the homes have answered.
-    pub(in crate::protocol) fn join_over_http(
-        &mut self,
-        slot: u32,
-        filters: &[Vec<u8>],
-        since: &[Since],
-        poll: bool,
-    ) -> Result<(), &'static str> {
-        self.conns.extra(slot).own.opening = Some(Box::new(Opening::of(since.len())));
-        let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (&filter[..], 0)).collect();
-        self.join_filters(slot, &filters, since, poll).map(|_| ())
-    }
-
     /// A home's answer to a request or stream by filter.
-    pub(in crate::protocol) fn request_match_page<I: Io>(
+    pub(crate) fn request_match_page<I: Io>(
         &mut self,
         slot: u32,
         serial: u32,
@@ -60,7 +54,7 @@ impl Front {
         io: &mut I,
     ) {
         if page.attached != Attached::Yes {
-            let row = self.conns.get(slot);
+            let row = self.clients.conns.get(slot);
             if matches!(row.state, State::Sse | State::WebSocket) {
                 self.end_stream(slot, Reason::TopicsFull, io);
             } else {
@@ -68,21 +62,11 @@ impl Front {
             }
             return;
         }
-        if self.conns.extra(slot).own.opening.is_some() {
+        if self.clients.conns.extra(slot).own.opening.is_some() {
             self.opening_page(slot, serial, page, frames, io);
         } else {
             self.further_page(slot, serial, page, frames, io);
         }
-    }
-
-    pub(in crate::protocol) fn records<'a>(
-        page: &MatchPage,
-        frames: &'a Frames,
-    ) -> impl Iterator<Item = (u32, &'a Record)> + Clone {
-        let (first, names) = (page.first as usize, page.names as usize);
-        let names = &frames.names[names..names + page.count as usize];
-        let records = &frames.pages[first..first + page.count as usize];
-        names.iter().copied().zip(records)
     }
 
     fn opening_page<I: Io>(
@@ -93,73 +77,79 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        let most = match self.is_stream(slot) {
-            true => Most::Bytes(self.bounds().bytes),
+        let most = match is_stream(&self.clients.conns, slot) {
+            true => Most::Bytes(self.clients.ctx.bounds().bytes),
             false => Most::OneMessage,
         };
-        let opening = self.conns.extra(slot).own.opening.as_deref_mut();
-        let records = Self::records(page, frames);
+        let opening = self.clients.conns.extra(slot).own.opening.as_deref_mut();
+        let records = page.records(frames);
         let taken = opening.and_then(|opening| {
             let taken = opening.take_page(page, records, frames, most)?;
             Some((taken, opening.is_whole()))
         });
         let Some((taken, whole)) = taken else {
-            return self.broken(slot);
+            return self.clients.broken(slot);
         };
-        self.took_page(slot, serial, page, taken.end, taken.live);
+        self.clients
+            .took_page(slot, serial, page, taken.end, taken.live);
         if taken.searching {
             // Only later: a delivery is under way.
-            self.resume_later(self.conns.id_of(slot));
-        } else if whole && let Some(opening) = self.conns.extra(slot).own.opening.take() {
+            self.queues
+                .resume_later(&self.clients, self.clients.conns.id_of(slot));
+        } else if whole && let Some(opening) = self.clients.conns.extra(slot).own.opening.take() {
             self.opened(slot, opening, io);
         }
     }
 
-    /// Sets the positions by partition: to where the first pages begin, or to where the subscriber has them (`at_end`).
-    pub(in crate::protocol) fn set_positions(
-        &mut self,
-        slot: u32,
-        opening: &Opening,
-        at_end: bool,
-    ) {
-        let positions = opening.positions(self.world.epoch, at_end);
-        let Some(filtered) = self.filtered_mut(slot) else {
-            return self.broken(slot);
-        };
-        if let Some(serial) = filtered.groups().first().map(|group| group.serial) {
-            filtered.set_positions(serial, positions);
-        }
-    }
-
     /// The homes have answered for all partitions: the stream begins.
-    pub(in crate::protocol) fn open_stream<I: Io>(
-        &mut self,
-        slot: u32,
-        mut opening: Box<Opening>,
-        io: &mut I,
-    ) {
-        self.set_positions(slot, &opening, false);
+    pub(crate) fn open_stream<I: Io>(&mut self, slot: u32, mut opening: Box<Opening>, io: &mut I) {
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            meter,
+            ..
+        } = self;
+        clients.set_positions(slot, &opening, false);
         let mut bytes = Rope::default();
-        if opening.has_gap() && !self.tell_gap_of_filters(slot, false, &mut bytes.own) {
-            self.begin_with(slot, &bytes, io);
+        if opening.has_gap()
+            && !tell_gap_of_filters(
+                clients,
+                &subs.matching,
+                &feed.deliveries,
+                slot,
+                false,
+                &mut bytes.own,
+            )
+        {
+            clients.begin_with(queues, slot, &bytes, io);
             return self.end_for_gap_of_filters(slot, io);
         }
         let told = bytes.len();
         let (held, frames) = opening.held();
         for held in held {
-            self.saw_of_partition(slot, held.partition, held.record.offset);
+            clients.saw_of_partition(slot, held.partition, held.record.offset);
             let name = frames.name(held.name);
-            self.encode_matched(slot, &[], name, &held.record, frames, &mut bytes);
+            encode_matched(
+                clients,
+                &subs.matching,
+                feed,
+                slot,
+                &[],
+                (name, &held.record, frames),
+                &mut bytes,
+            );
         }
-        self.stats.sent(held.len(), bytes.len() - told);
+        meter.stats.sent(held.len(), bytes.len() - told);
         opening.sent_held();
-        self.set_positions(slot, &opening, true);
+        clients.set_positions(slot, &opening, true);
         if opening.may_tell_position() {
-            self.tell_position(slot, 0);
+            clients.tell_position(&subs.matching, &feed.deliveries, slot, 0);
         }
-        self.begin_with(slot, &bytes, io);
-        if self.conns.get(slot).outbox == NONE {
-            self.resume_later(self.conns.id_of(slot));
+        clients.begin_with(queues, slot, &bytes, io);
+        if clients.conns.get(slot).outbox == NONE {
+            queues.resume_later(clients, clients.conns.id_of(slot));
         }
     }
 
@@ -172,64 +162,64 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        let records = Self::records(page, frames);
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            meter,
+            ..
+        } = self;
+        let records = page.records(frames);
         let first = records.clone().next();
         if page.gap {
             let from = first.map_or(page.head, |(_, record)| record.offset - 1);
-            self.saw_of_partition(slot, page.partition, from);
+            clients.saw_of_partition(slot, page.partition, from);
             let mut bytes = Vec::new();
-            if !self.tell_gap_of_filters(slot, true, &mut bytes) {
+            if !tell_gap_of_filters(
+                clients,
+                &subs.matching,
+                &feed.deliveries,
+                slot,
+                true,
+                &mut bytes,
+            ) {
                 return self.end_for_gap_of_filters(slot, io);
             }
-            self.put(slot, &bytes, io);
+            clients.put(slot, &bytes, io);
         }
         let (mut bytes, mut ends) = (Rope::default(), Vec::new());
         for (name, record) in records.clone() {
-            self.saw_of_partition(slot, page.partition, record.offset);
-            self.encode_matched(slot, &[], frames.name(name), record, frames, &mut bytes);
+            clients.saw_of_partition(slot, page.partition, record.offset);
+            encode_matched(
+                clients,
+                &subs.matching,
+                feed,
+                slot,
+                &[],
+                (frames.name(name), record, frames),
+                &mut bytes,
+            );
             ends.push(bytes.len());
         }
         let (mut head, mut live) = (page.head, page.at_head);
         if records.clone().any(|(_, record)| record.latest) {
-            let taken = self.offer(slot, &bytes, &ends, io);
+            let taken = clients.offer(&mut meter.stats, slot, &bytes, &ends, io);
             if let Some((_, left)) = records.clone().nth(taken) {
                 (head, live) = (left.offset - 1, false);
             }
         } else if !bytes.is_empty() {
-            self.stats.sent(page.count as usize, bytes.len());
-            self.put_rope(slot, &bytes, io);
+            meter.stats.sent(page.count as usize, bytes.len());
+            clients.put_rope(slot, &bytes, io);
         }
-        self.took_page(slot, serial, page, head, live);
-        if self.conns.get(slot).outbox == NONE {
-            self.resume_later(self.conns.id_of(slot));
-        }
-    }
-
-    /// Asks for a next page: before the response begins, of each partition that no home has answered for yet; of a stream that has
-    /// begun, of one partition in which it is behind.
-    pub(in crate::protocol) fn catch_up_filters(&mut self, slot: u32) {
-        let group = self.filtered(slot).and_then(|all| all.groups().first());
-        let Some((serial, partitions)) = group.map(|it| (it.serial, it.positions().len())) else {
-            return;
-        };
-        let poll = !self.is_stream(slot);
-        if self.conns.extra(slot).own.opening.is_none() {
-            let filtered = self.filtered_mut(slot);
-            if let Some(partition) = filtered.and_then(|all| all.next_behind(serial)) {
-                self.ask_matches(slot, serial, partition, poll);
-            }
-            return;
-        }
-        for partition in (0..).take(partitions) {
-            let opening = self.conns.extra(slot).own.opening.as_deref();
-            if opening.is_some_and(|opening| !opening.has_answered(partition)) {
-                self.ask_matches(slot, serial, partition, poll);
-            }
+        clients.took_page(slot, serial, page, head, live);
+        if clients.conns.get(slot).outbox == NONE {
+            queues.resume_later(clients, clients.conns.id_of(slot));
         }
     }
 
     /// Live messages of a run for a request or stream: those of its filters that are live in its partition, each once.
-    pub(in crate::protocol) fn request_matched<I: Io>(
+    pub(crate) fn request_matched<I: Io>(
         &mut self,
         slot: u32,
         all: &[Addressee],
@@ -237,7 +227,7 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        let Some(filtered) = self.filtered(slot) else {
+        let Some(filtered) = joining::filtered(&self.clients.conns, slot) else {
             return;
         };
         let live = |due: &&Addressee| {
@@ -252,7 +242,7 @@ impl Front {
     }
 
     /// The same for a stream that has begun.
-    pub(in crate::protocol) fn stream_matched<I: Io>(
+    pub(crate) fn stream_matched<I: Io>(
         &mut self,
         slot: u32,
         picks: &[u32],
@@ -260,64 +250,165 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        let row = self.conns.get(slot);
+        let Front {
+            clients,
+            subs,
+            feed,
+            meter,
+            ..
+        } = self;
+        let row = clients.conns.get(slot);
         let encoding = Encoding::of(row);
-        let group = self.filtered(slot).and_then(|all| all.groups().first());
+        let group = joining::filtered(&clients.conns, slot).and_then(|all| all.groups().first());
         let Some(group) = group else {
-            return self.broken(slot);
+            return clients.broken(slot);
         };
+        let parcel = Parcel::of_picks(slot, encoding, picks, frames);
         // While a run of another home is under way some connections have seen its messages and others have not.
-        let alike = !self.deliveries.has_runs(self.world.homes);
+        let alike = !feed.deliveries.has_runs(clients.ctx.world.homes);
         if alike && group.positions().is_empty() {
-            self.encode_run(encoding, messages, frames);
-            return self.push_picks(slot, encoding, picks, frames, io);
+            encode_run(
+                &subs.matching,
+                feed,
+                &clients.ctx,
+                encoding,
+                messages,
+                frames,
+            );
+            return push_picks(
+                clients,
+                subs,
+                &feed.run,
+                &mut meter.stats,
+                &parcel,
+                picks,
+                io,
+            );
         }
         let (mut bytes, mut ends) = (Rope::default(), Vec::new());
         for n in picks {
             let message = &messages[*n as usize];
             let (seen, name) = (&messages[..=*n as usize], frames.name(message.name));
-            self.encode_matched(
+            encode_matched(
+                clients,
+                &subs.matching,
+                feed,
                 slot,
                 &just_seen(seen),
-                name,
-                &message.record,
-                frames,
+                (name, &message.record, frames),
                 &mut bytes,
             );
             ends.push(bytes.len());
         }
-        self.put_picks(slot, (&bytes, &ends), picks, frames, io);
+        put_picks(
+            clients,
+            subs,
+            &feed.run,
+            &mut meter.stats,
+            &parcel,
+            (&bytes, &ends, picks),
+            io,
+        );
     }
 
-    /// Keeps live messages for a response that has not begun.
-    pub(in crate::protocol) fn hold_matches(
-        &mut self,
-        slot: u32,
-        picks: &[u32],
-        messages: &[Matched],
-        frames: &Frames,
-    ) {
-        let poll = !self.is_stream(slot);
-        for n in picks {
-            let message = &messages[*n as usize];
-            let bounds = self.bounds_of(frames.name(message.name));
-            let opening = self.conns.extra(slot).own.opening.as_deref_mut();
-            let partition = message.partition;
-            let message = (frames.name(message.name), &message.record, frames);
-            let held = opening.and_then(|it| it.hold_live(partition, message, bounds, poll));
-            if held.is_none() {
-                return self.broken(slot);
-            }
+    fn end_for_gap_of_filters<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let mut id = Vec::with_capacity(48);
+        self.clients.write_matched_id(
+            &self.subs.matching,
+            &self.feed.deliveries,
+            slot,
+            &[],
+            &mut id,
+        );
+        self.end_for_gap_at(slot, &id, io);
+    }
+}
+
+/// Subscribes a request to filters; the response begins when the homes have answered.
+pub(crate) fn join_over_http(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    filters: &[Vec<u8>],
+    since: &[Since],
+    poll: bool,
+) -> Result<(), &'static str> {
+    clients.conns.extra(slot).own.opening = Some(Box::new(Opening::of(since.len())));
+    let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (&filter[..], 0)).collect();
+    join_filters(clients, subs, slot, &filters, since, poll).map(|_| ())
+}
+
+/// Asks for a next page: before the response begins, of each partition that no home has answered for yet; of a stream that has
+/// begun, of one partition in which it is behind.
+pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
+    let group = joining::filtered(&clients.conns, slot).and_then(|all| all.groups().first());
+    let Some((serial, partitions)) = group.map(|it| (it.serial, it.positions().len())) else {
+        return;
+    };
+    let poll = !is_stream(&clients.conns, slot);
+    if clients.conns.extra(slot).own.opening.is_none() {
+        let filtered = filtered_mut(&mut clients.conns, slot);
+        if let Some(partition) = filtered.and_then(|all| all.next_behind(serial)) {
+            ask_matches(clients, subs, Asking { slot, serial, poll }, partition);
+        }
+        return;
+    }
+    for partition in (0..).take(partitions) {
+        let opening = clients.conns.extra(slot).own.opening.as_deref();
+        if opening.is_some_and(|opening| !opening.has_answered(partition)) {
+            ask_matches(clients, subs, Asking { slot, serial, poll }, partition);
         }
     }
+}
 
-    pub(in crate::protocol) fn saw_of_partition(
-        &mut self,
-        slot: u32,
-        partition: PartitionId,
-        offset: u64,
-    ) {
-        let Some(filtered) = self.filtered_mut(slot) else {
+/// Encodes one message for one connection, with the connection's own position; for a message of a run, `just` are the offsets
+/// that the run has reached with it.
+fn encode_matched(
+    clients: &Clients,
+    matching: &Matching,
+    feed: &mut Feed,
+    slot: u32,
+    just: &[(PartitionId, u64)],
+    (topic, record, frames): (&[u8], &Record, &Frames),
+    out: &mut Rope,
+) {
+    let mut id = Vec::with_capacity(48);
+    clients.write_matched_id(matching, &feed.deliveries, slot, just, &mut id);
+    Message {
+        topic,
+        id: &id,
+        frames,
+        record,
+        now_s: clients.ctx.now.unix_s,
+    }
+    .encode(Encoding::of(clients.conns.get(slot)), &mut feed.forms, out);
+}
+
+/// Keeps live messages for a response that has not begun.
+pub(crate) fn hold_matches(
+    clients: &mut Clients,
+    slot: u32,
+    picks: &[u32],
+    messages: &[Matched],
+    frames: &Frames,
+) {
+    let poll = !is_stream(&clients.conns, slot);
+    for n in picks {
+        let message = &messages[*n as usize];
+        let bounds = clients.ctx.bounds_of(frames.name(message.name));
+        let opening = clients.conns.extra(slot).own.opening.as_deref_mut();
+        let partition = message.partition;
+        let message = (frames.name(message.name), &message.record, frames);
+        let held = opening.and_then(|it| it.hold_live(partition, message, bounds, poll));
+        if held.is_none() {
+            return clients.broken(slot);
+        }
+    }
+}
+
+impl Clients {
+    pub(crate) fn saw_of_partition(&mut self, slot: u32, partition: PartitionId, offset: u64) {
+        let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
             return self.broken(slot);
         };
         let serial = filtered.groups().first().map(|group| group.serial);
@@ -326,61 +417,51 @@ impl Front {
         }
     }
 
-    /// Encodes one message for one connection, with the connection's own position; for a message of a run, `just` are the offsets
-    /// that the run has reached with it.
-    fn encode_matched(
-        &mut self,
-        slot: u32,
-        just: &[(PartitionId, u64)],
-        topic: &[u8],
-        record: &Record,
-        frames: &Frames,
-        out: &mut Rope,
-    ) {
-        let mut id = Vec::with_capacity(48);
-        self.write_matched_id(slot, just, &mut id);
-        Message {
-            topic,
-            id: &id,
-            frames,
-            record,
-            now_s: self.now.unix_s,
+    /// Sets the positions by partition: to where the first pages begin, or to where the subscriber has them (`at_end`).
+    pub(crate) fn set_positions(&mut self, slot: u32, opening: &Opening, at_end: bool) {
+        let positions = opening.positions(self.ctx.world.epoch, at_end);
+        let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
+            return self.broken(slot);
+        };
+        if let Some(serial) = filtered.groups().first().map(|group| group.serial) {
+            filtered.set_positions(serial, positions);
         }
-        .encode(Encoding::of(self.conns.get(slot)), &mut self.forms, out);
     }
 
     /// The rule that governs a response by filter: that of a topic with the first filter's text.
-    pub(in crate::protocol) fn filter_rule(&self, slot: u32) -> &Rule {
-        let rules = &self.world.rules;
-        rules.get(rules.number_for(&self.filters_of(slot)))
+    pub(crate) fn filter_rule<'a>(&'a self, matching: &Matching, slot: u32) -> &'a Rule {
+        let rules = &self.ctx.world.rules;
+        rules.get(rules.number_for(&filters_of(&self.conns, matching, slot)))
     }
+}
 
-    /// The first filter.
-    fn filters_of(&self, slot: u32) -> Vec<u8> {
-        let part = self.filtered(slot).and_then(|all| all.part(0));
-        part.map_or(Vec::new(), |part| self.matching.name(part.row))
-    }
+/// The first filter.
+fn filters_of(conns: &Connections, matching: &Matching, slot: u32) -> Vec<u8> {
+    let part = joining::filtered(conns, slot).and_then(|all| all.part(0));
+    part.map_or(Vec::new(), |part| matching.name(part.row))
+}
 
-    fn tell_gap_of_filters(&mut self, slot: u32, again: bool, out: &mut Vec<u8>) -> bool {
-        let name = self.filters_of(slot);
-        let mut id = Vec::with_capacity(48);
-        self.write_matched_id(slot, &[], &mut id);
-        let slow = self.filter_rule(slot).slow;
-        self.tell_gap_at(
-            slot,
-            Gap {
-                name: &name,
-                id: &id,
-                slow,
-                again,
-            },
-            out,
-        )
-    }
-
-    fn end_for_gap_of_filters<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let mut id = Vec::with_capacity(48);
-        self.write_matched_id(slot, &[], &mut id);
-        self.end_for_gap_at(slot, &id, io);
-    }
+fn tell_gap_of_filters(
+    clients: &Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    again: bool,
+    out: &mut Vec<u8>,
+) -> bool {
+    let name = filters_of(&clients.conns, matching, slot);
+    let mut id = Vec::with_capacity(48);
+    clients.write_matched_id(matching, deliveries, slot, &[], &mut id);
+    let slow = clients.filter_rule(matching, slot).slow;
+    tell_gap_at(
+        &clients.conns,
+        slot,
+        Gap {
+            name: &name,
+            id: &id,
+            slow,
+            again,
+        },
+        out,
+    )
 }

@@ -15,7 +15,7 @@ use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::{Attach, Frames, Page};
 use crate::protocol::encode::Message;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Context, Forms, Front, Subscriptions, Topics};
 use crate::protocol::http::options::{HEAD, HISTORY};
 use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::state::Pending;
@@ -23,35 +23,84 @@ use crate::protocol::http::task::Flow;
 use crate::store::rope::Rope;
 
 impl Front {
-    /// `GET` on a history path.
-    pub(in crate::protocol) fn history<I: Io>(
+    /// The home's answer.
+    pub(crate) fn history_page<I: Io>(
         &mut self,
         slot: u32,
-        head: &Head<'_>,
-        name: &[u8],
+        topic: u32,
+        page: &Page,
+        frames: &Frames,
         io: &mut I,
-    ) -> Flow {
-        let (since, most) = match range(head.query) {
-            Ok(range) => range,
-            Err(reason) => {
-                self.respond_saying(slot, reason, &value_words(reason, head.query));
-                return Flow::Next;
-            }
+    ) {
+        let tags = match self.clients.conns.extra(slot).own.pending.take() {
+            Some(Pending::History(tags)) => tags,
+            _ => Default::default(),
         };
-        // Answers to the requests before it.
-        self.send_reply(slot, io);
-        let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
-        self.conns.extra(slot).own.pending = Some(Pending::History(tags.join(&b',').into()));
-        let (hash, _) = self.place_of(name);
-        let topic = self.topics.open(hash, name);
-        let place = self.topics.join(topic, slot);
-        let serial = self.topics.get(topic).serial;
-        let row = self.conns.get_mut(slot);
-        (row.topic, row.place) = (topic, place);
-        row.options |= HISTORY;
-        row.state = State::Waiting;
-        let to = self.conns.reply_to(slot, 0);
-        self.attach(Attach {
+        let tag = tag_of(page, frames);
+        let is_known = etag::entity_tags(&tags).any(|known| is_tag(known, &tag));
+        let mut body = Rope::default();
+        if !is_known {
+            history_body(
+                &self.subs.topics,
+                &mut self.feed.forms,
+                &self.clients.ctx,
+                topic,
+                page,
+                frames,
+                &mut body,
+            );
+        }
+        let sends = !is_known && !self.clients.conns.get(slot).wants(HEAD);
+        history_head(
+            &mut self.clients,
+            slot,
+            page,
+            &tag,
+            (!is_known).then_some(body.len()),
+        );
+        self.unsubscribe(slot);
+        self.clients.conns.drop_extra(slot);
+        if sends {
+            self.meter.stats.sent(page.count as usize, body.len());
+            body.put_before(&self.clients.scratch.take_reply());
+            self.clients.put_rope(slot, &body, io);
+        }
+        self.answer_waiting(slot, io);
+    }
+}
+
+/// `GET` on a history path.
+pub(crate) fn history<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    head: &Head<'_>,
+    name: &[u8],
+    io: &mut I,
+) -> Flow {
+    let (since, most) = match range(head.query) {
+        Ok(range) => range,
+        Err(reason) => {
+            clients.respond_saying(slot, reason, &value_words(reason, head.query));
+            return Flow::Next;
+        }
+    };
+    // Answers to the requests before it.
+    clients.send_reply(slot, io);
+    let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
+    clients.conns.extra(slot).own.pending = Some(Pending::History(tags.join(&b',').into()));
+    let (hash, _) = clients.ctx.place_of(name);
+    let topic = subs.topics.open(hash, name);
+    let place = subs.topics.join(topic, slot);
+    let serial = subs.topics.get(topic).serial;
+    let row = clients.conns.get_mut(slot);
+    (row.topic, row.place) = (topic, place);
+    row.options |= HISTORY;
+    row.state = State::Waiting;
+    let to = clients.conns.reply_to(slot, 0);
+    subs.attach(
+        &clients.ctx,
+        Attach {
             hash,
             topic,
             serial,
@@ -63,89 +112,66 @@ impl Front {
             again: true,
             once: true,
             retained: false,
-            client: self.conns.get(slot).client,
-            party: self.party(slot),
-        });
-        Flow::Wait
-    }
+            client: clients.conns.get(slot).client,
+            party: clients.party(slot),
+        },
+    );
+    Flow::Wait
+}
 
-    /// The home's answer.
-    pub(in crate::protocol) fn history_page<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let tags = match self.conns.extra(slot).own.pending.take() {
-            Some(Pending::History(tags)) => tags,
-            _ => Default::default(),
-        };
-        let tag = tag_of(page, frames);
-        let is_known = etag::entity_tags(&tags).any(|known| is_tag(known, &tag));
-        let mut body = Rope::default();
-        if !is_known {
-            self.history_body(topic, page, frames, &mut body);
+/// Appends the messages of a page as a JSON array.
+fn history_body(
+    topics: &Topics,
+    forms: &mut Forms,
+    ctx: &Context,
+    topic: u32,
+    page: &Page,
+    frames: &Frames,
+    body: &mut Rope,
+) {
+    let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+    let mut id = Vec::with_capacity(32);
+    let mut begin = b'[';
+    for record in records {
+        body.own.push(core::mem::replace(&mut begin, b','));
+        id.clear();
+        let (epoch, offset) = (page.epoch, record.offset);
+        position::write(&mut id, Position { epoch, offset });
+        Message {
+            topic: topics.name(topic),
+            id: &id,
+            frames,
+            record,
+            now_s: ctx.now.unix_s,
         }
-        let sends = !is_known && !self.conns.get(slot).wants(HEAD);
-        self.history_head(slot, page, &tag, (!is_known).then_some(body.len()));
-        self.unsubscribe(slot);
-        self.conns.drop_extra(slot);
-        if sends {
-            self.stats.sent(page.count as usize, body.len());
-            body.put_before(&self.scratch.take_reply());
-            self.put_rope(slot, &body, io);
-        }
-        self.answer_waiting(slot, io);
+        .envelope(forms, body);
     }
+    body.own.extend_from_slice(match records {
+        [] => b"[]\n",
+        _ => b"]\n",
+    });
+}
 
-    /// Appends the messages of a page as a JSON array.
-    fn history_body(&mut self, topic: u32, page: &Page, frames: &Frames, body: &mut Rope) {
-        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-        let mut id = Vec::with_capacity(32);
-        let mut begin = b'[';
-        for record in records {
-            body.own.push(core::mem::replace(&mut begin, b','));
-            id.clear();
-            let (epoch, offset) = (page.epoch, record.offset);
-            position::write(&mut id, Position { epoch, offset });
-            Message {
-                topic: self.topics.name(topic),
-                id: &id,
-                frames,
-                record,
-                now_s: self.now.unix_s,
-            }
-            .envelope(&mut self.forms, body);
-        }
-        body.own.extend_from_slice(match records {
-            [] => b"[]\n",
-            _ => b"]\n",
-        });
+/// Writes the head of the answer into `reply`: of a body of so many bytes, or of none, since the client has it already.
+fn history_head(clients: &mut Clients, slot: u32, page: &Page, tag: &[u8], bytes: Option<usize>) {
+    let status = bytes.map_or(304, |_| 200);
+    let mut head = clients.head(slot, status);
+    if bytes.is_some() {
+        head = head.header("Content-Type", b"application/json");
     }
-
-    /// Writes the head of the answer into `reply`: of a body of so many bytes, or of none, since the client has it already.
-    fn history_head(&mut self, slot: u32, page: &Page, tag: &[u8], bytes: Option<usize>) {
-        let status = bytes.map_or(304, |_| 200);
-        let mut head = self.head(slot, status);
-        if bytes.is_some() {
-            head = head.header("Content-Type", b"application/json");
-        }
-        head = head
-            .header_parts("ETag", &[b"\"", tag, b"\""])
-            .header("Cache-Control", b"private, no-cache")
-            .header("Vary", b"Origin");
-        if page.gap {
-            head = head.header("Crore-Gap", b"messages before the first one are lost");
-        }
-        if !page.at_head {
-            head = head.header("Crore-More", b"true");
-        }
-        match bytes {
-            Some(bytes) => head.number("Content-Length", bytes as u64).end(),
-            None => head.end(),
-        }
+    head = head
+        .header_parts("ETag", &[b"\"", tag, b"\""])
+        .header("Cache-Control", b"private, no-cache")
+        .header("Vary", b"Origin");
+    if page.gap {
+        head = head.header("Crore-Gap", b"messages before the first one are lost");
+    }
+    if !page.at_head {
+        head = head.header("Crore-More", b"true");
+    }
+    match bytes {
+        Some(bytes) => head.number("Content-Length", bytes as u64).end(),
+        None => head.end(),
     }
 }
 

@@ -20,10 +20,13 @@ use crate::base::position;
 use crate::base::reason::Reason;
 use crate::client::asking::Following;
 use crate::client::row::State;
+use crate::client::send::fits;
 use crate::io::Io;
 use crate::mail::{News, Part, ReplyTo};
-use crate::protocol::front::Front;
+use crate::protocol::contract::streams::stream_head;
+use crate::protocol::front::{Clients, Connections, Context, Front, Lanes, Meter, Queues, Work};
 use crate::protocol::http::body::write_part;
+use crate::protocol::http::credentials::deny;
 use crate::protocol::http::names::{CUT_FILTER, filter_reason};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
 use crate::protocol::http::state::{Attaching, Follow};
@@ -31,124 +34,15 @@ use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
 impl Front {
-    /// `GET` on an interest path: a WebSocket, or else an event stream, whatever is accepted.
-    pub(in crate::protocol) fn follow(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        upgrade: bool,
-    ) -> Flow {
-        let filter = match self.filter(head) {
-            Ok(filter) => filter,
-            Err(words) => {
-                self.respond_saying(slot, Reason::BadName, &words);
-                return Flow::Next;
-            }
-        };
-        if let Err(denied) = self.may(slot, Right::Interest, &filter) {
-            return self.deny(slot, denied);
-        }
-        let client = self.conns.get(slot).client;
-        if !self.conns.get(slot).wants(HEAD) && !self.world.admission.enter_follower(client) {
-            if !upgrade && head.accept() == Accept::EventStream {
-                self.shed_events(slot);
-            } else {
-                self.respond_reason(slot, Reason::FollowersFull);
-            }
-            return Flow::Next;
-        }
-        self.conns.get_mut(slot).options |= FOLLOWS;
-        if let Err(reason) = self.stream_head(slot, head, upgrade, b"") {
-            self.world.admission.leave_follower(client);
-            self.conns.get_mut(slot).options &= !FOLLOWS;
-            self.respond_reason(slot, reason);
-            return Flow::Next;
-        }
-        if self.conns.get(slot).wants(HEAD) {
-            self.conns.get_mut(slot).options &= !FOLLOWS;
-            return Flow::Next;
-        }
-        let attaching = Attaching {
-            head: self.scratch.take_reply(),
-            ..Attaching::default()
-        };
-        let extra = self.conns.extra(slot);
-        extra.own.attaching = Some(attaching);
-        extra.own.follow = Some(Follow {
-            filter,
-            client,
-            ..Follow::default()
-        });
-        self.conns.get_mut(slot).state = State::Waiting;
-        self.ask_page(slot);
-        Flow::Wait
-    }
-
-    /// The filter of topics that the query asks for.
-    fn filter(&self, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> {
-        let mut filter = Vec::new();
-        for (key, value) in form::pairs(head.query) {
-            if key == b"match" && !value.is_empty() {
-                if !filter.is_empty() {
-                    return Err("match= may stand there once".into());
-                }
-                if value.ends_with(b"/") {
-                    return Err(CUT_FILTER.into());
-                }
-                form::decode(value, &mut filter)
-                    .map_err(|_| "a bad percent escape in the filter")?;
-            }
-        }
-        if filter.is_empty() {
-            filter.push(b'#');
-        }
-        topic::check_filter(&filter, self.world.settings.limits.topic_bytes)
-            .map_err(|error| filter_reason(&error))?;
-        Ok(filter)
-    }
-
-    /// Asks the home whose turn it is.
-    fn ask_page(&mut self, slot: u32) {
-        let to = self.conns.reply_to(slot, 0);
-        let homes = self.world.homes;
-        let follow = self.conns.extra_mut(slot).own.follow.as_mut();
-        let follow = follow.expect("a follower has its filter");
-        if follow.asked || follow.home == homes {
-            return;
-        }
-        follow.asked = true;
-        let home = follow.home;
-        if core::mem::replace(&mut follow.begun, true) {
-            return self.ask_interest(home, to, Following::On);
-        }
-        let filter = core::mem::take(&mut follow.filter);
-        self.ask_interest(home, to, Following::Begin(&filter));
-        if let Some(follow) = &mut self.conns.extra(slot).own.follow {
-            follow.filter = filter;
-        }
-    }
-
-    /// Asks for the next pages of all followers that have room for them.
-    pub(crate) fn ask_pages(&mut self) {
-        for conn in self.queues.take_paging() {
-            if self.conns.is_current(conn) {
-                let row = self.conns.get(conn.slot);
-                if row.wants(FOLLOWS) && row.outbox == NONE {
-                    self.ask_page(conn.slot);
-                }
-            }
-        }
-    }
-
     /// News from a home.
     pub(crate) fn interest<I: Io>(&mut self, to: ReplyTo, news: &News, part: Part, io: &mut I) {
         let slot = to.slot;
-        if !self.conns.is_asked(to) || !self.conns.get(slot).wants(FOLLOWS) {
+        if !self.clients.conns.is_asked(to) || !self.clients.conns.get(slot).wants(FOLLOWS) {
             return;
         }
-        let mut bytes = self.encode_news(slot, news);
-        let homes = self.world.homes;
-        let extra = self.conns.extra(slot);
+        let mut bytes = encode_news(&self.clients.conns, slot, news);
+        let homes = self.clients.ctx.world.homes;
+        let extra = self.clients.conns.extra(slot);
         let follow = extra
             .own
             .follow
@@ -169,25 +63,29 @@ impl Front {
             follow.begun = false;
             if follow.home == homes {
                 let topics = follow.topics;
-                self.encode_whole(slot, topics, &mut bytes);
+                encode_whole(&self.clients.conns, slot, topics, &mut bytes);
             }
         }
-        if let Some(attaching) = &mut self.conns.extra(slot).own.attaching {
+        if let Some(attaching) = &mut self.clients.conns.extra(slot).own.attaching {
             attaching.body.own.extend_from_slice(&bytes);
-            self.begin_stream(slot, io);
-        } else if part == Part::Live && !self.fits(slot, bytes.len(), || self.bounds()) {
+            self.clients.begin_stream(&mut self.queues, slot, io);
+        } else if part == Part::Live
+            && !fits(&self.clients.conns, slot, bytes.len(), || {
+                self.clients.ctx.bounds()
+            })
+        {
             return self.end_follower(slot, io);
         } else {
-            self.put(slot, &bytes, io);
+            self.clients.put(slot, &bytes, io);
         }
-        if self.conns.get(slot).outbox == NONE {
-            self.queues.page(self.conns.id_of(slot));
+        if self.clients.conns.get(slot).outbox == NONE {
+            self.queues.page(self.clients.conns.id_of(slot));
         }
     }
 
     fn end_follower<I: Io>(&mut self, slot: u32, io: &mut I) {
         let mut bytes = Vec::new();
-        if self.conns.get(slot).wants(EVENTS) {
+        if self.clients.conns.get(slot).wants(EVENTS) {
             let mut text = Vec::new();
             sse::write_event(
                 &mut text,
@@ -195,79 +93,189 @@ impl Front {
                 Some(b"crore.slow"),
                 Reason::EventsLost.text().as_bytes(),
             );
-            write_part(self.conns.get(slot), &text, &mut bytes);
+            write_part(self.clients.conns.get(slot), &text, &mut bytes);
         }
-        self.put(slot, &bytes, io);
+        self.clients.put(slot, &bytes, io);
         self.end_stream(slot, Reason::EventsLost, io);
     }
+}
 
-    fn encode_news(&self, slot: u32, news: &News) -> Vec<u8> {
-        let (mut out, mut text) = (Vec::new(), Vec::new());
-        let events = self.conns.get(slot).wants(EVENTS);
-        let mut data = Vec::new();
-        for (begins, name) in news.iter() {
-            let event = if begins { "first" } else { "last" };
-            data.clear();
-            data.push(b'{');
-            if !events {
-                data.extend_from_slice(b"\"event\":\"");
-                data.extend_from_slice(event.as_bytes());
-                data.extend_from_slice(b"\",");
-            }
-            data.extend_from_slice(b"\"topic\":");
-            json::write_string(&mut data, name);
-            data.push(b'}');
-            if events {
-                sse::write_event(&mut text, None, Some(event.as_bytes()), &data);
-            } else {
-                frame::write_frame(&mut out, Opcode::Text, &data);
-            }
+/// `GET` on an interest path: a WebSocket, or else an event stream, whatever is accepted.
+pub(crate) fn follow(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    meter: &mut Meter,
+    slot: u32,
+    head: &Head<'_>,
+    upgrade: bool,
+) -> Flow {
+    let filter = match filter(&clients.ctx, head) {
+        Ok(filter) => filter,
+        Err(words) => {
+            clients.respond_saying(slot, Reason::BadName, &words);
+            return Flow::Next;
         }
-        if !text.is_empty() {
-            write_part(self.conns.get(slot), &text, &mut out);
-        }
-        out
+    };
+    if let Err(denied) = clients.may(&meter.work, slot, Right::Interest, &filter) {
+        return deny(clients, &mut meter.stats, slot, denied);
     }
-
-    /// Says that the snapshot is whole, and how many topics with subscribers the follower was told of.
-    fn encode_whole(&self, slot: u32, topics: u64, out: &mut Vec<u8>) {
-        let events = self.conns.get(slot).wants(EVENTS);
-        let mut data = Vec::with_capacity(48);
-        data.extend_from_slice(if events {
-            b"{\"topics\":"
+    let client = clients.conns.get(slot).client;
+    if !clients.conns.get(slot).wants(HEAD) && !clients.ctx.world.admission.enter_follower(client) {
+        if !upgrade && head.accept() == Accept::EventStream {
+            clients.shed_events(slot);
         } else {
-            b"{\"event\":\"whole\",\"topics\":"
-        });
-        position::write_decimal(&mut data, topics);
+            clients.respond_reason(slot, Reason::FollowersFull);
+        }
+        return Flow::Next;
+    }
+    clients.conns.get_mut(slot).options |= FOLLOWS;
+    if let Err(reason) = stream_head(clients, slot, head, upgrade, b"") {
+        clients.ctx.world.admission.leave_follower(client);
+        clients.conns.get_mut(slot).options &= !FOLLOWS;
+        clients.respond_reason(slot, reason);
+        return Flow::Next;
+    }
+    if clients.conns.get(slot).wants(HEAD) {
+        clients.conns.get_mut(slot).options &= !FOLLOWS;
+        return Flow::Next;
+    }
+    let attaching = Attaching {
+        head: clients.scratch.take_reply(),
+        ..Attaching::default()
+    };
+    let extra = clients.conns.extra(slot);
+    extra.own.attaching = Some(attaching);
+    extra.own.follow = Some(Follow {
+        filter,
+        client,
+        ..Follow::default()
+    });
+    clients.conns.get_mut(slot).state = State::Waiting;
+    ask_page(clients, lanes, slot);
+    Flow::Wait
+}
+
+/// The filter of topics that the query asks for.
+fn filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> {
+    let mut filter = Vec::new();
+    for (key, value) in form::pairs(head.query) {
+        if key == b"match" && !value.is_empty() {
+            if !filter.is_empty() {
+                return Err("match= may stand there once".into());
+            }
+            if value.ends_with(b"/") {
+                return Err(CUT_FILTER.into());
+            }
+            form::decode(value, &mut filter).map_err(|_| "a bad percent escape in the filter")?;
+        }
+    }
+    if filter.is_empty() {
+        filter.push(b'#');
+    }
+    topic::check_filter(&filter, ctx.world.settings.limits.topic_bytes)
+        .map_err(|error| filter_reason(&error))?;
+    Ok(filter)
+}
+
+/// Asks the home whose turn it is.
+fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+    let to = clients.conns.reply_to(slot, 0);
+    let homes = clients.ctx.world.homes;
+    let follow = clients.conns.extra_mut(slot).own.follow.as_mut();
+    let follow = follow.expect("a follower has its filter");
+    if follow.asked || follow.home == homes {
+        return;
+    }
+    follow.asked = true;
+    let home = follow.home;
+    if core::mem::replace(&mut follow.begun, true) {
+        return lanes.ask_interest(home, to, Following::On);
+    }
+    let filter = core::mem::take(&mut follow.filter);
+    lanes.ask_interest(home, to, Following::Begin(&filter));
+    if let Some(follow) = &mut clients.conns.extra(slot).own.follow {
+        follow.filter = filter;
+    }
+}
+
+/// Asks for the next pages of all followers that have room for them.
+pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Queues) {
+    for conn in queues.take_paging() {
+        if clients.conns.is_current(conn) {
+            let row = clients.conns.get(conn.slot);
+            if row.wants(FOLLOWS) && row.outbox == NONE {
+                ask_page(clients, lanes, conn.slot);
+            }
+        }
+    }
+}
+
+fn encode_news(conns: &Connections, slot: u32, news: &News) -> Vec<u8> {
+    let (mut out, mut text) = (Vec::new(), Vec::new());
+    let events = conns.get(slot).wants(EVENTS);
+    let mut data = Vec::new();
+    for (begins, name) in news.iter() {
+        let event = if begins { "first" } else { "last" };
+        data.clear();
+        data.push(b'{');
+        if !events {
+            data.extend_from_slice(b"\"event\":\"");
+            data.extend_from_slice(event.as_bytes());
+            data.extend_from_slice(b"\",");
+        }
+        data.extend_from_slice(b"\"topic\":");
+        json::write_string(&mut data, name);
         data.push(b'}');
         if events {
-            let mut text = Vec::with_capacity(64);
-            sse::write_event(&mut text, None, Some(b"whole"), &data);
-            write_part(self.conns.get(slot), &text, out);
+            sse::write_event(&mut text, None, Some(event.as_bytes()), &data);
         } else {
-            frame::write_frame(out, Opcode::Text, &data);
+            frame::write_frame(&mut out, Opcode::Text, &data);
         }
     }
-
-    /// Whether a follower, if the connection is one, could begin now.
-    pub(in crate::protocol) fn may_follow(&self, slot: u32) -> Result<(), Reason> {
-        let extra = self.conns.find_extra(slot);
-        let follow = extra.and_then(|extra| extra.own.follow.as_ref());
-        follow.map_or(Ok(()), |follow| {
-            self.may(slot, Right::Interest, &follow.filter)
-        })
+    if !text.is_empty() {
+        write_part(conns.get(slot), &text, &mut out);
     }
+    out
+}
 
-    /// Ends a follower at the homes that know it.
-    pub(in crate::protocol) fn unfollow(&mut self, slot: u32) {
-        let Some(follow) = self.conns.extra(slot).own.follow.take() else {
-            return;
-        };
-        self.world.admission.leave_follower(follow.client);
-        let to = self.conns.reply_to(slot, 0);
-        let known = follow.home + u16::from(follow.begun);
-        for home in 0..known {
-            self.ask_interest(home, to, Following::End);
-        }
+/// Says that the snapshot is whole, and how many topics with subscribers the follower was told of.
+fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) {
+    let events = conns.get(slot).wants(EVENTS);
+    let mut data = Vec::with_capacity(48);
+    data.extend_from_slice(if events {
+        b"{\"topics\":"
+    } else {
+        b"{\"event\":\"whole\",\"topics\":"
+    });
+    position::write_decimal(&mut data, topics);
+    data.push(b'}');
+    if events {
+        let mut text = Vec::with_capacity(64);
+        sse::write_event(&mut text, None, Some(b"whole"), &data);
+        write_part(conns.get(slot), &text, out);
+    } else {
+        frame::write_frame(out, Opcode::Text, &data);
+    }
+}
+
+/// Whether a follower, if the connection is one, could begin now.
+pub(crate) fn may_follow(clients: &Clients, work: &Work, slot: u32) -> Result<(), Reason> {
+    let extra = clients.conns.find_extra(slot);
+    let follow = extra.and_then(|extra| extra.own.follow.as_ref());
+    follow.map_or(Ok(()), |follow| {
+        clients.may(work, slot, Right::Interest, &follow.filter)
+    })
+}
+
+/// Ends a follower at the homes that know it.
+pub(crate) fn unfollow(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+    let Some(follow) = clients.conns.extra(slot).own.follow.take() else {
+        return;
+    };
+    clients.ctx.world.admission.leave_follower(follow.client);
+    let to = clients.conns.reply_to(slot, 0);
+    let known = follow.home + u16::from(follow.begun);
+    for home in 0..known {
+        lanes.ask_interest(home, to, Following::End);
     }
 }

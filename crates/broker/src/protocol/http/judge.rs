@@ -14,273 +14,282 @@ use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, Verb};
-use crate::protocol::front::Front;
-use crate::protocol::http::credentials::rights;
+use crate::protocol::contract::requests::names_other_protocol;
+use crate::protocol::front::{Clients, Context, Gate, Meter};
+use crate::protocol::http::credentials::{deny, refuse_credentials, rights};
+use crate::protocol::http::names::topic_names;
 use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP};
+use crate::protocol::http::parameters::is_read;
+use crate::protocol::http::sites::admit;
 use crate::protocol::http::task::{Answered, Door, Task};
+use crate::protocol::http::turned_away::{admitted, turn_away};
 
 /// The words about a publish that names no topic; many send an object that has it, as to other servers.
 const NO_TOPIC_TO_PUBLISH: &str = "no topic is named: put it behind the path (/pub/news) or into ?topic=news, with the message alone as the body; \
     objects with topic and data, a line each, are a batch: send it with Content-Type: application/x-ndjson";
 
-impl Front {
-    /// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
-    /// was received: answers do not depend on how a request was cut. `body` is what its head says of it.
-    ///
-    /// # Errors
-    /// The answer is in `reply`.
-    pub(in crate::protocol) fn judge(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        body: Body,
-        who: Option<Identity>,
-    ) -> Result<Task, Answered> {
-        let drains = self.drains();
-        let row = self.conns.get_mut(slot);
-        let keeps = head.keep_alive() && !drains && !row.is(TURNED_AWAY);
-        row.deadline_s = 0;
-        row.options = 0;
-        for (option, holds) in [
-            (HTTP10, head.minor == 0),
-            (KEEP, keeps && !has_body(body)),
-            (HEAD, head.method == Method::Head),
-            (JSON, head.accept() == Accept::Json),
-        ] {
-            if holds {
-                row.options |= option;
-            }
+/// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
+/// was received: answers do not depend on how a request was cut. `body` is what its head says of it.
+///
+/// # Errors
+/// The answer is in `reply`.
+pub(crate) fn judge(
+    clients: &mut Clients,
+    gate: &mut Gate,
+    meter: &mut Meter,
+    slot: u32,
+    head: &Head<'_>,
+    body: Body,
+    who: Option<Identity>,
+) -> Result<Task, Answered> {
+    let drains = gate.drains;
+    let row = clients.conns.get_mut(slot);
+    let keeps = head.keep_alive() && !drains && !row.is(TURNED_AWAY);
+    row.deadline_s = 0;
+    row.options = 0;
+    for (option, holds) in [
+        (HTTP10, head.minor == 0),
+        (KEEP, keeps && !has_body(body)),
+        (HEAD, head.method == Method::Head),
+        (JSON, head.accept() == Accept::Json),
+    ] {
+        if holds {
+            row.options |= option;
         }
-        let task = self.judge_request(slot, head, body, who)?;
-        if keeps {
-            self.conns.get_mut(slot).options |= KEEP;
-        }
-        Ok(task)
     }
+    let task = judge_request(clients, gate, meter, slot, head, body, who)?;
+    if keeps {
+        clients.conns.get_mut(slot).options |= KEEP;
+    }
+    Ok(task)
+}
 
-    fn judge_request(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        body: Body,
-        who: Option<Identity>,
-    ) -> Result<Task, Answered> {
-        let upgrade = head.is_websocket_upgrade();
-        if let Err((reason, words)) = self.admit(slot, head, upgrade) {
-            self.respond_saying(slot, reason, &words);
-            return Err(Answered);
+fn judge_request(
+    clients: &mut Clients,
+    gate: &mut Gate,
+    meter: &mut Meter,
+    slot: u32,
+    head: &Head<'_>,
+    body: Body,
+    who: Option<Identity>,
+) -> Result<Task, Answered> {
+    let upgrade = head.is_websocket_upgrade();
+    if let Err((reason, words)) = admit(clients, gate, &mut meter.stats, slot, head, upgrade) {
+        clients.respond_saying(slot, reason, &words);
+        return Err(Answered);
+    }
+    if let Err(reached) = admitted(clients, slot, head) {
+        turn_away(clients, slot, head, reached);
+        return Err(Answered);
+    }
+    let routed = route(&clients.ctx, head.path);
+    let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
+    judge_methods(clients, slot, head, routed.map(|(door, _)| door))?;
+    if let Err(refusal) = clients.enter_as(&mut meter.stats, slot, who) {
+        refuse_credentials(clients, slot, refusal);
+        return Err(Answered);
+    }
+    if upgrade && names_other_protocol(head) {
+        return Ok(Task::Upgrade);
+    }
+    let Some((door, rest)) = routed else {
+        if upgrade {
+            meter.stats.stray_upgrades += 1;
+            gate.notices().met(Notice::Upgrade, head.path);
+            return answered(clients, slot, Reason::NoSocketPath);
         }
-        if let Err(reached) = self.admitted(slot, head) {
-            self.turn_away(slot, head, reached);
-            return Err(Answered);
+        return answered(clients, slot, nowhere(head.path));
+    };
+    judge_method(clients, slot, head, body, door, upgrade)?;
+    if let Err((reason, words)) = is_read(&meter.work, &clients.ctx, head, door) {
+        clients.respond_saying(slot, reason, &words);
+        return Err(Answered);
+    }
+    judge_names(clients, meter, slot, head, door, rest, upgrade)
+}
+
+/// Answers methods whose answer depends on nobody's rights: one that asks which there are, and one that there is not.
+fn judge_methods(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    door: Option<Door>,
+) -> Result<(), Answered> {
+    // About the server as a whole (RFC 9110 section 9.3.7); load balancers ask it at the root whether it lives.
+    let whole = matches!(head.path, b"*" | b"/");
+    match (head.method, door) {
+        (Method::Options, Some(door)) => preflight(clients, slot, allowed(door)),
+        (Method::Options, None) if whole => preflight(clients, slot, allowed(Door::Publish)),
+        (Method::Other, door) => method_not_allowed(clients, slot, head, door),
+        _ => return Ok(()),
+    }
+    Err(Answered)
+}
+
+/// Whether this method is allowed at that door.
+fn judge_method(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    body: Body,
+    door: Door,
+    upgrade: bool,
+) -> Result<(), Answered> {
+    let get = matches!(head.method, Method::Get | Method::Head);
+    let fits = match door {
+        Door::Publish => true,
+        Door::Subscribe | Door::Interest | Door::History => get,
+        Door::PubSub => head.method == Method::Get,
+    };
+    if !fits {
+        method_not_allowed(clients, slot, head, Some(door));
+        return Err(Answered);
+    }
+    if door == Door::History && upgrade {
+        return answered(clients, slot, Reason::HistoryUpgrade);
+    }
+    if door == Door::PubSub && !upgrade {
+        return answered(clients, slot, Reason::NoUpgrade);
+    }
+    if head.method == Method::Put && has_body(body) {
+        // `curl -T` sends a body with PUT, which would be lost.
+        return answered(clients, slot, Reason::PutWithBody);
+    }
+    if head.method == Method::Post && head.is_coded() {
+        // A message has no field for it: subscribers would get bytes that they cannot read.
+        return answered(clients, slot, Reason::Encoded);
+    }
+    Ok(())
+}
+
+/// Decides what the request asks for by the names in it, and whether that is granted.
+fn judge_names(
+    clients: &mut Clients,
+    meter: &mut Meter,
+    slot: u32,
+    head: &Head<'_>,
+    door: Door,
+    rest: &[u8],
+    upgrade: bool,
+) -> Result<Task, Answered> {
+    if door == Door::Interest {
+        return Ok(Task::Follow { upgrade });
+    }
+    let posts = door == Door::Publish && head.method == Method::Post;
+    if posts && is_batch(head) && rest.is_empty() && !names_topic(head) {
+        if head.header("idempotency-key").is_some() {
+            return answered(clients, slot, Reason::KeyOfBatch);
         }
-        let routed = self.route(head.path);
-        let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
-        self.judge_methods(slot, head, routed.map(|(door, _)| door))?;
-        if let Err(refusal) = self.enter_as(slot, who) {
-            self.refuse_credentials(slot, refusal);
-            return Err(Answered);
-        }
-        if upgrade && self.names_other_protocol(head) {
-            return Ok(Task::Upgrade);
-        }
-        let Some((door, rest)) = routed else {
-            if upgrade {
-                self.stats.stray_upgrades += 1;
-                self.gate.notices().met(Notice::Upgrade, head.path);
-                return self.answered(slot, Reason::NoSocketPath);
+        return match clients.may_publish_some(slot) {
+            Ok(()) => Ok(Task::Batch),
+            Err(denied) => {
+                deny(clients, &mut meter.stats, slot, denied);
+                Err(Answered)
             }
-            return self.answered(slot, nowhere(head.path));
         };
-        self.judge_method(slot, head, body, door, upgrade)?;
-        if let Err((reason, words)) = self.is_read(head, door) {
-            self.respond_saying(slot, reason, &words);
-            return Err(Answered);
-        }
-        self.judge_names(slot, head, door, rest, upgrade)
     }
-
-    /// Answers methods whose answer depends on nobody's rights: one that asks which there are, and one that there is not.
-    fn judge_methods(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        door: Option<Door>,
-    ) -> Result<(), Answered> {
-        // About the server as a whole (RFC 9110 section 9.3.7); load balancers ask it at the root whether it lives.
-        let whole = matches!(head.path, b"*" | b"/");
-        match (head.method, door) {
-            (Method::Options, Some(door)) => self.preflight(slot, allowed(door)),
-            (Method::Options, None) if whole => self.preflight(slot, allowed(Door::Publish)),
-            (Method::Other, door) => self.method_not_allowed(slot, head, door),
-            _ => return Ok(()),
-        }
-        Err(Answered)
-    }
-
-    /// Whether this method is allowed at that door.
-    fn judge_method(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        body: Body,
-        door: Door,
-        upgrade: bool,
-    ) -> Result<(), Answered> {
-        let get = matches!(head.method, Method::Get | Method::Head);
-        let fits = match door {
-            Door::Publish => true,
-            Door::Subscribe | Door::Interest | Door::History => get,
-            Door::PubSub => head.method == Method::Get,
-        };
-        if !fits {
-            self.method_not_allowed(slot, head, Some(door));
-            return Err(Answered);
-        }
-        if door == Door::History && upgrade {
-            return self.answered(slot, Reason::HistoryUpgrade);
-        }
-        if door == Door::PubSub && !upgrade {
-            return self.answered(slot, Reason::NoUpgrade);
-        }
-        if head.method == Method::Put && has_body(body) {
-            // `curl -T` sends a body with PUT, which would be lost.
-            return self.answered(slot, Reason::PutWithBody);
-        }
-        if head.method == Method::Post && head.is_coded() {
-            // A message has no field for it: subscribers would get bytes that they cannot read.
-            return self.answered(slot, Reason::Encoded);
-        }
-        Ok(())
-    }
-
-    /// Decides what the request asks for by the names in it, and whether that is granted.
-    fn judge_names(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        door: Door,
-        rest: &[u8],
-        upgrade: bool,
-    ) -> Result<Task, Answered> {
-        if door == Door::Interest {
-            return Ok(Task::Follow { upgrade });
-        }
-        let posts = door == Door::Publish && head.method == Method::Post;
-        if posts && is_batch(head) && rest.is_empty() && !names_topic(head) {
-            if head.header("idempotency-key").is_some() {
-                return self.answered(slot, Reason::KeyOfBatch);
-            }
-            return match self.may_publish_some(slot) {
-                Ok(()) => Ok(Task::Batch),
-                Err(denied) => {
-                    self.deny(slot, denied);
-                    Err(Answered)
-                }
+    let filtered = door == Door::Subscribe && names_filter(head);
+    let mut names = match topic_names(&meter.work, &clients.ctx, head, rest, filtered) {
+        Ok(names) => names,
+        Err((reason, words)) => {
+            let words = match reason {
+                Reason::NoName if posts => NO_TOPIC_TO_PUBLISH,
+                _ => &words,
             };
-        }
-        let filtered = door == Door::Subscribe && names_filter(head);
-        let mut names = match self.topic_names(head, rest, filtered) {
-            Ok(names) => names,
-            Err((reason, words)) => {
-                let words = match reason {
-                    Reason::NoName if posts => NO_TOPIC_TO_PUBLISH,
-                    _ => &words,
-                };
-                self.respond_saying(slot, reason, words);
-                return Err(Answered);
-            }
-        };
-        let get = matches!(head.method, Method::Get | Method::Head);
-        let verb = match head.method {
-            _ if get && upgrade => None,
-            Method::Put => Some(Verb::Change(Change::Create)),
-            Method::Delete => Some(Verb::Change(Change::Delete)),
-            _ => Some(Verb::Info),
-        };
-        if let Err(denied) = self.may_all(slot, rights(door, verb, head.method), &names) {
-            self.deny(slot, denied);
+            clients.respond_saying(slot, reason, words);
             return Err(Answered);
         }
-        if matches!(door, Door::Subscribe | Door::PubSub) {
-            let publishes = door == Door::PubSub;
-            return Ok(Task::Subscribe {
-                names,
-                filtered,
-                publishes,
-                upgrade,
-            });
-        }
-        let name = match names.pop() {
-            Some(name) if names.is_empty() => name,
-            _ => return self.answered(slot, Reason::SeveralNames),
-        };
-        match verb {
-            None => Ok(Task::PublishFrames(name)),
-            Some(_) if door == Door::History => Ok(Task::History(name)),
-            Some(_) if posts && topic::is_reserved(&name) => self.answered(slot, Reason::Reserved),
-            Some(_) if posts => Ok(Task::Publish(name)),
-            Some(verb) => Ok(Task::Verb(verb, name)),
-        }
+    };
+    let get = matches!(head.method, Method::Get | Method::Head);
+    let verb = match head.method {
+        _ if get && upgrade => None,
+        Method::Put => Some(Verb::Change(Change::Create)),
+        Method::Delete => Some(Verb::Change(Change::Delete)),
+        _ => Some(Verb::Info),
+    };
+    if let Err(denied) = clients.may_all(&meter.work, slot, rights(door, verb, head.method), &names)
+    {
+        deny(clients, &mut meter.stats, slot, denied);
+        return Err(Answered);
     }
-
-    fn answered<T>(&mut self, slot: u32, reason: Reason) -> Result<T, Answered> {
-        self.respond_reason(slot, reason);
-        Err(Answered)
+    if matches!(door, Door::Subscribe | Door::PubSub) {
+        let publishes = door == Door::PubSub;
+        return Ok(Task::Subscribe {
+            names,
+            filtered,
+            publishes,
+            upgrade,
+        });
     }
+    let name = match names.pop() {
+        Some(name) if names.is_empty() => name,
+        _ => return answered(clients, slot, Reason::SeveralNames),
+    };
+    match verb {
+        None => Ok(Task::PublishFrames(name)),
+        Some(_) if door == Door::History => Ok(Task::History(name)),
+        Some(_) if posts && topic::is_reserved(&name) => answered(clients, slot, Reason::Reserved),
+        Some(_) if posts => Ok(Task::Publish(name)),
+        Some(verb) => Ok(Task::Verb(verb, name)),
+    }
+}
 
-    fn route<'p>(&self, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
-        let http = &self.world.settings.http;
-        for (door, prefixes) in [
-            (Door::Publish, &http.publish_paths),
-            (Door::Subscribe, &http.subscribe_paths),
-            (Door::PubSub, &http.pubsub_paths),
-            (Door::Interest, &http.interest_paths),
-            (Door::History, &http.history_paths),
-        ] {
-            for prefix in prefixes {
-                match path.strip_prefix(prefix.as_bytes()) {
-                    Some(b"") => return Some((door, b"")),
-                    Some(rest) if rest[0] == b'/' => return Some((door, &rest[1..])),
-                    _ => {}
-                }
+fn answered<T>(clients: &mut Clients, slot: u32, reason: Reason) -> Result<T, Answered> {
+    clients.respond_reason(slot, reason);
+    Err(Answered)
+}
+
+fn route<'p>(ctx: &Context, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
+    let http = &ctx.world.settings.http;
+    for (door, prefixes) in [
+        (Door::Publish, &http.publish_paths),
+        (Door::Subscribe, &http.subscribe_paths),
+        (Door::PubSub, &http.pubsub_paths),
+        (Door::Interest, &http.interest_paths),
+        (Door::History, &http.history_paths),
+    ] {
+        for prefix in prefixes {
+            match path.strip_prefix(prefix.as_bytes()) {
+                Some(b"") => return Some((door, b"")),
+                Some(rest) if rest[0] == b'/' => return Some((door, &rest[1..])),
+                _ => {}
             }
         }
-        None
     }
+    None
+}
 
-    /// Says which methods there are, and to the browsers of listed origins that a script may send any header: the star stands for
-    /// all but `Authorization`; older browsers know the names only.
-    fn preflight(&mut self, slot: u32, allowed: &str) {
-        let head = self.head(slot, 204).header("Allow", allowed.as_bytes());
-        head.header("Access-Control-Allow-Methods", allowed.as_bytes())
+/// Says which methods there are, and to the browsers of listed origins that a script may send any header: the star stands for
+/// all but `Authorization`; older browsers know the names only.
+fn preflight(clients: &mut Clients, slot: u32, allowed: &str) {
+    let head = clients.head(slot, 204).header("Allow", allowed.as_bytes());
+    head.header("Access-Control-Allow-Methods", allowed.as_bytes())
             .header(
                 "Access-Control-Allow-Headers",
                 b"Authorization, Content-Type, Accept, Cache-Control, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, X-Requested-With, Pragma, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key, *",
             )
             .header("Access-Control-Max-Age", b"600")
             .end();
-    }
+}
 
-    /// Refuses the method at this door, or anywhere.
-    fn method_not_allowed(&mut self, slot: u32, head: &Head<'_>, door: Option<Door>) {
-        let allowed = allowed(door.unwrap_or(Door::Publish));
-        let method = head.method_name.escape_ascii();
-        let reason = match door {
-            Some(_) => format!("{method} does nothing on this path; it takes {allowed}\n"),
-            None => format!(
-                "{method} does nothing anywhere; POST publishes at /pub/{{topic}}, and GET reads at /sub/{{topic}}\n"
-            ),
-        };
-        let no_body = self.conns.get(slot).wants(HEAD);
-        let head = self
-            .head(slot, 405)
-            .header("Allow", allowed.as_bytes())
-            .header("Content-Type", b"text/plain; charset=utf-8");
-        match no_body {
-            true => head.number("Content-Length", reason.len() as u64).end(),
-            false => head.content(reason.as_bytes()),
-        }
+/// Refuses the method at this door, or anywhere.
+fn method_not_allowed(clients: &mut Clients, slot: u32, head: &Head<'_>, door: Option<Door>) {
+    let allowed = allowed(door.unwrap_or(Door::Publish));
+    let method = head.method_name.escape_ascii();
+    let reason = match door {
+        Some(_) => format!("{method} does nothing on this path; it takes {allowed}\n"),
+        None => format!(
+            "{method} does nothing anywhere; POST publishes at /pub/{{topic}}, and GET reads at /sub/{{topic}}\n"
+        ),
+    };
+    let no_body = clients.conns.get(slot).wants(HEAD);
+    let head = clients
+        .head(slot, 405)
+        .header("Allow", allowed.as_bytes())
+        .header("Content-Type", b"text/plain; charset=utf-8");
+    match no_body {
+        true => head.number("Content-Length", reason.len() as u64).end(),
+        false => head.content(reason.as_bytes()),
     }
 }
 
@@ -307,7 +316,7 @@ fn nowhere(path: &[u8]) -> Reason {
     }
 }
 
-pub(in crate::protocol) fn is_batch(head: &Head<'_>) -> bool {
+pub(crate) fn is_batch(head: &Head<'_>) -> bool {
     head.header("content-type").is_some_and(|value| {
         let name = value.split(|b| *b == b';').next().unwrap_or_default();
         name.trim_ascii()

@@ -9,67 +9,70 @@ use crore_wire::{form, topic};
 
 use crate::base::reason::Reason;
 use crate::client::words;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Context, Work};
 
-impl Front {
-    /// The topics that the path or the query names, or the filters where filters may be used: a topic is a filter too.
-    pub(in crate::protocol) fn topic_names(
-        &self,
-        head: &Head<'_>,
-        rest: &[u8],
-        filtered: bool,
-    ) -> Result<Vec<Vec<u8>>, Named> {
-        let max = self.world.settings.limits.topic_bytes;
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut name = Vec::new();
-        if !rest.is_empty() {
-            topic::from_path(rest, max, &mut name).map_err(|error| bad(words::of_topic(&error)))?;
-            names.push(core::mem::take(&mut name));
-        }
-        for (key, value) in form::pairs(head.query) {
-            if matches!(key, b"topic" | b"channel") {
-                topic::from_query(value, max, &mut name)
-                    .map_err(|error| bad(words::of_topic(&error)))?;
-                self.add_name(&mut names, &mut name)?;
-            }
-        }
-        for (key, value) in form::pairs(head.query) {
-            if !filtered || key != b"filter" {
-                continue;
-            }
-            if value.ends_with(b"/") {
-                return Err(bad(CUT_FILTER.into()));
-            }
-            form::decode(value, &mut name)
-                .map_err(|_| bad(TopicError::BadEscape.reason().into()))?;
-            topic::check_filter(&name, max).map_err(|error| bad(filter_reason(&error)))?;
-            self.add_name(&mut names, &mut name)?;
-        }
-        if names.is_empty() {
-            return Err((Reason::NoName, Reason::NoName.text().into()));
-        }
-        Ok(names)
+/// The topics that the path or the query names, or the filters where filters may be used: a topic is a filter too.
+pub(crate) fn topic_names(
+    work: &Work,
+    ctx: &Context,
+    head: &Head<'_>,
+    rest: &[u8],
+    filtered: bool,
+) -> Result<Vec<Vec<u8>>, Named> {
+    let max = ctx.world.settings.limits.topic_bytes;
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut name = Vec::new();
+    if !rest.is_empty() {
+        topic::from_path(rest, max, &mut name).map_err(|error| bad(words::of_topic(&error)))?;
+        names.push(core::mem::take(&mut name));
     }
-
-    /// Adds a name that is not there yet; fails as soon as there are too many, since each is compared with all.
-    fn add_name(&self, names: &mut Vec<Vec<u8>>, name: &mut Vec<u8>) -> Result<(), Named> {
-        self.work.steps.add(1 + names.len() / 8);
-        if !names.contains(name) {
-            names.push(core::mem::take(name));
+    for (key, value) in form::pairs(head.query) {
+        if matches!(key, b"topic" | b"channel") {
+            topic::from_query(value, max, &mut name)
+                .map_err(|error| bad(words::of_topic(&error)))?;
+            add_name(work, ctx, &mut names, &mut name)?;
         }
-        name.clear();
-        match names.len() <= self.world.settings.limits.topics_per_connection {
-            true => Ok(()),
-            false => {
-                let reason = Reason::TooManyNames;
-                Err((reason, words::of_reason(reason, &self.world.settings)))
-            }
+    }
+    for (key, value) in form::pairs(head.query) {
+        if !filtered || key != b"filter" {
+            continue;
+        }
+        if value.ends_with(b"/") {
+            return Err(bad(CUT_FILTER.into()));
+        }
+        form::decode(value, &mut name).map_err(|_| bad(TopicError::BadEscape.reason().into()))?;
+        topic::check_filter(&name, max).map_err(|error| bad(filter_reason(&error)))?;
+        add_name(work, ctx, &mut names, &mut name)?;
+    }
+    if names.is_empty() {
+        return Err((Reason::NoName, Reason::NoName.text().into()));
+    }
+    Ok(names)
+}
+
+/// Adds a name that is not there yet; fails as soon as there are too many, since each is compared with all.
+fn add_name(
+    work: &Work,
+    ctx: &Context,
+    names: &mut Vec<Vec<u8>>,
+    name: &mut Vec<u8>,
+) -> Result<(), Named> {
+    work.steps.add(1 + names.len() / 8);
+    if !names.contains(name) {
+        names.push(core::mem::take(name));
+    }
+    name.clear();
+    match names.len() <= ctx.world.settings.limits.topics_per_connection {
+        true => Ok(()),
+        false => {
+            let reason = Reason::TooManyNames;
+            Err((reason, words::of_reason(reason, &ctx.world.settings)))
         }
     }
 }
 
 /// What a URL such as `?filter=scores/#` comes to: clients keep the fragment to themselves.
-pub(in crate::protocol) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cut off: in a URL # is %23, and a / at the end of a filter %2F";
+pub(crate) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cut off: in a URL # is %23, and a / at the end of a filter %2F";
 
 /// Why the names of a request are refused, and exact words.
 type Named = (Reason, Cow<'static, str>);
@@ -79,7 +82,7 @@ fn bad(words: Cow<'static, str>) -> Named {
 }
 
 /// Why a filter is wrong, in one line.
-pub(in crate::protocol) fn filter_reason(error: &TopicError) -> Cow<'static, str> {
+pub(crate) fn filter_reason(error: &TopicError) -> Cow<'static, str> {
     let words = match error {
         TopicError::TooLong { len, max } => return words::long_name("filter", *len, *max),
         TopicError::Empty => "the filter is empty; in a URL # is %23",

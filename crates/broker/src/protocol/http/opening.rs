@@ -36,7 +36,7 @@ struct Answered {
 }
 
 /// A message that waits for the response to begin.
-pub(in crate::protocol) struct HeldMessage {
+pub(crate) struct HeldMessage {
     /// The partition that it came from.
     pub partition: PartitionId,
     /// Where the topic's name lies in the opening's frames.
@@ -47,7 +47,7 @@ pub(in crate::protocol) struct HeldMessage {
 
 /// What a response takes before it begins.
 #[derive(Clone, Copy)]
-pub(in crate::protocol) enum Most {
+pub(crate) enum Most {
     /// A long-poll: one message.
     OneMessage,
     /// A stream: messages of about so many bytes.
@@ -55,7 +55,7 @@ pub(in crate::protocol) enum Most {
 }
 
 /// The outcome of a page.
-pub(in crate::protocol) struct Taken {
+pub(crate) struct Taken {
     /// The subscriber has seen the partition up to here.
     pub end: u64,
     /// It is live there.
@@ -87,29 +87,29 @@ impl Opening {
     }
 
     /// Whether the homes have answered for all partitions.
-    pub(in crate::protocol) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.partitions.iter().all(|answered| answered.yes)
     }
 
     /// Whether the home of this partition has answered for it.
-    pub(in crate::protocol) fn has_answered(&self, partition: PartitionId) -> bool {
+    pub(crate) fn has_answered(&self, partition: PartitionId) -> bool {
         let answered = self.partitions.get(usize::from(partition));
         answered.is_some_and(|answered| answered.yes)
     }
 
     /// Whether messages before those received are lost.
-    pub(in crate::protocol) fn has_gap(&self) -> bool {
+    pub(crate) fn has_gap(&self) -> bool {
         self.gap
     }
 
     /// The messages received, in order, and the frames that they refer to.
-    pub(in crate::protocol) fn held(&self) -> (&[HeldMessage], &Frames) {
+    pub(crate) fn held(&self) -> (&[HeldMessage], &Frames) {
         (&self.held, &self.frames)
     }
 
     /// Takes the page of a partition: of a long-poll the oldest message of all pages, of a stream the whole page, unless too many
     /// bytes are held already. `None` where it was not asked for.
-    pub(in crate::protocol) fn take_page<'a>(
+    pub(crate) fn take_page<'a>(
         &mut self,
         page: &MatchPage,
         records: impl Iterator<Item = (u32, &'a Record)> + Clone,
@@ -192,7 +192,7 @@ impl Opening {
     /// Takes a live message of a partition whose log was read to the end: for a poll one; for a stream as many as these bounds of an
     /// outbox allow, and none that a newer one may supersede meanwhile. A partition of which a message is not taken is read on from its
     /// log later. `None` where the partition was not asked for.
-    pub(in crate::protocol) fn hold_live(
+    pub(crate) fn hold_live(
         &mut self,
         partition: PartitionId,
         (name, record, frames): (&[u8], &Record, &Frames),
@@ -215,7 +215,7 @@ impl Opening {
     }
 
     /// The messages held were sent: the position in each partition is at least that of the last of them.
-    pub(in crate::protocol) fn sent_held(&mut self) {
+    pub(crate) fn sent_held(&mut self) {
         for held in &self.held {
             let end = &mut self.partitions[usize::from(held.partition)].end;
             *end = held.record.offset.max(*end);
@@ -223,7 +223,7 @@ impl Opening {
     }
 
     /// The positions by partition: where the first pages begin, or where the subscriber has them (`at_end`).
-    pub(in crate::protocol) fn positions(&self, epoch: u32, at_end: bool) -> Vec<At> {
+    pub(crate) fn positions(&self, epoch: u32, at_end: bool) -> Vec<At> {
         let at = |answered: &Answered| At {
             offset: if at_end { answered.end } else { answered.start },
             from: answered.from,
@@ -237,7 +237,7 @@ impl Opening {
 
     /// Whether the position is one that a client which came without one may be told: it promises more than was asked while a log
     /// is still read.
-    pub(in crate::protocol) fn may_tell_position(&self) -> bool {
+    pub(crate) fn may_tell_position(&self) -> bool {
         let begun = self.partitions.iter().all(|at| at.live || at.base == 0);
         begun && !self.gap && self.held.is_empty()
     }

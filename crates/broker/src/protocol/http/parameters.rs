@@ -14,7 +14,7 @@ use crore_wire::http::head::{Head, Method};
 
 use crate::base::reason::Reason;
 use crate::mail::properties;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Context, Work};
 use crate::protocol::http::task::Door;
 
 /// The beginning of the headers that are ours.
@@ -47,70 +47,69 @@ fn parameters(door: Door, method: Method) -> &'static [&'static str] {
     }
 }
 
-impl Front {
-    /// Whether all parameters and headers that are meant for us are read at this door.
-    ///
-    /// # Errors
-    /// One is not, or has a value that means nothing.
-    pub(in crate::protocol) fn is_read(
-        &self,
-        head: &Head<'_>,
-        door: Door,
-    ) -> Result<(), (Reason, String)> {
-        if let Some(name) = head.names().find(|name| is_unread_header(name)) {
-            let words = format!(
-                "the header {} means nothing; those that begin with Crore- are {}, and the event name is X-EventSource-Event",
-                quoted(name.as_bytes()),
-                HEADERS.join(", ")
-            );
-            return Err((Reason::Unread, words));
+/// Whether all parameters and headers that are meant for us are read at this door.
+///
+/// # Errors
+/// One is not, or has a value that means nothing.
+pub(crate) fn is_read(
+    work: &Work,
+    ctx: &Context,
+    head: &Head<'_>,
+    door: Door,
+) -> Result<(), (Reason, String)> {
+    if let Some(name) = head.names().find(|name| is_unread_header(name)) {
+        let words = format!(
+            "the header {} means nothing; those that begin with Crore- are {}, and the event name is X-EventSource-Event",
+            quoted(name.as_bytes()),
+            HEADERS.join(", ")
+        );
+        return Err((Reason::Unread, words));
+    }
+    if head.query.is_empty() {
+        return Ok(());
+    }
+    // One client often opens all its sockets with one query.
+    let door = match door == Door::Publish && head.is_websocket_upgrade() {
+        true => Door::PubSub,
+        false => door,
+    };
+    let known = parameters(door, head.method);
+    let token = ctx.world.settings.access.query.as_bytes();
+    let is_known = |key: &[u8]| {
+        let is_ours = known.iter().any(|name| name.as_bytes() == key);
+        is_ours || is_event_id(key) || key == token
+    };
+    let pairs = form::pairs(head.query);
+    let unread = pairs.filter(|(key, _)| !is_known(key)).take(UNREAD_MAX);
+    for (key, _) in unread {
+        work.steps.add(1);
+        let slip = meant(known, key);
+        if slip.is_none() && !ALL.iter().any(|name| name.as_bytes() == key) {
+            continue;
         }
-        if head.query.is_empty() {
-            return Ok(());
+        let tip = slip.map_or(String::new(), |name| format!("; did you mean {name}=?"));
+        let words = format!(
+            "the parameter {} means nothing here: this request reads {} and {EVENT_ID}{tip}",
+            quoted(key),
+            known.join(", ")
+        );
+        return Err((Reason::Unread, words));
+    }
+    let mut envelopes = form::pairs(head.query).filter(|(key, _)| *key == b"envelope");
+    match envelopes.find(|(_, value)| !matches!(*value, b"" | b"json")) {
+        Some((_, value)) => {
+            let text = Reason::BadEnvelope.text();
+            Err((
+                Reason::BadEnvelope,
+                format!("{text}, and not {}", quoted(value)),
+            ))
         }
-        // One client often opens all its sockets with one query.
-        let door = match door == Door::Publish && head.is_websocket_upgrade() {
-            true => Door::PubSub,
-            false => door,
-        };
-        let known = parameters(door, head.method);
-        let token = self.world.settings.access.query.as_bytes();
-        let is_known = |key: &[u8]| {
-            let is_ours = known.iter().any(|name| name.as_bytes() == key);
-            is_ours || is_event_id(key) || key == token
-        };
-        let pairs = form::pairs(head.query);
-        let unread = pairs.filter(|(key, _)| !is_known(key)).take(UNREAD_MAX);
-        for (key, _) in unread {
-            self.work.steps.add(1);
-            let slip = meant(known, key);
-            if slip.is_none() && !ALL.iter().any(|name| name.as_bytes() == key) {
-                continue;
-            }
-            let tip = slip.map_or(String::new(), |name| format!("; did you mean {name}=?"));
-            let words = format!(
-                "the parameter {} means nothing here: this request reads {} and {EVENT_ID}{tip}",
-                quoted(key),
-                known.join(", ")
-            );
-            return Err((Reason::Unread, words));
-        }
-        let mut envelopes = form::pairs(head.query).filter(|(key, _)| *key == b"envelope");
-        match envelopes.find(|(_, value)| !matches!(*value, b"" | b"json")) {
-            Some((_, value)) => {
-                let text = Reason::BadEnvelope.text();
-                Err((
-                    Reason::BadEnvelope,
-                    format!("{text}, and not {}", quoted(value)),
-                ))
-            }
-            None => Ok(()),
-        }
+        None => Ok(()),
     }
 }
 
 /// The position that a query names, as it is written there, and whether as a last event id.
-pub(in crate::protocol) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {
+pub(crate) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {
     let pairs = || form::pairs(query).filter(|(_, value)| !value.is_empty());
     let event_id = pairs().filter(|(key, _)| is_event_id(key)).last();
     let (_, value) = event_id.or_else(|| pairs().find(|(key, _)| *key == b"since"))?;
@@ -126,7 +125,7 @@ fn is_event_id(key: &[u8]) -> bool {
 }
 
 /// The words of a reason about a value in the query, with the value.
-pub(in crate::protocol) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
+pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
     let value = match reason {
         Reason::BadPosition => query_position(query).map(|(_, value)| value),
         Reason::BadLimit => {
@@ -144,7 +143,7 @@ pub(in crate::protocol) fn value_words(reason: Reason, query: &[u8]) -> Cow<'sta
 }
 
 /// A client's text in an answer: short, and in printable ASCII.
-pub(in crate::protocol) fn quoted(text: &[u8]) -> String {
+pub(crate) fn quoted(text: &[u8]) -> String {
     let shown = &text[..text.len().min(SHOWN_BYTES_MAX)];
     let more = if shown.len() < text.len() { "..." } else { "" };
     format!("`{}{more}`", shown.escape_ascii())

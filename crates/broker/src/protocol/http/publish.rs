@@ -1,7 +1,7 @@
 //! Publishing over HTTP: one message, and verbs on a topic as a whole. `batch` publishes many at once, `fields` reads and
 //! checks what a message has besides its data, `outcomes` tells the publisher how it ended.
 
-mod batch;
+pub(crate) mod batch;
 mod fields;
 mod outcomes;
 
@@ -12,13 +12,14 @@ use crore_wire::{form, topic};
 
 use self::fields::{content_type, idempotency_key, retain, ttl_s};
 use crate::base::reason::Reason;
+use crate::client::asking::{ask_verb, publish};
 use crate::client::fields::check_fields;
 use crate::client::row::State;
 use crate::home::Home;
 use crate::mail::message::{Headers, Publish, Retry, is_binary};
-use crate::mail::properties;
-use crate::mail::{Answer, Change, Verb};
-use crate::protocol::front::Front;
+use crate::mail::{Answer, Change, Verb, properties};
+use crate::protocol::front::{Clients, Connections, Front, Lanes};
+use crate::protocol::http::publish::outcomes::respond_outcome;
 use crate::protocol::http::state::Pending;
 use crate::protocol::http::task::Flow;
 
@@ -32,15 +33,7 @@ fn delete_or_purge(head: &Head<'_>) -> Result<Change, &'static str> {
 }
 
 impl Front {
-    /// The key and publisher by which the home recognizes a retry, if the publish has a key.
-    fn retry<'k>(&self, slot: u32, key: Option<&'k [u8]>) -> Option<Retry<&'k [u8]>> {
-        key.map(|key| Retry {
-            key,
-            publisher: self.party(slot),
-        })
-    }
-
-    pub(in crate::protocol) fn publish_one(
+    pub(crate) fn publish_one(
         &mut self,
         slot: u32,
         head: &Head<'_>,
@@ -48,6 +41,12 @@ impl Front {
         data: &[u8],
         home: &mut Option<Home>,
     ) -> Flow {
+        let Front {
+            clients,
+            subs,
+            meter,
+            ..
+        } = self;
         let content_type = content_type(head);
         let event = head.header("x-eventsource-event").unwrap_or_default();
         let key = head.header("crore-key").unwrap_or_default();
@@ -65,18 +64,21 @@ impl Front {
         let (ttl_s, key_of_retry, attributes, retain) = match read {
             Ok(read) => read,
             Err(words) => {
-                self.respond_saying(slot, Reason::BadField, &words);
+                clients.respond_saying(slot, Reason::BadField, &words);
                 return Flow::Next;
             }
         };
-        if let Err(reason) = self.may_publish(slot) {
-            self.respond_reason(slot, reason);
+        if let Err(reason) = clients.may_publish(&mut meter.stats, slot) {
+            clients.respond_reason(slot, reason);
             return Flow::Next;
         }
-        let (hash, at) = self.place_of(name);
+        let (hash, at) = clients.ctx.place_of(name);
         let binary = is_binary(content_type, data);
-        let answer = Answer::Full(self.conns.reply_to(slot, 0));
-        match self.publish(
+        let answer = Answer::Full(clients.conns.reply_to(slot, 0));
+        match publish(
+            subs,
+            meter,
+            &clients.ctx,
             home,
             at,
             &Publish {
@@ -93,53 +95,66 @@ impl Front {
                     retain,
                     binary,
                 },
-                retry: self.retry(slot, key_of_retry),
-                client: self.conns.get(slot).client,
+                retry: retry(clients, slot, key_of_retry),
+                client: clients.conns.get(slot).client,
             },
             answer,
         ) {
             Some(outcome) => {
-                self.respond_outcome(slot, &Pending::Publish, outcome);
+                respond_outcome(clients, slot, &Pending::Publish, outcome);
                 Flow::Next
             }
-            None => self.wait(slot, Pending::Publish),
+            None => wait(&mut clients.conns, slot, Pending::Publish),
         }
     }
+}
 
-    pub(in crate::protocol) fn verb(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        verb: Verb,
-        name: &[u8],
-    ) -> Flow {
-        if topic::is_reserved(name) && verb != Verb::Info {
-            self.respond_reason(slot, Reason::Reserved);
+/// The key and publisher by which the home recognizes a retry, if the publish has a key.
+pub(crate) fn retry<'k>(
+    clients: &Clients,
+    slot: u32,
+    key: Option<&'k [u8]>,
+) -> Option<Retry<&'k [u8]>> {
+    key.map(|key| Retry {
+        key,
+        publisher: clients.party(slot),
+    })
+}
+
+pub(crate) fn verb(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    head: &Head<'_>,
+    verb: Verb,
+    name: &[u8],
+) -> Flow {
+    if topic::is_reserved(name) && verb != Verb::Info {
+        clients.respond_reason(slot, Reason::Reserved);
+        return Flow::Next;
+    }
+    let verb = match verb {
+        Verb::Change(Change::Delete) => delete_or_purge(head).map(Verb::Change),
+        other => Ok(other),
+    };
+    let verb = match verb {
+        Ok(verb) => verb,
+        Err(words) => {
+            clients.respond_saying(slot, Reason::BadField, words);
             return Flow::Next;
         }
-        let verb = match verb {
-            Verb::Change(Change::Delete) => delete_or_purge(head).map(Verb::Change),
-            other => Ok(other),
-        };
-        let verb = match verb {
-            Ok(verb) => verb,
-            Err(words) => {
-                self.respond_saying(slot, Reason::BadField, words);
-                return Flow::Next;
-            }
-        };
-        let to = self.conns.reply_to(slot, 0);
-        self.ask_verb(verb, name, to);
-        let pending = match verb {
-            Verb::Info if self.world.is_shared() => Pending::Info(name.into()),
-            verb => Pending::Verb(verb),
-        };
-        self.wait(slot, pending)
-    }
+    };
+    let to = clients.conns.reply_to(slot, 0);
+    ask_verb(clients, lanes, verb, name, to);
+    let pending = match verb {
+        Verb::Info if clients.ctx.world.is_shared() => Pending::Info(name.into()),
+        verb => Pending::Verb(verb),
+    };
+    wait(&mut clients.conns, slot, pending)
+}
 
-    fn wait(&mut self, slot: u32, pending: Pending) -> Flow {
-        self.conns.get_mut(slot).state = State::Waiting;
-        self.conns.extra(slot).own.pending = Some(pending);
-        Flow::Wait
-    }
+pub(crate) fn wait(conns: &mut Connections, slot: u32, pending: Pending) -> Flow {
+    conns.get_mut(slot).state = State::Waiting;
+    conns.extra(slot).own.pending = Some(pending);
+    Flow::Wait
 }

@@ -16,13 +16,20 @@ use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::work::Steps;
+use crate::client::admission::enter_proxied;
+use crate::client::credit::{is_held, must_stall};
 use crate::client::row::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY};
 use crate::client::words;
 use crate::home::Home;
 use crate::io::{Close, Io};
-use crate::protocol::front::Front;
-use crate::protocol::http::judge::is_batch;
+use crate::protocol::contract::is_upgraded;
+use crate::protocol::contract::requests::begins_other_protocol;
+use crate::protocol::front::{Context, Front};
+use crate::protocol::http::credentials::knows_who;
+use crate::protocol::http::filtered::catch_up_filters;
+use crate::protocol::http::judge::{is_batch, judge};
 use crate::protocol::http::options::UPGRADE;
+use crate::protocol::http::pipelined::forget_pipelined;
 use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Answered, Flow};
 use crate::protocol::side::Spill;
@@ -43,10 +50,10 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let spill = self.conns.take_spill(slot);
+        let spill = self.clients.conns.take_spill(slot);
         let Some(spill) = spill else {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), home, io) {
-                if self.is_upgraded(slot) {
+                if is_upgraded(&self.clients.conns, slot) {
                     // The bytes are not HTTP, or follow an upgrade that attached to nothing.
                     return self.bytes_came(slot, &mut input[rest], home, io);
                 }
@@ -59,11 +66,11 @@ impl Front {
             unreachable!("a connection without an upgrade has no frames")
         };
         spill.held = false;
-        spill.append(input, self.world.settings.limits.head_bytes);
-        self.work.steps.add_bytes(input.len());
+        spill.append(input, self.clients.ctx.world.settings.limits.head_bytes);
+        self.meter.work.steps.add_bytes(input.len());
         let mut data = core::mem::take(&mut spill.data);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, home, io) {
-            if self.is_upgraded(slot) {
+            if is_upgraded(&self.clients.conns, slot) {
                 return self.bytes_came(slot, &mut data[rest], home, io);
             }
             kept.data = data;
@@ -73,36 +80,26 @@ impl Front {
     }
 
     /// Goes on with a request that waits.
-    pub(in crate::protocol) fn request_resume<I: Io>(
-        &mut self,
-        slot: u32,
-        home: &mut Option<Home>,
-        io: &mut I,
-    ) {
-        match self.conns.get(slot).wants(FILTERS) {
-            true => self.catch_up_filters(slot),
+    pub(crate) fn request_resume<I: Io>(&mut self, slot: u32, home: &mut Option<Home>, io: &mut I) {
+        match self.clients.conns.get(slot).wants(FILTERS) {
+            true => catch_up_filters(&mut self.clients, &mut self.subs, slot),
             false => self.go_on_with_batch(slot, home, io),
         }
     }
 
     /// Goes on with pipelined requests after an answer.
-    pub(in crate::protocol) fn http_resume<I: Io>(
-        &mut self,
-        conn: ConnId,
-        home: &mut Option<Home>,
-        io: &mut I,
-    ) {
-        if self.conns.get(conn.slot).outbox != NONE {
+    pub(crate) fn http_resume<I: Io>(&mut self, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
+        if self.clients.conns.get(conn.slot).outbox != NONE {
             return;
         }
-        self.read_again(conn, io);
-        if self.conns.get(conn.slot).spill != NONE {
+        self.queues.read_again(&mut self.clients.conns, conn, io);
+        if self.clients.conns.get(conn.slot).spill != NONE {
             self.http_received(conn.slot, &mut [], home, io);
         }
-        let at_end = self.conns.is_current(conn) && {
-            let row = self.conns.get(conn.slot);
+        let at_end = self.clients.conns.is_current(conn) && {
+            let row = self.clients.conns.get(conn.slot);
             let idle = row.state == State::Http && row.outbox == NONE;
-            row.is(EOF) && idle && !self.is_held(conn.slot)
+            row.is(EOF) && idle && !is_held(&self.clients.conns, conn.slot)
         };
         if at_end {
             self.drop_conn(conn.slot, Close::Now, io);
@@ -118,17 +115,17 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> Option<(HttpSpill, Range<usize>)> {
-        let conn = self.conns.id_of(slot);
+        let conn = self.clients.conns.id_of(slot);
         let (mut at, mut end) = (0, buf.len());
-        if self.conns.get(slot).state == State::Proxy {
+        if self.clients.conns.get(slot).state == State::Proxy {
             match self.proxy_header(slot, buf, io).ok()? {
                 Some(len) => at = len,
                 None => return Some((kept, 0..end)),
             }
         }
         while self.may_read_request(slot, &buf[at..end], &mut kept, io) {
-            self.work.steps.add(1);
-            let head_bytes = self.world.settings.limits.head_bytes;
+            self.meter.work.steps.add(1);
+            let head_bytes = self.clients.ctx.world.settings.limits.head_bytes;
             // A head has kilobytes: it stays where it is.
             let again;
             let parsed = head::parse(&buf[at..end], head_bytes);
@@ -140,12 +137,12 @@ impl Front {
                     return None;
                 }
             };
-            if !self.knows_who(slot, head, &mut kept, io) {
+            if !knows_who(&mut self.clients, &mut self.gate, slot, head, &mut kept, io) {
                 break;
             }
             let (body, limit) = self.body(slot, head, io).ok()?;
             let start = at + head.len;
-            self.work.steps.add_bytes(head.len);
+            self.meter.work.steps.add_bytes(head.len);
             let found = match body {
                 Body::None => Some((0, 0)),
                 Body::Length(len) => {
@@ -153,7 +150,7 @@ impl Front {
                 }
                 Body::Chunked => {
                     let bytes = &mut buf[start..end];
-                    let found = dechunk(bytes, &mut kept, limit, &self.work.steps);
+                    let found = dechunk(bytes, &mut kept, limit, &self.meter.work.steps);
                     // `head` borrowed from bytes that were just overwritten.
                     again = head::parse(&buf[at..start], head_bytes).ok().flatten();
                     head = again.as_ref().expect("the head was read before");
@@ -182,11 +179,11 @@ impl Front {
             let data = &buf[start..start + body_bytes];
             self.request_came(slot, (head, body), who, data, home, io);
             at = start + taken;
-            if !self.conns.is_current(conn) || self.conns.get(slot).is(CLOSING) {
+            if !self.clients.conns.is_current(conn) || self.clients.conns.get(slot).is(CLOSING) {
                 return None;
             }
         }
-        self.send_reply(slot, io);
+        self.clients.send_reply(slot, io);
         (at < end).then_some((kept, at..end))
     }
 
@@ -199,15 +196,21 @@ impl Front {
     ) -> Result<Option<usize>, Refused> {
         match proxy::parse_v2(buf) {
             Ok(Some((client, len))) => {
-                self.conns.get_mut(slot).state = State::Http;
+                self.clients.conns.get_mut(slot).state = State::Http;
                 if let Some(client) = client {
-                    self.enter_proxied(slot, client.ip());
+                    enter_proxied(
+                        &mut self.clients,
+                        &mut self.gate,
+                        &mut self.meter.stats,
+                        slot,
+                        client.ip(),
+                    );
                 }
                 Ok(Some(len))
             }
             Ok(None) => Ok(None),
             Err(_) => {
-                self.because(Closed::Refused);
+                self.clients.scratch.because(Closed::Refused);
                 self.drop_conn(slot, Close::Reset, io);
                 Err(Refused)
             }
@@ -225,21 +228,27 @@ impl Front {
         let Some(first) = bytes.first() else {
             return false;
         };
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         if row.state != State::Http || row.outbox != NONE {
             return false;
         }
-        if self.work.is_spent() {
+        if self.meter.work.is_spent() {
             kept.held = true;
-            self.pause(slot, io);
+            self.queues.pause(&mut self.clients, slot, io);
             return false;
         }
-        if !self.conns.get(slot).is(SERVED) && self.begins_other_protocol(slot, *first) {
+        if !self.clients.conns.get(slot).is(SERVED)
+            && begins_other_protocol(&mut self.clients.conns, slot, *first)
+        {
             return false;
         }
-        if !self.conns.get(slot).is(TURNED_AWAY) && is_post(bytes) && self.must_stall() {
+        if !self.clients.conns.get(slot).is(TURNED_AWAY)
+            && is_post(bytes)
+            && must_stall(&mut self.subs.lanes, &self.clients.ctx)
+        {
             kept.held = true;
-            self.stall(slot, io);
+            self.queues
+                .stall(&mut self.clients.conns, &mut self.meter.stats, slot, io);
             return false;
         }
         true
@@ -255,7 +264,15 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let flow = match self.judge(slot, head, body, who) {
+        let flow = match judge(
+            &mut self.clients,
+            &mut self.gate,
+            &mut self.meter,
+            slot,
+            head,
+            body,
+            who,
+        ) {
             Ok(task) => self.carry_out(slot, head, task, data, home, io),
             Err(Answered) => Flow::Next,
         };
@@ -268,9 +285,9 @@ impl Front {
     /// Refuses bytes that do not begin with a head.
     fn refuse_head<I: Io>(&mut self, slot: u32, error: HeadError, bytes: &[u8], io: &mut I) {
         if error == HeadError::Version && prior::is_http2(bytes) {
-            self.because(Closed::Refused);
-            prior::refuse(self.scratch.reply());
-            self.send_reply(slot, io);
+            self.clients.scratch.because(Closed::Refused);
+            prior::refuse(self.clients.scratch.reply());
+            self.clients.send_reply(slot, io);
             self.shut(slot, io);
             return;
         }
@@ -278,7 +295,7 @@ impl Front {
             HeadError::TooLarge => format!(
                 "{}: limits.head_bytes allows {} bytes, and {MAX_HEADERS} fields are taken",
                 error.reason(),
-                self.world.settings.limits.head_bytes
+                self.clients.ctx.world.settings.limits.head_bytes
             )
             .into(),
             error => error.reason().into(),
@@ -295,11 +312,21 @@ impl Front {
         error: BodyError,
         io: &mut I,
     ) {
-        let refused = !kept.judged && self.judge(slot, head, body, kept.who).is_err();
+        let refused = !kept.judged
+            && judge(
+                &mut self.clients,
+                &mut self.gate,
+                &mut self.meter,
+                slot,
+                head,
+                body,
+                kept.who,
+            )
+            .is_err();
         match refused {
             true => self.request_done(slot, io),
             false if error == BodyError::TooLarge => {
-                let (_, reason) = self.longest_body(head);
+                let (_, reason) = longest_body(&self.clients.ctx, head);
                 self.refuse(slot, reason, io);
             }
             false => self.refuse_line(slot, error.status(), error.reason(), io),
@@ -317,13 +344,24 @@ impl Front {
         if kept.judged {
             return Ok(());
         }
-        if self.judge(slot, head, body, kept.who.clone()).is_err() {
+        if judge(
+            &mut self.clients,
+            &mut self.gate,
+            &mut self.meter,
+            slot,
+            head,
+            body,
+            kept.who.clone(),
+        )
+        .is_err()
+        {
             self.request_done(slot, io);
             return Err(Refused);
         }
         kept.judged = true;
         if head.expects_continue() {
-            self.scratch
+            self.clients
+                .scratch
                 .reply()
                 .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
@@ -333,25 +371,25 @@ impl Front {
     fn keep<I: Io>(&mut self, slot: u32, kept: HttpSpill, io: &mut I) {
         let bytes = kept.bytes();
         // A head of which a part has come is parsed anew when more of it comes.
-        let head_bytes = self.world.settings.limits.head_bytes;
-        self.work.steps.add_bytes(bytes.min(head_bytes));
+        let head_bytes = self.clients.ctx.world.settings.limits.head_bytes;
+        self.meter.work.steps.add_bytes(bytes.min(head_bytes));
         if !self.has_receive_room(slot, bytes, io) {
-            let row = self.conns.get(slot);
+            let row = self.clients.conns.get(slot);
             let answer_due = matches!(row.state, State::Waiting | State::Poll);
             return match answer_due && !row.wants(UPGRADE) && !kept.asked {
-                true => self.forget_pipelined(slot, io),
+                true => forget_pipelined(&mut self.clients.conns, &self.queues, slot, io),
                 // The bytes are part of a request, or frames behind one.
                 false => {
-                    self.conns.set_spill(slot, Spill::Http(kept));
+                    self.clients.conns.set_spill(slot, Spill::Http(kept));
                     self.end_for_room(slot, io)
                 }
             };
         }
-        let head_s = self.world.settings.timeouts.head_s;
-        let row = self.conns.get_mut(slot);
+        let head_s = self.clients.ctx.world.settings.timeouts.head_s;
+        let row = self.clients.conns.get_mut(slot);
         // A connection with a full socket keeps its deadline.
         if row.state == State::Http && row.outbox == NONE {
-            let head_until_s = self.now.s + head_s;
+            let head_until_s = self.clients.ctx.now.s + head_s;
             if kept.held || kept.judged {
                 // It waits for us, or the sweep counts its seconds.
                 row.deadline_s = 0;
@@ -359,16 +397,7 @@ impl Front {
                 row.deadline_s = head_until_s;
             }
         }
-        self.conns.set_spill(slot, Spill::Http(kept));
-    }
-
-    /// The most bytes that the body may have, and why it is refused past that.
-    fn longest_body(&self, head: &Head<'_>) -> (usize, Reason) {
-        let limits = &self.world.settings.limits;
-        match is_batch(head) {
-            true => (limits.batch_bytes, Reason::BatchTooLong),
-            false => (limits.message_bytes, Reason::MessageTooLong),
-        }
+        self.clients.conns.set_spill(slot, Spill::Http(kept));
     }
 
     /// How the body of a request is delimited and the most that it may have.
@@ -378,14 +407,14 @@ impl Front {
         head: &Head<'_>,
         io: &mut I,
     ) -> Result<(Body, usize), Refused> {
-        let (limit, reason) = self.longest_body(head);
+        let (limit, reason) = longest_body(&self.clients.ctx, head);
         // A client that is turned away is answered all the same, but its body is not waited for.
-        if self.conns.get(slot).is(TURNED_AWAY) {
+        if self.clients.conns.get(slot).is(TURNED_AWAY) {
             return Ok((Body::None, limit));
         }
         match head.body() {
             Ok(Body::Length(len)) if len > limit as u64 => {
-                let words = words::of_reason(reason, &self.world.settings);
+                let words = words::of_reason(reason, &self.clients.ctx.world.settings);
                 self.refuse_saying(slot, reason, &format!("{words}: it has {len}"), io);
             }
             Ok(body) => return Ok((body, limit)),
@@ -417,4 +446,13 @@ fn dechunk(
 fn is_post(bytes: &[u8]) -> bool {
     let blank = bytes.iter().take_while(|b| matches!(b, b'\r' | b'\n'));
     bytes[blank.count()..].starts_with(b"POST ")
+}
+
+/// The most bytes that the body may have, and why it is refused past that.
+fn longest_body(ctx: &Context, head: &Head<'_>) -> (usize, Reason) {
+    let limits = &ctx.world.settings.limits;
+    match is_batch(head) {
+        true => (limits.batch_bytes, Reason::BatchTooLong),
+        false => (limits.message_bytes, Reason::MessageTooLong),
+    }
 }

@@ -13,120 +13,124 @@ use crore_wire::http::origin;
 
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Context, Gate, Stats};
 use crate::protocol::http::answer::ANY_ORIGIN;
 use crate::protocol::http::options::ORIGIN_SHIFT;
 
-impl Front {
-    /// Refuses requests to foreign host names and from pages of origins that are not allowed; notes what scripts may read of the
-    /// answer.
-    ///
-    /// # Errors
-    /// The reason, and exact words.
-    pub(in crate::protocol) fn admit(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        upgrade: bool,
-    ) -> Result<(), (Reason, String)> {
-        let http = &self.world.settings.http;
-        let host = head.host().unwrap_or_default();
-        if http.loopback_hosts_only
-            && head
-                .host()
-                .is_some_and(|host| !origin::is_loopback_host(host))
-        {
-            self.stats.foreign_hosts += 1;
-            self.gate.notices().met(Notice::Host, host);
-            let reason = format!(
-                "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
-                shown(host)
-            );
-            return Err((Reason::ForeignHost, reason));
+/// Refuses requests to foreign host names and from pages of origins that are not allowed; notes what scripts may read of the
+/// answer.
+///
+/// # Errors
+/// The reason, and exact words.
+pub(crate) fn admit(
+    clients: &mut Clients,
+    gate: &mut Gate,
+    stats: &mut Stats,
+    slot: u32,
+    head: &Head<'_>,
+    upgrade: bool,
+) -> Result<(), (Reason, String)> {
+    let http = &clients.ctx.world.settings.http;
+    let host = head.host().unwrap_or_default();
+    if http.loopback_hosts_only
+        && head
+            .host()
+            .is_some_and(|host| !origin::is_loopback_host(host))
+    {
+        stats.foreign_hosts += 1;
+        gate.notices().met(Notice::Host, host);
+        let reason = format!(
+            "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
+            shown(host)
+        );
+        return Err((Reason::ForeignHost, reason));
+    }
+    let mut origins = head.headers("origin");
+    let Some(from) = origins.next() else {
+        let admitted = admit_unnamed(gate, stats, &clients.ctx, head);
+        return admitted.map_err(|words| (Reason::ForeignOrigin, words));
+    };
+    if origins.next().is_some() {
+        return Err((Reason::SeveralOrigins, Reason::SeveralOrigins.text().into()));
+    }
+    let normal = origin::normal(from);
+    let safe = matches!(head.method, Method::Get | Method::Head | Method::Options) && !upgrade;
+    match listed(&clients.ctx, normal.as_deref()) {
+        Some(number) => {
+            clients.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;
+            Ok(())
         }
-        let mut origins = head.headers("origin");
-        let Some(from) = origins.next() else {
-            let admitted = self.admit_unnamed(head);
-            return admitted.map_err(|words| (Reason::ForeignOrigin, words));
-        };
-        if origins.next().is_some() {
-            return Err((Reason::SeveralOrigins, Reason::SeveralOrigins.text().into()));
-        }
-        let normal = origin::normal(from);
-        let safe = matches!(head.method, Method::Get | Method::Head | Method::Options) && !upgrade;
-        match self.listed(normal.as_deref()) {
-            Some(number) => {
-                self.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;
-                Ok(())
+        None if origin::same_origin(from, host) => Ok(()),
+        None => {
+            let alias = loopback_alias(&clients.ctx, from, host);
+            let (count, kind) = match safe {
+                true => (&mut stats.hidden_answers, Notice::Reader),
+                false => (&mut stats.foreign_origins, Notice::Origin),
+            };
+            *count += 1;
+            let reason = alias.as_ref().map_or("", |_| ALIASES);
+            gate.notices().met_since(kind, reason, from);
+            match safe {
+                true => Ok(()),
+                false => Err((Reason::ForeignOrigin, foreign_origin(from, normal, alias))),
             }
-            None if origin::same_origin(from, host) => Ok(()),
-            None => {
-                let alias = self.loopback_alias(from, host);
-                let (count, kind) = match safe {
-                    true => (&mut self.stats.hidden_answers, Notice::Reader),
-                    false => (&mut self.stats.foreign_origins, Notice::Origin),
-                };
-                *count += 1;
-                let reason = alias.as_ref().map_or("", |_| ALIASES);
-                self.gate.notices().met_since(kind, reason, from);
-                match safe {
-                    true => Ok(()),
-                    false => Err((Reason::ForeignOrigin, foreign_origin(from, normal, alias))),
-                }
-            }
         }
     }
+}
 
-    /// A request without `Origin`: as of `curl`, and as a browser sends it for a page of the own origin, for an image, for a script.
-    fn admit_unnamed(&mut self, head: &Head<'_>) -> Result<(), String> {
-        let Some(site) = elsewhere(head) else {
-            return Ok(());
-        };
-        if self.listed(None).is_some() {
-            return Ok(());
-        }
-        let site = format!("Sec-Fetch-Site: {}", shown(site));
-        self.stats.foreign_origins += 1;
-        self.gate
-            .notices()
-            .met(Notice::Origin, format!("none ({site})").as_bytes());
-        Err(format!(
-            "a page of another origin asks without Origin ({site}): ask by fetch, EventSource or WebSocket, and list the page's origin in http.allowed_origins"
-        ))
+/// A request without `Origin`: as of `curl`, and as a browser sends it for a page of the own origin, for an image, for a script.
+fn admit_unnamed(
+    gate: &mut Gate,
+    stats: &mut Stats,
+    ctx: &Context,
+    head: &Head<'_>,
+) -> Result<(), String> {
+    let Some(site) = elsewhere(head) else {
+        return Ok(());
+    };
+    if listed(ctx, None).is_some() {
+        return Ok(());
     }
+    let site = format!("Sec-Fetch-Site: {}", shown(site));
+    stats.foreign_origins += 1;
+    gate.notices()
+        .met(Notice::Origin, format!("none ({site})").as_bytes());
+    Err(format!(
+        "a page of another origin asks without Origin ({site}): ask by fetch, EventSource or WebSocket, and list the page's origin in http.allowed_origins"
+    ))
+}
 
-    /// Another name of the loopback by which the page would have been let in: the server's, or that of an origin that is listed.
-    fn loopback_alias(&self, from: &[u8], host: &[u8]) -> Option<String> {
-        let listed = &self.world.settings.http.allowed_origins;
-        let alias = listed
-            .iter()
-            .find(|listed| origin::is_alias(from, listed.as_bytes()));
-        let scheme = from.split(|b| *b == b':').next().unwrap_or_default();
-        let own = [scheme, b"://", host].concat();
-        alias.cloned().or_else(|| {
-            origin::is_alias(from, &own).then(|| String::from_utf8_lossy(&own).into_owned())
-        })
-    }
+/// Another name of the loopback by which the page would have been let in: the server's, or that of an origin that is listed.
+fn loopback_alias(ctx: &Context, from: &[u8], host: &[u8]) -> Option<String> {
+    let listed = &ctx.world.settings.http.allowed_origins;
+    let alias = listed
+        .iter()
+        .find(|listed| origin::is_alias(from, listed.as_bytes()));
+    let scheme = from.split(|b| *b == b':').next().unwrap_or_default();
+    let own = [scheme, b"://", host].concat();
+    alias.cloned().or_else(|| {
+        origin::is_alias(from, &own).then(|| String::from_utf8_lossy(&own).into_owned())
+    })
+}
 
-    /// The number in `options` of an origin in its normal form, if the settings list it.
-    fn listed(&self, origin: Option<&str>) -> Option<u32> {
-        let mut all = self.world.settings.http.allowed_origins.iter();
-        let n = all.position(|allowed| allowed == "*" || Some(&allowed[..]) == origin)?;
-        let any = self.world.settings.http.allowed_origins[n] == "*";
-        Some(if any { ANY_ORIGIN } else { n as u32 + 1 })
-    }
+/// The number in `options` of an origin in its normal form, if the settings list it.
+fn listed(ctx: &Context, origin: Option<&str>) -> Option<u32> {
+    let mut all = ctx.world.settings.http.allowed_origins.iter();
+    let n = all.position(|allowed| allowed == "*" || Some(&allowed[..]) == origin)?;
+    let any = ctx.world.settings.http.allowed_origins[n] == "*";
+    Some(if any { ANY_ORIGIN } else { n as u32 + 1 })
+}
 
-    /// Whether the request's cookies count. A browser sends them with requests from any page, so those from another site's page
-    /// count only when that origin is allowed by name. `null` never counts: any site's sandboxed frame sends it.
-    pub(in crate::protocol) fn sends_cookies(&self, head: &Head<'_>) -> bool {
-        let Some(from) = head.header("origin") else {
-            return elsewhere(head).is_none();
-        };
-        let normal = origin::normal(from).filter(|origin| origin != "null");
-        let listed = &self.world.settings.http.allowed_origins;
-        origin::same_origin(from, head.host().unwrap_or_default())
-            || normal.is_some_and(|origin| listed.contains(&origin))
-    }
+/// Whether the request's cookies count. A browser sends them with requests from any page, so those from another site's page
+/// count only when that origin is allowed by name. `null` never counts: any site's sandboxed frame sends it.
+pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
+    let Some(from) = head.header("origin") else {
+        return elsewhere(head).is_none();
+    };
+    let normal = origin::normal(from).filter(|origin| origin != "null");
+    let listed = &ctx.world.settings.http.allowed_origins;
+    origin::same_origin(from, head.host().unwrap_or_default())
+        || normal.is_some_and(|origin| listed.contains(&origin))
 }
 
 /// What a browser says of a request that a page of another origin sent.

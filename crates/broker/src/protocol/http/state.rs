@@ -9,6 +9,7 @@ use crore_wire::http::body::Chunked;
 
 use crate::base::access::Identity;
 use crate::base::ids::ShardId;
+use crate::base::settings::Slow;
 use crate::budget::admission::Client;
 use crate::client::progress::Progress;
 use crate::mail::{Frames, Record};
@@ -161,6 +162,18 @@ pub struct Follow {
     pub client: Client,
     /// Topics with subscribers that it was told of.
     pub topics: u64,
+}
+
+/// A gap to report to one subscriber.
+pub(crate) struct Gap<'a> {
+    /// The topic.
+    pub name: &'a [u8],
+    /// The position behind them.
+    pub id: &'a [u8],
+    /// The rule's setting for slow subscribers.
+    pub slow: Slow,
+    /// The stream had begun.
+    pub again: bool,
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 //! Here is the request. `page` takes the answers of the homes, `stream` gives them to streams, of events or frames, `live` gives these their live
 //! messages, `gap` says what is lost, `leave` reads on from the log. Long-polls are in `protocol/longpoll`.
 
-mod gap;
-mod leave;
+pub(crate) mod gap;
+pub(crate) mod leave;
 mod live;
 mod page;
-mod stream;
+pub(crate) mod stream;
 mod topics;
 
 use alloc::vec::Vec;
@@ -25,8 +25,9 @@ use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, MULTI, State};
 use crate::io::Io;
 use crate::mail::Attach;
-use crate::protocol::front::Front;
-use crate::protocol::front::Sub;
+use crate::protocol::contract::streams::stream_head;
+use crate::protocol::front::{Clients, Connections, Front, Sub, Subscriptions};
+use crate::protocol::http::filtered::join_over_http;
 use crate::protocol::http::options::{
     CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, JSON, PUBLISHES, RECEIVES, UPGRADE,
 };
@@ -34,11 +35,9 @@ use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::state::{Attaching, PublishTo};
 use crate::protocol::http::task::Flow;
 
-pub(in crate::protocol) use gap::Gap;
-
 impl Front {
     /// `GET` on a subscribe path: long-poll, event stream or WebSocket.
-    pub(in crate::protocol) fn subscribe<I: Io>(
+    pub(crate) fn subscribe<I: Io>(
         &mut self,
         slot: u32,
         head: &Head<'_>,
@@ -47,23 +46,27 @@ impl Front {
         upgrade: bool,
         io: &mut I,
     ) -> Flow {
-        let filtered = self.conns.get(slot).wants(FILTERS);
-        let since = match self.where_to_begin(slot, head, &names, filtered, publishes) {
+        let filtered = self.clients.conns.get(slot).wants(FILTERS);
+        let since = match where_to_begin(&mut self.clients, slot, head, &names, filtered, publishes)
+        {
             Ok(since) => since,
             Err(reason) => {
-                self.respond_saying(slot, reason, &value_words(reason, head.query));
+                let words = value_words(reason, head.query);
+                self.clients.respond_saying(slot, reason, &words);
                 return Flow::Next;
             }
         };
-        let before = self.scratch.reply().len();
+        let before = self.clients.scratch.reply().len();
         let events = !upgrade && head.accept() == Accept::EventStream;
-        self.set_options(slot, head, publishes);
+        set_options(&mut self.clients.conns, slot, head, publishes);
         let streams = events || upgrade;
-        if streams && let Err(reason) = self.stream_head(slot, head, upgrade, &names[0]) {
-            self.respond_reason(slot, reason);
+        if streams
+            && let Err(reason) = stream_head(&mut self.clients, slot, head, upgrade, &names[0])
+        {
+            self.clients.respond_reason(slot, reason);
             return Flow::Next;
         }
-        if streams && self.conns.get(slot).wants(HEAD) {
+        if streams && self.clients.conns.get(slot).wants(HEAD) {
             return Flow::Next;
         }
         let mut attaching = Attaching {
@@ -75,133 +78,158 @@ impl Front {
         };
         if streams {
             // The bytes in `reply` before it are answers to pipelined requests.
-            attaching.head = self.scratch.take_reply();
+            attaching.head = self.clients.scratch.take_reply();
         } else {
-            self.send_reply(slot, io);
+            self.clients.send_reply(slot, io);
         }
         if names.len() > 1 || streams || filtered {
-            self.conns.extra(slot).own.attaching = Some(attaching);
+            self.clients.conns.extra(slot).own.attaching = Some(attaching);
         }
         if publishes {
-            let (hash, _) = self.place_of(&names[0]);
-            self.conns.extra(slot).own.publish_to = Some(PublishTo {
+            let (hash, _) = self.clients.ctx.place_of(&names[0]);
+            self.clients.conns.extra(slot).own.publish_to = Some(PublishTo {
                 hash,
                 name: names[0].clone(),
                 published: 0,
             });
         }
-        self.conns.get_mut(slot).state = State::Waiting;
+        self.clients.conns.get_mut(slot).state = State::Waiting;
         if !filtered {
-            self.join_all(slot, &names, &since, !streams);
-        } else if let Err(reason) = self.join_over_http(slot, &names, &since, !streams) {
+            join_all(
+                &mut self.clients,
+                &mut self.subs,
+                slot,
+                &names,
+                &since,
+                !streams,
+            );
+        } else if let Err(reason) = join_over_http(
+            &mut self.clients,
+            &mut self.subs,
+            slot,
+            &names,
+            &since,
+            !streams,
+        ) {
             return self.not_joined(slot, before, reason);
         }
         Flow::Wait
     }
 
-    /// Where the subscriptions of the request begin.
-    ///
-    /// # Errors
-    /// It makes no sense for its topics.
-    fn where_to_begin(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        names: &[Vec<u8>],
-        filtered: bool,
-        publishes: bool,
-    ) -> Result<Vec<Since>, Reason> {
-        let (set, count) = match filtered {
-            true => (0, usize::from(self.world.partitions)),
-            false => (set_hash(names), names.len()),
-        };
-        let since = self.since(slot, head, set, count)?;
-        let streams = head.is_websocket_upgrade() || head.accept() == Accept::EventStream;
-        // A long-poll comes back with a position, which knows nothing of the newest messages of each topic.
-        let most = if streams { NEWEST_MAX } else { 0 };
-        let many = |since: &Since| matches!(since, Since::Newest(n) if *n > most);
-        if filtered && since.iter().any(many) {
-            return Err(Reason::NewestByFilter);
-        }
-        if publishes && names.len() != 1 {
-            return Err(Reason::SeveralToPublish);
-        }
-        if publishes && topic::is_reserved(&names[0]) {
-            return Err(Reason::Reserved);
-        }
-        Ok(since)
-    }
-
-    /// Notes in the row how the connection takes messages, and whether it publishes.
-    fn set_options(&mut self, slot: u32, head: &Head<'_>, publishes: bool) {
-        let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
-        let row = self.conns.get_mut(slot);
-        row.options &= !JSON;
-        for (option, wanted) in [
-            (ENVELOPE, envelope),
-            (RECEIVES, true),
-            (PUBLISHES, publishes),
-        ] {
-            row.options |= if wanted { option } else { 0 };
-        }
-    }
-
     /// Answers that the filters were refused; the first `before` bytes of `reply` belong to earlier requests.
     fn not_joined(&mut self, slot: u32, before: usize, words: &'static str) -> Flow {
-        let events = self.conns.get(slot).wants(EVENTS);
+        let events = self.clients.conns.get(slot).wants(EVENTS);
         self.unsubscribe(slot);
-        if let Some(begun) = self.conns.extra(slot).own.attaching.take() {
-            *self.scratch.reply() = begun.head;
-            self.scratch.reply().truncate(before);
+        if let Some(begun) = self.clients.conns.extra(slot).own.attaching.take() {
+            *self.clients.scratch.reply() = begun.head;
+            self.clients.scratch.reply().truncate(before);
         }
-        self.conns.drop_extra(slot);
-        let row = self.conns.get_mut(slot);
+        self.clients.conns.drop_extra(slot);
+        let row = self.clients.conns.get_mut(slot);
         row.state = State::Http;
         row.options &= !(UPGRADE | EVENTS);
         if events {
-            self.shed_events(slot);
+            self.clients.shed_events(slot);
         } else {
-            self.respond_saying(slot, Reason::FiltersFull, words);
+            self.clients
+                .respond_saying(slot, Reason::FiltersFull, words);
         }
         Flow::Next
     }
+}
 
-    fn join_all(&mut self, slot: u32, names: &[Vec<u8>], since: &[Since], poll: bool) {
+/// Where the subscriptions of the request begin.
+///
+/// # Errors
+/// It makes no sense for its topics.
+fn where_to_begin(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    names: &[Vec<u8>],
+    filtered: bool,
+    publishes: bool,
+) -> Result<Vec<Since>, Reason> {
+    let (set, count) = match filtered {
+        true => (0, usize::from(clients.ctx.world.partitions)),
+        false => (set_hash(names), names.len()),
+    };
+    let since = since(clients, slot, head, set, count)?;
+    let streams = head.is_websocket_upgrade() || head.accept() == Accept::EventStream;
+    // A long-poll comes back with a position, which knows nothing of the newest messages of each topic.
+    let most = if streams { NEWEST_MAX } else { 0 };
+    let many = |since: &Since| matches!(since, Since::Newest(n) if *n > most);
+    if filtered && since.iter().any(many) {
+        return Err(Reason::NewestByFilter);
+    }
+    if publishes && names.len() != 1 {
+        return Err(Reason::SeveralToPublish);
+    }
+    if publishes && topic::is_reserved(&names[0]) {
+        return Err(Reason::Reserved);
+    }
+    Ok(since)
+}
+
+/// Notes in the row how the connection takes messages, and whether it publishes.
+fn set_options(conns: &mut Connections, slot: u32, head: &Head<'_>, publishes: bool) {
+    let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
+    let row = conns.get_mut(slot);
+    row.options &= !JSON;
+    for (option, wanted) in [
+        (ENVELOPE, envelope),
+        (RECEIVES, true),
+        (PUBLISHES, publishes),
+    ] {
+        row.options |= if wanted { option } else { 0 };
+    }
+}
+
+fn join_all(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    names: &[Vec<u8>],
+    since: &[Since],
+    poll: bool,
+) {
+    if names.len() > 1 {
+        clients.conns.extra(slot).set = set_hash(names);
+        // Only now: code that sees MULTI expects the list.
+        clients.conns.get_mut(slot).options |= MULTI;
+    }
+    let deflate = clients.conns.get(slot).wants(DEFLATE);
+    for (part, name) in names.iter().enumerate() {
+        let (hash, _) = clients.ctx.place_of(name);
+        let topic = subs.topics.open(hash, name);
+        let place = subs.topics.join(topic, slot);
         if names.len() > 1 {
-            self.conns.extra(slot).set = set_hash(names);
-            // Only now: code that sees MULTI expects the list.
-            self.conns.get_mut(slot).options |= MULTI;
+            // Until a gap is told, the position is the one that the client came with.
+            let seen = match since[part] {
+                Since::At(position) => position,
+                _ => Position {
+                    epoch: !clients.ctx.world.epoch,
+                    offset: 0,
+                },
+            };
+            clients.conns.extra(slot).list.push(Sub {
+                topic,
+                place,
+                offset: seen.offset,
+                epoch: seen.epoch,
+                ..Sub::default()
+            });
+        } else {
+            let row = clients.conns.get_mut(slot);
+            (row.topic, row.place) = (topic, place);
         }
-        let deflate = self.conns.get(slot).wants(DEFLATE);
-        for (part, name) in names.iter().enumerate() {
-            let (hash, _) = self.place_of(name);
-            let topic = self.topics.open(hash, name);
-            let place = self.topics.join(topic, slot);
-            if names.len() > 1 {
-                // Until a gap is told, the position is the one that the client came with.
-                let seen = match since[part] {
-                    Since::At(position) => position,
-                    _ => Position {
-                        epoch: !self.world.epoch,
-                        offset: 0,
-                    },
-                };
-                self.conns.extra(slot).list.push(Sub {
-                    topic,
-                    place,
-                    offset: seen.offset,
-                    epoch: seen.epoch,
-                    ..Sub::default()
-                });
-            } else {
-                let row = self.conns.get_mut(slot);
-                (row.topic, row.place) = (topic, place);
-            }
-            let row = self.topics.get_mut(topic);
-            row.waiting += 1;
-            let (hash, serial) = (row.hash, row.serial);
-            let to = self.conns.reply_to(slot, part as u32);
-            self.attach(Attach {
+        let row = subs.topics.get_mut(topic);
+        row.waiting += 1;
+        let (hash, serial) = (row.hash, row.serial);
+        let to = clients.conns.reply_to(slot, part as u32);
+        subs.attach(
+            &clients.ctx,
+            Attach {
                 hash,
                 topic,
                 serial,
@@ -213,72 +241,75 @@ impl Front {
                 again: false,
                 once: false,
                 retained: since[part] == Since::Default,
-                client: self.conns.get(slot).client,
-                party: self.party(slot),
-            });
-        }
+                client: clients.conns.get(slot).client,
+                party: clients.party(slot),
+            },
+        );
     }
+}
 
-    /// Where to begin: as the headers say, else the query. A client that reconnects by itself, such as an event source or a
-    /// cache, repeats the query of its first request, so its headers are newer; so is a last event id in the query, which
-    /// polyfills add to their URL, than `since` there.
-    fn since(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        set: u32,
-        count: usize,
-    ) -> Result<Vec<Since>, Reason> {
-        let (filtered, partitions) = (self.conns.get(slot).wants(FILTERS), self.world.partitions);
-        let read = |text: &[u8]| {
-            position::read_back(etag::undress(text), |text| match filtered {
-                true => position::parse_partitions(text, partitions),
-                false => position::parse(text, set, count),
-            })
-        };
-        let upgrade = head.is_websocket_upgrade();
-        let events = !upgrade && head.accept() == Accept::EventStream;
-        // A browser that got 400 here would give up for good, so it is told a gap instead.
-        let unreadable = || match events || upgrade {
-            true => alloc::vec![Since::Unknown; count],
-            false => alloc::vec![Since::Unreadable; count],
-        };
-        let newest = |name| {
-            let tags = head
-                .headers(name)
-                .flat_map(etag::entity_tags)
-                .take(TAGS_MAX);
-            let each = tags.map(|tag| read(tag).unwrap_or_else(|_| unreadable()));
-            let epoch = self.world.epoch;
-            let later = |(one, other)| position::later(one, other, epoch);
-            each.reduce(|all, tag| all.into_iter().zip(tag).map(later).collect())
-        };
-        let (event_id, tag) = (newest("last-event-id"), newest("if-none-match"));
-        let time = head
-            .header("if-modified-since")
-            .and_then(crore_wire::http::date::parse_date);
-        if tag.is_some() || time.is_some() {
-            self.conns.get_mut(slot).options |= CONDITIONAL;
-        }
-        if let Some(since) = event_id.or(tag) {
-            return Ok(since);
-        }
-        if let Some(time) = time {
-            let counted_s = self.wall.counted(time, self.now);
-            return Ok(alloc::vec![Since::After(counted_s); count]);
-        }
-        let Some((is_event_id, value)) = query_position(head.query) else {
-            return Ok(alloc::vec![Since::Default; count]);
-        };
-        let mut text = Vec::new();
-        let decoded = form::decode(value, &mut text);
-        let since = decoded.map_err(|_| Reason::BadPositionEscape);
-        let since = since.and_then(|()| read(&text).map_err(|_| Reason::BadPosition));
-        // The id in an event source's URL comes from a program too.
-        match is_event_id && events {
-            true => Ok(since.unwrap_or_else(|_| unreadable())),
-            false => since,
-        }
+/// Where to begin: as the headers say, else the query. A client that reconnects by itself, such as an event source or a
+/// cache, repeats the query of its first request, so its headers are newer; so is a last event id in the query, which
+/// polyfills add to their URL, than `since` there.
+fn since(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    set: u32,
+    count: usize,
+) -> Result<Vec<Since>, Reason> {
+    let (filtered, partitions) = (
+        clients.conns.get(slot).wants(FILTERS),
+        clients.ctx.world.partitions,
+    );
+    let read = |text: &[u8]| {
+        position::read_back(etag::undress(text), |text| match filtered {
+            true => position::parse_partitions(text, partitions),
+            false => position::parse(text, set, count),
+        })
+    };
+    let upgrade = head.is_websocket_upgrade();
+    let events = !upgrade && head.accept() == Accept::EventStream;
+    // A browser that got 400 here would give up for good, so it is told a gap instead.
+    let unreadable = || match events || upgrade {
+        true => alloc::vec![Since::Unknown; count],
+        false => alloc::vec![Since::Unreadable; count],
+    };
+    let newest = |name| {
+        let tags = head
+            .headers(name)
+            .flat_map(etag::entity_tags)
+            .take(TAGS_MAX);
+        let each = tags.map(|tag| read(tag).unwrap_or_else(|_| unreadable()));
+        let epoch = clients.ctx.world.epoch;
+        let later = |(one, other)| position::later(one, other, epoch);
+        each.reduce(|all, tag| all.into_iter().zip(tag).map(later).collect())
+    };
+    let (event_id, tag) = (newest("last-event-id"), newest("if-none-match"));
+    let time = head
+        .header("if-modified-since")
+        .and_then(crore_wire::http::date::parse_date);
+    if tag.is_some() || time.is_some() {
+        clients.conns.get_mut(slot).options |= CONDITIONAL;
+    }
+    if let Some(since) = event_id.or(tag) {
+        return Ok(since);
+    }
+    if let Some(time) = time {
+        let counted_s = clients.ctx.wall.counted(time, clients.ctx.now);
+        return Ok(alloc::vec![Since::After(counted_s); count]);
+    }
+    let Some((is_event_id, value)) = query_position(head.query) else {
+        return Ok(alloc::vec![Since::Default; count]);
+    };
+    let mut text = Vec::new();
+    let decoded = form::decode(value, &mut text);
+    let since = decoded.map_err(|_| Reason::BadPositionEscape);
+    let since = since.and_then(|()| read(&text).map_err(|_| Reason::BadPosition));
+    // The id in an event source's URL comes from a program too.
+    match is_event_id && events {
+        true => Ok(since.unwrap_or_else(|_| unreadable())),
+        false => since,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::mail::Verb;
 
 /// The kind of request that a path stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::protocol) enum Door {
+pub(crate) enum Door {
     Publish,
     Subscribe,
     PubSub,
@@ -16,10 +16,10 @@ pub(in crate::protocol) enum Door {
 }
 
 /// The request was answered from its head alone.
-pub(in crate::protocol) struct Answered;
+pub(crate) struct Answered;
 
 /// The task of a request whose head was accepted.
-pub(in crate::protocol) enum Task {
+pub(crate) enum Task {
     /// An upgrade to a WebSocket that carries another protocol.
     Upgrade,
     /// Following which topics have subscribers.
@@ -44,7 +44,7 @@ pub(in crate::protocol) enum Task {
 }
 
 /// The effect of a request on its connection.
-pub(in crate::protocol) enum Flow {
+pub(crate) enum Flow {
     /// Answered in `reply`; the next request may follow.
     Next,
     /// The answer comes later, or the connection is no longer HTTP.

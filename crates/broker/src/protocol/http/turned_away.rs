@@ -3,7 +3,7 @@
 //! A connection past a limit is taken all the same and its first request is read, since an answer must fit the
 //! question: a browser's `EventSource` gives up for good on any status but 200. So it gets 200, a `retry:` and the end;
 //! everybody else, an upgrade to WebSocket included, gets 503 (the process is full) or 429 (the address has
-//! its share) with `Retry-After`. All these times are spread, so that those who were turned away do not come back as one.
+//! its share) with `Retry-After`. `retry` says when to come back.
 //!
 //! Invariants: only `Shard::turned_away`, which is bounded, counts connections that are turned away; a connection
 //! that was admitted is never turned away later, but a request of another client through the same proxy may be.
@@ -14,13 +14,12 @@ use crore_wire::http::accept::Accept;
 use crore_wire::http::forwarded;
 use crore_wire::http::head::{Head, Method};
 use crore_wire::http::response::ResponseHead;
-use crore_wire::sse;
 
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
-use crate::budget::retry::{retry_after_ms, retry_after_s};
 use crate::client::row::TURNED_AWAY;
-use crate::protocol::front::Front;
+use crate::protocol::front::Clients;
+use crate::protocol::http::retry;
 use crate::protocol::http::task::Flow;
 
 /// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
@@ -32,10 +31,10 @@ pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
         ResponseHead::new(&mut out, 200)
             .lines(EVENT_STREAM)
             .lines(b"Access-Control-Allow-Origin: *\r\nConnection: close\r\n")
-            .content(&retry(spread));
+            .content(&retry::events(spread));
     } else {
         ResponseHead::new(&mut out, 503)
-            .number("Retry-After", u64::from(retry_after_s(spread)))
+            .number("Retry-After", u64::from(retry::after_s(spread)))
             .lines(b"Connection: close\r\nContent-Type: text/plain\r\n")
             .content(b"no room for a connection.\n");
     }
@@ -45,88 +44,63 @@ pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
 const EVENT_STREAM: &[u8] =
     b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n";
 
-/// An event stream that says when to come back, and nothing else.
-fn retry(spread: u32) -> Vec<u8> {
-    let mut text = Vec::with_capacity(20);
-    sse::write_retry(&mut text, retry_after_ms(spread));
-    text
+/// Whether the request may go on. Behind a trusted proxy it is counted for the client that it names, from
+/// now on until the next request names another.
+pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Result<(), Reason> {
+    let world = &clients.ctx.world;
+    let row = clients.conns.get_mut(slot);
+    if row.is(TURNED_AWAY) {
+        return Err(if row.client.is_known() {
+            Reason::ConnectionsOfAddress
+        } else {
+            Reason::ConnectionsFull
+        });
+    }
+    if !row.client.is_relayed() {
+        return Ok(());
+    }
+    let trusted = &world.settings.http.trusted_proxies;
+    let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
+    clients.conns.set_relayed(slot, named);
+    let world = &clients.ctx.world;
+    let client = named.map_or(Client::RELAYED, |address| {
+        world.admission.client(address).relayed()
+    });
+    let row = clients.conns.get_mut(slot);
+    if client == row.client {
+        return Ok(());
+    }
+    world.admission.leave_client(row.client);
+    row.client = Client::RELAYED;
+    world.admission.enter_client(client)?;
+    row.client = client;
+    Ok(())
 }
 
-impl Front {
-    /// Whether the request may go on. Behind a trusted proxy it is counted for the client that it names, from
-    /// now on until the next request names another.
-    pub(in crate::protocol) fn admitted(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-    ) -> Result<(), Reason> {
-        let world = &self.world;
-        let row = self.conns.get_mut(slot);
-        if row.is(TURNED_AWAY) {
-            return Err(if row.client.is_known() {
-                Reason::ConnectionsOfAddress
-            } else {
-                Reason::ConnectionsFull
-            });
-        }
-        if !row.client.is_relayed() {
-            return Ok(());
-        }
-        let trusted = &world.settings.http.trusted_proxies;
-        let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
-        self.conns.set_relayed(slot, named);
-        let world = &self.world;
-        let client = named.map_or(Client::RELAYED, |address| {
-            world.admission.client(address).relayed()
-        });
-        let row = self.conns.get_mut(slot);
-        if client == row.client {
-            return Ok(());
-        }
-        world.admission.leave_client(row.client);
-        row.client = Client::RELAYED;
-        world.admission.enter_client(client)?;
-        row.client = client;
-        Ok(())
-    }
-
-    /// Answers a request that may not go on. For a connection that was never admitted this is the last answer.
-    pub(in crate::protocol) fn turn_away(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        reached: Reason,
-    ) -> Flow {
-        let events = head.method == Method::Get
-            && head.accept() == Accept::EventStream
-            && !head.is_websocket_upgrade();
-        if events {
-            self.shed_events(slot);
-        } else {
-            self.respond_reason(slot, reached);
-        }
-        Flow::Next
-    }
-
+impl Clients {
     /// Refuses an event stream: the whole response only says when to come back.
-    pub(in crate::protocol) fn shed_events(&mut self, slot: u32) {
-        let text = retry(self.spread(slot));
+    pub(crate) fn shed_events(&mut self, slot: u32) {
+        let text = retry::events(self.ctx.spread(slot));
         self.head(slot, 200).lines(EVENT_STREAM).content(&text);
     }
+}
 
-    /// The last bytes of an event stream that ends: they tell the client to come back, at a time of its own.
-    pub(in crate::protocol) fn come_back(&self, slot: u32) -> Vec<u8> {
-        retry(self.spread(slot))
+/// Answers a request that may not go on. For a connection that was never admitted this is the last answer.
+pub(crate) fn turn_away(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    reached: Reason,
+) -> Flow {
+    let events = head.method == Method::Get
+        && head.accept() == Accept::EventStream
+        && !head.is_websocket_upgrade();
+    if events {
+        clients.shed_events(slot);
+    } else {
+        clients.respond_reason(slot, reached);
     }
-
-    /// Seconds after which the client should come back.
-    pub(in crate::protocol) fn retry_after_s(&self, slot: u32) -> u32 {
-        retry_after_s(self.spread(slot))
-    }
-
-    fn spread(&self, slot: u32) -> u32 {
-        slot ^ self.now.s << 16 ^ u32::from(self.lanes.me) << 8
-    }
+    Flow::Next
 }
 
 #[cfg(test)]

@@ -2,4 +2,4 @@
 //! request subscribes is the same as for streams (`protocol/http/subscribe`).
 
 mod filtered;
-mod poll;
+pub(crate) mod poll;

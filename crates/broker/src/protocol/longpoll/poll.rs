@@ -7,18 +7,21 @@ use crate::base::reason::{Closed, Reason};
 use crate::budget::admission::Client;
 use crate::client::row::{COUNTED, EOF, FILTERS, LIVE, MULTI, State};
 use crate::client::side::Behind;
+use crate::client::subscriptions::{flags_of, parts, rule_of, saw, topic_of};
 use crate::io::{Close, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Connections, Deliveries, Front, Matching};
 use crate::protocol::http::answer::VARY;
 use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
+use crate::protocol::http::pipelined::polls_from_now;
+use crate::protocol::http::retry;
 use crate::protocol::http::state::Held;
 use crate::store::rope::Rope;
 
 impl Front {
     /// A page for a long-poll: it is answered, or waits for the first live message.
-    pub(in crate::protocol) fn poll_page<I: Io>(
+    pub(crate) fn poll_page<I: Io>(
         &mut self,
         slot: u32,
         topic: u32,
@@ -29,12 +32,13 @@ impl Front {
     ) {
         let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
         if page.gap {
-            self.conns.get_mut(slot).options |= GAP;
+            self.clients.conns.get_mut(slot).options |= GAP;
         }
-        self.saw(slot, part, page.head, page.epoch);
-        if self.conns.get(slot).wants(MULTI) {
+        saw(&mut self.clients.conns, slot, part, page.head, page.epoch);
+        if self.clients.conns.get(slot).wants(MULTI) {
             // The answer names all positions, so all must be known.
             let attaching = self
+                .clients
                 .conns
                 .extra(slot)
                 .own
@@ -48,9 +52,10 @@ impl Front {
                     offset: record.previous,
                     epoch: page.epoch,
                 };
-                self.first_of_set(slot, seen, record, frames);
+                first_of_set(&mut self.clients.conns, slot, seen, record, frames);
             }
             let attaching = self
+                .clients
                 .conns
                 .extra(slot)
                 .own
@@ -65,7 +70,7 @@ impl Front {
                 return;
             }
             let gone = attaching.gone;
-            self.conns.extra(slot).own.attaching = None;
+            self.clients.conns.extra(slot).own.attaching = None;
             if gone {
                 return self.answer_reason(slot, Reason::Deleted, io);
             }
@@ -73,53 +78,40 @@ impl Front {
             self.answer_poll(slot, topic, record, frames, page.gap, io);
             return;
         }
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         if row.wants(HEAD) || row.state == State::Poll {
             return self.answer_nothing(slot, Some(page), io);
         }
-        if self.conns.get(slot).is(EOF) {
+        if self.clients.conns.get(slot).is(EOF) {
             // The client hung up before the home had answered.
             return self.drop_conn(slot, Close::Now, io);
         }
-        let wait_s = self.rule_of(topic).poll_timeout_s;
-        self.polls_from_now(slot, io);
-        let row = self.conns.get_mut(slot);
-        row.deadline_s = if wait_s == 0 { 0 } else { self.now.s + wait_s };
-        for part in 0..self.parts(slot) {
-            *self.flags_of(slot, part) |= LIVE;
-        }
-    }
-
-    /// Keeps the first message that any topic of the set had; later ones stay unseen for the next poll.
-    pub(in crate::protocol) fn first_of_set(
-        &mut self,
-        slot: u32,
-        unseen: Behind,
-        record: &Record,
-        frames: &Frames,
-    ) {
-        let attaching = self.conns.extra(slot).own.attaching.as_mut();
-        let Some(attaching) = attaching.filter(|a| a.held.is_empty()) else {
-            self.saw(slot, unseen.part, unseen.offset, unseen.epoch);
-            return;
+        let wait_s = rule_of(&self.subs.topics, &self.clients.ctx, topic).poll_timeout_s;
+        polls_from_now(&mut self.clients, &self.queues, slot, io);
+        let row = self.clients.conns.get_mut(slot);
+        row.deadline_s = if wait_s == 0 {
+            0
+        } else {
+            self.clients.ctx.now.s + wait_s
         };
-        let record = attaching.frames.copy(record, frames);
-        attaching.held.push(Held::Message(unseen.part, record));
+        for part in 0..parts(&self.clients.conns, slot) {
+            *flags_of(&mut self.clients.conns, slot, part) |= LIVE;
+        }
     }
 
     /// Answers with the message that was kept.
     fn answer_first_of_set<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let attaching = self.conns.extra(slot).own.attaching.take();
+        let attaching = self.clients.conns.extra(slot).own.attaching.take();
         let attaching = attaching.expect("it holds the message");
         let [Held::Message(part, record)] = &attaching.held[..] else {
             unreachable!("a long-poll holds one message")
         };
-        let topic = self.topic_of(slot, *part);
+        let topic = topic_of(&self.clients.conns, slot, *part);
         self.answer_poll(slot, topic, record, &attaching.frames, false, io);
     }
 
     /// Answers a long-poll with a message.
-    pub(in crate::protocol) fn answer_poll<I: Io>(
+    pub(crate) fn answer_poll<I: Io>(
         &mut self,
         slot: u32,
         topic: u32,
@@ -128,23 +120,29 @@ impl Front {
         gap: bool,
         io: &mut I,
     ) {
-        let mut id = core::mem::take(self.scratch.id());
+        let mut id = core::mem::take(self.clients.scratch.id());
         id.clear();
-        self.write_id(slot, record.offset, &mut id);
+        self.clients.write_id(
+            &self.subs.matching,
+            &self.feed.deliveries,
+            slot,
+            record.offset,
+            &mut id,
+        );
         // For a single topic in plain form the client knows its name, so none is allocated.
-        let is_named = self.conns.get(slot).options & (MULTI | FILTERS | ENVELOPE) != 0;
+        let is_named = self.clients.conns.get(slot).options & (MULTI | FILTERS | ENVELOPE) != 0;
         let name = if is_named {
-            self.topics.name(topic).to_vec()
+            self.subs.topics.name(topic).to_vec()
         } else {
             Vec::new()
         };
         self.answer_poll_with(slot, &name, &id, record, frames, gap, io);
-        *self.scratch.id() = id;
+        *self.clients.scratch.id() = id;
     }
 
     /// The same, for a message of this topic, at this position.
     #[allow(clippy::too_many_arguments)]
-    pub(in crate::protocol) fn answer_poll_with<I: Io>(
+    pub(crate) fn answer_poll_with<I: Io>(
         &mut self,
         slot: u32,
         name: &[u8],
@@ -154,19 +152,19 @@ impl Front {
         gap: bool,
         io: &mut I,
     ) {
-        self.stats.sent(1, frames.data(record).len());
-        let options = self.conns.get(slot).options | if gap { GAP } else { 0 };
+        self.meter.stats.sent(1, frames.data(record).len());
+        let options = self.clients.conns.get(slot).options | if gap { GAP } else { 0 };
         let mut content_type = frames.content_type(record);
         let message = Message {
             topic: name,
             id,
             frames,
             record,
-            now_s: self.now.unix_s,
+            now_s: self.clients.ctx.now.unix_s,
         };
         let mut body = Rope::default();
         if options & ENVELOPE != 0 {
-            message.envelope(&mut self.forms, &mut body);
+            message.envelope(&mut self.feed.forms, &mut body);
             content_type = b"application/json";
         } else if content_type.is_empty() {
             content_type = if record.binary {
@@ -183,7 +181,8 @@ impl Front {
         if options & ENVELOPE == 0 && data.is_empty() {
             message.data(&mut body);
         }
-        self.message_head(
+        message_head(
+            &mut self.clients,
             slot,
             options,
             &message,
@@ -191,135 +190,91 @@ impl Front {
             data.len() + body.len(),
         );
         if options & HEAD == 0 {
-            self.scratch.reply().extend_from_slice(data);
+            self.clients.scratch.reply().extend_from_slice(data);
         } else {
             body.clear();
         }
         self.unsubscribe(slot);
-        self.conns.drop_extra(slot);
+        self.clients.conns.drop_extra(slot);
         if !body.is_empty() {
-            body.put_before(&self.scratch.take_reply());
-            self.put_rope(slot, &body, io);
+            body.put_before(&self.clients.scratch.take_reply());
+            self.clients.put_rope(slot, &body, io);
         }
         self.answer_waiting(slot, io);
     }
 
-    /// Writes the head of an answer with a message of so many bytes into `reply`. The options say whether messages before it
-    /// are lost, and whether its topic must be named.
-    fn message_head(
-        &mut self,
-        slot: u32,
-        options: u32,
-        message: &Message<'_>,
-        content_type: &[u8],
-        bytes: usize,
-    ) {
-        let (frames, record) = (message.frames, message.record);
-        let date = self.date_of(record.time_s);
-        let mut head = self
-            .head(slot, 200)
-            .header("Content-Type", content_type)
-            .header_parts("ETag", &[b"\"", message.id, b"\""])
-            .date("Last-Modified", date)
-            .header("Cache-Control", b"private, no-cache")
-            .header("Vary", VARY);
-        if options & (MULTI | FILTERS) != 0 {
-            head = head.header("Crore-Topic", message.topic);
-        }
-        if !frames.event(record).is_empty() {
-            head = head.header("Crore-Event", frames.event(record));
-        }
-        if !frames.key(record).is_empty() {
-            head = head.header("Crore-Key", frames.key(record));
-        }
-        let (lines, left_out) = properties::to_headers(frames, record);
-        for property in &lines {
-            head = head.header(properties::HEADER, property);
-        }
-        if left_out > 0 {
-            head = head.number(properties::LEFT_OUT, left_out as u64);
-        }
-        if let Some(left_s) = properties::left_s(record, message.now_s) {
-            head = head.number("Crore-TTL", u64::from(left_s));
-        }
-        if options & GAP != 0 {
-            head = head.header("Crore-Gap", b"messages before this one are lost");
-        }
-        head.number("Content-Length", bytes as u64).end();
-    }
-
     /// A long-poll has timed out without a message: the answer gives its position. For a single topic only the home
     /// knows that. A message that comes before the home has said it is the answer instead.
-    pub(in crate::protocol) fn end_poll<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get_mut(slot);
+    pub(crate) fn end_poll<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.clients.conns.get_mut(slot);
         row.deadline_s = 0;
         if row.options & (MULTI | FILTERS) != 0 {
             return self.answer_nothing(slot, None, io);
         }
         let topic = row.topic;
-        let row = self.topics.get(topic);
+        let row = self.subs.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);
-        let to = self.conns.reply_to(slot, 0);
-        self.attach(Attach {
-            hash,
-            topic,
-            serial,
-            to,
-            since: Since::Live,
-            poll: true,
-            most: 1,
-            deflate: false,
-            again: true,
-            once: false,
-            retained: false,
-            client: Client::NOBODY,
-            party: self.party(slot),
-        });
-    }
-
-    /// The position after all messages that a long-poll was promised: `page` is the state of its only topic.
-    fn position_of_poll(&self, slot: u32, page: Option<&Page>) -> Vec<u8> {
-        let mut id = Vec::with_capacity(48);
-        match page {
-            Some(page) if !self.conns.get(slot).wants(MULTI) => {
-                let (epoch, offset) = (page.epoch, page.head);
-                position::write(&mut id, Position { epoch, offset });
-            }
-            _ => self.write_id(slot, 0, &mut id),
-        }
-        id
+        let to = self.clients.conns.reply_to(slot, 0);
+        self.subs.attach(
+            &self.clients.ctx,
+            Attach {
+                hash,
+                topic,
+                serial,
+                to,
+                since: Since::Live,
+                poll: true,
+                most: 1,
+                deflate: false,
+                again: true,
+                once: false,
+                retained: false,
+                client: Client::NOBODY,
+                party: self.clients.party(slot),
+            },
+        );
     }
 
     /// Answers a long-poll that got no message.
-    pub(in crate::protocol) fn answer_nothing<I: Io>(
-        &mut self,
-        slot: u32,
-        page: Option<&Page>,
-        io: &mut I,
-    ) {
-        let row = self.conns.get(slot);
+    pub(crate) fn answer_nothing<I: Io>(&mut self, slot: u32, page: Option<&Page>, io: &mut I) {
+        let row = self.clients.conns.get(slot);
         let options = row.options;
         let rule = if options & FILTERS != 0 {
-            self.filter_rule(slot)
+            self.clients.filter_rule(&self.subs.matching, slot)
         } else {
-            self.rule_of(self.topic_of(slot, 0))
+            rule_of(
+                &self.subs.topics,
+                &self.clients.ctx,
+                topic_of(&self.clients.conns, slot, 0),
+            )
         };
         let status = match rule.poll_timeout_status {
             408 => 408,
             _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
             _ => 204,
         };
-        let tag = [b"\"", &self.position_of_poll(slot, page)[..], b"\""].concat();
+        let tag = [
+            b"\"",
+            &position_of_poll(
+                &self.clients,
+                &self.subs.matching,
+                &self.feed.deliveries,
+                slot,
+                page,
+            )[..],
+            b"\"",
+        ]
+        .concat();
         // RFC 9110 section 15.4.5: a 304 that has a tag needs no date.
         let newest = page
             .filter(|_| options & MULTI == 0 && status != 304)
-            .and_then(|page| Some(self.date_of(page.newest_s?)));
-        let retry_after_s = u64::from(self.retry_after_s(slot));
-        let drains = self.drains();
+            .and_then(|page| Some(self.clients.ctx.date_of(page.newest_s?)));
+        let retry_after_s = u64::from(retry::after_s(self.clients.ctx.spread(slot)));
+        let drains = self.gate.drains;
         if drains && options & KEEP == 0 {
-            self.because(Closed::Operator);
+            self.clients.scratch.because(Closed::Operator);
         }
-        let mut head = self.head(slot, status).header("ETag", &tag);
+        let mut head = self.clients.head(slot, status).header("ETag", &tag);
         if let Some(newest) = newest {
             head = head.date("Last-Modified", newest);
         }
@@ -338,48 +293,12 @@ impl Front {
             head.end()
         }
         self.unsubscribe(slot);
-        self.conns.drop_extra(slot);
+        self.clients.conns.drop_extra(slot);
         self.answer_waiting(slot, io);
     }
 
-    /// A long-poll on several topics whose other homes have not answered: the message is its answer,
-    /// or it stays unseen for the next poll.
-    pub(in crate::protocol) fn deliver_early(
-        &mut self,
-        slot: u32,
-        part: u32,
-        record: &Record,
-        frames: &Frames,
-    ) {
-        let row = self.conns.get(slot);
-        if row.state != State::Waiting || row.options & (UPGRADE | EVENTS) != 0 {
-            return;
-        }
-        let extra = self.conns.extra_mut(slot);
-        let answered = extra
-            .own
-            .attaching
-            .as_ref()
-            .is_none_or(|a| !a.held.is_empty());
-        if extra.list[part as usize].flags & COUNTED == 0 || answered {
-            return;
-        }
-        extra.list[part as usize].offset = record.offset;
-        let unseen = Behind {
-            part,
-            offset: record.previous,
-            epoch: self.world.epoch,
-        };
-        self.first_of_set(slot, unseen, record, frames);
-    }
-
     /// Ends a long-poll that waits for a message, with an answer. After a topic's end the connection may go on.
-    pub(in crate::protocol) fn poll_end_for<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: Reason,
-        io: &mut I,
-    ) -> bool {
+    pub(crate) fn poll_end_for<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) -> bool {
         match reason {
             Reason::TooSlow => self.refuse(slot, reason, io),
             Reason::InputsFull | Reason::MemoryFull => {
@@ -387,11 +306,122 @@ impl Front {
             }
             Reason::Operator => self.drop_conn(slot, Close::Now, io),
             Reason::Restart => {
-                self.conns.get_mut(slot).options &= !KEEP;
+                self.clients.conns.get_mut(slot).options &= !KEEP;
                 self.end_poll(slot, io);
             }
             _ => self.answer_reason(slot, reason, io),
         }
         true
     }
+}
+
+/// Keeps the first message that any topic of the set had; later ones stay unseen for the next poll.
+pub(crate) fn first_of_set(
+    conns: &mut Connections,
+    slot: u32,
+    unseen: Behind,
+    record: &Record,
+    frames: &Frames,
+) {
+    let attaching = conns.extra(slot).own.attaching.as_mut();
+    let Some(attaching) = attaching.filter(|a| a.held.is_empty()) else {
+        saw(conns, slot, unseen.part, unseen.offset, unseen.epoch);
+        return;
+    };
+    let record = attaching.frames.copy(record, frames);
+    attaching.held.push(Held::Message(unseen.part, record));
+}
+
+/// Writes the head of an answer with a message of so many bytes into `reply`. The options say whether messages before it
+/// are lost, and whether its topic must be named.
+fn message_head(
+    clients: &mut Clients,
+    slot: u32,
+    options: u32,
+    message: &Message<'_>,
+    content_type: &[u8],
+    bytes: usize,
+) {
+    let (frames, record) = (message.frames, message.record);
+    let date = clients.ctx.date_of(record.time_s);
+    let mut head = clients
+        .head(slot, 200)
+        .header("Content-Type", content_type)
+        .header_parts("ETag", &[b"\"", message.id, b"\""])
+        .date("Last-Modified", date)
+        .header("Cache-Control", b"private, no-cache")
+        .header("Vary", VARY);
+    if options & (MULTI | FILTERS) != 0 {
+        head = head.header("Crore-Topic", message.topic);
+    }
+    if !frames.event(record).is_empty() {
+        head = head.header("Crore-Event", frames.event(record));
+    }
+    if !frames.key(record).is_empty() {
+        head = head.header("Crore-Key", frames.key(record));
+    }
+    let (lines, left_out) = properties::to_headers(frames, record);
+    for property in &lines {
+        head = head.header(properties::HEADER, property);
+    }
+    if left_out > 0 {
+        head = head.number(properties::LEFT_OUT, left_out as u64);
+    }
+    if let Some(left_s) = properties::left_s(record, message.now_s) {
+        head = head.number("Crore-TTL", u64::from(left_s));
+    }
+    if options & GAP != 0 {
+        head = head.header("Crore-Gap", b"messages before this one are lost");
+    }
+    head.number("Content-Length", bytes as u64).end();
+}
+
+/// The position after all messages that a long-poll was promised: `page` is the state of its only topic.
+fn position_of_poll(
+    clients: &Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    page: Option<&Page>,
+) -> Vec<u8> {
+    let mut id = Vec::with_capacity(48);
+    match page {
+        Some(page) if !clients.conns.get(slot).wants(MULTI) => {
+            let (epoch, offset) = (page.epoch, page.head);
+            position::write(&mut id, Position { epoch, offset });
+        }
+        _ => clients.write_id(matching, deliveries, slot, 0, &mut id),
+    }
+    id
+}
+
+/// A long-poll on several topics whose other homes have not answered: the message is its answer,
+/// or it stays unseen for the next poll.
+pub(crate) fn deliver_early(
+    clients: &mut Clients,
+    slot: u32,
+    part: u32,
+    record: &Record,
+    frames: &Frames,
+) {
+    let row = clients.conns.get(slot);
+    if row.state != State::Waiting || row.options & (UPGRADE | EVENTS) != 0 {
+        return;
+    }
+    let extra = clients.conns.extra_mut(slot);
+    let answered = extra
+        .own
+        .attaching
+        .as_ref()
+        .is_none_or(|a| !a.held.is_empty());
+    if extra.list[part as usize].flags & COUNTED == 0 || answered {
+        return;
+    }
+    extra.list[part as usize].offset = record.offset;
+    let unseen = Behind {
+        part,
+        offset: record.previous,
+        epoch: clients.ctx.world.epoch,
+    };
+    first_of_set(&mut clients.conns, slot, unseen, record, frames);
 }

@@ -11,206 +11,225 @@ use alloc::string::String;
 
 use crore_wire::mqtt::{Connect, ReasonCode};
 
-use super::options::{is_shared, split};
-use super::state::{Asked, Inflight};
 use crate::base::access::{Credential, Identity, Right};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::world::World;
+use crate::client::review::may_keep;
+use crate::client::rights::{found, grants_of, pause_for_verdict};
 use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Front, Gate, Queues, Stats, Subscriptions, Work};
+use crate::protocol::mqtt::client::{self, is_asked_for, mqtt_state};
+use crate::protocol::mqtt::options::{is_shared, split};
+use crate::protocol::mqtt::state::{Asked, Inflight};
 use crate::store::slab::NONE;
 
 /// The first characters of a JWT: `{"` in base64 (RFC 7519 section 3.1, RFC 7515 section 7.1).
 const JWT_BEGINS: &[u8] = b"eyJ";
 
 impl Front {
-    /// Whether the CONNECT must wait for the verdict on its credential.
-    pub(super) fn waits_for_verdict<I: Io>(
-        &mut self,
-        slot: u32,
-        connect: &Connect<'_>,
-        io: &mut I,
-    ) -> bool {
-        let known = self.mqtt(slot).is_some_and(|mqtt| mqtt.asked.is_some());
-        let closed = self.world.settings.access.closed;
-        if !closed || known || self.conns.get(slot).is(TURNED_AWAY) {
-            return false;
-        }
-        let who = match credential(connect) {
-            None => Some(Ok(None)),
-            Some(credential) => self.found(slot, credential, io),
-        };
-        let asked = who.map_or(Asked::Out, Asked::Back);
-        let waits = matches!(asked, Asked::Out);
-        self.mqtt_state(slot).asked = Some(Box::new(asked));
-        if waits {
-            self.pause_for_verdict(slot, io);
-        }
-        waits
-    }
-
-    /// Whether the verdict on the client's credential is awaited.
-    pub(super) fn is_asked_for(&self, slot: u32) -> bool {
-        let asked = self.mqtt(slot).and_then(|mqtt| mqtt.asked.as_deref());
-        matches!(asked, Some(Asked::Out))
-    }
-
-    /// The verdict on the client's credential has come.
-    pub(crate) fn mqtt_verdict(&mut self, conn: ConnId, who: Identity) {
-        if self.is_asked_for(conn.slot) {
-            self.mqtt_state(conn.slot).asked = Some(Box::new(Asked::Back(who)));
-            self.resume_later(conn);
-        }
-    }
-
-    /// From here on the connection is this client's.
-    pub(super) fn connect_as(&mut self, slot: u32) -> Result<(), ReasonCode> {
-        if self.mqtt(slot).is_none() {
-            return Ok(());
-        }
-        match self.mqtt_state(slot).asked.take().map(|asked| *asked) {
-            None => Ok(()),
-            // The CONNECT waits for the verdict.
-            Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
-            Some(Asked::Back(who)) => self.enter_as(slot, Some(who)).map_err(Reason::mqtt),
-        }
-    }
-
-    /// How many seconds the client's session may outlive its connection: none for an anonymous client, who could fill the
-    /// table of sessions with names that mean nothing.
-    ///
-    /// # Errors
-    /// The client is anonymous, and nothing that MQTT could ask for is open to everybody.
-    pub(super) fn session_expiry_most_s(&mut self, slot: u32) -> Result<u32, ReasonCode> {
-        self.session_may_last_s(slot).ok_or_else(|| {
-            self.stats.denied += 1;
-            ReasonCode::NOT_AUTHORIZED
-        })
-    }
-
-    /// The same; `None` for a client that may have no session at all.
-    fn session_may_last_s(&self, slot: u32) -> Option<u32> {
-        let World {
-            settings, rules, ..
-        } = &*self.world;
-        if !settings.access.closed || self.grants_of(slot).is_some() {
-            // The nodes of a cluster do not hand sessions on to each other.
-            let lasts = !self.world.is_shared();
-            return Some(if lasts {
-                settings.mqtt.session_expiry_max_s
-            } else {
-                0
-            });
-        }
-        let everybody = &settings.access.anonymous;
-        let opens = |right| everybody.iter().any(|(of, _)| of.has(right)) || rules.open(right);
-        (opens(Right::Publish) || opens(Right::Subscribe)).then_some(0)
-    }
-
-    /// The name of this client's session at its home.
-    pub(super) fn session_name(&self, slot: u32, client: &str) -> Box<str> {
-        let closed = self.world.settings.access.closed;
-        match self.grants_of(slot).map(|grants| grants.user()) {
-            None if !closed => client.into(),
-            Some("") => client.into(),
-            nobody_or_user => {
-                let user = nobody_or_user.unwrap_or_default();
-                let mut name = String::with_capacity(client.len() + 1 + user.len());
-                name.push_str(client);
-                name.push('\0');
-                name.push_str(user);
-                name.into()
-            }
-        }
-    }
-
-    /// The client id in what [`Self::session_name`] made of it; MQTT's strings hold no zero.
-    pub(crate) fn client_id_in(session_name: &[u8]) -> &[u8] {
-        let end = session_name.iter().position(|byte| *byte == 0);
-        &session_name[..end.unwrap_or(session_name.len())]
-    }
-
-    /// Why the client would not be granted now what it has: its session, its will, its subscriptions.
-    fn mqtt_loses(&self, slot: u32) -> Option<&'static str> {
-        let row = self.conns.get(slot);
-        if row.own == NONE {
-            return None;
-        }
-        let extra = (row.extra != NONE).then(|| self.conns.extra_of(slot));
-        let list = extra.into_iter().flat_map(|extra| &extra.list);
-        let groups = list.filter_map(|sub| sub.own.group.as_deref());
-        let mut judged = groups.map(|shared| split(&shared.text).1);
-        let judged = judged.try_for_each(|filter| self.may(slot, Right::Subscribe, filter));
-        let judged = judged.and_then(|()| self.may_will(slot));
-        if let Err(denied) = judged.and_then(|()| self.may_keep(slot)) {
-            return Some(denied.text());
-        }
-        if self.grants_of(slot).is_some() {
-            return None;
-        }
-        let expiry_s = self.mqtt(slot).map_or(0, |mqtt| mqtt.expiry_s);
-        match self.session_may_last_s(slot) {
-            None => Some("nothing here is open to everybody: connect with credentials"),
-            Some(most_s) if expiry_s > most_s => {
-                Some("a session that outlives its connection needs credentials")
-            }
-            Some(_) => None,
-        }
-    }
-
-    fn may_will(&self, slot: u32) -> Result<(), Reason> {
-        let will = self.mqtt(slot).and_then(|mqtt| mqtt.will.as_deref());
-        will.map_or(Ok(()), |will| self.may(slot, Right::Publish, &will.topic))
-    }
-
     /// Ends the client if it has something that it would not be granted now; false when it stays. An anonymous client's session is
     /// not kept, and a will that is not granted is not published.
-    pub(in crate::protocol) fn mqtt_review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let Some(words) = self.mqtt_loses(slot) else {
+    pub(crate) fn mqtt_review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+        let Some(words) = mqtt_loses(&self.clients, &self.subs, &self.meter.work, slot) else {
             return false;
         };
-        let (known, may_will) = (self.grants_of(slot).is_some(), self.may_will(slot).is_ok());
-        if self.mqtt(slot).is_some() {
-            let mqtt = self.mqtt_state(slot);
+        let (known, may_will) = (
+            grants_of(&self.clients.conns, slot).is_some(),
+            may_will(&self.clients, &self.meter.work, slot).is_ok(),
+        );
+        if client::mqtt(&self.clients.conns, slot).is_some() {
+            let mqtt = mqtt_state(&mut self.clients.conns, slot);
             mqtt.expiry_s = if known { mqtt.expiry_s } else { 0 };
             mqtt.will = mqtt.will.take().filter(|_| may_will);
         }
-        self.scratch.reply().clear();
+        self.clients.scratch.reply().clear();
         self.mqtt_end_saying(slot, ReasonCode::NOT_AUTHORIZED, words, io);
         true
     }
+}
 
-    /// Whether the client may still have this subscription of its session.
-    pub(super) fn may_still(&self, slot: u32, name: &[u8]) -> bool {
-        let filter = if is_shared(name) { split(name).1 } else { name };
-        self.may(slot, Right::Subscribe, filter).is_ok()
+/// Whether the CONNECT must wait for the verdict on its credential.
+pub(super) fn waits_for_verdict<I: Io>(
+    clients: &mut Clients,
+    gate: &mut Gate,
+    slot: u32,
+    connect: &Connect<'_>,
+    io: &mut I,
+) -> bool {
+    let known = client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.asked.is_some());
+    let closed = clients.ctx.world.settings.access.closed;
+    if !closed || known || clients.conns.get(slot).is(TURNED_AWAY) {
+        return false;
     }
+    let who = match credential(connect) {
+        None => Some(Ok(None)),
+        Some(credential) => found(clients, gate, slot, credential, io),
+    };
+    let asked = who.map_or(Asked::Out, Asked::Back);
+    let waits = matches!(asked, Asked::Out);
+    mqtt_state(&mut clients.conns, slot).asked = Some(Box::new(asked));
+    if waits {
+        pause_for_verdict(&mut clients.conns, slot, io);
+    }
+    waits
+}
 
-    /// The messages among these that the client may still have.
-    pub(super) fn may_have(&self, slot: u32, mut sent: VecDeque<Inflight>) -> VecDeque<Inflight> {
-        if self.world.settings.access.closed {
-            sent.retain(|sent| {
-                let topic = sent.topic();
-                topic.is_empty() || self.may(slot, Right::Subscribe, topic).is_ok()
-            });
+/// The verdict on the client's credential has come.
+pub(crate) fn mqtt_verdict(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    conn: ConnId,
+    who: Identity,
+) {
+    if is_asked_for(&clients.conns, conn.slot) {
+        mqtt_state(&mut clients.conns, conn.slot).asked = Some(Box::new(Asked::Back(who)));
+        queues.resume_later(clients, conn);
+    }
+}
+
+/// From here on the connection is this client's.
+pub(super) fn connect_as(
+    clients: &mut Clients,
+    stats: &mut Stats,
+    slot: u32,
+) -> Result<(), ReasonCode> {
+    if client::mqtt(&clients.conns, slot).is_none() {
+        return Ok(());
+    }
+    match mqtt_state(&mut clients.conns, slot)
+        .asked
+        .take()
+        .map(|asked| *asked)
+    {
+        None => Ok(()),
+        // The CONNECT waits for the verdict.
+        Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
+        Some(Asked::Back(who)) => clients
+            .enter_as(stats, slot, Some(who))
+            .map_err(Reason::mqtt),
+    }
+}
+
+/// How many seconds the client's session may outlive its connection: none for an anonymous client, who could fill the
+/// table of sessions with names that mean nothing.
+///
+/// # Errors
+/// The client is anonymous, and nothing that MQTT could ask for is open to everybody.
+pub(super) fn session_expiry_most_s(
+    clients: &Clients,
+    stats: &mut Stats,
+    slot: u32,
+) -> Result<u32, ReasonCode> {
+    session_may_last_s(clients, slot).ok_or_else(|| {
+        stats.denied += 1;
+        ReasonCode::NOT_AUTHORIZED
+    })
+}
+
+/// The same; `None` for a client that may have no session at all.
+fn session_may_last_s(clients: &Clients, slot: u32) -> Option<u32> {
+    let World {
+        settings, rules, ..
+    } = &*clients.ctx.world;
+    if !settings.access.closed || grants_of(&clients.conns, slot).is_some() {
+        // The nodes of a cluster do not hand sessions on to each other.
+        let lasts = !clients.ctx.world.is_shared();
+        return Some(if lasts {
+            settings.mqtt.session_expiry_max_s
+        } else {
+            0
+        });
+    }
+    let everybody = &settings.access.anonymous;
+    let opens = |right| everybody.iter().any(|(of, _)| of.has(right)) || rules.open(right);
+    (opens(Right::Publish) || opens(Right::Subscribe)).then_some(0)
+}
+
+/// The name of this client's session at its home.
+pub(super) fn session_name(clients: &Clients, slot: u32, client: &str) -> Box<str> {
+    let closed = clients.ctx.world.settings.access.closed;
+    match grants_of(&clients.conns, slot).map(|grants| grants.user()) {
+        None if !closed => client.into(),
+        Some("") => client.into(),
+        nobody_or_user => {
+            let user = nobody_or_user.unwrap_or_default();
+            let mut name = String::with_capacity(client.len() + 1 + user.len());
+            name.push_str(client);
+            name.push('\0');
+            name.push_str(user);
+            name.into()
         }
-        sent
     }
+}
 
-    /// Whether the client has this right; a refusal is counted.
-    pub(super) fn grants(
-        &mut self,
-        slot: u32,
-        right: Right,
-        filter: &[u8],
-    ) -> Result<(), ReasonCode> {
-        self.may(slot, right, filter).map_err(|_| {
-            self.stats.denied += 1;
-            ReasonCode::NOT_AUTHORIZED
-        })
+/// The client id in what [`session_name`] made of it; MQTT's strings hold no zero.
+pub(crate) fn client_id_in(session_name: &[u8]) -> &[u8] {
+    let end = session_name.iter().position(|byte| *byte == 0);
+    &session_name[..end.unwrap_or(session_name.len())]
+}
+
+/// Why the client would not be granted now what it has: its session, its will, its subscriptions.
+fn mqtt_loses(
+    clients: &Clients,
+    subs: &Subscriptions,
+    work: &Work,
+    slot: u32,
+) -> Option<&'static str> {
+    let row = clients.conns.get(slot);
+    if row.own == NONE {
+        return None;
     }
+    let extra = (row.extra != NONE).then(|| clients.conns.extra_of(slot));
+    let list = extra.into_iter().flat_map(|extra| &extra.list);
+    let groups = list.filter_map(|sub| sub.own.group.as_deref());
+    let mut judged = groups.map(|shared| split(&shared.text).1);
+    let judged = judged.try_for_each(|filter| clients.may(work, slot, Right::Subscribe, filter));
+    let judged = judged.and_then(|()| may_will(clients, work, slot));
+    if let Err(denied) = judged.and_then(|()| may_keep(clients, subs, work, slot)) {
+        return Some(denied.text());
+    }
+    if grants_of(&clients.conns, slot).is_some() {
+        return None;
+    }
+    let expiry_s = client::mqtt(&clients.conns, slot).map_or(0, |mqtt| mqtt.expiry_s);
+    match session_may_last_s(clients, slot) {
+        None => Some("nothing here is open to everybody: connect with credentials"),
+        Some(most_s) if expiry_s > most_s => {
+            Some("a session that outlives its connection needs credentials")
+        }
+        Some(_) => None,
+    }
+}
+
+fn may_will(clients: &Clients, work: &Work, slot: u32) -> Result<(), Reason> {
+    let will = client::mqtt(&clients.conns, slot).and_then(|mqtt| mqtt.will.as_deref());
+    will.map_or(Ok(()), |will| {
+        clients.may(work, slot, Right::Publish, &will.topic)
+    })
+}
+
+/// Whether the client may still have this subscription of its session.
+pub(super) fn may_still(clients: &Clients, work: &Work, slot: u32, name: &[u8]) -> bool {
+    let filter = if is_shared(name) { split(name).1 } else { name };
+    clients.may(work, slot, Right::Subscribe, filter).is_ok()
+}
+
+/// The messages among these that the client may still have.
+pub(super) fn may_have(
+    clients: &Clients,
+    work: &Work,
+    slot: u32,
+    mut sent: VecDeque<Inflight>,
+) -> VecDeque<Inflight> {
+    if clients.ctx.world.settings.access.closed {
+        sent.retain(|sent| {
+            let topic = sent.topic();
+            topic.is_empty() || clients.may(work, slot, Right::Subscribe, topic).is_ok()
+        });
+    }
+    sent
 }
 
 /// The credential of a CONNECT.

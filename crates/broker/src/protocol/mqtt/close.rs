@@ -2,16 +2,15 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
-
-use crate::base::notices::Notice;
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::CLOSING;
 use crate::client::words;
 use crate::io::{Close, Io};
 use crate::protocol::front::Front;
+use crate::protocol::mqtt::client::{self, packet_bytes_max, version};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
+use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
 
 /// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
 const CLOSE_NORMAL: u16 = 1000;
@@ -21,19 +20,14 @@ const BAD_TOPIC: &str = "Topic Name invalid: it is empty or longer than limits.t
 
 impl Front {
     /// Ends the connection for this reason; false when it stays.
-    pub(in crate::protocol) fn mqtt_end_for<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: Reason,
-        io: &mut I,
-    ) -> bool {
+    pub(crate) fn mqtt_end_for<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) -> bool {
         match (reason, reason.row().mqtt) {
             (Reason::TooSlow, _) => self.mqtt_late(slot, reason, io),
             (Reason::Restart, _) => self.mqtt_move(slot, io),
             // Its subscriptions outlive the topic, and no later one takes their place.
             (_, None) => return false,
             (_, Some(_)) => {
-                self.scratch.reply().clear();
+                self.clients.scratch.reply().clear();
                 self.mqtt_end_because(slot, reason, io);
             }
         }
@@ -42,11 +36,19 @@ impl Front {
 
     /// Sends the client to another server, or asks it to come back.
     fn mqtt_move<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.conns.get(slot).own == NONE {
+        if self.clients.conns.get(slot).own == NONE {
             return self.drop_conn(slot, Close::Now, io);
         }
-        self.scratch.reply().clear();
-        let reason = match self.world.settings.drain.server_reference.is_empty() {
+        self.clients.scratch.reply().clear();
+        let reason = match self
+            .clients
+            .ctx
+            .world
+            .settings
+            .drain
+            .server_reference
+            .is_empty()
+        {
             true => Reason::Restart,
             false => Reason::Moved,
         };
@@ -55,17 +57,9 @@ impl Front {
 
     /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
     pub(super) fn mqtt_end_because<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        self.because(reason.row().closed);
-        let words = words::of_reason(reason, &self.world.settings);
+        self.clients.scratch.because(reason.row().closed);
+        let words = words::of_reason(reason, &self.clients.ctx.world.settings);
         self.mqtt_end_saying(slot, reason.mqtt(), &words, io);
-    }
-
-    /// Counts what a client asked for and is refused, but for want of a grant. The log tells of it once in a while and names one: 3.1.1 has
-    /// no word for most reasons, and no user sees the codes of 5.0.
-    pub(in crate::protocol) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
-        self.stats.mqtt_refused += 1;
-        let notices = self.gate.notices();
-        notices.met_since(Notice::Mqtt, reason, name);
     }
 
     /// The same for a reason of the standard.
@@ -83,7 +77,7 @@ impl Front {
     ) {
         let told = [ReasonCode::NOT_AUTHORIZED, ReasonCode::TOPIC_NAME_INVALID];
         if ended(reason) == Closed::Refused && !told.contains(&reason) {
-            self.refused_packet(words, b"");
+            self.gate.refused_packet(&mut self.meter.stats, words, b"");
         }
         self.mqtt_end_saying(slot, reason, words, io);
     }
@@ -96,27 +90,29 @@ impl Front {
         words: &str,
         io: &mut I,
     ) {
-        self.because(ended(reason));
+        self.clients.scratch.because(ended(reason));
         // [MQTT-3.14.0-1]: not before the CONNACK.
-        let connecting = self
-            .mqtt(slot)
-            .is_some_and(|mqtt| mqtt.connecting.is_some());
-        let row = self.conns.get(slot);
-        if self.version(slot) == Version::V5 && row.own != NONE && !connecting {
+        let connecting =
+            client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.connecting.is_some());
+        let row = self.clients.conns.get(slot);
+        if version(&self.clients.conns, slot) == Version::V5 && row.own != NONE && !connecting {
             let mut properties = PropertyBuf::new();
             let _ = properties.reason_string(words);
             if reason == ReasonCode::USE_ANOTHER_SERVER {
-                let reference = &self.world.settings.drain.server_reference;
+                let reference = &self.clients.ctx.world.settings.drain.server_reference;
                 let _ = properties.server_reference(reference);
             }
-            let most = self.packet_bytes_max(slot);
+            let most = packet_bytes_max(&self.clients.conns, slot);
             // Without the words where they make it too large [MQTT-3.14.2-3].
             for properties in [properties.properties(), Properties::NONE] {
                 let disconnect = Disconnect { reason, properties };
                 let mut packet = Vec::new();
                 encode::disconnect(&mut packet, Version::V5, &disconnect);
                 if packet.len() <= most {
-                    self.write(slot, |out| out.extend_from_slice(&packet));
+                    self.clients
+                        .write_packet(&mut self.meter.stats, slot, |out| {
+                            out.extend_from_slice(&packet)
+                        });
                     break;
                 }
             }
@@ -126,15 +122,15 @@ impl Front {
 
     /// Sends what is written and closes.
     pub(super) fn mqtt_shut<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.send_reply(slot, io);
-        if self.conns.get(slot).wants(FRAMED) {
+        self.clients.send_reply(slot, io);
+        if self.clients.conns.get(slot).wants(FRAMED) {
             return self.end_stream_by(slot, Closed::Done, CLOSE_NORMAL, "", io);
         }
         self.shut(slot, io);
     }
 
     /// The deadline has passed: for a CONNECT, or since the last packet of the client.
-    pub(in crate::protocol) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(crate) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.mqtt_late(slot, Reason::Silent, io);
     }
 
@@ -144,12 +140,12 @@ impl Front {
     }
 
     fn mqtt_late<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        self.because(reason.row().closed);
-        let row = self.conns.get(slot);
+        self.clients.scratch.because(reason.row().closed);
+        let row = self.clients.conns.get(slot);
         if row.is(CLOSING) || row.own == NONE {
             return self.drop_conn(slot, Close::Now, io);
         }
-        self.scratch.reply().clear();
+        self.clients.scratch.reply().clear();
         self.mqtt_end_because(slot, reason, io);
     }
 }

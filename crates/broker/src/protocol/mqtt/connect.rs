@@ -12,9 +12,6 @@ use crore_wire::mqtt::{
 };
 use crore_wire::topic;
 
-use super::publish::{Fields, is_bridge_state};
-use super::state::{Answer, Connecting, MqttRow};
-use super::{close, packets};
 use crate::base::access::Right;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
@@ -24,8 +21,19 @@ use crate::io::{Close, Io};
 use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::{Kept, SessionId, Will};
 use crate::mail::{Ask, Farewell, Given, NO_CLIENT, ReplyTo};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Context, Front, Lanes, Meter};
+use crate::protocol::mqtt::access::{connect_as, session_expiry_most_s, session_name};
+use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, home_of_session, mqtt_state};
+use crate::protocol::mqtt::kept::{release_unplaced, session_ended, write_down};
+use crate::protocol::mqtt::leaving::{fence_needs, give_back};
+use crate::protocol::mqtt::list::collapse;
+use crate::protocol::mqtt::need::release_logs;
 use crate::protocol::mqtt::options::{SMALL, V5};
+use crate::protocol::mqtt::publish::{Fields, is_bridge_state};
+use crate::protocol::mqtt::state::{Answer, Connecting, MqttRow};
+use crate::protocol::mqtt::unsubscribe::{leave_unanswered, part_groups};
+use crate::protocol::mqtt::{client, close};
+use crate::protocol::own::Own;
 use crate::store::slab::NONE;
 
 /// Client ids: those of 23 bytes that every server takes, and longer ones up to here.
@@ -53,18 +61,25 @@ impl Front {
         connect: &Connect<'_>,
         io: &mut I,
     ) -> Result<(), ReasonCode> {
-        if self.conns.get(slot).own != NONE {
+        if self.clients.conns.get(slot).own != NONE {
             // [MQTT-3.1.0-2].
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
         if connect.version == Version::V5 {
-            self.conns.get_mut(slot).options |= V5;
+            self.clients.conns.get_mut(slot).options |= V5;
         }
-        if let Err(reason) = self.accept_connect(slot, connect) {
+        if let Err(reason) = accept_connect(
+            &mut self.clients,
+            &mut self.subs.lanes,
+            &mut self.meter,
+            &mut self.own,
+            slot,
+            connect,
+        ) {
             let most = connect.properties.maximum_packet_size_bytes();
             if most.is_some_and(|most| most < REFUSAL_BYTES) {
                 // [MQTT-3.1.2-24]: no packet could say so.
-                self.because(close::ended(reason));
+                self.clients.scratch.because(close::ended(reason));
                 self.mqtt_shut(slot, io);
                 return Ok(());
             }
@@ -80,16 +95,23 @@ impl Front {
             ReasonCode::NOT_AUTHORIZED | ReasonCode::BAD_USER_NAME_OR_PASSWORD
         );
         if close::ended(reason) == Closed::Refused && !rights {
-            self.refused_packet("CONNECT: ", close::words_of(reason).as_bytes());
+            self.gate.refused_packet(
+                &mut self.meter.stats,
+                "CONNECT: ",
+                close::words_of(reason).as_bytes(),
+            );
         }
-        self.because(close::ended(reason));
-        let version = self.version(slot);
+        self.clients.scratch.because(close::ended(reason));
+        let version = client::version(&self.clients.conns, slot);
         let connack = ConnAck {
             session_present: false,
             reason,
             properties: Properties::NONE,
         };
-        self.write(slot, |out| encode::connack(out, version, &connack));
+        self.clients
+            .write_packet(&mut self.meter.stats, slot, |out| {
+                encode::connack(out, version, &connack)
+            });
         self.mqtt_shut(slot, io);
     }
 
@@ -105,189 +127,62 @@ impl Front {
         let more = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
         let body = bytes.get(1 + more.count() + 1..).unwrap_or_default();
         if body.starts_with(BEGINS_V5) {
-            self.conns.get_mut(slot).options |= V5;
+            self.clients.conns.get_mut(slot).options |= V5;
         } else if !matches!(error, Error::ProtocolVersion(_)) {
-            self.refused_packet("CONNECT: ", error.words().as_bytes());
-            self.because(Closed::Refused);
+            self.gate
+                .refused_packet(&mut self.meter.stats, "CONNECT: ", error.words().as_bytes());
+            self.clients.scratch.because(Closed::Refused);
             return self.drop_conn(slot, Close::Now, io);
         }
         self.refuse_client(slot, error.reason(), io);
     }
 
-    fn accept_connect(&mut self, slot: u32, connect: &Connect<'_>) -> Result<(), ReasonCode> {
-        if self.conns.get(slot).is(TURNED_AWAY) {
-            return Err(ReasonCode::SERVER_BUSY);
-        }
-        if self.world.is_shared() && self.world.admission.is_cut_off(self.now.unix_s) {
-            return Err(ReasonCode::SERVER_UNAVAILABLE);
-        }
-        if connect.properties.authentication_method().is_some() {
-            return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
-        }
-        self.connect_as(slot)?;
-        let expiry_most_s = self.session_expiry_most_s(slot)?;
-        let client = self.client_id(slot, connect)?;
-        let will = self.will(slot, connect)?;
-        let session = self.session_name(slot, &client);
-        let settings = &self.world.settings.mqtt;
-        let (set, v5) = (&connect.properties, connect.version == Version::V5);
-        let asked_s = match (v5, connect.clean_start) {
-            (true, _) => set.session_expiry_interval_s().unwrap_or(0),
-            (false, true) => 0,
-            (false, false) => FOREVER_S,
-        };
-        let expiry_s = asked_s.min(expiry_most_s);
-        let most_s = settings.keep_alive_max_s;
-        let keeps = most_s == 0 || (1..=most_s).contains(&connect.keep_alive_s);
-        let keep_alive_s = if keeps || !v5 {
-            connect.keep_alive_s
-        } else {
-            most_s
-        };
-        let (receive_max, packet_max) = (set.receive_maximum(), set.maximum_packet_size_bytes());
-        let partition = self.partition_of(session.as_bytes());
-        let row = MqttRow {
-            session: SessionId::none(partition),
-            keep_alive_s,
-            packet_id: 0,
-            receive_max: receive_max.min(settings.inflight_max),
-            packet_bytes_max: packet_max.unwrap_or(u32::MAX),
-        };
-        let home = self.world.placement().home_of(partition);
-        let assigned = (v5 && connect.client_id.is_empty()).then(|| client.clone());
-        let aliases_max = set.topic_alias_maximum().min(settings.topic_aliases_max);
-        let connecting = Connecting {
-            assigned,
-            server_keep_alive: v5 && !keeps,
-            server_expiry: v5 && expiry_s != asked_s,
-            no_groups: v5 && self.world.is_shared(),
-            given: None,
-        };
-        if connecting.connack_bytes() > packet_max.unwrap_or(u32::MAX) as usize {
-            // [MQTT-3.1.2-24]: the CONNACK does not fit.
-            return Err(ReasonCode::PACKET_TOO_LARGE);
-        }
-        let mqtt = self.mqtt_state(slot);
-        (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
-        mqtt.bridge = connect.bridge;
-        mqtt.connecting = Some(Box::new(connecting));
-        self.conns.set_own_row(slot, row);
-        self.conns.get_mut(slot).options |= if packet_max.is_some() { SMALL } else { 0 };
-        let hash = xxh3_64_with_seed(session.as_bytes(), self.world.seed) as u32;
-        let ask = Ask::SessionOpen {
-            to: self.conns.reply_to(slot, 0),
-            hash,
-            client: session.into(),
-            clean: connect.clean_start,
-            owner: self.conns.get(slot).client,
-        };
-        self.ask(home, |_| ask);
-        Ok(())
-    }
-
-    /// The client's id, or one that is made for it (section 3.1.3.1).
-    fn client_id(&mut self, slot: u32, connect: &Connect<'_>) -> Result<Box<str>, ReasonCode> {
-        let id = connect.client_id;
-        let nameless = id.is_empty() && connect.version == Version::V311 && !connect.clean_start;
-        if id.len() > CLIENT_ID_BYTES_MAX || nameless {
-            return Err(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
-        }
-        if !id.is_empty() {
-            return Ok(id.into());
-        }
-        self.own.clients_named += 1;
-        let mut id = String::from("crore-");
-        // The count starts from the time and fills its 64 bits, so the shard's number is appended.
-        let mut number = Vec::from(self.own.clients_named.to_le_bytes());
-        number.extend_from_slice(&self.lanes.me.to_le_bytes());
-        let name = xxh3_64_with_seed(&number, self.world.seed);
-        // Writing to a string does not fail.
-        let _ = write!(id, "{:08x}{name:016x}{slot:x}", self.world.epoch);
-        Ok(id.into())
-    }
-
-    fn will(&mut self, slot: u32, connect: &Connect<'_>) -> Result<Option<Box<Will>>, ReasonCode> {
-        let Some(will) = &connect.will else {
-            return Ok(None);
-        };
-        let limits = &self.world.settings.limits;
-        let name = will.topic.as_bytes();
-        let reserved = topic::is_reserved(name) && !(connect.bridge && is_bridge_state(name));
-        if topic::check_name(name, limits.topic_bytes).is_err() || reserved {
-            return Err(ReasonCode::TOPIC_NAME_INVALID);
-        }
-        let message_bytes = limits.message_bytes;
-        self.grants(slot, Right::Publish, name)?;
-        if will.payload.len() > message_bytes {
-            return Err(ReasonCode::QUOTA_EXCEEDED);
-        }
-        let fields = Fields::of(&will.properties, will.payload, NO_CLIENT)
-            .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
-        Ok(Some(Box::new(Will {
-            delay_s: will.properties.will_delay_interval_s(),
-            topic: name.into(),
-            data: will.payload.into(),
-            headers: Headers {
-                content_type: fields.content_type.into(),
-                event: fields.event.into(),
-                key: fields.key.into(),
-                attributes: fields.attributes.into(),
-                ttl_s: will.properties.message_expiry_interval_s(),
-                qos: will.qos.bits(),
-                retain: will.retain,
-                binary: is_binary(fields.content_type, will.payload),
-            },
-            client: self.conns.get(slot).client,
-        })))
-    }
-
     /// The home's answer. A delivery is under way, so that what follows from it waits.
     pub(crate) fn session_given<I: Io>(&mut self, to: ReplyTo, given: &Given, io: &mut I) {
-        let current = self.conns.is_asked(to) && self.conns.get(to.slot).own != NONE;
+        let current =
+            self.clients.conns.is_asked(to) && self.clients.conns.get(to.slot).own != NONE;
         match (current, given) {
             (true, Given::Refused(reason)) => self.refuse_client(to.slot, *reason, io),
             (true, Given::Yes { id, kept, .. }) => {
-                self.conns.own_row_mut(to.slot).session = *id;
+                self.clients.conns.own_row_mut(to.slot).session = *id;
                 let state = kept.as_ref().map(|kept| kept.state.clone());
-                let Some(connecting) = &mut self.mqtt_state(to.slot).connecting else {
-                    return self.broken(to.slot);
+                let Some(connecting) = &mut mqtt_state(&mut self.clients.conns, to.slot).connecting
+                else {
+                    return self.clients.broken(to.slot);
                 };
                 connecting.given = Some(state);
-                self.resume_later(self.conns.id_of(to.slot));
+                self.queues
+                    .resume_later(&self.clients, self.clients.conns.id_of(to.slot));
             }
             (false, Given::Yes { id, owner, kept }) => {
                 let kept = kept.as_ref().map(|kept| Kept {
                     expiry_s: kept.expiry_s,
                     state: kept.state.clone(),
                 });
-                let farewell = Farewell::new(*id, *owner, kept, None, &self.world.admission);
-                let home = self.home_of_session(*id);
-                self.ask(home, |_| Ask::SessionClose(farewell));
+                let farewell =
+                    Farewell::new(*id, *owner, kept, None, &self.clients.ctx.world.admission);
+                let home = home_of_session(&self.clients.ctx, *id);
+                self.subs.lanes.ask(home, |_| Ask::SessionClose(farewell));
             }
             (false, Given::Refused(_)) => {}
         }
     }
 
-    /// Whether the home has given the session and the client has not been told yet.
-    pub(super) fn opens_session(&self, slot: u32) -> bool {
-        let connecting = self.mqtt(slot).and_then(|mqtt| mqtt.connecting.as_ref());
-        connecting.is_some_and(|connecting| connecting.given.is_some())
-    }
-
     /// Sends the CONNACK and goes on with the session.
     pub(super) fn open_session<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let settings = self.world.settings.mqtt.clone();
-        let packet_bytes = self.world.settings.limits.message_bytes + packets::PACKET_BESIDE_BYTES;
-        let version = self.version(slot);
-        let row = self.conns.own_row(slot);
+        let settings = self.clients.ctx.world.settings.mqtt.clone();
+        let packet_bytes =
+            self.clients.ctx.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES;
+        let version = client::version(&self.clients.conns, slot);
+        let row = self.clients.conns.own_row(slot);
         let keep_alive_s = row.keep_alive_s;
-        let mqtt = self.mqtt_state(slot);
+        let mqtt = mqtt_state(&mut self.clients.conns, slot);
         let expiry_s = mqtt.expiry_s;
         let Some(connecting) = mqtt.connecting.take() else {
-            return self.broken(slot);
+            return self.clients.broken(slot);
         };
         let Some(state) = connecting.given else {
-            return self.broken(slot);
+            return self.clients.broken(slot);
         };
         let mut set = PropertyBuf::new();
         if version == Version::V5 {
@@ -315,24 +210,29 @@ impl Front {
             reason: ReasonCode::SUCCESS,
             properties: set.properties(),
         };
-        self.write(slot, |out| encode::connack(out, version, &connack));
-        self.send_reply(slot, io);
-        let deadline_s = self.keep_alive_end_s(slot);
-        let row = self.conns.get_mut(slot);
+        self.clients
+            .write_packet(&mut self.meter.stats, slot, |out| {
+                encode::connack(out, version, &connack)
+            });
+        self.clients.send_reply(slot, io);
+        let deadline_s = self.clients.keep_alive_end_s(slot);
+        let row = self.clients.conns.get_mut(slot);
         if row.outbox == NONE {
             row.deadline_s = deadline_s;
         }
         match state {
             Some(state) => self.restore(slot, &state, io),
-            None => self.collapse(slot),
+            None => collapse(&mut self.clients.conns, slot),
         }
     }
 
     /// Another connection has taken the session [MQTT-3.1.4-3].
     pub(crate) fn session_taken<I: Io>(&mut self, holder: ConnId, io: &mut I) {
         let slot = holder.slot;
-        if self.conns.is_current(holder) && self.conns.get(slot).state == State::Mqtt {
-            self.scratch.reply().clear();
+        if self.clients.conns.is_current(holder)
+            && self.clients.conns.get(slot).state == State::Mqtt
+        {
+            self.clients.scratch.reply().clear();
             self.mqtt_end_because(slot, Reason::TakenOver, io);
         }
     }
@@ -346,77 +246,237 @@ impl Front {
     ) -> Result<(), ReasonCode> {
         // In a cluster the server has set it to zero, and the client may not know that.
         let asked_s = disconnect.properties.session_expiry_interval_s();
-        if let Some(asked_s) = asked_s.filter(|_| !self.world.is_shared()) {
-            let most_s = self.world.settings.mqtt.session_expiry_max_s;
-            let mqtt = self.mqtt_state(slot);
+        if let Some(asked_s) = asked_s.filter(|_| !self.clients.ctx.world.is_shared()) {
+            let most_s = self.clients.ctx.world.settings.mqtt.session_expiry_max_s;
+            let mqtt = mqtt_state(&mut self.clients.conns, slot);
             if mqtt.expiry_s == 0 && asked_s != 0 {
                 // [MQTT-3.14.2.2.2]: an expiry of zero in the CONNECT cannot be changed at the end.
                 return Err(ReasonCode::PROTOCOL_ERROR);
             }
             mqtt.expiry_s = asked_s.min(most_s);
         }
-        if disconnect.reason == ReasonCode::NORMAL_DISCONNECTION && self.mqtt(slot).is_some() {
+        if disconnect.reason == ReasonCode::NORMAL_DISCONNECTION
+            && client::mqtt(&self.clients.conns, slot).is_some()
+        {
             // [MQTT-3.14.4-3].
-            self.mqtt_state(slot).will = None;
+            mqtt_state(&mut self.clients.conns, slot).will = None;
         }
-        self.because(Closed::Peer);
+        self.clients.scratch.because(Closed::Peer);
         self.mqtt_shut(slot, io);
         Ok(())
     }
 
     /// The connection ends: its session goes back to its home. Called before its subscriptions end.
     pub(crate) fn end_session(&mut self, slot: u32) {
-        let held_bytes = self.conns.held_by(slot);
-        let mqtt = self.conns.take_own_row(slot);
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            census,
+            meter,
+            own,
+            ..
+        } = self;
+        let held_bytes = clients.conns.held_by(slot);
+        let mqtt = clients.conns.take_own_row(slot);
         let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
         let mut needs_told = false;
-        if self.mqtt(slot).is_some() {
-            let state = self.mqtt_state(slot);
+        if client::mqtt(&clients.conns, slot).is_some() {
+            let state = mqtt_state(&mut clients.conns, slot);
             (expiry_s, will) = (state.expiry_s, state.will.take());
             needs_told = state.needs_told;
             let answers = state.answers.iter();
             let asked = answers.filter(|answer| answer.reason.is_none() && !answer.again);
             due.extend(asked.map(Answer::part));
-            given = state
-                .connecting
-                .take()
-                .and_then(|connecting| connecting.given);
+            given = state.connecting.take().and_then(|it| it.given);
         }
         if !mqtt.is_open() {
             // The home's answer will find no connection, and is given back.
             return;
         }
-        if expiry_s > 0 && !self.may_take(slot, held_bytes) {
+        if expiry_s > 0 && !clients.may_take(census, slot, held_bytes) {
             // When the client comes back it is told that there is no session any more.
             expiry_s = 0;
         }
-        self.part_groups(slot, expiry_s == 0);
+        part_groups(&mut clients.conns, &mut subs.lanes, slot, expiry_s == 0);
         // State that was given but not opened goes back unchanged.
         let kept = match (expiry_s, given.flatten()) {
             (0, Some(state)) => {
-                self.session_ended(Some(Kept { expiry_s, state }));
+                session_ended(
+                    &mut subs.lanes,
+                    &meter.work,
+                    &clients.ctx,
+                    Some(Kept { expiry_s, state }),
+                );
                 None
             }
             (0, None) => {
-                self.release_logs(slot);
-                self.release_unplaced(slot);
+                release_logs(clients, subs, slot);
+                release_unplaced(clients, &mut subs.lanes, slot);
                 None
             }
             (_, given) => {
                 let state = given.unwrap_or_else(|| {
-                    self.leave_unanswered(slot);
-                    self.write_down(slot)
+                    leave_unanswered(clients, subs, queues, &mut meter.stats, slot);
+                    write_down(clients, subs, &feed.deliveries, slot)
                 });
                 Some(Kept { expiry_s, state })
             }
         };
-        self.leave_filters(slot);
+        clients.leave_filters(subs, slot);
         if needs_told && kept.is_some() {
-            self.fence_needs(slot, &mut due);
+            fence_needs(clients, &mut subs.lanes, slot, &mut due);
         }
-        let owner = self.conns.get(slot).client;
-        let farewell = Farewell::new(mqtt.session, owner, kept, will, &self.world.admission);
-        let from = self.conns.id_of(slot);
-        self.give_back(from, farewell, due);
+        let owner = clients.conns.get(slot).client;
+        let admission = &clients.ctx.world.admission;
+        let farewell = Farewell::new(mqtt.session, owner, kept, will, admission);
+        let from = clients.conns.id_of(slot);
+        give_back(&mut subs.lanes, own, &clients.ctx, from, farewell, due);
     }
+}
+
+fn accept_connect(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    meter: &mut Meter,
+    own: &mut Own,
+    slot: u32,
+    connect: &Connect<'_>,
+) -> Result<(), ReasonCode> {
+    if clients.conns.get(slot).is(TURNED_AWAY) {
+        return Err(ReasonCode::SERVER_BUSY);
+    }
+    let world = &clients.ctx.world;
+    if world.is_shared() && world.admission.is_cut_off(clients.ctx.now.unix_s) {
+        return Err(ReasonCode::SERVER_UNAVAILABLE);
+    }
+    if connect.properties.authentication_method().is_some() {
+        return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
+    }
+    connect_as(clients, &mut meter.stats, slot)?;
+    let expiry_most_s = session_expiry_most_s(clients, &mut meter.stats, slot)?;
+    let client = client_id(own, &clients.ctx, slot, connect)?;
+    let will = will(clients, meter, slot, connect)?;
+    let session = session_name(clients, slot, &client);
+    let settings = &clients.ctx.world.settings.mqtt;
+    let (set, v5) = (&connect.properties, connect.version == Version::V5);
+    let asked_s = match (v5, connect.clean_start) {
+        (true, _) => set.session_expiry_interval_s().unwrap_or(0),
+        (false, true) => 0,
+        (false, false) => FOREVER_S,
+    };
+    let expiry_s = asked_s.min(expiry_most_s);
+    let most_s = settings.keep_alive_max_s;
+    let keeps = most_s == 0 || (1..=most_s).contains(&connect.keep_alive_s);
+    let keep_alive_s = if keeps || !v5 {
+        connect.keep_alive_s
+    } else {
+        most_s
+    };
+    let (receive_max, packet_max) = (set.receive_maximum(), set.maximum_packet_size_bytes());
+    let partition = clients.ctx.partition_of(session.as_bytes());
+    let row = MqttRow {
+        session: SessionId::none(partition),
+        keep_alive_s,
+        packet_id: 0,
+        receive_max: receive_max.min(settings.inflight_max),
+        packet_bytes_max: packet_max.unwrap_or(u32::MAX),
+    };
+    let home = clients.ctx.world.placement().home_of(partition);
+    let assigned = (v5 && connect.client_id.is_empty()).then(|| client.clone());
+    let aliases_max = set.topic_alias_maximum().min(settings.topic_aliases_max);
+    let connecting = Connecting {
+        assigned,
+        server_keep_alive: v5 && !keeps,
+        server_expiry: v5 && expiry_s != asked_s,
+        no_groups: v5 && clients.ctx.world.is_shared(),
+        given: None,
+    };
+    if connecting.connack_bytes() > packet_max.unwrap_or(u32::MAX) as usize {
+        // [MQTT-3.1.2-24]: the CONNACK does not fit.
+        return Err(ReasonCode::PACKET_TOO_LARGE);
+    }
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
+    mqtt.bridge = connect.bridge;
+    mqtt.connecting = Some(Box::new(connecting));
+    clients.conns.set_own_row(slot, row);
+    clients.conns.get_mut(slot).options |= if packet_max.is_some() { SMALL } else { 0 };
+    let hash = xxh3_64_with_seed(session.as_bytes(), clients.ctx.world.seed) as u32;
+    let ask = Ask::SessionOpen {
+        to: clients.conns.reply_to(slot, 0),
+        hash,
+        client: session.into(),
+        clean: connect.clean_start,
+        owner: clients.conns.get(slot).client,
+    };
+    lanes.ask(home, |_| ask);
+    Ok(())
+}
+
+/// The client's id, or one that is made for it (section 3.1.3.1).
+fn client_id(
+    own: &mut Own,
+    ctx: &Context,
+    slot: u32,
+    connect: &Connect<'_>,
+) -> Result<Box<str>, ReasonCode> {
+    let id = connect.client_id;
+    let nameless = id.is_empty() && connect.version == Version::V311 && !connect.clean_start;
+    if id.len() > CLIENT_ID_BYTES_MAX || nameless {
+        return Err(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+    }
+    if !id.is_empty() {
+        return Ok(id.into());
+    }
+    own.clients_named += 1;
+    let mut id = String::from("crore-");
+    // The count starts from the time and fills its 64 bits, so the shard's number is appended.
+    let mut number = Vec::from(own.clients_named.to_le_bytes());
+    number.extend_from_slice(&ctx.me.to_le_bytes());
+    let name = xxh3_64_with_seed(&number, ctx.world.seed);
+    // Writing to a string does not fail.
+    let _ = write!(id, "{:08x}{name:016x}{slot:x}", ctx.world.epoch);
+    Ok(id.into())
+}
+
+fn will(
+    clients: &Clients,
+    meter: &mut Meter,
+    slot: u32,
+    connect: &Connect<'_>,
+) -> Result<Option<Box<Will>>, ReasonCode> {
+    let Some(will) = &connect.will else {
+        return Ok(None);
+    };
+    let limits = &clients.ctx.world.settings.limits;
+    let name = will.topic.as_bytes();
+    let reserved = topic::is_reserved(name) && !(connect.bridge && is_bridge_state(name));
+    if topic::check_name(name, limits.topic_bytes).is_err() || reserved {
+        return Err(ReasonCode::TOPIC_NAME_INVALID);
+    }
+    let message_bytes = limits.message_bytes;
+    clients.grants(meter, slot, Right::Publish, name)?;
+    if will.payload.len() > message_bytes {
+        return Err(ReasonCode::QUOTA_EXCEEDED);
+    }
+    let fields = Fields::of(&will.properties, will.payload, NO_CLIENT)
+        .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
+    Ok(Some(Box::new(Will {
+        delay_s: will.properties.will_delay_interval_s(),
+        topic: name.into(),
+        data: will.payload.into(),
+        headers: Headers {
+            content_type: fields.content_type.into(),
+            event: fields.event.into(),
+            key: fields.key.into(),
+            attributes: fields.attributes.into(),
+            ttl_s: will.properties.message_expiry_interval_s(),
+            qos: will.qos.bits(),
+            retain: will.retain,
+            binary: is_binary(fields.content_type, will.payload),
+        },
+        client: clients.conns.get(slot).client,
+    })))
 }

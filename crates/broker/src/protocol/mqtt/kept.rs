@@ -1,10 +1,10 @@
 //! The stored form of a session while its client is away: its subscriptions with their positions, its unacknowledged messages,
 //! and the QoS 2 messages that it has not released. One run of bytes, since millions may be away at once.
 //!
-//! Invariant: only bytes written by [`Front::write_down`] are read.
+//! Invariant: only bytes written by [`write_down`] are read.
 
 use crate::mail::Ask;
-use crate::mail::session::Kept;
+use crate::mail::session::{Kept, Written};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -13,18 +13,28 @@ use core::slice::Iter;
 use crore_wire::mqtt::{Qos, ReasonCode, Version};
 use crore_wire::topic;
 
-use super::list::is_vacant;
-use super::options::{is_shared, options_of, qos, split};
-use super::state::{Inflight, Mqtt, NO_END_S, Step};
-use super::subscribe::Wanted;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Since, read_varint, write_varint};
 use crate::client::row::MULTI;
 use crate::home;
 use crate::io::Io;
-use crate::mail::session::Written;
-use crate::protocol::front::Front;
-use crate::protocol::front::Sub;
+use crate::protocol::front::{
+    Clients, Connections, Context, Deliveries, Front, Gate, Lanes, Matching, Meter, Sub,
+    Subscriptions, Work,
+};
+use crate::protocol::mqtt::access::{may_have, may_still};
+use crate::protocol::mqtt::client::mqtt_state;
+use crate::protocol::mqtt::deliver::send_inflight;
+use crate::protocol::mqtt::filters::{join_wildcard, since_all, wildcard_seen};
+use crate::protocol::mqtt::list::{Wanted, is_vacant, wildcard_of};
+use crate::protocol::mqtt::need::{homes_of, keep_log_of};
+use crate::protocol::mqtt::options::{is_shared, options_of, qos, split};
+use crate::protocol::mqtt::overlap::{end_starts, starts_at, starts_of};
+use crate::protocol::mqtt::shared::join_group;
+use crate::protocol::mqtt::shows::is_shown_values;
+use crate::protocol::mqtt::state::{Inflight, Mqtt, NO_END_S, Step};
+use crate::protocol::mqtt::subscribe::join_topic;
+use crate::protocol::mqtt::{client, list};
 use crate::store::shared::Slice;
 use crate::store::slab::NONE;
 
@@ -139,229 +149,270 @@ pub(crate) fn needs_bytes(state: &[u8], homes: usize) -> usize {
 }
 
 impl Front {
-    /// An ended session's messages need not be kept any more.
-    pub(crate) fn session_ended(&mut self, ended: Option<Kept>) {
-        let Some(kept) = ended else { return };
-        self.work.steps.add_bytes(kept.state.bytes.len());
-        for name in topics_kept(&kept.state.bytes) {
-            self.work.steps.add(1);
-            self.release_kept(name);
-        }
-    }
-
-    /// The messages of this subscription of a session need not be kept any more.
-    pub(crate) fn release_kept(&mut self, name: &[u8]) {
-        if is_shared(name) {
-            let (group, filter) = split(name);
-            for home in self.homes_of(filter) {
-                let (name, filter) = (group.into(), filter.into());
-                self.ask(home, |_| Ask::ReleaseGroup { name, filter });
-            }
-            return;
-        }
-        let (hash, _) = self.place_of(name);
-        self.keep_log_of(hash, name, false);
-        if planted::is(Fault::DoubleRelease) {
-            self.keep_log_of(hash, name, false);
-        }
-    }
-
-    /// The stored form of the session.
-    pub(super) fn write_down(&mut self, slot: u32) -> Written {
-        self.expand(slot);
-        let (mut out, mut payloads) = (Vec::with_capacity(64), Vec::new());
-        out.push(FORM);
-        out.extend_from_slice(&self.world.epoch.to_le_bytes());
-        let extra = self.conns.extra_of(slot);
-        let granted = |sub: &Sub| {
-            let group = sub.own.group.as_ref();
-            !is_vacant(sub) && group.is_none_or(|group| group.restored || group.waiting == 0)
-        };
-        let list = extra.list.iter().enumerate();
-        let subs: Vec<_> = list.filter(|(_, sub)| granted(sub)).collect();
-        let nothing = Mqtt::default();
-        let mqtt = extra.own.mqtt.as_deref().unwrap_or(&nothing);
-        write_varint(&mut out, (subs.len() + mqtt.unplaced.len()) as u64);
-        for sub in &mqtt.unplaced {
-            out.extend_from_slice(sub);
-        }
-        for (part, sub) in subs {
-            let seen = self.seen_of(slot, sub);
-            let starts = self.starts_of(slot, part as u32, &seen);
-            let flag = |is_there: bool, flag| if is_there { flag } else { 0 };
-            let shown = flag(self.is_shown_values(slot, part as u32), SHOWN);
-            let flags = flag(!seen.is_empty(), SEEN) | flag(!starts.is_empty(), STARTED) | shown;
-            out.push(sub.own.options & 0x3F | flags);
-            write_varint(&mut out, u64::from(sub.own.identifier));
-            write_field(&mut out, &self.text_of(slot, part as u32));
-            if !seen.is_empty() {
-                write_varint(&mut out, seen.len() as u64);
-                for offset in seen.iter().chain(&starts) {
-                    write_varint(&mut out, *offset);
-                }
-            }
-        }
-        for list in [&mqtt.inflight, &mqtt.waiting] {
-            write_varint(&mut out, list.len() as u64);
-            for sent in list {
-                let step = u8::from(sent.step == Step::Released);
-                let version = u8::from(sent.version == Version::V5) << 1;
-                let payload = u8::from(sent.payload.is_some()) << 2;
-                out.extend_from_slice(&sent.packet_id.to_le_bytes());
-                let (end_s, late) = match sent.end_s {
-                    NO_END_S => (u32::MAX, 0),
-                    end_s if end_s < LATE_S => (end_s as u32, 0),
-                    end_s => ((end_s - LATE_S) as u32, LATE),
-                };
-                out.extend_from_slice(&end_s.to_le_bytes());
-                out.push(step | version | payload | late);
-                write_field(&mut out, &sent.packet);
-                payloads.extend(sent.payload.clone());
-            }
-        }
-        write_received(&mut out, &mqtt.received);
-        Written {
-            bytes: out.into_boxed_slice(),
-            payloads,
-        }
-    }
-
-    /// The session ends: releases the logs of its subscriptions that found no place.
-    pub(super) fn release_unplaced(&mut self, slot: u32) {
-        if self.mqtt(slot).is_none_or(|mqtt| mqtt.unplaced.is_empty()) {
-            return;
-        }
-        for raw in core::mem::take(&mut self.mqtt_state(slot).unplaced) {
-            let sub = KeptSub::read(&mut Reader(&raw));
-            if qos(sub.options) > 0 {
-                self.release_kept(sub.filter);
-            }
-        }
-    }
-
-    /// The filter that a subscription was made with.
-    pub(super) fn text_of(&self, slot: u32, part: u32) -> Vec<u8> {
-        let Some(sub) = self.sub(slot, part) else {
-            return Vec::new();
-        };
-        match &sub.own.group {
-            Some(group) => group.text.to_vec(),
-            None if sub.topic != NONE => self.topics.name(sub.topic).to_vec(),
-            // It has wildcards.
-            None => self.wildcard_of(slot, part).unwrap_or_default(),
-        }
-    }
-
-    /// The position of a subscription that needs its log; empty when it has seen nothing yet.
-    fn seen_of(&self, slot: u32, sub: &Sub) -> Vec<u64> {
-        if qos(sub.own.options) == 0 || sub.own.group.is_some() {
-            return Vec::new();
-        }
-        if let Some(serial) = sub.own.filter.checked_sub(1) {
-            return self.wildcard_seen(slot, serial);
-        }
-        match sub.epoch == self.world.epoch {
-            true => alloc::vec![sub.offset + u64::from(planted::is(Fault::FarPosition))],
-            false => Vec::new(),
-        }
-    }
-
     /// Restores the stored session.
     pub(super) fn restore<I: Io>(&mut self, slot: u32, state: &Written, io: &mut I) {
         let mut from = Reader(&state.bytes);
         let mut payloads = state.payloads.iter();
         if from.byte() != FORM {
             // No other version was ever written.
-            return self.broken(slot);
+            return self.clients.broken(slot);
         }
         let epoch = u32::from_le_bytes(from.array());
-        self.expand(slot);
+        self.clients.expand(slot);
         let count = from.count();
         let subs: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
-        self.restore_messages(slot, &mut from, &mut payloads);
-        debug_assert!(self.conns.get(slot).wants(MULTI));
-        self.send_inflight(slot, io);
+        restore_messages(
+            &mut self.clients,
+            &self.meter.work,
+            slot,
+            &mut from,
+            &mut payloads,
+        );
+        debug_assert!(self.clients.conns.get(slot).wants(MULTI));
+        send_inflight(&mut self.clients, &mut self.meter.stats, slot, io);
         let mut unplaced = None;
         for sub in subs {
-            if self.restore_sub(slot, epoch, &sub).is_err() {
-                self.mqtt_state(slot).unplaced.push(sub.raw.into());
+            if restore_sub(
+                &mut self.clients,
+                &mut self.subs,
+                &mut self.gate,
+                &mut self.meter,
+                slot,
+                epoch,
+                &sub,
+            )
+            .is_err()
+            {
+                mqtt_state(&mut self.clients.conns, slot)
+                    .unplaced
+                    .push(sub.raw.into());
                 unplaced = Some(sub.filter);
             }
         }
-        self.end_starts(slot);
+        end_starts(&mut self.clients.conns, slot);
         if let Some(filter) = unplaced {
             self.end_unplaced(slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
         }
     }
+}
 
-    /// Restores the messages that were under way, either way.
-    fn restore_messages(
-        &mut self,
-        slot: u32,
-        from: &mut Reader<'_>,
-        payloads: &mut Iter<'_, Slice>,
-    ) {
-        let inflight = read_inflight(from, payloads);
-        let waiting = read_inflight(from, payloads);
-        let received = read_received(from);
-        let (inflight, waiting) = (self.may_have(slot, inflight), self.may_have(slot, waiting));
-        let mqtt = self.mqtt_state(slot);
-        (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);
-        if planted::is(Fault::LostInflight) {
-            mqtt.inflight.pop_front();
+/// Joins a stored subscription again, or releases its log if the client may no longer have it.
+///
+/// # Errors
+/// There is no room for its filter.
+fn restore_sub(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    gate: &mut Gate,
+    meter: &mut Meter,
+    slot: u32,
+    epoch: u32,
+    sub: &KeptSub<'_>,
+) -> Result<(), ReasonCode> {
+    if !may_still(clients, &meter.work, slot, sub.filter) {
+        if qos(sub.options) > 0 || is_shared(sub.filter) {
+            release_kept(&mut subs.lanes, &clients.ctx, sub.filter);
         }
-        if planted::is(Fault::ResendOrder) {
-            mqtt.inflight.make_contiguous().reverse();
+        return Ok(());
+    }
+    let all = since_all(epoch, &sub.seen);
+    let since = all.first().copied().unwrap_or(Since::Live);
+    let options = options_of(sub.options);
+    let wanted = Wanted {
+        filter: sub.filter,
+        options,
+        identifier: sub.identifier,
+        since,
+        retained: sub.shown,
+        granted: (0, 0),
+    };
+    if is_shared(sub.filter) {
+        join_group(clients, &mut subs.lanes, slot, &wanted, true);
+        return Ok(());
+    }
+    if topic::has_wildcard(sub.filter) {
+        join_wildcard(clients, subs, gate, &mut meter.stats, slot, &wanted, &all)?;
+    } else {
+        join_topic(clients, subs, slot, &wanted);
+    }
+    if options.max_qos != Qos::AtMostOnce {
+        if epoch == clients.ctx.world.epoch {
+            let starts = match sub.starts.is_empty() {
+                true => &sub.seen,
+                false => &sub.starts,
+            };
+            starts_at(clients, subs, slot, sub.filter, starts);
         }
-        if planted::is(Fault::ForgottenIds) {
-            mqtt.received.clear();
+        // The session kept this log already, and joining has counted it once more.
+        let (hash, _) = clients.ctx.place_of(sub.filter);
+        keep_log_of(&mut subs.lanes, &clients.ctx, hash, sub.filter, false);
+    }
+    Ok(())
+}
+
+/// An ended session's messages need not be kept any more.
+pub(crate) fn session_ended(lanes: &mut Lanes, work: &Work, ctx: &Context, ended: Option<Kept>) {
+    let Some(kept) = ended else { return };
+    work.steps.add_bytes(kept.state.bytes.len());
+    for name in topics_kept(&kept.state.bytes) {
+        work.steps.add(1);
+        release_kept(lanes, ctx, name);
+    }
+}
+
+/// The messages of this subscription of a session need not be kept any more.
+pub(crate) fn release_kept(lanes: &mut Lanes, ctx: &Context, name: &[u8]) {
+    if is_shared(name) {
+        let (group, filter) = split(name);
+        for home in homes_of(ctx, filter) {
+            let (name, filter) = (group.into(), filter.into());
+            lanes.ask(home, |_| Ask::ReleaseGroup { name, filter });
+        }
+        return;
+    }
+    let (hash, _) = ctx.place_of(name);
+    keep_log_of(lanes, ctx, hash, name, false);
+    if planted::is(Fault::DoubleRelease) {
+        keep_log_of(lanes, ctx, hash, name, false);
+    }
+}
+
+/// The stored form of the session.
+pub(super) fn write_down(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    slot: u32,
+) -> Written {
+    clients.expand(slot);
+    let (mut out, mut payloads) = (Vec::with_capacity(64), Vec::new());
+    out.push(FORM);
+    out.extend_from_slice(&clients.ctx.world.epoch.to_le_bytes());
+    let extra = clients.conns.extra_of(slot);
+    let granted = |sub: &Sub| {
+        let group = sub.own.group.as_ref();
+        !is_vacant(sub) && group.is_none_or(|group| group.restored || group.waiting == 0)
+    };
+    let list = extra.list.iter().enumerate();
+    let granted: Vec<_> = list.filter(|(_, sub)| granted(sub)).collect();
+    let nothing = Mqtt::default();
+    let mqtt = extra.own.mqtt.as_deref().unwrap_or(&nothing);
+    write_varint(&mut out, (granted.len() + mqtt.unplaced.len()) as u64);
+    for sub in &mqtt.unplaced {
+        out.extend_from_slice(sub);
+    }
+    for (part, sub) in granted {
+        let seen = seen_of(clients, &subs.matching, deliveries, slot, sub);
+        let starts = starts_of(&clients.conns, slot, part as u32, &seen);
+        let flag = |is_there: bool, flag| if is_there { flag } else { 0 };
+        let shown = flag(is_shown_values(&clients.conns, slot, part as u32), SHOWN);
+        let flags = flag(!seen.is_empty(), SEEN) | flag(!starts.is_empty(), STARTED) | shown;
+        out.push(sub.own.options & 0x3F | flags);
+        write_varint(&mut out, u64::from(sub.own.identifier));
+        write_field(&mut out, &text_of(&clients.conns, subs, slot, part as u32));
+        if !seen.is_empty() {
+            write_varint(&mut out, seen.len() as u64);
+            for offset in seen.iter().chain(&starts) {
+                write_varint(&mut out, *offset);
+            }
         }
     }
+    for list in [&mqtt.inflight, &mqtt.waiting] {
+        write_varint(&mut out, list.len() as u64);
+        for sent in list {
+            let step = u8::from(sent.step == Step::Released);
+            let version = u8::from(sent.version == Version::V5) << 1;
+            let payload = u8::from(sent.payload.is_some()) << 2;
+            out.extend_from_slice(&sent.packet_id.to_le_bytes());
+            let (end_s, late) = match sent.end_s {
+                NO_END_S => (u32::MAX, 0),
+                end_s if end_s < LATE_S => (end_s as u32, 0),
+                end_s => ((end_s - LATE_S) as u32, LATE),
+            };
+            out.extend_from_slice(&end_s.to_le_bytes());
+            out.push(step | version | payload | late);
+            write_field(&mut out, &sent.packet);
+            payloads.extend(sent.payload.clone());
+        }
+    }
+    write_received(&mut out, &mqtt.received);
+    Written {
+        bytes: out.into_boxed_slice(),
+        payloads,
+    }
+}
 
-    /// Joins a stored subscription again, or releases its log if the client may no longer have it.
-    ///
-    /// # Errors
-    /// There is no room for its filter.
-    fn restore_sub(&mut self, slot: u32, epoch: u32, sub: &KeptSub<'_>) -> Result<(), ReasonCode> {
-        if !self.may_still(slot, sub.filter) {
-            if qos(sub.options) > 0 || is_shared(sub.filter) {
-                self.release_kept(sub.filter);
-            }
-            return Ok(());
+/// The session ends: releases the logs of its subscriptions that found no place.
+pub(super) fn release_unplaced(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+    if client::mqtt(&clients.conns, slot).is_none_or(|mqtt| mqtt.unplaced.is_empty()) {
+        return;
+    }
+    for raw in core::mem::take(&mut mqtt_state(&mut clients.conns, slot).unplaced) {
+        let sub = KeptSub::read(&mut Reader(&raw));
+        if qos(sub.options) > 0 {
+            release_kept(lanes, &clients.ctx, sub.filter);
         }
-        let all = Self::since_all(epoch, &sub.seen);
-        let since = all.first().copied().unwrap_or(Since::Live);
-        let options = options_of(sub.options);
-        let wanted = Wanted {
-            filter: sub.filter,
-            options,
-            identifier: sub.identifier,
-            since,
-            retained: sub.shown,
-            granted: (0, 0),
-        };
-        if is_shared(sub.filter) {
-            self.join_group(slot, &wanted, true);
-            return Ok(());
-        }
-        if topic::has_wildcard(sub.filter) {
-            self.join_wildcard(slot, &wanted, &all)?;
-        } else {
-            self.join_topic(slot, &wanted);
-        }
-        if options.max_qos != Qos::AtMostOnce {
-            if epoch == self.world.epoch {
-                let starts = match sub.starts.is_empty() {
-                    true => &sub.seen,
-                    false => &sub.starts,
-                };
-                self.starts_at(slot, sub.filter, starts);
-            }
-            // The session kept this log already, and joining has counted it once more.
-            let (hash, _) = self.place_of(sub.filter);
-            self.keep_log_of(hash, sub.filter, false);
-        }
-        Ok(())
+    }
+}
+
+/// The filter that a subscription was made with.
+pub(super) fn text_of(conns: &Connections, subs: &Subscriptions, slot: u32, part: u32) -> Vec<u8> {
+    let Some(sub) = list::sub(conns, slot, part) else {
+        return Vec::new();
+    };
+    match &sub.own.group {
+        Some(group) => group.text.to_vec(),
+        None if sub.topic != NONE => subs.topics.name(sub.topic).to_vec(),
+        // It has wildcards.
+        None => wildcard_of(conns, &subs.matching, slot, part).unwrap_or_default(),
+    }
+}
+
+/// The position of a subscription that needs its log; empty when it has seen nothing yet.
+fn seen_of(
+    clients: &Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    sub: &Sub,
+) -> Vec<u64> {
+    if qos(sub.own.options) == 0 || sub.own.group.is_some() {
+        return Vec::new();
+    }
+    if let Some(serial) = sub.own.filter.checked_sub(1) {
+        return wildcard_seen(clients, matching, deliveries, slot, serial);
+    }
+    match sub.epoch == clients.ctx.world.epoch {
+        true => alloc::vec![sub.offset + u64::from(planted::is(Fault::FarPosition))],
+        false => Vec::new(),
+    }
+}
+
+/// Restores the messages that were under way, either way.
+fn restore_messages(
+    clients: &mut Clients,
+    work: &Work,
+    slot: u32,
+    from: &mut Reader<'_>,
+    payloads: &mut Iter<'_, Slice>,
+) {
+    let inflight = read_inflight(from, payloads);
+    let waiting = read_inflight(from, payloads);
+    let received = read_received(from);
+    let (inflight, waiting) = (
+        may_have(clients, work, slot, inflight),
+        may_have(clients, work, slot, waiting),
+    );
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);
+    if planted::is(Fault::LostInflight) {
+        mqtt.inflight.pop_front();
+    }
+    if planted::is(Fault::ResendOrder) {
+        mqtt.inflight.make_contiguous().reverse();
+    }
+    if planted::is(Fault::ForgottenIds) {
+        mqtt.received.clear();
     }
 }
 

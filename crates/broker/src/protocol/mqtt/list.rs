@@ -4,14 +4,19 @@
 //! state, they stand in a list. A free place in the list is used again under another serial, so that an answer to its
 //! former subscription is ignored.
 
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::SubscribeOptions;
 use crore_wire::topic;
 
-use super::options::is_shared;
-use super::state::Subscribed;
+use crate::base::ids::PartitionId;
+use crate::base::position::Since;
+use crate::client::joining::filtered;
 use crate::client::row::{COUNTED, LIVE, MULTI};
-use crate::protocol::front::Front;
-use crate::protocol::front::Sub;
-use crate::protocol::mqtt::options::QOS_SHIFT;
+use crate::protocol::front::{Clients, Connections, Matching, Sub, Subscriptions};
+use crate::protocol::mqtt::client::mqtt_state;
+use crate::protocol::mqtt::options::{QOS_SHIFT, is_shared};
+use crate::protocol::mqtt::state::Subscribed;
 use crate::store::slab::NONE;
 
 /// Where the serial of a place begins in [`ReplyTo::part`](crate::mail::ReplyTo::part).
@@ -19,91 +24,107 @@ const SERIAL_SHIFT: u32 = 16;
 /// Retain Handling among the options: it matters only when the subscription is made.
 const RETAIN_HANDLING: u8 = 0b11_0000;
 
+/// A subscription to be made or restored.
+pub(super) struct Wanted<'a> {
+    pub filter: &'a [u8],
+    pub options: SubscribeOptions,
+    pub identifier: u32,
+    pub since: Since,
+    pub retained: bool,
+    /// Where its grant goes.
+    pub granted: (u16, u16),
+}
+
 /// Whether a place in the list is free.
 pub(super) fn is_vacant(sub: &Sub) -> bool {
     sub.topic == NONE && sub.own.filter == 0 && sub.own.group.is_none()
 }
 
-impl Front {
-    /// The connection's subscriptions, if they stand in a list.
-    pub(super) fn list_of(&self, slot: u32) -> &[Sub] {
-        self.conns.find_extra(slot).map_or(&[], |extra| &extra.list)
-    }
+/// The connection's subscriptions, if they stand in a list.
+pub(super) fn list_of(conns: &Connections, slot: u32) -> &[Sub] {
+    conns.find_extra(slot).map_or(&[], |extra| &extra.list)
+}
 
-    /// One of them. A caller whose place comes from a table of ours and finds none ends the connection ([`Front::broken`]).
-    pub(super) fn sub(&self, slot: u32, part: u32) -> Option<&Sub> {
-        self.list_of(slot).get(part as usize)
-    }
+/// One of them. A caller whose place comes from a table of ours and finds none ends the connection ([`Clients::broken`]).
+pub(super) fn sub(conns: &Connections, slot: u32, part: u32) -> Option<&Sub> {
+    list_of(conns, slot).get(part as usize)
+}
 
-    /// The same, to be changed.
-    pub(super) fn sub_mut(&mut self, slot: u32, part: u32) -> Option<&mut Sub> {
-        self.conns.extra(slot).list.get_mut(part as usize)
-    }
+/// The same, to be changed.
+pub(super) fn sub_mut(conns: &mut Connections, slot: u32, part: u32) -> Option<&mut Sub> {
+    conns.extra(slot).list.get_mut(part as usize)
+}
 
-    /// The place of a topic in the list.
-    pub(super) fn part_of(&self, slot: u32, name: &[u8]) -> Option<u32> {
-        let list = self.list_of(slot);
-        let found = if is_shared(name) {
-            let is = |sub: &Sub| {
-                sub.own
-                    .group
-                    .as_ref()
-                    .is_some_and(|group| *group.text == *name)
-            };
-            list.iter().position(is)
-        } else if topic::has_wildcard(name) {
-            return self.part_of_wildcard(slot, name);
-        } else {
-            let (hash, _) = self.place_of(name);
-            let topic = self.topics.find(hash, name)?;
-            list.iter().position(|sub| sub.topic == topic)
+/// The place of a topic in the list.
+pub(super) fn part_of(
+    clients: &Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    name: &[u8],
+) -> Option<u32> {
+    let list = list_of(&clients.conns, slot);
+    let found = if is_shared(name) {
+        let is = |sub: &Sub| {
+            sub.own
+                .group
+                .as_ref()
+                .is_some_and(|group| *group.text == *name)
         };
-        found.map(|part| part as u32)
-    }
+        list.iter().position(is)
+    } else if topic::has_wildcard(name) {
+        return part_of_wildcard(&clients.conns, &subs.matching, slot, name);
+    } else {
+        let (hash, _) = clients.ctx.place_of(name);
+        let topic = subs.topics.find(hash, name)?;
+        list.iter().position(|sub| sub.topic == topic)
+    };
+    found.map(|part| part as u32)
+}
 
-    /// Puts a subscription into a free place of the list.
-    pub(super) fn add_sub(&mut self, slot: u32, sub: Sub) -> u32 {
-        let list = &mut self.conns.extra(slot).list;
-        let part = match list.iter().position(is_vacant) {
-            Some(part) => {
-                let serial = list[part].own.serial.wrapping_add(1);
-                list[part] = sub;
-                list[part].own.serial = serial;
-                part
-            }
-            None => {
-                list.push(sub);
-                list.len() - 1
-            }
-        };
-        part as u32
-    }
-
-    /// A place in the list with its serial, to be named in answers.
-    pub(crate) fn part_name(&self, slot: u32, part: u32) -> u32 {
-        let row = self.conns.get(slot);
-        if !row.wants(MULTI) {
-            return part;
+/// Puts a subscription into a free place of the list.
+pub(super) fn add_sub(conns: &mut Connections, slot: u32, sub: Sub) -> u32 {
+    let list = &mut conns.extra(slot).list;
+    let part = match list.iter().position(is_vacant) {
+        Some(part) => {
+            let serial = list[part].own.serial.wrapping_add(1);
+            list[part] = sub;
+            list[part].own.serial = serial;
+            part
         }
-        let serial = self.sub(slot, part).map_or(0, |sub| sub.own.serial);
-        part | u32::from(serial) << SERIAL_SHIFT
-    }
-
-    /// The place that an answer is for, if its subscription is still the same.
-    pub(crate) fn part_named(&self, slot: u32, name: u32) -> Option<u32> {
-        let row = self.conns.get(slot);
-        let part = name & ((1 << SERIAL_SHIFT) - 1);
-        if !row.wants(MULTI) {
-            return (name == 0).then_some(0);
+        None => {
+            list.push(sub);
+            list.len() - 1
         }
-        let sub = self.sub(slot, part)?;
-        (u32::from(sub.own.serial) == name >> SERIAL_SHIFT).then_some(part)
-    }
+    };
+    part as u32
+}
 
+/// A place in the list with its serial, to be named in answers.
+pub(crate) fn part_name(conns: &Connections, slot: u32, part: u32) -> u32 {
+    let row = conns.get(slot);
+    if !row.wants(MULTI) {
+        return part;
+    }
+    let serial = sub(conns, slot, part).map_or(0, |sub| sub.own.serial);
+    part | u32::from(serial) << SERIAL_SHIFT
+}
+
+/// The place that an answer is for, if its subscription is still the same.
+pub(crate) fn part_named(conns: &Connections, slot: u32, name: u32) -> Option<u32> {
+    let row = conns.get(slot);
+    let part = name & ((1 << SERIAL_SHIFT) - 1);
+    if !row.wants(MULTI) {
+        return (name == 0).then_some(0);
+    }
+    let sub = sub(conns, slot, part)?;
+    (u32::from(sub.own.serial) == name >> SERIAL_SHIFT).then_some(part)
+}
+
+impl Clients {
     /// Moves the only subscription into the list.
     pub(crate) fn expand(&mut self, slot: u32) {
-        self.mqtt_state(slot);
-        let epoch = self.world.epoch;
+        mqtt_state(&mut self.conns, slot);
+        let epoch = self.ctx.world.epoch;
         let row = self.conns.get_mut(slot);
         if row.wants(MULTI) {
             return;
@@ -128,37 +149,85 @@ impl Front {
             });
         }
     }
+}
 
-    /// Drops the state of a client that has nothing but one plain subscription.
-    pub(crate) fn collapse(&mut self, slot: u32) {
-        let row = self.conns.get(slot);
-        if row.extra == NONE || row.own == NONE || row.spill != NONE {
-            return;
-        }
-        let extra = self.conns.extra_of(slot);
-        let idle = extra.is_idle();
-        let plain = |sub: &Sub| {
-            sub.topic != NONE
-                && sub.own.identifier == 0
-                && sub.own.serial == 0
-                && sub.own.options & !(3 | RETAIN_HANDLING) == 0
-                && sub.flags == COUNTED | LIVE
-        };
-        let [sub] = &extra.list[..] else {
-            if idle && extra.list.is_empty() {
-                self.conns.get_mut(slot).options &= !MULTI;
-                self.conns.drop_extra(slot);
-            }
-            return;
-        };
-        if !idle || !plain(sub) {
-            return;
-        }
-        let (topic, place, options) = (sub.topic, sub.place, sub.own.options);
-        let row = self.conns.get_mut(slot);
-        (row.topic, row.place) = (topic, place);
-        row.flags |= COUNTED | LIVE;
-        row.options = row.options & !MULTI | u32::from(options & 3) << QOS_SHIFT;
-        self.conns.drop_extra(slot);
+/// Drops the state of a client that has nothing but one plain subscription.
+pub(crate) fn collapse(conns: &mut Connections, slot: u32) {
+    let row = conns.get(slot);
+    if row.extra == NONE || row.own == NONE || row.spill != NONE {
+        return;
     }
+    let extra = conns.extra_of(slot);
+    let idle = extra.is_idle();
+    let plain = |sub: &Sub| {
+        sub.topic != NONE
+            && sub.own.identifier == 0
+            && sub.own.serial == 0
+            && sub.own.options & !(3 | RETAIN_HANDLING) == 0
+            && sub.flags == COUNTED | LIVE
+    };
+    let [sub] = &extra.list[..] else {
+        if idle && extra.list.is_empty() {
+            conns.get_mut(slot).options &= !MULTI;
+            conns.drop_extra(slot);
+        }
+        return;
+    };
+    if !idle || !plain(sub) {
+        return;
+    }
+    let (topic, place, options) = (sub.topic, sub.place, sub.own.options);
+    let row = conns.get_mut(slot);
+    (row.topic, row.place) = (topic, place);
+    row.flags |= COUNTED | LIVE;
+    row.options = row.options & !MULTI | u32::from(options & 3) << QOS_SHIFT;
+    conns.drop_extra(slot);
+}
+
+/// The text of a subscription with wildcards.
+pub(super) fn wildcard_of(
+    conns: &Connections,
+    matching: &Matching,
+    slot: u32,
+    part: u32,
+) -> Option<Vec<u8>> {
+    let serial = serial_of(conns, slot, part)?;
+    let (_, found) = filtered(conns, slot)?.parts_of(serial).next()?;
+    Some(matching.name(found.row))
+}
+
+/// The serial of the group of a subscription with wildcards.
+pub(crate) fn serial_of(conns: &Connections, slot: u32, part: u32) -> Option<u32> {
+    sub(conns, slot, part)?.own.filter.checked_sub(1)
+}
+
+/// The place in the list of a subscription with wildcards.
+pub(super) fn part_of_wildcard(
+    conns: &Connections,
+    matching: &Matching,
+    slot: u32,
+    filter: &[u8],
+) -> Option<u32> {
+    let row = matching.find(filter)?;
+    let mut parts = filtered(conns, slot)?.parts();
+    parts
+        .find(|(_, part)| part.row == row)
+        .map(|(_, part)| part.id)
+}
+
+pub(crate) fn wildcard_at(
+    conns: &Connections,
+    slot: u32,
+    serial: u32,
+    partition: PartitionId,
+) -> u64 {
+    let group = filtered(conns, slot).and_then(|all| all.group(serial));
+    let at = group.and_then(|group| group.positions().get(usize::from(partition)));
+    at.map_or(0, |at| at.offset)
+}
+
+/// The place in the list of the subscription that this group belongs to.
+pub(crate) fn part_of_group(conns: &Connections, slot: u32, serial: u32) -> Option<u32> {
+    let (_, part) = filtered(conns, slot)?.parts_of(serial).next()?;
+    Some(part.id)
 }

@@ -9,6 +9,7 @@
 
 pub(crate) mod access;
 mod beyond;
+pub(crate) mod client;
 pub(crate) mod close;
 pub(crate) mod connect;
 pub(crate) mod deliver;
@@ -17,7 +18,8 @@ pub(crate) mod filters;
 pub(crate) mod give;
 pub(crate) mod kept;
 pub(crate) mod leaving;
-mod list;
+pub(crate) mod list;
+pub(crate) mod matched;
 pub(crate) mod need;
 pub(crate) mod options;
 pub(crate) mod overlap;

@@ -45,7 +45,7 @@ pub(crate) fn is_plain(options: u32) -> bool {
 
 /// The encoding of packets that plain subscribers with these options get.
 #[inline]
-pub(in crate::protocol) fn packets_of(row: &Row) -> Encoding {
+pub(crate) fn packets_of(row: &Row) -> Encoding {
     match (row.wants(V5), row.wants(FRAMED)) {
         (false, false) => Encoding::Packet,
         (true, false) => Encoding::Packet5,

@@ -11,17 +11,23 @@
 
 use alloc::vec::Vec;
 
-use super::give::{Offered, Wants};
-use super::options::{NO_LOCAL, qos};
-use super::reading::Start;
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
+use crate::client::joining::filtered;
+use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
 use crate::client::row::LIVE;
 use crate::filters::matching::Group;
 use crate::mail::{Frames, Record};
-use crate::protocol::front::Front;
-use crate::protocol::front::Sub;
+use crate::protocol::front::{
+    Clients, Connections, Context, Deliveries, Front, Matching, Sub, Subscriptions, Topics, Work,
+};
+use crate::protocol::mqtt::client::mqtt_state;
+use crate::protocol::mqtt::give::{Offered, Wants, offer_packet};
+use crate::protocol::mqtt::list::{list_of, part_of};
+use crate::protocol::mqtt::options::{NO_LOCAL, qos};
+use crate::protocol::mqtt::reading::Start;
+use crate::protocol::mqtt::{client, list};
 use crate::store::slab::NONE;
 
 /// The subscriptions that share a message, and the one of them that sends it.
@@ -35,219 +41,6 @@ pub(super) struct Sharers {
 }
 
 impl Front {
-    /// A restored subscription goes on from these offsets: that of its topic, or one for each partition.
-    pub(super) fn starts_at(&mut self, slot: u32, filter: &[u8], seen: &[u64]) {
-        let Some(part) = self.part_of(slot, filter) else {
-            return;
-        };
-        let partition = self.partition_of(filter);
-        let wildcard = self.sub(slot, part).is_some_and(|sub| sub.own.filter != 0);
-        if wildcard && seen.len() != usize::from(self.world.partitions) {
-            // With another number of partitions the positions were invalid.
-            return;
-        }
-        let first = if wildcard { 0 } else { partition };
-        let start = |(partition, offset): (PartitionId, &u64)| Start {
-            part,
-            partition,
-            offset: *offset,
-        };
-        let starts = (first..).zip(seen).map(start);
-        self.mqtt_state(slot).starts.extend(starts);
-    }
-
-    /// The offsets from which on a subscription with position `seen`, at its topic or in each partition, has sent all; empty when no
-    /// other subscription relies on it.
-    pub(super) fn starts_of(&self, slot: u32, part: u32, seen: &[u64]) -> Vec<u64> {
-        let starts = self.mqtt(slot).map_or(&[][..], |mqtt| &mqtt.starts);
-        let own: Vec<&Start> = starts.iter().filter(|it| it.part == part).collect();
-        let Some(first) = own.first().filter(|_| !seen.is_empty()) else {
-            return Vec::new();
-        };
-        if self.sub(slot, part).is_none_or(|sub| sub.own.filter == 0) {
-            return alloc::vec![first.offset];
-        }
-        let at = |(partition, seen): (PartitionId, &u64)| {
-            let start = own.iter().find(|it| it.partition == partition);
-            start.map_or(*seen, |it| it.offset)
-        };
-        (0..).zip(seen).map(at).collect()
-    }
-
-    /// A subscription falls behind in this partition before the message with this offset: the live subscriptions there miss nothing
-    /// from that message on.
-    pub(super) fn start_all(&mut self, slot: u32, partition: PartitionId, offset: u64) {
-        for part in self.live_in(slot, partition) {
-            let start = self.add_start(slot, part, partition, offset - 1);
-            // The start was added for a later message of the same run.
-            start.offset = start.offset.min(offset - 1);
-        }
-    }
-
-    /// The subscriptions that are live in a partition.
-    fn live_in(&self, slot: u32, partition: PartitionId) -> Vec<u32> {
-        let group = |serial| self.filtered(slot).and_then(|all| all.group(serial));
-        let live = |sub: &Sub| match sub.own.filter.checked_sub(1) {
-            Some(serial) => group(serial).is_some_and(|group| group.is_live(partition)),
-            None => {
-                sub.topic != NONE && sub.flags & LIVE != 0 && self.topic_partition(sub) == partition
-            }
-        };
-        let parts = (0..).zip(self.list_of(slot)).filter(|(_, sub)| live(sub));
-        parts.map(|(part, _)| part).collect()
-    }
-
-    /// A subscription is live in this partition, having seen it up to `offset`. When the last one is live the starts are dropped.
-    pub(super) fn start_live(&mut self, slot: u32, part: u32, partition: PartitionId, offset: u64) {
-        if self.mqtt(slot).is_none_or(|mqtt| mqtt.starts.is_empty()) {
-            return;
-        }
-        self.add_start(slot, part, partition, offset);
-        self.end_starts(slot);
-    }
-
-    /// The start of a subscription in a partition; added with this offset if there is none.
-    fn add_start(
-        &mut self,
-        slot: u32,
-        part: u32,
-        partition: PartitionId,
-        offset: u64,
-    ) -> &mut Start {
-        let starts = &mut self.mqtt_state(slot).starts;
-        let is = |it: &Start| (it.part, it.partition) == (part, partition);
-        let at = starts.iter().position(is).unwrap_or(starts.len());
-        if at == starts.len() {
-            starts.push(Start {
-                part,
-                partition,
-                offset,
-            });
-        }
-        &mut starts[at]
-    }
-
-    /// A subscription whose topic was deleted at this offset reads on from there, while live ones send what comes. A live
-    /// subscription without a start misses nothing of that topic from there on. One with a start keeps it: it may have become
-    /// live later, and has not sent what came to other topics in between.
-    pub(super) fn start_anew(&mut self, slot: u32, part: u32, partition: PartitionId, offset: u64) {
-        for live in self.live_in(slot, partition) {
-            self.add_start(slot, live, partition, offset);
-        }
-        self.add_start(slot, part, partition, offset).offset = offset;
-    }
-
-    /// A subscription ends: others send the messages that it has not sent.
-    pub(super) fn forget_starts(&mut self, slot: u32, part: u32) {
-        if self.mqtt(slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
-            self.mqtt_state(slot).starts.retain(|it| it.part != part);
-        }
-    }
-
-    /// Drops the starts when no subscription is behind.
-    pub(super) fn end_starts(&mut self, slot: u32) {
-        let groups = self.filtered(slot).map_or(&[][..], |all| all.groups());
-        let list = self.list_of(slot);
-        let reads = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
-        let behind =
-            groups.iter().any(|group| !group.positions().is_empty()) || list.iter().any(reads);
-        if !behind {
-            self.mqtt_state(slot).starts = Vec::new();
-        }
-    }
-
-    fn topic_partition(&self, sub: &Sub) -> PartitionId {
-        self.partition_of(self.topics.name(sub.topic))
-    }
-
-    /// The subscriptions that share a message, if there are any.
-    pub(super) fn sharers(
-        &self,
-        slot: u32,
-        (topic, record, frames): (&[u8], &Record, &Frames),
-    ) -> Option<Sharers> {
-        let starts = &self.mqtt(slot)?.starts;
-        let alone = self.filtered(slot).is_none() || planted::is(Fault::OwnCopies);
-        if starts.is_empty() || alone {
-            return None;
-        }
-        let list = self.list_of(slot);
-        let local = frames.origin(record) == self.conns.own_row(slot).origin();
-        let partition = self.partition_of(topic);
-        let rows = self.matching.rows(topic);
-        let matches = |sub: &Sub| match sub.own.filter.checked_sub(1) {
-            Some(serial) => self.filtered(slot).is_some_and(|all| {
-                let mut parts = all.parts_of(serial);
-                parts.any(|(_, part)| rows.binary_search(&part.row).is_ok())
-            }),
-            None => sub.topic != NONE && self.topics.name(sub.topic) == topic,
-        };
-        // Each looks at its parts in the client's list.
-        self.work.steps.add(starts.len() / 4);
-        let mut parts = Vec::new();
-        let mut first: Option<(u64, u32)> = None;
-        for start in starts {
-            let Some(sub) = list.get(start.part as usize) else {
-                continue;
-            };
-            let wants = qos(sub.own.options) > 0 && !(local && sub.own.options & NO_LOCAL != 0);
-            if start.partition == partition && start.offset < record.offset && wants && matches(sub)
-            {
-                parts.push(start.part);
-                let key = (start.offset, start.part);
-                first = Some(first.map_or(key, |first| first.min(key)));
-            }
-        }
-        let (_, lead) = first?;
-        let done = self.stands(slot, list.get(lead as usize)?, partition) >= record.offset;
-        Some(Sharers { parts, lead, done })
-    }
-
-    /// The offset up to which a subscription has seen this partition, or its topic there.
-    fn stands(&self, slot: u32, sub: &Sub, partition: PartitionId) -> u64 {
-        let Some(serial) = sub.own.filter.checked_sub(1) else {
-            return sub.offset;
-        };
-        let seen = self.seen_by(slot, partition);
-        let at = |group: &Group| group.positions().get(usize::from(partition)).copied();
-        match self
-            .filtered(slot)
-            .and_then(|all| all.group(serial))
-            .and_then(at)
-        {
-            Some(at) if at.live => at.offset.max(seen),
-            Some(at) => at.offset,
-            None => seen,
-        }
-    }
-
-    /// The combined options of these subscriptions for a message; `None` when none of them takes it.
-    pub(super) fn wants_of(
-        &self,
-        slot: u32,
-        parts: &[u32],
-        record: &Record,
-        frames: &Frames,
-        identifiers: &mut Vec<u32>,
-    ) -> Option<u8> {
-        let list = self.list_of(slot);
-        let local = frames.origin(record) == self.conns.own_row(slot).origin();
-        let mut options = None;
-        for part in parts {
-            let Some(sub) = list.get(*part as usize) else {
-                continue;
-            };
-            if local && sub.own.options & NO_LOCAL != 0 {
-                continue;
-            }
-            identifiers.push(sub.own.identifier);
-            let all: u8 = options.unwrap_or_default();
-            let highest = qos(all).max(qos(sub.own.options));
-            options = Some((all | sub.own.options) & !(3 | NO_LOCAL) | highest);
-        }
-        options
-    }
-
     /// Sends a message that a subscription has come to, on behalf of all that share it, unless another of them sends it.
     pub(super) fn give_in_turn(
         &mut self,
@@ -257,9 +50,24 @@ impl Front {
         message: (&[u8], &Record, &Frames),
         out: &mut Packets,
     ) -> Offered {
-        let sharers = self.sharers(slot, message);
+        let sharers = sharers(
+            &self.clients,
+            &self.subs,
+            &self.feed.deliveries,
+            &self.meter.work,
+            slot,
+            message,
+        );
         let Some(all) = sharers.filter(|all| all.parts.contains(&part)) else {
-            return self.offer_packet(slot, wants, message, out);
+            return offer_packet(
+                &mut self.clients,
+                &mut self.meter,
+                &mut self.own,
+                slot,
+                wants,
+                message,
+                out,
+            );
         };
         if all.lead != part {
             return match all.done {
@@ -269,13 +77,289 @@ impl Front {
         }
         let (_, record, frames) = message;
         let mut identifiers = Vec::new();
-        let options = self.wants_of(slot, &all.parts, record, frames, &mut identifiers);
+        let options = wants_of(
+            &self.clients.conns,
+            slot,
+            &all.parts,
+            record,
+            frames,
+            &mut identifiers,
+        );
         let wants = Wants {
             // The leading subscription takes the message.
             options: options.unwrap_or(wants.options),
             identifiers: &identifiers,
             ..*wants
         };
-        self.offer_packet(slot, &wants, message, out)
+        offer_packet(
+            &mut self.clients,
+            &mut self.meter,
+            &mut self.own,
+            slot,
+            &wants,
+            message,
+            out,
+        )
     }
+}
+
+/// A restored subscription goes on from these offsets: that of its topic, or one for each partition.
+pub(super) fn starts_at(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    filter: &[u8],
+    seen: &[u64],
+) {
+    let Some(part) = part_of(clients, subs, slot, filter) else {
+        return;
+    };
+    let partition = clients.ctx.partition_of(filter);
+    let wildcard = list::sub(&clients.conns, slot, part).is_some_and(|sub| sub.own.filter != 0);
+    if wildcard && seen.len() != usize::from(clients.ctx.world.partitions) {
+        // With another number of partitions the positions were invalid.
+        return;
+    }
+    let first = if wildcard { 0 } else { partition };
+    let start = |(partition, offset): (PartitionId, &u64)| Start {
+        part,
+        partition,
+        offset: *offset,
+    };
+    let starts = (first..).zip(seen).map(start);
+    mqtt_state(&mut clients.conns, slot).starts.extend(starts);
+}
+
+/// The offsets from which on a subscription with position `seen`, at its topic or in each partition, has sent all; empty when no
+/// other subscription relies on it.
+pub(super) fn starts_of(conns: &Connections, slot: u32, part: u32, seen: &[u64]) -> Vec<u64> {
+    let starts = client::mqtt(conns, slot).map_or(&[][..], |mqtt| &mqtt.starts);
+    let own: Vec<&Start> = starts.iter().filter(|it| it.part == part).collect();
+    let Some(first) = own.first().filter(|_| !seen.is_empty()) else {
+        return Vec::new();
+    };
+    if list::sub(conns, slot, part).is_none_or(|sub| sub.own.filter == 0) {
+        return alloc::vec![first.offset];
+    }
+    let at = |(partition, seen): (PartitionId, &u64)| {
+        let start = own.iter().find(|it| it.partition == partition);
+        start.map_or(*seen, |it| it.offset)
+    };
+    (0..).zip(seen).map(at).collect()
+}
+
+/// A subscription falls behind in this partition before the message with this offset: the live subscriptions there miss nothing
+/// from that message on.
+pub(super) fn start_all(
+    clients: &mut Clients,
+    topics: &Topics,
+    slot: u32,
+    partition: PartitionId,
+    offset: u64,
+) {
+    for part in live_in(clients, topics, slot, partition) {
+        let start = add_start(&mut clients.conns, slot, part, partition, offset - 1);
+        // The start was added for a later message of the same run.
+        start.offset = start.offset.min(offset - 1);
+    }
+}
+
+/// The subscriptions that are live in a partition.
+pub(crate) fn live_in(
+    clients: &Clients,
+    topics: &Topics,
+    slot: u32,
+    partition: PartitionId,
+) -> Vec<u32> {
+    let group = |serial| filtered(&clients.conns, slot).and_then(|all| all.group(serial));
+    let live = |sub: &Sub| match sub.own.filter.checked_sub(1) {
+        Some(serial) => group(serial).is_some_and(|group| group.is_live(partition)),
+        None => {
+            sub.topic != NONE
+                && sub.flags & LIVE != 0
+                && topic_partition(topics, &clients.ctx, sub) == partition
+        }
+    };
+    let parts = (0..)
+        .zip(list_of(&clients.conns, slot))
+        .filter(|(_, sub)| live(sub));
+    parts.map(|(part, _)| part).collect()
+}
+
+/// A subscription is live in this partition, having seen it up to `offset`. When the last one is live the starts are dropped.
+pub(super) fn start_live(
+    conns: &mut Connections,
+    slot: u32,
+    part: u32,
+    partition: PartitionId,
+    offset: u64,
+) {
+    if client::mqtt(conns, slot).is_none_or(|mqtt| mqtt.starts.is_empty()) {
+        return;
+    }
+    add_start(conns, slot, part, partition, offset);
+    end_starts(conns, slot);
+}
+
+/// The start of a subscription in a partition; added with this offset if there is none.
+pub(crate) fn add_start(
+    conns: &mut Connections,
+    slot: u32,
+    part: u32,
+    partition: PartitionId,
+    offset: u64,
+) -> &mut Start {
+    let starts = &mut mqtt_state(conns, slot).starts;
+    let is = |it: &Start| (it.part, it.partition) == (part, partition);
+    let at = starts.iter().position(is).unwrap_or(starts.len());
+    if at == starts.len() {
+        starts.push(Start {
+            part,
+            partition,
+            offset,
+        });
+    }
+    &mut starts[at]
+}
+
+/// A subscription whose topic was deleted at this offset reads on from there, while live ones send what comes. A live
+/// subscription without a start misses nothing of that topic from there on. One with a start keeps it: it may have become
+/// live later, and has not sent what came to other topics in between.
+pub(super) fn start_anew(
+    clients: &mut Clients,
+    topics: &Topics,
+    slot: u32,
+    part: u32,
+    partition: PartitionId,
+    offset: u64,
+) {
+    for live in live_in(clients, topics, slot, partition) {
+        add_start(&mut clients.conns, slot, live, partition, offset);
+    }
+    add_start(&mut clients.conns, slot, part, partition, offset).offset = offset;
+}
+
+/// A subscription ends: others send the messages that it has not sent.
+pub(super) fn forget_starts(conns: &mut Connections, slot: u32, part: u32) {
+    if client::mqtt(conns, slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
+        mqtt_state(conns, slot).starts.retain(|it| it.part != part);
+    }
+}
+
+/// Drops the starts when no subscription is behind.
+pub(super) fn end_starts(conns: &mut Connections, slot: u32) {
+    let groups = filtered(conns, slot).map_or(&[][..], |all| all.groups());
+    let list = list_of(conns, slot);
+    let reads = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
+    let behind = groups.iter().any(|group| !group.positions().is_empty()) || list.iter().any(reads);
+    if !behind {
+        mqtt_state(conns, slot).starts = Vec::new();
+    }
+}
+
+pub(crate) fn topic_partition(topics: &Topics, ctx: &Context, sub: &Sub) -> PartitionId {
+    ctx.partition_of(topics.name(sub.topic))
+}
+
+/// The subscriptions that share a message, if there are any.
+pub(super) fn sharers(
+    clients: &Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    work: &Work,
+    slot: u32,
+    (topic, record, frames): (&[u8], &Record, &Frames),
+) -> Option<Sharers> {
+    let starts = &client::mqtt(&clients.conns, slot)?.starts;
+    let alone = filtered(&clients.conns, slot).is_none() || planted::is(Fault::OwnCopies);
+    if starts.is_empty() || alone {
+        return None;
+    }
+    let list = list_of(&clients.conns, slot);
+    let local = frames.origin(record) == clients.conns.own_row(slot).origin();
+    let partition = clients.ctx.partition_of(topic);
+    let rows = subs.matching.rows(topic);
+    let matches = |sub: &Sub| match sub.own.filter.checked_sub(1) {
+        Some(serial) => filtered(&clients.conns, slot).is_some_and(|all| {
+            let mut parts = all.parts_of(serial);
+            parts.any(|(_, part)| rows.binary_search(&part.row).is_ok())
+        }),
+        None => sub.topic != NONE && subs.topics.name(sub.topic) == topic,
+    };
+    // Each looks at its parts in the client's list.
+    work.steps.add(starts.len() / 4);
+    let mut parts = Vec::new();
+    let mut first: Option<(u64, u32)> = None;
+    for start in starts {
+        let Some(sub) = list.get(start.part as usize) else {
+            continue;
+        };
+        let wants = qos(sub.own.options) > 0 && !(local && sub.own.options & NO_LOCAL != 0);
+        if start.partition == partition && start.offset < record.offset && wants && matches(sub) {
+            parts.push(start.part);
+            let key = (start.offset, start.part);
+            first = Some(first.map_or(key, |first| first.min(key)));
+        }
+    }
+    let (_, lead) = first?;
+    let done = stands(
+        clients,
+        &subs.matching,
+        deliveries,
+        slot,
+        list.get(lead as usize)?,
+        partition,
+    ) >= record.offset;
+    Some(Sharers { parts, lead, done })
+}
+
+/// The offset up to which a subscription has seen this partition, or its topic there.
+pub(crate) fn stands(
+    clients: &Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    sub: &Sub,
+    partition: PartitionId,
+) -> u64 {
+    let Some(serial) = sub.own.filter.checked_sub(1) else {
+        return sub.offset;
+    };
+    let seen = seen_by(matching, deliveries, &clients.ctx, slot, partition);
+    let at = |group: &Group| group.positions().get(usize::from(partition)).copied();
+    match filtered(&clients.conns, slot)
+        .and_then(|all| all.group(serial))
+        .and_then(at)
+    {
+        Some(at) if at.live => at.offset.max(seen),
+        Some(at) => at.offset,
+        None => seen,
+    }
+}
+
+/// The combined options of these subscriptions for a message; `None` when none of them takes it.
+pub(super) fn wants_of(
+    conns: &Connections,
+    slot: u32,
+    parts: &[u32],
+    record: &Record,
+    frames: &Frames,
+    identifiers: &mut Vec<u32>,
+) -> Option<u8> {
+    let list = list_of(conns, slot);
+    let local = frames.origin(record) == conns.own_row(slot).origin();
+    let mut options = None;
+    for part in parts {
+        let Some(sub) = list.get(*part as usize) else {
+            continue;
+        };
+        if local && sub.own.options & NO_LOCAL != 0 {
+            continue;
+        }
+        identifiers.push(sub.own.identifier);
+        let all: u8 = options.unwrap_or_default();
+        let highest = qos(all).max(qos(sub.own.options));
+        options = Some((all | sub.own.options) & !(3 | NO_LOCAL) | highest);
+    }
+    options
 }

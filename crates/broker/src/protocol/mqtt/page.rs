@@ -7,16 +7,27 @@ use alloc::format;
 
 use crore_wire::mqtt::ReasonCode;
 
-use super::give::Wants;
-use super::options::qos_of;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;
 use crate::client::row::{COUNTED, LIVE, MULTI, State};
 use crate::client::side::Behind;
+use crate::client::subscriptions::ask_behind;
 use crate::io::Io;
 use crate::mail::{Attach, Attached, Frames, Page, Values};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Front, Meter, Queues, Subscriptions};
+use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
+use crate::protocol::mqtt::deliver::{give_waiting, has_room, places};
+use crate::protocol::mqtt::filters::wildcards_go_on;
+use crate::protocol::mqtt::give::{Wants, give_once, topic_name};
+use crate::protocol::mqtt::kept::text_of;
+use crate::protocol::mqtt::list::{self, collapse, part_name, sub_mut};
+use crate::protocol::mqtt::options::qos_of;
+use crate::protocol::mqtt::overlap::{start_anew, start_live};
+use crate::protocol::mqtt::shared::give_owed;
+use crate::protocol::mqtt::shows::{begin_show, end_show, shows_go_on};
+use crate::protocol::mqtt::subscribe::page_of;
+use crate::protocol::mqtt::unsubscribe::leave_part;
 use crate::store::slab::NONE;
 
 /// Why a home has no room for a subscription.
@@ -33,16 +44,17 @@ impl Front {
         io: &mut I,
     ) {
         // A subscription that stood in the row fell behind there.
-        self.expand(slot);
-        let Some(sub) = self.sub_mut(slot, part) else {
-            return self.broken(slot);
+        self.clients.expand(slot);
+        let Some(sub) = sub_mut(&mut self.clients.conns, slot, part) else {
+            return self.clients.broken(slot);
         };
         let granted = core::mem::take(&mut sub.own.granted);
         let (options, identifiers) = (sub.own.options, [sub.own.identifier]);
         if granted != (0, 0) {
-            let qos = qos_of(options);
-            self.grant(slot, granted, ReasonCode::granted(qos));
-            self.send_reply(slot, io);
+            let reason = ReasonCode::granted(qos_of(options));
+            self.clients
+                .grant(&mut self.meter.stats, slot, granted, reason);
+            self.clients.send_reply(slot, io);
         }
         let (first, count) = (page.first as usize, page.count as usize);
         let records = frames.pages.get(first..first + count).unwrap_or_default();
@@ -50,7 +62,7 @@ impl Front {
             return self.show_page((slot, part), page, records, frames, io);
         }
         let (retained, records) = records.split_at(records.len().min(page.retained as usize));
-        let name = self.topic_name(slot, part);
+        let name = topic_name(&self.clients.conns, &self.subs.topics, slot, part);
         for record in retained {
             let wants = Wants {
                 options,
@@ -59,14 +71,23 @@ impl Front {
                 unbound: true,
                 ..Wants::default()
             };
-            self.give_once(slot, &wants, (&name, record, frames), io);
+            give_once(
+                &mut self.clients,
+                &mut self.meter,
+                &mut self.own,
+                slot,
+                &wants,
+                (&name, record, frames),
+                io,
+            );
         }
         if page.values == Values::Wait {
             // What is behind the position of a session comes by the subscription.
-            let position = self.sub(slot, part).filter(|sub| sub.epoch == page.epoch);
+            let position =
+                list::sub(&self.clients.conns, slot, part).filter(|sub| sub.epoch == page.epoch);
             let until = position.filter(|_| !page.only_retained);
             let until = until.map_or(page.head, |sub| sub.offset);
-            self.begin_show(slot, part, until);
+            begin_show(&mut self.clients, &mut self.queues, slot, part, until);
         }
         if page.only_retained {
             return;
@@ -75,24 +96,21 @@ impl Front {
         if let Some(left) = self.give_all(slot, part, records, frames, io) {
             (head, at_head) = (left.previous, false);
         }
-        let Some(sub) = self.sub_mut(slot, part) else {
-            return self.broken(slot);
+        let Some(sub) = sub_mut(&mut self.clients.conns, slot, part) else {
+            return self.clients.broken(slot);
         };
         (sub.offset, sub.epoch) = (head, page.epoch);
         if at_head {
             sub.flags |= LIVE;
-            let partition = self.partition_of(&name);
-            self.start_live(slot, part, partition, head);
-            self.collapse(slot);
+            let partition = self.clients.ctx.partition_of(&name);
+            start_live(&mut self.clients.conns, slot, part, partition, head);
+            collapse(&mut self.clients.conns, slot);
         } else {
-            let (epoch, offset) = (page.epoch, head);
-            self.conns.extra(slot).behind.push(Behind {
-                part,
-                offset,
-                epoch,
-            });
+            let seen = Behind::at(part, head, page.epoch);
+            self.clients.conns.extra(slot).behind.push(seen);
             if !planted::is(Fault::LostWake) {
-                self.resume_later(self.conns.id_of(slot));
+                self.queues
+                    .resume_later(&self.clients, self.clients.conns.id_of(slot));
             }
         }
     }
@@ -106,21 +124,35 @@ impl Front {
         io: &mut I,
     ) {
         let attached = page.attached;
-        self.expand(slot);
-        if page.only_retained && self.end_show(slot, part) {
+        self.clients.expand(slot);
+        if page.only_retained && end_show(&mut self.clients, &mut self.queues, slot, part) {
             // The subscription itself stands, and is told of a delete.
             return;
         }
-        let Some(sub) = self.sub_mut(slot, part) else {
-            return self.broken(slot);
+        let Some(sub) = sub_mut(&mut self.clients.conns, slot, part) else {
+            return self.clients.broken(slot);
         };
         if attached == Attached::Gone {
             // The kept messages are deleted: it goes on with those after the deletion.
             (sub.offset, sub.epoch) = (page.head, page.epoch);
-            self.mqtt_state(slot).fresh.push(part);
-            let partition = self.partition_of(&self.topic_name(slot, part));
-            self.start_anew(slot, part, partition, page.head);
-            return self.resume_later(self.conns.id_of(slot));
+            mqtt_state(&mut self.clients.conns, slot).fresh.push(part);
+            let partition = self.clients.ctx.partition_of(&topic_name(
+                &self.clients.conns,
+                &self.subs.topics,
+                slot,
+                part,
+            ));
+            start_anew(
+                &mut self.clients,
+                &self.subs.topics,
+                slot,
+                part,
+                partition,
+                page.head,
+            );
+            return self
+                .queues
+                .resume_later(&self.clients, self.clients.conns.id_of(slot));
         }
         let reason = match attached {
             Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
@@ -138,21 +170,33 @@ impl Front {
         reason: ReasonCode,
         io: &mut I,
     ) {
-        let Some(sub) = self.sub_mut(slot, part) else {
-            return self.broken(slot);
+        let Some(sub) = sub_mut(&mut self.clients.conns, slot, part) else {
+            return self.clients.broken(slot);
         };
         let granted = core::mem::take(&mut sub.own.granted);
         if granted == (0, 0) {
-            let text = self.text_of(slot, part);
+            let text = text_of(&self.clients.conns, &self.subs, slot, part);
             return self.end_unplaced(slot, &text, reason, io);
         }
         if reason == ReasonCode::QUOTA_EXCEEDED {
-            let text = self.text_of(slot, part);
-            self.refused_subscription(NO_ROOM, core::str::from_utf8(&text).unwrap_or_default());
+            let text = text_of(&self.clients.conns, &self.subs, slot, part);
+            self.gate.refused_subscription(
+                &mut self.meter.stats,
+                NO_ROOM,
+                core::str::from_utf8(&text).unwrap_or_default(),
+            );
         }
-        self.grant(slot, granted, reason);
-        self.leave_part(slot, part);
-        self.send_reply(slot, io);
+        self.clients
+            .grant(&mut self.meter.stats, slot, granted, reason);
+        leave_part(
+            &mut self.clients,
+            &mut self.subs,
+            &mut self.queues,
+            &mut self.meter.stats,
+            slot,
+            part,
+        );
+        self.clients.send_reply(slot, io);
     }
 
     /// Ends the connection because a subscription of its session has no room.
@@ -167,67 +211,83 @@ impl Front {
         let text = core::str::from_utf8(text).unwrap_or_default();
         let words = match reason {
             ReasonCode::QUOTA_EXCEEDED => {
-                self.stats.turned_away += 1;
+                self.meter.stats.turned_away += 1;
                 format!("no room for the session's subscription to {text}")
             }
             _ => format!("the topic of the session's subscription to {text} was not created"),
         };
         self.mqtt_end_saying(slot, reason, &words, io);
     }
+}
 
-    /// Goes on with subscriptions that fell behind, as far as there is room for the messages that they have missed.
-    pub(super) fn mqtt_go_on<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.give_waiting(slot, io);
-        self.give_owed(slot);
-        let row = self.conns.get(slot);
-        if row.outbox != NONE || row.extra == NONE || row.state != State::Mqtt {
-            return;
-        }
-        let fresh = core::mem::take(&mut self.mqtt_state(slot).fresh);
-        for part in fresh {
-            let Some(sub) = self.sub(slot, part) else {
-                return self.broken(slot);
-            };
-            let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
-            let since = Since::At(Position {
-                epoch: sub.epoch,
-                offset: sub.offset,
-            });
-            if topic == NONE {
-                continue;
-            }
-            self.topics.get_mut(topic).waiting += u32::from(!again);
-            let to = self.conns.reply_to(slot, self.part_name(slot, part));
-            let ask = self.page_of(topic, to, since, Client::NOBODY);
-            self.attach(Attach { again, ..ask });
-        }
-        self.shows_go_on(slot);
-        self.wildcards_go_on(slot);
-        if self.has_room(slot) {
-            self.catch_up_list(slot);
-        }
+/// Goes on with subscriptions that fell behind, as far as there is room for the messages that they have missed.
+pub(super) fn mqtt_go_on<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    meter: &mut Meter,
+    slot: u32,
+    io: &mut I,
+) {
+    give_waiting(clients, &mut subs.lanes, queues, meter, slot, io);
+    give_owed(&mut clients.conns, &mut subs.lanes, slot);
+    let row = clients.conns.get(slot);
+    if row.outbox != NONE || row.extra == NONE || row.state != State::Mqtt {
+        return;
     }
+    let fresh = core::mem::take(&mut mqtt_state(&mut clients.conns, slot).fresh);
+    for part in fresh {
+        let Some(sub) = list::sub(&clients.conns, slot, part) else {
+            return clients.broken(slot);
+        };
+        let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
+        let since = Since::At(Position {
+            epoch: sub.epoch,
+            offset: sub.offset,
+        });
+        if topic == NONE {
+            continue;
+        }
+        subs.topics.get_mut(topic).waiting += u32::from(!again);
+        let to = clients
+            .conns
+            .reply_to(slot, part_name(&clients.conns, slot, part));
+        let ask = page_of(clients, &subs.topics, topic, to, since, Client::NOBODY);
+        subs.attach(&clients.ctx, Attach { again, ..ask });
+    }
+    shows_go_on(clients, subs, slot);
+    wildcards_go_on(clients, subs, slot);
+    if has_room(&clients.conns, slot) {
+        catch_up_list(clients, subs, slot);
+    }
+}
 
-    /// The outbox is empty: subscriptions that fell behind read on from the log, as far as the client may be sent more messages.
-    fn catch_up_list(&mut self, slot: u32) {
-        if self.conns.get(slot).extra == NONE {
-            return;
+/// The outbox is empty: subscriptions that fell behind read on from the log, as far as the client may be sent more messages.
+fn catch_up_list(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
+    if clients.conns.get(slot).extra == NONE {
+        return;
+    }
+    let behind = core::mem::take(&mut clients.conns.extra(slot).behind);
+    if behind.is_empty() {
+        return;
+    }
+    for seen in behind {
+        let most = places(&clients.conns, slot, seen.part);
+        if most == 0 {
+            clients.conns.extra(slot).behind.push(seen);
+            continue;
         }
-        let behind = core::mem::take(&mut self.conns.extra(slot).behind);
-        if behind.is_empty() {
-            return;
-        }
-        for seen in behind {
-            let most = self.places(slot, seen.part);
-            if most == 0 {
-                self.conns.extra(slot).behind.push(seen);
-                continue;
-            }
-            self.asked_pages(slot, 1);
-            self.ask_behind(slot, &seen, (self.part_name(slot, seen.part), most), false);
-        }
-        if self.conns.extra(slot).is_idle() && !self.conns.get(slot).wants(MULTI) {
-            self.conns.drop_extra(slot);
-        }
+        asked_pages(&mut clients.conns, slot, 1);
+        ask_behind(
+            clients,
+            subs,
+            slot,
+            &seen,
+            (part_name(&clients.conns, slot, seen.part), most),
+            false,
+        );
+    }
+    if clients.conns.extra(slot).is_idle() && !clients.conns.get(slot).wants(MULTI) {
+        clients.conns.drop_extra(slot);
     }
 }

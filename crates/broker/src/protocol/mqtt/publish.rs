@@ -3,18 +3,14 @@
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{
-    self, Ack, PacketId, PacketType, Properties, Property, Publish, Qos, ReasonCode, Version,
-    encode,
+    Ack, PacketId, Properties, Property, Publish, Qos, ReasonCode, Version, encode,
 };
 use crore_wire::topic;
 
-use super::beyond::Beyond;
-use super::close::words_of;
-use super::deliver::SENT_PER_STEP;
-use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
+use crate::client::asking;
 use crate::client::fields::check_fields;
 use crate::client::row::{CLOSING, PAUSED};
 use crate::client::words;
@@ -23,8 +19,14 @@ use crate::io::Io;
 use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::properties::{EVENT, KEY};
 use crate::mail::{self, Outcome};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Front, Meter, Stats};
+use crate::protocol::mqtt::beyond::Beyond;
+use crate::protocol::mqtt::client::{self, SENT_PER_STEP, is_bridge, mqtt_state, next_answer};
+use crate::protocol::mqtt::close::words_of;
+use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::options::V5;
+use crate::protocol::mqtt::state::Answer;
+use crate::protocol::own::Own;
 use crate::store::slab::NONE;
 
 /// The properties of a message that other protocols know too, and as attributes all that subscribers of MQTT get unaltered.
@@ -93,152 +95,59 @@ pub(super) fn is_bridge_state(name: &[u8]) -> bool {
 }
 
 impl Front {
-    /// Prefetches what the publishes among the next packets need; returns where the first packet begins that was not looked
-    /// at.
-    pub(super) fn warm_publishes(
-        &self,
-        bytes: &[u8],
-        mut at: usize,
-        most: usize,
-        home: &Option<Home>,
-    ) -> usize {
-        self.warm_topics(home, || {
-            let (header, len) = mqtt::fixed_header(bytes.get(at..)?, most).ok()??;
-            let body = bytes.get(at + len..)?;
-            at = (at + len + header.body_bytes()).min(bytes.len());
-            let is_publish = header.kind() == PacketType::Publish;
-            let topic = body.split_first_chunk().filter(|_| is_publish);
-            let name = topic.and_then(|(len, rest)| rest.get(..u16::from_be_bytes(*len).into()));
-            Some(name.unwrap_or_default())
-        });
-        at
-    }
-
     pub(super) fn client_published(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
         home: &mut Option<Home>,
     ) -> Result<(), ReasonCode> {
-        let name = self.named(slot, publish)?;
+        let name = named(&mut self.clients, &mut self.own, slot, publish)?;
         let id = publish.packet_id.map_or(0, PacketId::get);
         if publish.qos != Qos::AtMostOnce {
-            self.expect_answer(slot, id, publish.qos);
-            if self.came_before(slot, id, publish.qos) {
+            expect_answer(&mut self.clients, slot, id, publish.qos);
+            if came_before(
+                &mut self.clients,
+                &mut self.meter.stats,
+                slot,
+                id,
+                publish.qos,
+            ) {
                 return Ok(());
             }
         }
         let part = part_of(id, publish.qos);
         match self.publish_named(slot, publish, &name, part, home) {
             Ok(None) if id != 0 && planted::is(Fault::EarlyAck) => {
-                self.answer_publish(slot, part, ReasonCode::SUCCESS)?;
+                answer_publish(
+                    &mut self.clients,
+                    &mut self.meter,
+                    slot,
+                    part,
+                    ReasonCode::SUCCESS,
+                )?;
             }
             Ok(None) => {}
-            Ok(Some(outcome)) => self.answer_publish(slot, part, reason_of(outcome))?,
-            Err(reason) => self.answer_publish(slot, part, reason)?,
+            Ok(Some(outcome)) => answer_publish(
+                &mut self.clients,
+                &mut self.meter,
+                slot,
+                part,
+                reason_of(outcome),
+            )?,
+            Err(reason) => answer_publish(&mut self.clients, &mut self.meter, slot, part, reason)?,
         }
         self.own.name = name;
         Ok(())
     }
 
-    /// The topic, by name or by alias (section 3.3.2.3.4).
-    fn named(&mut self, slot: u32, publish: &Publish<'_>) -> Result<Vec<u8>, ReasonCode> {
-        let mut name = core::mem::take(&mut self.own.name);
-        name.clear();
-        let Some(alias) = publish.properties.topic_alias() else {
-            name.extend_from_slice(publish.topic.as_bytes());
-            return Ok(name);
-        };
-        let most = self.world.settings.mqtt.topic_aliases_max;
-        if alias > most {
-            return Err(ReasonCode::TOPIC_ALIAS_INVALID);
-        }
-        let topic_bytes = self.world.settings.limits.topic_bytes;
-        let aliases = &mut self.mqtt_state(slot).aliases;
-        if aliases.len() < usize::from(alias) {
-            aliases.resize(usize::from(alias), Vec::new());
-        }
-        // The decoder refuses an alias of 0.
-        let known = usize::from(alias).checked_sub(1);
-        let Some(known) = known.and_then(|at| aliases.get_mut(at)) else {
-            return Err(ReasonCode::TOPIC_ALIAS_INVALID);
-        };
-        if publish.topic.is_empty() {
-            name.extend_from_slice(known);
-            return match known.is_empty() {
-                // [MQTT-3.3.2-7]: this alias was not set on this connection.
-                true => Err(ReasonCode::PROTOCOL_ERROR),
-                false => Ok(name),
-            };
-        }
-        name.extend_from_slice(publish.topic.as_bytes());
-        known.clear();
-        // A name that is too long is refused, and not stored either.
-        if name.len() <= topic_bytes {
-            known.extend_from_slice(&name);
-        }
-        Ok(name)
-    }
-
-    /// Takes a place among the answers, which keep the order of the publishes. Notes that a client of 5.0 sends a message past the Receive
-    /// Maximum [MQTT-3.3.4-7]. One of 3.1.1 is told no limit, and has 65,535 ids.
-    fn expect_answer(&mut self, slot: u32, id: u16, qos: Qos) {
-        let v5 = self.conns.get(slot).wants(V5);
-        let most = usize::from(self.world.settings.mqtt.receive_max);
-        let now_s = self.now.s;
-        let mqtt = self.mqtt_state(slot);
-        let known = mqtt.received.contains(&id);
-        if v5 && !known && mqtt.received.len() >= most {
-            mqtt.beyond = Some(Beyond::sent(mqtt.beyond, now_s));
-        }
-        mqtt.answers.push_back(Answer {
-            packet_id: id,
-            exactly_once: qos == Qos::ExactlyOnce,
-            again: qos == Qos::ExactlyOnce && known,
-            reason: None,
-        });
-    }
-
     /// A second has passed: ends a client that has gone past the Receive Maximum and does not release.
-    pub(in crate::protocol) fn mqtt_second<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.does_not_release(slot) {
+    pub(crate) fn mqtt_second<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if does_not_release(&mut self.clients, slot) {
             let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
-            self.scratch.reply().clear();
+            self.clients.scratch.reply().clear();
             return self.mqtt_end_wrong(slot, reason, words_of(reason), io);
         }
-        self.collapse(slot);
-    }
-
-    fn does_not_release(&mut self, slot: u32) -> bool {
-        let row = self.conns.get(slot);
-        let closing = row.is(CLOSING);
-        let waits_for_us = row.is(PAUSED) || row.spill != NONE || row.outbox != NONE;
-        let now_s = self.now.s;
-        if self.mqtt(slot).is_none_or(|mqtt| mqtt.beyond.is_none()) {
-            return false;
-        }
-        let mqtt = self.mqtt_state(slot);
-        if waits_for_us || !mqtt.answers.is_empty() {
-            mqtt.beyond = Some(Beyond::released(now_s));
-        }
-        !closing && mqtt.beyond.is_some_and(|beyond| beyond.is_over(now_s))
-    }
-
-    /// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
-    /// the answer to the first one is due, this one waits for the same answer.
-    fn came_before(&mut self, slot: u32, id: u16, qos: Qos) -> bool {
-        if qos != Qos::ExactlyOnce {
-            return false;
-        }
-        let mqtt = self.mqtt_state(slot);
-        if mqtt.received.insert(id) {
-            return false;
-        }
-        if !mqtt.answers.iter().any(|answer| answer.is_due(id, true)) {
-            mqtt.answer(id, true, ReasonCode::SUCCESS);
-            self.write_answers(slot);
-        }
-        true
+        collapse(&mut self.clients.conns, slot);
     }
 
     fn publish_named(
@@ -249,30 +158,41 @@ impl Front {
         part: u32,
         home: &mut Option<Home>,
     ) -> Result<Option<Outcome>, ReasonCode> {
-        let limits = &self.world.settings.limits;
+        let Front {
+            clients,
+            subs,
+            gate,
+            meter,
+            ..
+        } = self;
+        let limits = &clients.ctx.world.settings.limits;
         if let Err(error) = topic::check_name(name, limits.topic_bytes) {
             let reason = alloc::format!("PUBLISH: {}: ", words::of_topic(&error));
-            self.refused_packet(&reason, name);
+            gate.refused_packet(&mut meter.stats, &reason, name);
             return Err(ReasonCode::TOPIC_NAME_INVALID);
         }
-        if topic::is_reserved(name) && !(self.is_bridge(slot) && is_bridge_state(name)) {
+        if topic::is_reserved(name) && !(is_bridge(&clients.conns, slot) && is_bridge_state(name)) {
             return Err(ReasonCode::NOT_AUTHORIZED);
         }
         let message_bytes = limits.message_bytes;
-        self.grants(slot, Right::Publish, name)?;
+        clients.grants(meter, slot, Right::Publish, name)?;
         if publish.payload.len() > message_bytes {
             let words = words::long_data(publish.payload.len(), message_bytes);
-            self.refused_packet(&alloc::format!("PUBLISH: {words}: "), name);
+            gate.refused_packet(
+                &mut meter.stats,
+                &alloc::format!("PUBLISH: {words}: "),
+                name,
+            );
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        let origin = self.conns.own_row(slot).origin();
+        let origin = clients.conns.own_row(slot).origin();
         let set = &publish.properties;
         let fields = Fields::of(set, publish.payload, origin)
             .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
-        if self.may_publish(slot).is_err() {
+        if clients.may_publish(&mut meter.stats, slot).is_err() {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        let (hash, at) = self.place_of(name);
+        let (hash, at) = clients.ctx.place_of(name);
         let message = message::Publish {
             hash,
             name,
@@ -288,61 +208,157 @@ impl Front {
                 binary: is_binary(fields.content_type, publish.payload),
             },
             retry: None,
-            client: self.conns.get(slot).client,
+            client: clients.conns.get(slot).client,
         };
         let answer = match publish.qos {
             Qos::AtMostOnce => mail::Answer::None,
-            _ => mail::Answer::Full(self.conns.reply_to(slot, part)),
+            _ => mail::Answer::Full(clients.conns.reply_to(slot, part)),
         };
-        Ok(self.publish(home, at, &message, answer))
+        Ok(asking::publish(
+            subs,
+            meter,
+            &clients.ctx,
+            home,
+            at,
+            &message,
+            answer,
+        ))
     }
 
-    /// Handles the outcome of a publish. QoS 0 has no answer; 3.1.1 cannot report a failure, so that the connection
-    /// ends with it [MQTT-3.3.5-2 of 3.1.1].
-    fn answer_publish(
+    /// Another shard's answer to a publish.
+    pub(crate) fn mqtt_outcome<I: Io>(
         &mut self,
         slot: u32,
         part: u32,
-        reason: ReasonCode,
-    ) -> Result<(), ReasonCode> {
-        let version = self.version(slot);
-        if part == 0 {
-            if reason == ReasonCode::QUOTA_EXCEEDED {
-                self.stats.dropped += 1;
-                return Ok(());
-            }
-            return if reason.is_error() {
-                Err(reason)
-            } else {
-                Ok(())
-            };
+        outcome: Outcome,
+        io: &mut I,
+    ) {
+        let most = usize::from(self.clients.ctx.world.settings.mqtt.receive_max);
+        if planted::is(Fault::EarlyAck) {
+            return;
         }
-        let (id, exactly_once) = answered(part);
-        let mqtt = self.mqtt_state(slot);
-        let answers = mqtt.answers.len();
-        if exactly_once && reason.is_error() {
-            // Refused: its id is free again [MQTT-4.3.3-9], also for the session on a later connection.
-            mqtt.received.remove(&id);
+        let waited = mqtt_state(&mut self.clients.conns, slot).answers.len() > most;
+        let answered = answer_publish(
+            &mut self.clients,
+            &mut self.meter,
+            slot,
+            part,
+            reason_of(outcome),
+        );
+        // It is not acknowledged: the client sends it again.
+        let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
+        if let Some(reason) = answered.err().or(unknown) {
+            self.clients.scratch.reply().clear();
+            return self.mqtt_end(slot, reason, io);
         }
-        if reason.is_error() && version == Version::V311 {
-            mqtt.answers
-                .retain(|answer| !answer.is_due(id, exactly_once));
-            return Err(reason);
+        self.clients.send_reply(slot, io);
+        if waited {
+            self.queues
+                .resume_later(&self.clients, self.clients.conns.id_of(slot));
         }
-        if !mqtt.answer(id, exactly_once, reason) {
-            // No answer is due for this one, though each publish has exactly one.
-            return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
-        }
-        // Each was looked at.
-        self.work.steps.add(answers / SENT_PER_STEP);
-        self.write_answers(slot);
-        Ok(())
     }
+}
 
+/// The topic, by name or by alias (section 3.3.2.3.4).
+fn named(
+    clients: &mut Clients,
+    own: &mut Own,
+    slot: u32,
+    publish: &Publish<'_>,
+) -> Result<Vec<u8>, ReasonCode> {
+    let mut name = core::mem::take(&mut own.name);
+    name.clear();
+    let Some(alias) = publish.properties.topic_alias() else {
+        name.extend_from_slice(publish.topic.as_bytes());
+        return Ok(name);
+    };
+    let most = clients.ctx.world.settings.mqtt.topic_aliases_max;
+    if alias > most {
+        return Err(ReasonCode::TOPIC_ALIAS_INVALID);
+    }
+    let topic_bytes = clients.ctx.world.settings.limits.topic_bytes;
+    let aliases = &mut mqtt_state(&mut clients.conns, slot).aliases;
+    if aliases.len() < usize::from(alias) {
+        aliases.resize(usize::from(alias), Vec::new());
+    }
+    // The decoder refuses an alias of 0.
+    let known = usize::from(alias).checked_sub(1);
+    let Some(known) = known.and_then(|at| aliases.get_mut(at)) else {
+        return Err(ReasonCode::TOPIC_ALIAS_INVALID);
+    };
+    if publish.topic.is_empty() {
+        name.extend_from_slice(known);
+        return match known.is_empty() {
+            // [MQTT-3.3.2-7]: this alias was not set on this connection.
+            true => Err(ReasonCode::PROTOCOL_ERROR),
+            false => Ok(name),
+        };
+    }
+    name.extend_from_slice(publish.topic.as_bytes());
+    known.clear();
+    // A name that is too long is refused, and not stored either.
+    if name.len() <= topic_bytes {
+        known.extend_from_slice(&name);
+    }
+    Ok(name)
+}
+
+/// Takes a place among the answers, which keep the order of the publishes. Notes that a client of 5.0 sends a message past the Receive
+/// Maximum [MQTT-3.3.4-7]. One of 3.1.1 is told no limit, and has 65,535 ids.
+fn expect_answer(clients: &mut Clients, slot: u32, id: u16, qos: Qos) {
+    let v5 = clients.conns.get(slot).wants(V5);
+    let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
+    let now_s = clients.ctx.now.s;
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let known = mqtt.received.contains(&id);
+    if v5 && !known && mqtt.received.len() >= most {
+        mqtt.beyond = Some(Beyond::sent(mqtt.beyond, now_s));
+    }
+    mqtt.answers.push_back(Answer {
+        packet_id: id,
+        exactly_once: qos == Qos::ExactlyOnce,
+        again: qos == Qos::ExactlyOnce && known,
+        reason: None,
+    });
+}
+
+fn does_not_release(clients: &mut Clients, slot: u32) -> bool {
+    let row = clients.conns.get(slot);
+    let closing = row.is(CLOSING);
+    let waits_for_us = row.is(PAUSED) || row.spill != NONE || row.outbox != NONE;
+    let now_s = clients.ctx.now.s;
+    if client::mqtt(&clients.conns, slot).is_none_or(|mqtt| mqtt.beyond.is_none()) {
+        return false;
+    }
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    if waits_for_us || !mqtt.answers.is_empty() {
+        mqtt.beyond = Some(Beyond::released(now_s));
+    }
+    !closing && mqtt.beyond.is_some_and(|beyond| beyond.is_over(now_s))
+}
+
+/// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
+/// the answer to the first one is due, this one waits for the same answer.
+fn came_before(clients: &mut Clients, stats: &mut Stats, slot: u32, id: u16, qos: Qos) -> bool {
+    if qos != Qos::ExactlyOnce {
+        return false;
+    }
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    if mqtt.received.insert(id) {
+        return false;
+    }
+    if !mqtt.answers.iter().any(|answer| answer.is_due(id, true)) {
+        mqtt.answer(id, true, ReasonCode::SUCCESS);
+        clients.write_answers(stats, slot);
+    }
+    true
+}
+
+impl Clients {
     /// Writes the answers that are not held back by an earlier one.
-    fn write_answers(&mut self, slot: u32) {
-        let version = self.version(slot);
-        while let Some((answer, reason)) = self.next_answer(slot) {
+    fn write_answers(&mut self, stats: &mut Stats, slot: u32) {
+        let version = client::version(&self.conns, slot);
+        while let Some((answer, reason)) = next_answer(&mut self.conns, slot) {
             let Some(packet_id) = PacketId::new(answer.packet_id) else {
                 return self.broken(slot);
             };
@@ -356,71 +372,46 @@ impl Front {
             } else {
                 encode::puback
             };
-            self.write(slot, |out| write(out, version, &ack));
+            self.write_packet(stats, slot, |out| write(out, version, &ack));
         }
     }
+}
 
-    fn next_answer(&mut self, slot: u32) -> Option<(Answer, ReasonCode)> {
-        let answers = &mut self.mqtt_state(slot).answers;
-        let reason = answers.front()?.reason?;
-        answers.pop_front().map(|answer| (answer, reason))
+/// PUBREL: the id of a QoS 2 message is free again.
+pub(super) fn client_released(
+    clients: &mut Clients,
+    meter: &mut Meter,
+    slot: u32,
+    id: PacketId,
+) -> Result<(), ReasonCode> {
+    let version = client::version(&clients.conns, slot);
+    let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
+    let now_s = clients.ctx.now.s;
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let seen = mqtt.answers.len();
+    let mut answers = mqtt.answers.iter();
+    if answers.any(|answer| answer.is_due(id.get(), true)) {
+        // [MQTT-4.3.3-4]: PUBREL answers a PUBREC, and there was none.
+        return Err(ReasonCode::PROTOCOL_ERROR);
     }
-
-    /// Another shard's answer to a publish.
-    pub(crate) fn mqtt_outcome<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        outcome: Outcome,
-        io: &mut I,
-    ) {
-        let most = usize::from(self.world.settings.mqtt.receive_max);
-        if planted::is(Fault::EarlyAck) {
-            return;
-        }
-        let waited = self.mqtt_state(slot).answers.len() > most;
-        let answered = self.answer_publish(slot, part, reason_of(outcome));
-        // It is not acknowledged: the client sends it again.
-        let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
-        if let Some(reason) = answered.err().or(unknown) {
-            self.scratch.reply().clear();
-            return self.mqtt_end(slot, reason, io);
-        }
-        self.send_reply(slot, io);
-        if waited {
-            self.resume_later(self.conns.id_of(slot));
-        }
+    let known = mqtt.received.remove(&id.get());
+    if known && mqtt.beyond.is_some() {
+        let is_beyond = mqtt.received.len() >= most;
+        mqtt.beyond = is_beyond.then(|| Beyond::released(now_s));
     }
-
-    /// PUBREL: the id of a QoS 2 message is free again.
-    pub(super) fn client_released(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
-        let version = self.version(slot);
-        let most = usize::from(self.world.settings.mqtt.receive_max);
-        let now_s = self.now.s;
-        let mqtt = self.mqtt_state(slot);
-        let seen = mqtt.answers.len();
-        let mut answers = mqtt.answers.iter();
-        if answers.any(|answer| answer.is_due(id.get(), true)) {
-            // [MQTT-4.3.3-4]: PUBREL answers a PUBREC, and there was none.
-            return Err(ReasonCode::PROTOCOL_ERROR);
-        }
-        let known = mqtt.received.remove(&id.get());
-        if known && mqtt.beyond.is_some() {
-            let is_beyond = mqtt.received.len() >= most;
-            mqtt.beyond = is_beyond.then(|| Beyond::released(now_s));
-        }
-        self.work.steps.add(seen / SENT_PER_STEP);
-        let ack = Ack {
-            packet_id: id,
-            reason: match known {
-                true => ReasonCode::SUCCESS,
-                false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
-            },
-            properties: Properties::NONE,
-        };
-        self.write(slot, |out| encode::pubcomp(out, version, &ack));
-        Ok(())
-    }
+    meter.work.steps.add(seen / SENT_PER_STEP);
+    let ack = Ack {
+        packet_id: id,
+        reason: match known {
+            true => ReasonCode::SUCCESS,
+            false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
+        },
+        properties: Properties::NONE,
+    };
+    clients.write_packet(&mut meter.stats, slot, |out| {
+        encode::pubcomp(out, version, &ack)
+    });
+    Ok(())
 }
 
 /// Added to the packet id of a QoS 2 message in the number that its home answers with: a client may use one id for both kinds.
@@ -462,4 +453,47 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
         // Told of QoS 1 only, and not to the client (`mqtt_outcome`).
         Outcome::Unknown => ReasonCode::SUCCESS,
     }
+}
+
+/// Handles the outcome of a publish. QoS 0 has no answer; 3.1.1 cannot report a failure, so that the connection
+/// ends with it [MQTT-3.3.5-2 of 3.1.1].
+fn answer_publish(
+    clients: &mut Clients,
+    meter: &mut Meter,
+    slot: u32,
+    part: u32,
+    reason: ReasonCode,
+) -> Result<(), ReasonCode> {
+    let version = client::version(&clients.conns, slot);
+    if part == 0 {
+        if reason == ReasonCode::QUOTA_EXCEEDED {
+            meter.stats.dropped += 1;
+            return Ok(());
+        }
+        return if reason.is_error() {
+            Err(reason)
+        } else {
+            Ok(())
+        };
+    }
+    let (id, exactly_once) = answered(part);
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let answers = mqtt.answers.len();
+    if exactly_once && reason.is_error() {
+        // Refused: its id is free again [MQTT-4.3.3-9], also for the session on a later connection.
+        mqtt.received.remove(&id);
+    }
+    if reason.is_error() && version == Version::V311 {
+        mqtt.answers
+            .retain(|answer| !answer.is_due(id, exactly_once));
+        return Err(reason);
+    }
+    if !mqtt.answer(id, exactly_once, reason) {
+        // No answer is due for this one, though each publish has exactly one.
+        return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+    }
+    // Each was looked at.
+    meter.work.steps.add(answers / SENT_PER_STEP);
+    clients.write_answers(&mut meter.stats, slot);
+    Ok(())
 }

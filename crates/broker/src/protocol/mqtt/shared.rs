@@ -5,17 +5,18 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::ReasonCode;
-use crore_wire::topic;
 
-use super::give::Wants;
-use super::options::{qos_of, split};
-use super::state::{Inflight, Shared, Step, Subscribed};
-use super::subscribe::Wanted;
 use crate::base::ids::ShardId;
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
-use crate::protocol::front::Front;
-use crate::protocol::front::Sub;
+use crate::protocol::front::{Clients, Connections, Front, Lanes, Sub};
+use crate::protocol::mqtt::client::mqtt_state;
+use crate::protocol::mqtt::give::{Wants, give_once};
+use crate::protocol::mqtt::list::{Wanted, add_sub, part_name, part_named, sub_mut};
+use crate::protocol::mqtt::need::homes_of;
+use crate::protocol::mqtt::options::{qos_of, split};
+use crate::protocol::mqtt::state::{Inflight, Shared, Step, Subscribed};
+use crate::protocol::mqtt::{client, list};
 use crate::store::slab::NONE;
 
 /// Messages of one group and home that a client may have unacknowledged: enough to keep it busy, few enough for a
@@ -23,54 +24,6 @@ use crate::store::slab::NONE;
 const CREDIT: u16 = 16;
 
 impl Front {
-    /// The homes that keep messages which a filter may match.
-    pub(crate) fn homes_of(&self, filter: &[u8]) -> core::ops::Range<ShardId> {
-        if topic::has_wildcard(filter) {
-            return 0..self.world.homes;
-        }
-        let (_, home) = self.place_of(filter);
-        home..home + 1
-    }
-
-    /// Joins a group at its homes. The grant comes when all have answered.
-    pub(super) fn join_group(&mut self, slot: u32, wanted: &Wanted<'_>, restored: bool) {
-        let (name, filter) = split(wanted.filter);
-        let homes = self.homes_of(filter);
-        let shared = Box::new(Shared {
-            text: wanted.filter.into(),
-            homes: Vec::with_capacity(homes.len()),
-            waiting: homes.len() as u16,
-            restored,
-        });
-        self.conns.extra(slot).shared_bytes += shared.bytes();
-        let sub = Sub {
-            topic: NONE,
-            own: Subscribed {
-                options: wanted.options.bits(),
-                identifier: wanted.identifier,
-                granted: wanted.granted,
-                group: Some(shared),
-                ..Subscribed::default()
-            },
-            ..Sub::default()
-        };
-        let part = self.add_sub(slot, sub);
-        let to = self.conns.reply_to(slot, self.part_name(slot, part));
-        let receive_max = self.conns.own_row(slot).receive_max;
-        let party = self.party(slot);
-        for home in homes {
-            let ask = Ask::JoinGroup {
-                to,
-                name: name.into(),
-                filter: filter.into(),
-                credit: u32::from(receive_max.min(CREDIT)),
-                counts: !restored,
-                party,
-            };
-            self.ask(home, |_| ask);
-        }
-    }
-
     /// A home has taken the client into a group, or had no room for the filter.
     pub(crate) fn group_joined<I: Io>(
         &mut self,
@@ -81,15 +34,16 @@ impl Front {
         io: &mut I,
     ) {
         let part = self
+            .clients
             .conns
             .is_asked(to)
-            .then(|| self.part_named(to.slot, to.part))
+            .then(|| part_named(&self.clients.conns, to.slot, to.part))
             .flatten();
-        let shared = part.and_then(|part| self.shared_mut(to.slot, part));
+        let shared = part.and_then(|part| shared_mut(&mut self.clients.conns, to.slot, part));
         let Some(shared) = shared else {
             // The client that asked is gone.
             if let Some(group) = group {
-                self.quit_group(home, group, to, Vec::new(), counts);
+                quit_group(&mut self.subs.lanes, home, group, to, Vec::new(), counts);
             }
             return;
         };
@@ -103,38 +57,20 @@ impl Front {
         if !done {
             return;
         }
-        let Some(sub) = self.sub_mut(to.slot, part) else {
-            return self.broken(to.slot);
+        let Some(sub) = sub_mut(&mut self.clients.conns, to.slot, part) else {
+            return self.clients.broken(to.slot);
         };
         let granted = core::mem::take(&mut sub.own.granted);
         if granted != (0, 0) {
             let options = qos_of(sub.own.options);
-            self.grant(to.slot, granted, ReasonCode::granted(options));
-            self.send_reply(to.slot, io);
+            self.clients.grant(
+                &mut self.meter.stats,
+                to.slot,
+                granted,
+                ReasonCode::granted(options),
+            );
+            self.clients.send_reply(to.slot, io);
         }
-    }
-
-    fn shared_mut(&mut self, slot: u32, part: u32) -> Option<&mut Shared> {
-        let extra = self.conns.find_extra_mut(slot)?;
-        let sub = extra.list.get_mut(part as usize)?;
-        sub.own.group.as_deref_mut()
-    }
-
-    fn quit_group(
-        &mut self,
-        home: ShardId,
-        group: u64,
-        to: ReplyTo,
-        unacked: Vec<Unacked>,
-        ends: bool,
-    ) {
-        let leave = Box::new(LeaveGroup {
-            group,
-            to,
-            unacked,
-            ends,
-        });
-        self.ask(home, |_| Ask::LeaveGroup(leave));
     }
 
     /// A message of a group for this client; if the client is gone the message goes back to the group.
@@ -151,20 +87,22 @@ impl Front {
     ) {
         let name = frames.name(name);
         let part = self
+            .clients
             .conns
             .is_asked(to)
-            .then(|| self.part_named(to.slot, to.part))
+            .then(|| part_named(&self.clients.conns, to.slot, to.part))
             .flatten();
-        let is_member = part.is_some_and(|part| self.shared_mut(to.slot, part).is_some());
+        let is_member =
+            part.is_some_and(|part| shared_mut(&mut self.clients.conns, to.slot, part).is_some());
         let Some(part) = part.filter(|_| is_member) else {
             let unacked = alloc::vec![Unacked {
                 topic: name.into(),
                 offset: record.offset,
             }];
-            return self.quit_group(home, group, to, unacked, false);
+            return quit_group(&mut self.subs.lanes, home, group, to, unacked, false);
         };
-        let Some(sub) = self.sub(to.slot, part) else {
-            return self.broken(to.slot);
+        let Some(sub) = list::sub(&self.clients.conns, to.slot, part) else {
+            return self.clients.broken(to.slot);
         };
         let identifiers = [sub.own.identifier];
         let wants = Wants {
@@ -174,77 +112,170 @@ impl Front {
             unbound: true,
             ..Wants::default()
         };
-        if !self.give_once(to.slot, &wants, (name, record, frames), io) {
-            self.give_credit(to.slot, part, home);
+        if !give_once(
+            &mut self.clients,
+            &mut self.meter,
+            &mut self.own,
+            to.slot,
+            &wants,
+            (name, record, frames),
+            io,
+        ) {
+            give_credit(
+                &mut self.clients.conns,
+                &mut self.subs.lanes,
+                to.slot,
+                part,
+                home,
+            );
         }
     }
+}
 
-    /// The client is done with one message of a group.
-    pub(super) fn give_credit(&mut self, slot: u32, part: u32, home: ShardId) {
-        if self.conns.get(slot).outbox != NONE {
-            // Only when the socket has taken the bytes before it.
-            return self.mqtt_state(slot).groups_behind.push((part, home));
-        }
-        let to = self.conns.reply_to(slot, self.part_name(slot, part));
-        let Some(shared) = self.shared_mut(slot, part) else {
-            return;
-        };
-        let Some((_, group)) = shared.homes.iter().find(|at| at.0 == home) else {
-            return;
-        };
-        let ask = Ask::GroupCredit {
-            group: *group,
+/// Joins a group at its homes. The grant comes when all have answered.
+pub(super) fn join_group(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    wanted: &Wanted<'_>,
+    restored: bool,
+) {
+    let (name, filter) = split(wanted.filter);
+    let homes = homes_of(&clients.ctx, filter);
+    let shared = Box::new(Shared {
+        text: wanted.filter.into(),
+        homes: Vec::with_capacity(homes.len()),
+        waiting: homes.len() as u16,
+        restored,
+    });
+    clients.conns.extra(slot).shared_bytes += shared.bytes();
+    let sub = Sub {
+        topic: NONE,
+        own: Subscribed {
+            options: wanted.options.bits(),
+            identifier: wanted.identifier,
+            granted: wanted.granted,
+            group: Some(shared),
+            ..Subscribed::default()
+        },
+        ..Sub::default()
+    };
+    let part = add_sub(&mut clients.conns, slot, sub);
+    let to = clients
+        .conns
+        .reply_to(slot, part_name(&clients.conns, slot, part));
+    let receive_max = clients.conns.own_row(slot).receive_max;
+    let party = clients.party(slot);
+    for home in homes {
+        let ask = Ask::JoinGroup {
             to,
-            count: 1,
+            name: name.into(),
+            filter: filter.into(),
+            credit: u32::from(receive_max.min(CREDIT)),
+            counts: !restored,
+            party,
         };
-        self.ask(home, |_| ask);
+        lanes.ask(home, |_| ask);
     }
+}
 
-    /// Gives back credit that waited for the socket.
-    pub(super) fn give_owed(&mut self, slot: u32) {
-        if self
-            .mqtt(slot)
-            .is_none_or(|mqtt| mqtt.groups_behind.is_empty())
-        {
-            return;
-        }
-        for (part, home) in core::mem::take(&mut self.mqtt_state(slot).groups_behind) {
-            self.give_credit(slot, part, home);
-        }
+fn shared_mut(conns: &mut Connections, slot: u32, part: u32) -> Option<&mut Shared> {
+    let extra = conns.find_extra_mut(slot)?;
+    let sub = extra.list.get_mut(part as usize)?;
+    sub.own.group.as_deref_mut()
+}
+
+fn quit_group(
+    lanes: &mut Lanes,
+    home: ShardId,
+    group: u64,
+    to: ReplyTo,
+    unacked: Vec<Unacked>,
+    ends: bool,
+) {
+    let leave = Box::new(LeaveGroup {
+        group,
+        to,
+        unacked,
+        ends,
+    });
+    lanes.ask(home, |_| Ask::LeaveGroup(leave));
+}
+
+/// The client is done with one message of a group.
+pub(super) fn give_credit(
+    conns: &mut Connections,
+    lanes: &mut Lanes,
+    slot: u32,
+    part: u32,
+    home: ShardId,
+) {
+    if conns.get(slot).outbox != NONE {
+        // Only when the socket has taken the bytes before it.
+        return mqtt_state(conns, slot).groups_behind.push((part, home));
     }
+    let to = conns.reply_to(slot, part_name(conns, slot, part));
+    let Some(shared) = shared_mut(conns, slot, part) else {
+        return;
+    };
+    let Some((_, group)) = shared.homes.iter().find(|at| at.0 == home) else {
+        return;
+    };
+    let ask = Ask::GroupCredit {
+        group: *group,
+        to,
+        count: 1,
+    };
+    lanes.ask(home, |_| ask);
+}
 
-    /// Takes the client out of a group; messages that were never sent go back, and if its session ends the subscription also the
-    /// unacknowledged ones, except those of QoS 2.
-    pub(super) fn part_group(&mut self, slot: u32, part: u32, ends: bool) {
-        let to = self.conns.reply_to(slot, self.part_name(slot, part));
-        let Some(shared) = self.shared_mut(slot, part) else {
-            return;
-        };
-        let homes: Vec<_> = shared.homes.drain(..).collect();
-        let mqtt = self.mqtt_state(slot);
-        let of_part = |sent: &Inflight| sent.group.is_some_and(|(of, _)| u32::from(of) == part);
-        let mut back: Vec<(ShardId, Unacked)> = Vec::new();
-        let mut take = |sent: &Inflight| {
-            back.extend(sent.group.map(|(_, home)| (home, sent.unacked())));
-        };
-        mqtt.waiting
-            .iter()
-            .filter(|sent| of_part(sent))
-            .for_each(&mut take);
-        mqtt.waiting.retain(|sent| !of_part(sent));
-        if ends {
-            let again = |sent: &&Inflight| of_part(sent) && sent.is_at_least_once();
-            mqtt.inflight.iter().filter(again).for_each(&mut take);
-        }
-        mqtt.inflight
-            .iter_mut()
-            .filter(|sent| of_part(sent))
-            .for_each(|sent| sent.group = None);
-        for (home, group) in homes {
-            let of_home = back.iter().filter(|(at, _)| *at == home);
-            let unacked = of_home.map(|(_, unacked)| unacked.clone()).collect();
-            self.quit_group(home, group, to, unacked, ends);
-        }
+/// Gives back credit that waited for the socket.
+pub(super) fn give_owed(conns: &mut Connections, lanes: &mut Lanes, slot: u32) {
+    if client::mqtt(conns, slot).is_none_or(|mqtt| mqtt.groups_behind.is_empty()) {
+        return;
+    }
+    for (part, home) in core::mem::take(&mut mqtt_state(conns, slot).groups_behind) {
+        give_credit(conns, lanes, slot, part, home);
+    }
+}
+
+/// Takes the client out of a group; messages that were never sent go back, and if its session ends the subscription also the
+/// unacknowledged ones, except those of QoS 2.
+pub(super) fn part_group(
+    conns: &mut Connections,
+    lanes: &mut Lanes,
+    slot: u32,
+    part: u32,
+    ends: bool,
+) {
+    let to = conns.reply_to(slot, part_name(conns, slot, part));
+    let Some(shared) = shared_mut(conns, slot, part) else {
+        return;
+    };
+    let homes: Vec<_> = shared.homes.drain(..).collect();
+    let mqtt = mqtt_state(conns, slot);
+    let of_part = |sent: &Inflight| sent.group.is_some_and(|(of, _)| u32::from(of) == part);
+    let mut back: Vec<(ShardId, Unacked)> = Vec::new();
+    let mut take = |sent: &Inflight| {
+        back.extend(sent.group.map(|(_, home)| (home, sent.unacked())));
+    };
+    mqtt.waiting
+        .iter()
+        .filter(|sent| of_part(sent))
+        .for_each(&mut take);
+    mqtt.waiting.retain(|sent| !of_part(sent));
+    if ends {
+        let again = |sent: &&Inflight| of_part(sent) && sent.is_at_least_once();
+        mqtt.inflight.iter().filter(again).for_each(&mut take);
+    }
+    mqtt.inflight
+        .iter_mut()
+        .filter(|sent| of_part(sent))
+        .for_each(|sent| sent.group = None);
+    for (home, group) in homes {
+        let of_home = back.iter().filter(|(at, _)| *at == home);
+        let unacked = of_home.map(|(_, unacked)| unacked.clone()).collect();
+        quit_group(lanes, home, group, to, unacked, ends);
     }
 }
 

@@ -7,14 +7,14 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
-use super::beyond::Beyond;
-use super::reading::{Show, Start};
 use crate::base::access::Identity;
 use crate::base::ids::ShardId;
 use crate::base::position::write_varint;
 use crate::client::progress::Progress;
 use crate::mail::inbox::Inbox;
 use crate::mail::session::{SessionId, Will, Written};
+use crate::protocol::mqtt::beyond::Beyond;
+use crate::protocol::mqtt::reading::{Show, Start};
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Vacant};
 

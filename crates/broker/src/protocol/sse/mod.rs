@@ -7,7 +7,7 @@ use crore_wire::sse;
 
 use crate::client::row::Row;
 use crate::io::Io;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Deliveries, Matching};
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::options::{HEAD, HTTP10, KEEP};
 
@@ -15,71 +15,75 @@ use crate::protocol::http::options::{HEAD, HTTP10, KEEP};
 const COMMENT: &[u8] = b":\n";
 
 /// Appends an event that tells of a gap before this position.
-pub(in crate::protocol) fn write_gap(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_gap(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) {
     let mut text = Vec::with_capacity(64);
     sse::write_event(&mut text, Some(id), Some(b"crore.gap"), name);
     write_part(row, &text, out);
 }
 
-impl Front {
-    /// Writes the head of an event stream and its first comment into `reply`.
-    pub(in crate::protocol) fn events_head(&mut self, slot: u32, name: &[u8]) {
-        let rules = &self.world.rules;
-        let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
-        let http10 = self.conns.get(slot).wants(HTTP10);
-        if http10 {
-            self.conns.get_mut(slot).options &= !KEEP;
-        }
-        let mut answer = self
-            .head(slot, 200)
-            .header("Content-Type", b"text/event-stream")
-            .header("Cache-Control", b"no-cache, no-transform")
-            .header("X-Accel-Buffering", b"no");
-        if !http10 {
-            answer = answer.header("Transfer-Encoding", b"chunked");
-        }
-        answer.end();
-        if self.conns.get(slot).wants(HEAD) {
-            return;
-        }
-        let mut text = Vec::with_capacity(32);
-        sse::write_comment(&mut text, "");
-        sse::write_retry(&mut text, retry_ms);
-        let row = self.conns.get(slot);
-        write_part(row, &text, self.scratch.reply());
+/// Sends a comment if nothing was sent for too long.
+pub(crate) fn comment_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    if !clients.is_heartbeat_due(slot) {
+        return;
     }
+    let mut bytes = clients.scratch.take_reply();
+    bytes.clear();
+    write_part(clients.conns.get(slot), COMMENT, &mut bytes);
+    clients.put(slot, &bytes, io);
+    clients.scratch.reply_sent(bytes);
+}
 
-    /// An id without data, so that the client remembers the position before the first message. An empty line behind it makes it
-    /// hold at once, and is no event by the standard. Some libraries take it for one: they get no empty line. Who follows
-    /// the standard in that says `no-cache` (HTML, section 9.2.2, and Fetch, section 4.6, for the cache mode that it names).
-    pub(in crate::protocol) fn event_of_position(&mut self, slot: u32, offset: u64) {
-        let attaching = self.conns.extra(slot).own.attaching.as_ref();
-        let no_cache = attaching.is_some_and(|begun| begun.no_cache);
-        let mut text = Vec::with_capacity(48);
-        text.extend_from_slice(b"id: ");
-        self.write_id(slot, offset, &mut text);
-        text.extend_from_slice(if no_cache { b"\n\n" } else { b"\n" });
-        let mut bytes = Vec::with_capacity(64);
-        write_part(self.conns.get(slot), &text, &mut bytes);
-        let attaching = self
-            .conns
-            .extra(slot)
-            .own
-            .attaching
-            .as_mut()
-            .expect("the stream is not begun");
-        attaching.body.own.extend_from_slice(&bytes);
+/// Writes the head of an event stream and its first comment into `reply`.
+pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
+    let rules = &clients.ctx.world.rules;
+    let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
+    let http10 = clients.conns.get(slot).wants(HTTP10);
+    if http10 {
+        clients.conns.get_mut(slot).options &= !KEEP;
     }
+    let mut answer = clients
+        .head(slot, 200)
+        .header("Content-Type", b"text/event-stream")
+        .header("Cache-Control", b"no-cache, no-transform")
+        .header("X-Accel-Buffering", b"no");
+    if !http10 {
+        answer = answer.header("Transfer-Encoding", b"chunked");
+    }
+    answer.end();
+    if clients.conns.get(slot).wants(HEAD) {
+        return;
+    }
+    let mut text = Vec::with_capacity(32);
+    sse::write_comment(&mut text, "");
+    sse::write_retry(&mut text, retry_ms);
+    let row = clients.conns.get(slot);
+    write_part(row, &text, clients.scratch.reply());
+}
 
-    /// Sends a comment if nothing was sent for too long.
-    pub(in crate::protocol) fn comment_if_quiet<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if !self.is_heartbeat_due(slot) {
-            return;
-        }
-        let mut bytes = self.scratch.take_reply();
-        bytes.clear();
-        write_part(self.conns.get(slot), COMMENT, &mut bytes);
-        self.put(slot, &bytes, io);
-        self.scratch.reply_sent(bytes);
-    }
+/// An id without data, so that the client remembers the position before the first message. An empty line behind it makes it
+/// hold at once, and is no event by the standard. Some libraries take it for one: they get no empty line. Who follows
+/// the standard in that says `no-cache` (HTML, section 9.2.2, and Fetch, section 4.6, for the cache mode that it names).
+pub(crate) fn event_of_position(
+    clients: &mut Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    offset: u64,
+) {
+    let attaching = clients.conns.extra(slot).own.attaching.as_ref();
+    let no_cache = attaching.is_some_and(|begun| begun.no_cache);
+    let mut text = Vec::with_capacity(48);
+    text.extend_from_slice(b"id: ");
+    clients.write_id(matching, deliveries, slot, offset, &mut text);
+    text.extend_from_slice(if no_cache { b"\n\n" } else { b"\n" });
+    let mut bytes = Vec::with_capacity(64);
+    write_part(clients.conns.get(slot), &text, &mut bytes);
+    let attaching = clients
+        .conns
+        .extra(slot)
+        .own
+        .attaching
+        .as_mut()
+        .expect("the stream is not begun");
+    attaching.body.own.extend_from_slice(&bytes);
 }

@@ -7,13 +7,18 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role, Violati
 
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
+use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::progress::Progress;
 use crate::client::row::State;
+use crate::client::send::silent_until_s;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::inbox::Inbox;
-use crate::protocol::front::Front;
+use crate::protocol::contract::frame_beside_bytes;
+use crate::protocol::contract::streams::has_frames;
+use crate::protocol::front::{Clients, Connections, Front};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
+use crate::protocol::http::subscribe::leave::catch_up;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -25,44 +30,49 @@ type Begun = (Option<Box<Partial>>, Progress);
 
 impl Front {
     /// Goes on with held frames, and with subscriptions that fell behind.
-    pub(in crate::protocol) fn stream_resume<I: Io>(
+    pub(crate) fn stream_resume<I: Io>(
         &mut self,
         conn: ConnId,
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        if self.conns.get(conn.slot).state == State::WebSocket {
-            self.read_again(conn, io);
+        if self.clients.conns.get(conn.slot).state == State::WebSocket {
+            self.queues.read_again(&mut self.clients.conns, conn, io);
             self.frames_received(conn.slot, &mut [], home, io);
         }
-        if self.conns.is_current(conn) {
+        if self.clients.conns.is_current(conn) {
             // A frame may have ended it.
-            let row = self.conns.get(conn.slot);
+            let row = self.clients.conns.get(conn.slot);
             let streams = matches!(row.state, State::Sse | State::WebSocket);
             if streams && row.outbox == NONE {
-                self.catch_up(conn.slot);
+                catch_up(
+                    &mut self.clients,
+                    &mut self.subs,
+                    &mut self.queues,
+                    conn.slot,
+                );
             }
         }
     }
 
     /// Bytes of a WebSocket.
-    pub(in crate::protocol) fn frames_received<I: Io>(
+    pub(crate) fn frames_received<I: Io>(
         &mut self,
         slot: u32,
         input: &mut [u8],
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let conn = self.conns.id_of(slot);
-        let row = self.conns.get(slot);
+        let conn = self.clients.conns.id_of(slot);
         let config = Config {
             role: Role::Server,
-            message_bytes: self.frame_bytes_max(slot),
-            deflate: row.wants(DEFLATE),
+            message_bytes: frame_bytes_max(&self.clients, slot),
+            deflate: self.clients.conns.get(slot).wants(DEFLATE),
         };
-        let Some(((mut partial, mut progress), mut held_back)) = self.take_frames(slot, input)
+        let Some(((mut partial, mut progress), mut held_back)) =
+            take_frames(&mut self.clients.conns, slot, input)
         else {
-            return self.broken(slot);
+            return self.clients.broken(slot);
         };
         let mut at = 0;
         loop {
@@ -70,11 +80,13 @@ impl Front {
                 Some(held) => &mut held.rest_mut()[at..],
                 None => &mut input[at..],
             };
-            let publishes = self.conns.get(slot).wants(PUBLISHES);
-            let spent = self.work.is_spent();
+            let publishes = self.clients.conns.get(slot).wants(PUBLISHES);
+            let spent = self.meter.work.is_spent();
             let goes_on = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
-            if goes_on && (spent || publishes && self.must_stall()) {
-                self.send_reply(slot, io);
+            if goes_on
+                && (spent || publishes && must_stall(&mut self.subs.lanes, &self.clients.ctx))
+            {
+                self.clients.send_reply(slot, io);
                 let rest = match held_back {
                     Some(mut held) => {
                         held.took(at);
@@ -82,14 +94,13 @@ impl Front {
                     }
                     None => Inbox::new(&input[at..]),
                 };
-                let begun = (partial, progress);
-                return self.hold_frames(slot, begun, rest, spent, io);
+                return self.hold_frames(slot, (partial, progress), rest, spent, io);
             }
             let mut work = WORK_AT_ONCE;
             let step = match receive::next_within(&mut partial, rest, &config, &mut work) {
                 Ok(step) => step,
                 Err(violation) => {
-                    self.send_reply(slot, io);
+                    self.clients.send_reply(slot, io);
                     if violation == Violation::TooBig {
                         return self.end_stream(slot, Reason::MessageTooLong, io);
                     }
@@ -98,13 +109,12 @@ impl Front {
                 }
             };
             at += step.consumed;
-            self.work.steps.add(1);
-            self.work.steps.add_bytes(WORK_AT_ONCE - work);
-            let Some(event) = step.event else {
-                match work {
-                    0 => continue,
-                    _ => break,
-                }
+            self.meter.work.steps.add(1);
+            self.meter.work.steps.add_bytes(WORK_AT_ONCE - work);
+            let event = match step.event {
+                Some(event) => event,
+                None if work == 0 => continue,
+                None => break,
             };
             if matches!(event, Event::Text(_) | Event::Binary(_)) {
                 progress = Progress::default();
@@ -113,34 +123,16 @@ impl Front {
                 return;
             }
         }
-        self.send_reply(slot, io);
-        if !self.conns.is_current(conn) || !self.has_frames(slot) {
+        self.clients.send_reply(slot, io);
+        if !self.clients.conns.is_current(conn) || !has_frames(&self.clients.conns, slot) {
             return;
         }
         self.hold_partial(slot, partial, progress, io);
-        if self.conns.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
-            self.stall_if_needed(slot, io);
+        let (clients, lanes) = (&mut self.clients, &mut self.subs.lanes);
+        if clients.conns.is_current(conn) && clients.conns.get(slot).wants(PUBLISHES) {
+            let (queues, stats) = (&mut self.queues, &mut self.meter.stats);
+            stall_if_needed(clients, lanes, queues, stats, slot, io);
         }
-    }
-
-    /// The frame or message that is not whole, and the bytes that were held with `input` behind them, if any were.
-    fn take_frames(&mut self, slot: u32, input: &[u8]) -> Option<(Begun, Option<Inbox>)> {
-        let (begun, mut held) = match self.conns.take_spill(slot) {
-            None => return Some(Default::default()),
-            Some(Spill::WebSocket(held, came)) => return Some(((Some(held), came), None)),
-            Some(Spill::Frames(held, data, came)) => ((held, came), data),
-            // Bytes received behind the handshake before it was answered.
-            Some(Spill::Http(held)) => (Begun::default(), Inbox::new(&held.data)),
-            // Packets within frames are held in `Extra::mqtt`.
-            Some(Spill::Mqtt(..)) => return None,
-        };
-        held.append(input, usize::MAX);
-        Some((begun, Some(held)))
-    }
-
-    /// Bytes of the largest message that a client may send.
-    fn frame_bytes_max(&self, slot: u32) -> usize {
-        self.world.settings.limits.message_bytes + self.frame_beside_bytes(slot)
     }
 
     /// Keeps frames that wait for the next turn, or for credit.
@@ -156,16 +148,19 @@ impl Front {
         if !self.has_receive_room(slot, begun + data.bytes(), io) {
             return self.end_for_room(slot, io);
         }
-        let row = self.conns.get_mut(slot);
+        let row = self.clients.conns.get_mut(slot);
         if row.outbox == NONE {
             // It waits for us.
             row.deadline_s = 0;
         }
-        self.conns
+        self.clients
+            .conns
             .set_spill(slot, Spill::Frames(partial, data, progress));
         match spent {
-            true => self.pause(slot, io),
-            false => self.stall(slot, io),
+            true => self.queues.pause(&mut self.clients, slot, io),
+            false => self
+                .queues
+                .stall(&mut self.clients.conns, &mut self.meter.stats, slot, io),
         }
     }
 
@@ -176,8 +171,8 @@ impl Front {
         progress: Progress,
         io: &mut I,
     ) {
-        let idle_s = self.silent_until_s(slot);
-        let row = self.conns.get_mut(slot);
+        let idle_s = silent_until_s(&self.clients, slot);
+        let row = self.clients.conns.get_mut(slot);
         let Some(partial) = partial else {
             if row.outbox == NONE {
                 row.deadline_s = idle_s;
@@ -191,7 +186,8 @@ impl Front {
         if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
             return self.end_for_room(slot, io);
         }
-        self.conns
+        self.clients
+            .conns
             .set_spill(slot, Spill::WebSocket(partial, progress));
     }
 
@@ -207,16 +203,36 @@ impl Front {
             Event::Text(data) => self.frame_came(slot, data, false, home, io),
             Event::Binary(data) => self.frame_came(slot, data, true, home, io),
             Event::Ping(data) => {
-                frame::write_frame(self.scratch.reply(), Opcode::Pong, data);
+                frame::write_frame(self.clients.scratch.reply(), Opcode::Pong, data);
                 true
             }
             Event::Pong(_) => true,
             Event::Close { code, .. } => {
-                self.send_reply(slot, io);
+                self.clients.send_reply(slot, io);
                 let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
                 self.end_stream_by(slot, Closed::Peer, code, "", io);
                 false
             }
         }
     }
+}
+
+/// The frame or message that is not whole, and the bytes that were held with `input` behind them, if any were.
+fn take_frames(conns: &mut Connections, slot: u32, input: &[u8]) -> Option<(Begun, Option<Inbox>)> {
+    let (begun, mut held) = match conns.take_spill(slot) {
+        None => return Some(Default::default()),
+        Some(Spill::WebSocket(held, came)) => return Some(((Some(held), came), None)),
+        Some(Spill::Frames(held, data, came)) => ((held, came), data),
+        // Bytes received behind the handshake before it was answered.
+        Some(Spill::Http(held)) => (Begun::default(), Inbox::new(&held.data)),
+        // Packets within frames are held in `Extra::mqtt`.
+        Some(Spill::Mqtt(..)) => return None,
+    };
+    held.append(input, usize::MAX);
+    Some((begun, Some(held)))
+}
+
+/// Bytes of the largest message that a client may send.
+fn frame_bytes_max(clients: &Clients, slot: u32) -> usize {
+    clients.ctx.world.settings.limits.message_bytes + frame_beside_bytes(&clients.conns, slot)
 }

@@ -26,7 +26,7 @@ fn gap_object(out: &mut Vec<u8>, name: &[u8], id: &[u8]) {
 }
 
 /// Appends a frame that tells of a gap before this position; false where the connection's frames have no place for it.
-pub(in crate::protocol) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> bool {
     let mut text = Vec::with_capacity(96);
     if row.wants(META) {
         meta_line(&mut text, b"gap", LOST);

@@ -6,60 +6,59 @@ use crore_wire::http::head::Head;
 use crore_wire::websocket::handshake;
 
 use crate::base::reason::Reason;
-use crate::protocol::front::Front;
+use crate::protocol::front::Clients;
 use crate::protocol::http::options::{DEFLATE, FOLLOWS, META, UPGRADE};
 
 /// Nchan's subprotocol: each message begins with its id, topic and content type.
 const META_PROTOCOL: &str = "ws+meta.nchan";
 
-impl Front {
-    /// Writes the 101 into `reply`. `carries` names the subprotocol of another protocol that the frames are to carry.
-    pub(in crate::protocol) fn accept_upgrade(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        carries: Option<&str>,
-    ) -> Result<(), Reason> {
-        if head.header("sec-websocket-version") != Some(b"13") {
-            return Err(Reason::WebSocketVersion);
-        }
-        let key = head
-            .header("sec-websocket-key")
-            .and_then(handshake::accept_key);
-        let key = key.ok_or(Reason::WebSocketKey)?;
-        let meta = head.headers("sec-websocket-protocol");
-        let meta = handshake::choose_subprotocol(meta, &[META_PROTOCOL])
-            .filter(|_| carries.is_none() && !self.conns.get(slot).wants(FOLLOWS));
-        let deflate = self
-            .world
-            .settings
-            .deflate
-            .enabled
-            .then_some(())
-            .filter(|()| carries.is_none())
-            .and_then(|()| handshake::negotiate_deflate(head.headers("sec-websocket-extensions")));
-        let row = self.conns.get_mut(slot);
-        row.options |= UPGRADE;
-        if meta.is_some() {
-            row.options |= META;
-        }
-        if deflate.is_some() {
-            row.options |= DEFLATE;
-        }
-        let mut answer = self
-            .head(slot, 101)
-            .header("Upgrade", b"websocket")
-            .header("Connection", b"Upgrade")
-            .header("Sec-WebSocket-Accept", &key);
-        if let Some(protocol) = carries.or(meta) {
-            answer = answer.header("Sec-WebSocket-Protocol", protocol.as_bytes());
-        }
-        if let Some(deflate) = deflate {
-            let mut value = Vec::with_capacity(96);
-            deflate.write(&mut value);
-            answer = answer.header("Sec-WebSocket-Extensions", &value);
-        }
-        answer.end();
-        Ok(())
+/// Writes the 101 into `reply`. `carries` names the subprotocol of another protocol that the frames are to carry.
+pub(crate) fn accept_upgrade(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    carries: Option<&str>,
+) -> Result<(), Reason> {
+    if head.header("sec-websocket-version") != Some(b"13") {
+        return Err(Reason::WebSocketVersion);
     }
+    let key = head
+        .header("sec-websocket-key")
+        .and_then(handshake::accept_key);
+    let key = key.ok_or(Reason::WebSocketKey)?;
+    let meta = head.headers("sec-websocket-protocol");
+    let meta = handshake::choose_subprotocol(meta, &[META_PROTOCOL])
+        .filter(|_| carries.is_none() && !clients.conns.get(slot).wants(FOLLOWS));
+    let deflate = clients
+        .ctx
+        .world
+        .settings
+        .deflate
+        .enabled
+        .then_some(())
+        .filter(|()| carries.is_none())
+        .and_then(|()| handshake::negotiate_deflate(head.headers("sec-websocket-extensions")));
+    let row = clients.conns.get_mut(slot);
+    row.options |= UPGRADE;
+    if meta.is_some() {
+        row.options |= META;
+    }
+    if deflate.is_some() {
+        row.options |= DEFLATE;
+    }
+    let mut answer = clients
+        .head(slot, 101)
+        .header("Upgrade", b"websocket")
+        .header("Connection", b"Upgrade")
+        .header("Sec-WebSocket-Accept", &key);
+    if let Some(protocol) = carries.or(meta) {
+        answer = answer.header("Sec-WebSocket-Protocol", protocol.as_bytes());
+    }
+    if let Some(deflate) = deflate {
+        let mut value = Vec::with_capacity(96);
+        deflate.write(&mut value);
+        answer = answer.header("Sec-WebSocket-Extensions", &value);
+    }
+    answer.end();
+    Ok(())
 }

@@ -3,30 +3,31 @@
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::base::reason::Closed;
+use crate::client::credit::is_held;
 use crate::io::{Close, Io};
 use crate::protocol::front::Front;
 use crate::protocol::http::options::{PING, PINGS};
 
 impl Front {
     /// Sends a ping if nothing was sent for too long; a client that has left two unanswered ends.
-    pub(in crate::protocol) fn ping_if_quiet<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if !self.is_heartbeat_due(slot) {
+    pub(crate) fn ping_if_quiet<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if !self.clients.is_heartbeat_due(slot) {
             return;
         }
-        let row = self.conns.get_mut(slot);
+        let row = self.clients.conns.get_mut(slot);
         if row.options & PINGS == 2 * PING {
             // The pong may be behind the held bytes.
-            if !self.is_held(slot) {
-                self.because(Closed::Timeout);
+            if !is_held(&self.clients.conns, slot) {
+                self.clients.scratch.because(Closed::Timeout);
                 self.drop_conn(slot, Close::Reset, io);
             }
             return;
         }
         row.options += PING;
-        let mut bytes = self.scratch.take_reply();
+        let mut bytes = self.clients.scratch.take_reply();
         bytes.clear();
         frame::write_frame(&mut bytes, Opcode::Ping, b"");
-        self.put(slot, &bytes, io);
-        self.scratch.reply_sent(bytes);
+        self.clients.put(slot, &bytes, io);
+        self.clients.scratch.reply_sent(bytes);
     }
 }

@@ -2,7 +2,7 @@
 //! what is lost. What frames carry may be another protocol's: `protocol/contract` asks that.
 
 mod frames;
-pub(in crate::protocol) mod gap;
-mod handshake;
+pub(crate) mod gap;
+pub(crate) mod handshake;
 mod heartbeat;
-mod publish;
+pub(crate) mod publish;

@@ -9,48 +9,21 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crate::base::access::Right;
 use crate::base::position::{self, Position};
 use crate::base::reason::Reason;
+use crate::client::asking::publish;
 use crate::client::row::State;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish, is_binary};
 use crate::mail::{Answer, Outcome};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Front};
 use crate::protocol::http::options::{META, PUBLISHES};
 use crate::protocol::http::state::PublishTo;
 use crate::protocol::http::task::Flow;
+use crate::protocol::websocket::handshake::accept_upgrade;
 
 impl Front {
-    /// An upgrade on a publish path: there is nothing to attach, so the answer goes out at once.
-    pub(in crate::protocol) fn upgrade_to_publish<I: Io>(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        name: &[u8],
-        io: &mut I,
-    ) -> Flow {
-        if topic::is_reserved(name) {
-            self.respond_reason(slot, Reason::Reserved);
-            return Flow::Next;
-        }
-        if let Err(reason) = self.accept_upgrade(slot, head, None) {
-            self.respond_reason(slot, reason);
-            return Flow::Next;
-        }
-        let (hash, _) = self.place_of(name);
-        self.conns.extra(slot).own.publish_to = Some(PublishTo {
-            hash,
-            name: name.to_vec(),
-            published: 0,
-        });
-        let row = self.conns.get_mut(slot);
-        row.options |= PUBLISHES;
-        row.state = State::WebSocket;
-        self.send_reply(slot, io);
-        Flow::Wait
-    }
-
     /// A frame of a client that may publish.
-    pub(in crate::protocol) fn frame_published<I: Io>(
+    pub(crate) fn frame_published<I: Io>(
         &mut self,
         slot: u32,
         data: &[u8],
@@ -58,28 +31,31 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
-        if !self.conns.get(slot).wants(PUBLISHES) {
+        if !self.clients.conns.get(slot).wants(PUBLISHES) {
             return true;
         }
-        let wants_ack = self.conns.get(slot).wants(META);
-        let extra = self.conns.extra(slot);
+        let wants_ack = self.clients.conns.get(slot).wants(META);
+        let extra = self.clients.conns.extra(slot);
         let Some(mut publish_to) = extra.own.publish_to.take() else {
-            self.broken(slot);
+            self.clients.broken(slot);
             return false;
         };
         let number = publish_to.published;
         publish_to.published = number.wrapping_add(1);
-        if let Err(denied) = self.may(slot, Right::Publish, &publish_to.name) {
+        if let Err(denied) =
+            self.clients
+                .may(&self.meter.work, slot, Right::Publish, &publish_to.name)
+        {
             // The right was granted when the connection was made, and is lost since.
-            self.send_reply(slot, io);
+            self.clients.send_reply(slot, io);
             self.end_stream(slot, denied, io);
             return false;
         }
-        if let Err(reached) = self.may_publish(slot) {
-            self.conns.extra(slot).own.publish_to = Some(publish_to);
+        if let Err(reached) = self.clients.may_publish(&mut self.meter.stats, slot) {
+            self.clients.conns.extra(slot).own.publish_to = Some(publish_to);
             return self.frame_refused(slot, number, reached, io);
         }
-        let (_, at) = self.place_of(&publish_to.name);
+        let (_, at) = self.clients.ctx.place_of(&publish_to.name);
         let content_type: &[u8] = if binary {
             b"application/octet-stream"
         } else {
@@ -96,90 +72,127 @@ impl Front {
                 ..Headers::default()
             },
             retry: None,
-            client: self.conns.get(slot).client,
+            client: self.clients.conns.get(slot).client,
         };
-        let to = self.conns.reply_to(slot, number);
+        let to = self.clients.conns.reply_to(slot, number);
         let answer = if wants_ack {
             Answer::Full(to)
         } else {
             Answer::Failure(to)
         };
-        let outcome = self.publish(home, at, &message, answer);
-        self.conns.extra(slot).own.publish_to = Some(publish_to);
+        let outcome = publish(
+            &mut self.subs,
+            &mut self.meter,
+            &self.clients.ctx,
+            home,
+            at,
+            &message,
+            answer,
+        );
+        self.clients.conns.extra(slot).own.publish_to = Some(publish_to);
         outcome.is_none_or(|outcome| self.frame_outcome(slot, number, outcome, io))
     }
 
     /// Handles the outcome of a frame that was published. Without acknowledgements only a close can say that it
     /// was refused. False when the connection has ended.
-    pub(in crate::protocol) fn frame_outcome<I: Io>(
+    pub(crate) fn frame_outcome<I: Io>(
         &mut self,
         slot: u32,
         number: u32,
         outcome: Outcome,
         io: &mut I,
     ) -> bool {
-        if self.conns.get(slot).wants(META) {
-            self.send_reply(slot, io);
-            self.acknowledge(slot, number, Ok(outcome), io);
+        if self.clients.conns.get(slot).wants(META) {
+            self.clients.send_reply(slot, io);
+            acknowledge(&mut self.clients, slot, number, Ok(outcome), io);
             return true;
         }
         let Outcome::Full(reason) = outcome else {
             return true;
         };
-        self.send_reply(slot, io);
+        self.clients.send_reply(slot, io);
         self.end_stream(slot, reason, io);
         false
     }
 
     /// Refuses a frame that came too fast: by an acknowledgement if the client gets those, otherwise by the close.
     fn frame_refused<I: Io>(&mut self, slot: u32, number: u32, reason: Reason, io: &mut I) -> bool {
-        self.send_reply(slot, io);
-        if self.conns.get(slot).wants(META) {
-            self.acknowledge(slot, number, Err(reason), io);
+        self.clients.send_reply(slot, io);
+        if self.clients.conns.get(slot).wants(META) {
+            acknowledge(&mut self.clients, slot, number, Err(reason), io);
             return true;
         }
         self.end_stream(slot, reason, io);
         false
     }
+}
 
-    /// The answer to a frame that was published, in the meta subprotocol.
-    pub(in crate::protocol) fn acknowledge<I: Io>(
-        &mut self,
-        slot: u32,
-        number: u32,
-        outcome: Result<Outcome, Reason>,
-        io: &mut I,
-    ) {
-        let mut text = Vec::with_capacity(64);
-        text.extend_from_slice(b"ack: ");
-        position::write_decimal(&mut text, u64::from(number));
-        match outcome {
-            Ok(Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
-                text.extend_from_slice(if info.subscribers > 0 {
-                    b"\nstatus: 201\nid: "
-                } else {
-                    b"\nstatus: 202\nid: "
-                });
-                position::write(
-                    &mut text,
-                    Position {
-                        epoch: info.epoch,
-                        offset: info.offset,
-                    },
-                );
-            }
-            Ok(
-                Outcome::Missing | Outcome::OtherMessage | Outcome::Unknown | Outcome::Purged(_),
-            ) => text.extend_from_slice(b"\nstatus: 503"),
-            Ok(Outcome::Full(reason)) | Err(reason) => {
-                text.extend_from_slice(b"\nstatus: ");
-                let status = reason.row().status.unwrap_or_default();
-                position::write_decimal(&mut text, u64::from(status));
-            }
-        }
-        text.extend_from_slice(b"\n\n");
-        let mut bytes = Vec::with_capacity(text.len() + 4);
-        frame::write_frame(&mut bytes, Opcode::Text, &text);
-        self.put(slot, &bytes, io);
+/// An upgrade on a publish path: there is nothing to attach, so the answer goes out at once.
+pub(crate) fn upgrade_to_publish<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    name: &[u8],
+    io: &mut I,
+) -> Flow {
+    if topic::is_reserved(name) {
+        clients.respond_reason(slot, Reason::Reserved);
+        return Flow::Next;
     }
+    if let Err(reason) = accept_upgrade(clients, slot, head, None) {
+        clients.respond_reason(slot, reason);
+        return Flow::Next;
+    }
+    let (hash, _) = clients.ctx.place_of(name);
+    clients.conns.extra(slot).own.publish_to = Some(PublishTo {
+        hash,
+        name: name.to_vec(),
+        published: 0,
+    });
+    let row = clients.conns.get_mut(slot);
+    row.options |= PUBLISHES;
+    row.state = State::WebSocket;
+    clients.send_reply(slot, io);
+    Flow::Wait
+}
+
+/// The answer to a frame that was published, in the meta subprotocol.
+pub(crate) fn acknowledge<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    number: u32,
+    outcome: Result<Outcome, Reason>,
+    io: &mut I,
+) {
+    let mut text = Vec::with_capacity(64);
+    text.extend_from_slice(b"ack: ");
+    position::write_decimal(&mut text, u64::from(number));
+    match outcome {
+        Ok(Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
+            text.extend_from_slice(if info.subscribers > 0 {
+                b"\nstatus: 201\nid: "
+            } else {
+                b"\nstatus: 202\nid: "
+            });
+            position::write(
+                &mut text,
+                Position {
+                    epoch: info.epoch,
+                    offset: info.offset,
+                },
+            );
+        }
+        Ok(Outcome::Missing | Outcome::OtherMessage | Outcome::Unknown | Outcome::Purged(_)) => {
+            text.extend_from_slice(b"\nstatus: 503")
+        }
+        Ok(Outcome::Full(reason)) | Err(reason) => {
+            text.extend_from_slice(b"\nstatus: ");
+            let status = reason.row().status.unwrap_or_default();
+            position::write_decimal(&mut text, u64::from(status));
+        }
+    }
+    text.extend_from_slice(b"\n\n");
+    let mut bytes = Vec::with_capacity(text.len() + 4);
+    frame::write_frame(&mut bytes, Opcode::Text, &text);
+    clients.put(slot, &bytes, io);
 }

@@ -9,10 +9,14 @@ use core::net::IpAddr;
 use crore_wire::topic;
 
 use crate::base::ids::ConnId;
+use crate::client::joining::filtered;
+use crate::client::review::{all_filters_of, all_topics_of};
+use crate::client::rights::user_of;
 use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::session::SessionId;
-use crate::protocol::front::Front;
+use crate::protocol::contract::session_of;
+use crate::protocol::mqtt::access::client_id_in;
 use crate::shard::Shard;
 use crate::store::slab::NONE;
 
@@ -27,11 +31,11 @@ impl Shard {
     /// Pages of a table: the open rows from `from` on, as far as one turn looks; calls `each` until it says that it
     /// has enough. Returns where to go on.
     fn page_of(&self, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
-        let end = self.front.conns.end();
+        let end = self.front.clients.conns.end();
         let until = end.min(from.saturating_add(ROWS_PER_TURN));
         for slot in from..until {
-            self.front.work.steps.add(1);
-            if self.front.conns.get(slot).is_open() && !each(slot) {
+            self.front.meter.work.steps.add(1);
+            if self.front.clients.conns.get(slot).is_open() && !each(slot) {
                 return Some(slot + 1).filter(|next| *next < end);
             }
         }
@@ -57,41 +61,44 @@ impl Shard {
 
     pub(super) fn connection<I: Io>(&self, id: ConnId, io: &I) -> Option<Connection> {
         self.front
+            .clients
             .conns
             .is_current(id)
             .then(|| self.describe(id.slot, usize::MAX, io))
     }
 
     fn describe<I: Io>(&self, slot: u32, names: usize, io: &I) -> Connection {
-        let row = self.front.conns.get(slot);
+        let row = self.front.clients.conns.get(slot);
         let (topics, filters) = (
-            self.front.all_topics_of(slot),
-            self.front.all_filters_of(slot),
+            all_topics_of(&self.front.clients.conns, &self.front.subs.topics, slot),
+            all_filters_of(&self.front.clients.conns, &self.front.subs.matching, slot),
         );
         let topic_count = topics.len() as u32;
         let named = |names: usize, list: Vec<&[u8]>| -> Vec<Box<[u8]>> {
             list.into_iter().take(names).map(Box::from).collect()
         };
-        let outbox = self.front.conns.outbox(slot);
+        let outbox = self.front.clients.conns.outbox(slot);
         let behind = self
             .front
+            .clients
             .conns
             .find_extra(slot)
             .is_some_and(|it| !it.behind.is_empty());
-        let id = self.front.conns.id_of(slot);
+        let id = self.front.clients.conns.id_of(slot);
         Connection {
             id,
             transport: row.transport(),
             waits: row.state == State::Waiting,
             address: self.address_of(slot, io),
-            user: self.front.user_of(id).into(),
-            session: self.front.session_of(slot),
+            user: user_of(&self.front.clients.conns, id).into(),
+            session: session_of(&self.front.clients, slot),
             topics: named(names, topics),
             topic_count,
             filters: filters.into_iter().take(names).collect(),
             outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
-            behind: behind || self.front.filtered(slot).is_some_and(|all| all.is_behind()),
-            silent_s: self.front.now.s.saturating_sub(row.sent_s),
+            behind: behind
+                || filtered(&self.front.clients.conns, slot).is_some_and(|all| all.is_behind()),
+            silent_s: self.front.clients.ctx.now.s.saturating_sub(row.sent_s),
         }
     }
 
@@ -100,29 +107,37 @@ impl Shard {
         let name = |id: &SessionId| self.sessions.name_of(*id);
         sessions
             .iter()
-            .map(|id| name(id).map(|name| Box::from(Front::client_id_in(name))))
+            .map(|id| name(id).map(|name| Box::from(client_id_in(name))))
             .collect()
     }
 
     /// The address as it is shown: a trusted proxy's word, or the peer's.
     fn address_of<I: Io>(&self, slot: u32, io: &I) -> Option<IpAddr> {
-        let link = self.front.conns.get(slot).link;
-        self.front.conns.relayed(slot).or_else(|| io.peer(link))
+        let link = self.front.clients.conns.get(slot).link;
+        self.front
+            .clients
+            .conns
+            .relayed(slot)
+            .or_else(|| io.peer(link))
     }
 
     fn is_one_of<I: Io>(&self, slot: u32, which: &Selection, io: &I) -> bool {
-        let row = self.front.conns.get(slot);
+        let row = self.front.clients.conns.get(slot);
         which.transport.is_none_or(|kind| row.transport() == kind)
             && (!which.slow || row.outbox != NONE)
-            && (which.user.as_deref())
-                .is_none_or(|user| self.front.user_of(self.front.conns.id_of(slot)) == user)
+            && (which.user.as_deref()).is_none_or(|user| {
+                user_of(
+                    &self.front.clients.conns,
+                    self.front.clients.conns.id_of(slot),
+                ) == user
+            })
             && (which.address).is_none_or(|from| self.address_of(slot, io) == Some(from))
             && (which.filter.as_deref()).is_none_or(|filter| {
                 let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
-                self.front.all_topics_of(slot).iter().any(is)
-                    || self
-                        .front
-                        .all_filters_of(slot)
+                all_topics_of(&self.front.clients.conns, &self.front.subs.topics, slot)
+                    .iter()
+                    .any(is)
+                    || all_filters_of(&self.front.clients.conns, &self.front.subs.matching, slot)
                         .iter()
                         .any(|own| topic::covers(filter, own))
             })
@@ -137,7 +152,7 @@ impl Shard {
         let mut due = Vec::new();
         let next = self.page_of(from, |slot| {
             if self.is_one_of(slot, which, &*io) {
-                due.push(self.front.conns.id_of(slot));
+                due.push(self.front.clients.conns.id_of(slot));
             }
             due.len() < ENDED_PER_TURN
         });
@@ -150,7 +165,7 @@ impl Shard {
 
     /// Ends a connection in its protocol's words; false when it is gone, or going.
     pub(super) fn end_connection<I: Io>(&mut self, id: ConnId, io: &mut I) -> bool {
-        if !self.front.conns.is_current(id) {
+        if !self.front.clients.conns.is_current(id) {
             return false;
         }
         self.front.end_for(id.slot, Reason::Operator, io)

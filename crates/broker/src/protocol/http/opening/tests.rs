@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::*;
 use crate::budget::admission::Client;
 use crate::mail::Attached;
 use crate::mail::message::{Headers, New};
+use crate::protocol::http::opening::*;
 
 const PARTITIONS: PartitionId = 2;
 

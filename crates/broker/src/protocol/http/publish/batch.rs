@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 use crore_wire::ndjson::{self, LineError};
 use crore_wire::{json, topic};
 
-use super::fields::check_idempotency_key;
 use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
@@ -15,14 +14,18 @@ use crate::base::position;
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
 use crate::base::work::STEP_BYTES;
+use crate::client::asking::{publish, warm_topics};
+use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::fields::check_fields;
 use crate::client::words;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Connections, Context, Front, Lanes, Matching};
 use crate::protocol::http::parameters::quoted;
+use crate::protocol::http::publish::fields::check_idempotency_key;
+use crate::protocol::http::publish::{self, wait};
 use crate::protocol::http::state::{Batch, Pending};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
@@ -70,7 +73,7 @@ impl Batch {
 
 impl Front {
     /// A batch: each line is published by itself; the answer names those that failed.
-    pub(in crate::protocol) fn batch<I: Io>(
+    pub(crate) fn batch<I: Io>(
         &mut self,
         slot: u32,
         body: &[u8],
@@ -81,88 +84,83 @@ impl Front {
         let left = self.batch_lines(slot, body, &mut batch, home);
         if left < body.len() {
             batch.rest = body[left..].to_vec();
-            self.work.steps.add_bytes(batch.rest.len());
-            self.conns.hold_bytes(batch.rest.capacity());
-            self.resume_later(self.conns.id_of(slot));
-            return self.wait(slot, Pending::Batch(batch));
+            self.meter.work.steps.add_bytes(batch.rest.len());
+            self.clients.conns.hold_bytes(batch.rest.capacity());
+            self.queues
+                .resume_later(&self.clients, self.clients.conns.id_of(slot));
+            return wait(&mut self.clients.conns, slot, Pending::Batch(batch));
         }
-        match self.batch_is_read(slot, &mut batch) {
+        match batch_is_read(&mut self.clients, &mut self.subs.lanes, slot, &mut batch) {
             true => Flow::Next,
             false => {
-                self.stall_if_needed(slot, io);
-                self.wait(slot, Pending::Batch(batch))
+                stall_if_needed(
+                    &mut self.clients,
+                    &mut self.subs.lanes,
+                    &mut self.queues,
+                    &mut self.meter.stats,
+                    slot,
+                    io,
+                );
+                wait(&mut self.clients.conns, slot, Pending::Batch(batch))
             }
         }
     }
 
     /// Goes on with a batch that ran out of its turn, when there is credit.
-    pub(in crate::protocol) fn go_on_with_batch<I: Io>(
+    pub(crate) fn go_on_with_batch<I: Io>(
         &mut self,
         slot: u32,
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        if self.has_batch(slot) && self.must_stall() {
-            return self.stall(slot, io);
+        if has_batch(&self.clients.conns, slot)
+            && must_stall(&mut self.subs.lanes, &self.clients.ctx)
+        {
+            return self
+                .queues
+                .stall(&mut self.clients.conns, &mut self.meter.stats, slot, io);
         }
-        let Some(mut batch) = self.take_batch(slot) else {
+        let Some(mut batch) = take_batch(&mut self.clients.conns, slot) else {
             return;
         };
         let body = core::mem::take(&mut batch.rest);
-        self.conns.let_go_bytes(body.capacity());
+        self.clients.conns.let_go_bytes(body.capacity());
         let done = batch.done;
         batch.done += self.batch_lines(slot, &body[done..], &mut batch, home);
         if batch.done < body.len() {
             // Not moved to its front: a turn may have had time for one line.
             batch.rest = body;
-            self.conns.hold_bytes(batch.rest.capacity());
-            self.resume_later(self.conns.id_of(slot));
-        } else if self.batch_is_read(slot, &mut batch) {
+            self.clients.conns.hold_bytes(batch.rest.capacity());
+            self.queues
+                .resume_later(&self.clients, self.clients.conns.id_of(slot));
+        } else if batch_is_read(&mut self.clients, &mut self.subs.lanes, slot, &mut batch) {
             return self.answer_waiting(slot, io);
         } else {
-            self.stall_if_needed(slot, io);
+            stall_if_needed(
+                &mut self.clients,
+                &mut self.subs.lanes,
+                &mut self.queues,
+                &mut self.meter.stats,
+                slot,
+                io,
+            );
         }
-        self.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
+        self.clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
     }
 
     /// The log does not answer: the lines that are left are not published.
     pub(super) fn cut_batch<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let Some(mut batch) = self.take_batch(slot) else {
+        let Some(mut batch) = take_batch(&mut self.clients.conns, slot) else {
             return;
         };
         let rest = core::mem::take(&mut batch.rest);
-        self.conns.let_go_bytes(rest.capacity());
+        self.clients.conns.let_go_bytes(rest.capacity());
         let reason = "the log has not answered in time; this and the rest were not published";
         batch.failed.push((batch.number + 1, reason.into()));
-        if self.batch_is_read(slot, &mut batch) {
+        if batch_is_read(&mut self.clients, &mut self.subs.lanes, slot, &mut batch) {
             return self.answer_waiting(slot, io);
         }
-        self.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
-    }
-
-    /// Whether lines of a batch are left.
-    pub(in crate::protocol) fn has_batch(&self, slot: u32) -> bool {
-        let row = self.conns.get(slot);
-        row.extra != NONE
-            && matches!(&self.conns.extra_of(slot).own.pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
-    }
-
-    /// Takes the rest of a batch.
-    fn take_batch(&mut self, slot: u32) -> Option<Batch> {
-        if !self.has_batch(slot) {
-            return None;
-        }
-        match self.conns.extra(slot).own.pending.take() {
-            Some(Pending::Batch(batch)) => Some(batch),
-            _ => None,
-        }
-    }
-
-    /// Drops the rest of a batch: its connection ends.
-    pub(crate) fn drop_batch(&mut self, slot: u32) {
-        if let Some(batch) = self.take_batch(slot) {
-            self.conns.let_go_bytes(batch.rest.capacity());
-        }
+        self.clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
     }
 
     /// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
@@ -177,21 +175,21 @@ impl Front {
         let (mut rest, first) = (body, batch.number);
         while !rest.is_empty() {
             let done = batch.number - first;
-            if done > 0 && self.work.is_spent() {
+            if done > 0 && self.meter.work.is_spent() {
                 break;
             }
             if (done as usize).is_multiple_of(WARMED) {
-                self.warm_lines(rest, home);
+                warm_lines(&self.subs.matching, &self.clients.ctx, rest, home);
             }
             let (line, after) = ndjson::split_line(rest);
             rest = after;
             batch.number += 1;
             let number = batch.number;
-            self.work.steps.add(1 + line.len() / STEP_BYTES);
+            self.meter.work.steps.add(1 + line.len() / STEP_BYTES);
             if line.is_empty() {
                 continue;
             }
-            let most = self.world.settings.limits.batch_lines;
+            let most = self.clients.ctx.world.settings.limits.batch_lines;
             if number as usize > most {
                 let words = format!(
                     "more lines than limits.batch_lines allows ({most}); this and the rest were not read"
@@ -205,7 +203,7 @@ impl Front {
                     batch.lines += 1;
                     match outcome {
                         Some(outcome) => {
-                            batch.line_ended(number, outcome, &self.world.settings);
+                            batch.line_ended(number, outcome, &self.clients.ctx.world.settings);
                         }
                         None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
                     }
@@ -217,30 +215,6 @@ impl Front {
         body.len() - rest.len()
     }
 
-    /// All lines were handed on: answers unless other homes still have to; says whether it did.
-    fn batch_is_read(&mut self, slot: u32, batch: &mut Batch) -> bool {
-        for home in 0..self.world.homes.min(256) {
-            if batch.asked[home as usize / 64] & (1 << (home % 64)) != 0 {
-                batch.homes += 1;
-                let to = self.conns.reply_to(slot, 0);
-                self.ask(home, |_| Ask::Fence(to));
-            }
-        }
-        if batch.homes == 0 {
-            self.respond_batch(slot, batch);
-        }
-        batch.homes == 0
-    }
-
-    /// Prefetches the rows of the next lines' topics.
-    fn warm_lines(&self, mut rest: &[u8], home: &Option<Home>) {
-        self.warm_topics(home, || {
-            let (line, after) = ndjson::split_line(rest);
-            let is_any = !core::mem::replace(&mut rest, after).is_empty();
-            is_any.then(|| ndjson::leading_topic(line).unwrap_or_default())
-        });
-    }
-
     fn batch_line(
         &mut self,
         slot: u32,
@@ -249,6 +223,12 @@ impl Front {
         scratch: &mut ndjson::Scratch,
         home: &mut Option<Home>,
     ) -> Result<(ShardId, Option<Outcome>), Cow<'static, str>> {
+        let Front {
+            clients,
+            subs,
+            meter,
+            ..
+        } = self;
         let line = match ndjson::parse(line, scratch) {
             Ok(line) => line,
             Err(error @ LineError::UnknownField) => {
@@ -257,14 +237,14 @@ impl Front {
             }
             Err(error) => return Err(error.reason().into()),
         };
-        let limits = &self.world.settings.limits;
+        let limits = &clients.ctx.world.settings.limits;
         topic::check_name(line.topic, limits.topic_bytes)
             .map_err(|error| words_of(number, error.reason(), || words::of_topic(&error)))?;
         if topic::is_reserved(line.topic) {
             return Err(Reason::Reserved.text().into());
         }
-        if let Err(denied) = self.may(slot, Right::Publish, line.topic) {
-            self.stats.denied += 1;
+        if let Err(denied) = clients.may(&meter.work, slot, Right::Publish, line.topic) {
+            meter.stats.denied += 1;
             return Err(denied.text().into());
         }
         if line.data.len() > limits.message_bytes {
@@ -275,11 +255,12 @@ impl Front {
             check_fields(line.content_type, line.event, line.key)?;
         }
         line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
-        self.may_publish(slot).map_err(|reason| {
-            let exact = || words::of_reason(reason, &self.world.settings);
+        let admitted = clients.may_publish(&mut meter.stats, slot);
+        admitted.map_err(|reason| {
+            let exact = || words::of_reason(reason, &clients.ctx.world.settings);
             words_of(number, reason.text(), exact)
         })?;
-        let (hash, at) = self.place_of(line.topic);
+        let (hash, at) = clients.ctx.place_of(line.topic);
         let message = Publish {
             hash,
             name: line.topic,
@@ -296,41 +277,19 @@ impl Front {
                         .eq_ignore_ascii_case(b"application/octet-stream"),
                 ..Headers::default()
             },
-            retry: self.retry(slot, line.idempotency_key),
-            client: self.conns.get(slot).client,
+            retry: publish::retry(clients, slot, line.idempotency_key),
+            client: clients.conns.get(slot).client,
         };
-        let answer = Answer::Failure(self.conns.reply_to(slot, number));
-        Ok((at, self.publish(home, at, &message, answer)))
-    }
-
-    fn respond_batch(&mut self, slot: u32, batch: &mut Batch) {
-        batch.failed.sort_unstable();
-        let mut body = Vec::with_capacity(64);
-        body.extend_from_slice(b"{\"published\": ");
-        position::write_decimal(&mut body, u64::from(batch.lines));
-        if batch.replayed > 0 {
-            body.extend_from_slice(b", \"replayed\": ");
-            position::write_decimal(&mut body, u64::from(batch.replayed));
-        }
-        body.extend_from_slice(b", \"failed\": [");
-        for (n, (line, reason)) in batch.failed.iter().enumerate() {
-            body.extend_from_slice(if n == 0 {
-                b"{\"line\": "
-            } else {
-                b", {\"line\": "
-            });
-            position::write_decimal(&mut body, u64::from(*line));
-            body.extend_from_slice(b", \"reason\": ");
-            json::write_string(&mut body, reason.as_bytes());
-            body.push(b'}');
-        }
-        body.extend_from_slice(b"]}\n");
-        self.respond(slot, 200, "application/json", &body);
+        let answer = Answer::Failure(clients.conns.reply_to(slot, number));
+        Ok((
+            at,
+            publish(subs, meter, &clients.ctx, home, at, &message, answer),
+        ))
     }
 
     /// The same, for a batch that waits.
-    pub(in crate::protocol) fn batch_fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
-        let extra = self.conns.extra(to.slot);
+    pub(crate) fn batch_fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
+        let extra = self.clients.conns.extra(to.slot);
         let Some(Pending::Batch(batch)) = &mut extra.own.pending else {
             unreachable!("a fence belongs to a batch that waits")
         };
@@ -341,7 +300,81 @@ impl Front {
         let Some(Pending::Batch(mut batch)) = extra.own.pending.take() else {
             unreachable!("it was just seen")
         };
-        self.respond_batch(to.slot, &mut batch);
+        respond_batch(&mut self.clients, to.slot, &mut batch);
         self.answer_waiting(to.slot, io);
     }
+}
+
+/// Whether lines of a batch are left.
+pub(crate) fn has_batch(conns: &Connections, slot: u32) -> bool {
+    let row = conns.get(slot);
+    row.extra != NONE
+        && matches!(&conns.extra_of(slot).own.pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
+}
+
+/// Takes the rest of a batch.
+fn take_batch(conns: &mut Connections, slot: u32) -> Option<Batch> {
+    if !has_batch(conns, slot) {
+        return None;
+    }
+    match conns.extra(slot).own.pending.take() {
+        Some(Pending::Batch(batch)) => Some(batch),
+        _ => None,
+    }
+}
+
+/// Drops the rest of a batch: its connection ends.
+pub(crate) fn drop_batch(conns: &mut Connections, slot: u32) {
+    if let Some(batch) = take_batch(conns, slot) {
+        conns.let_go_bytes(batch.rest.capacity());
+    }
+}
+
+/// All lines were handed on: answers unless other homes still have to; says whether it did.
+fn batch_is_read(clients: &mut Clients, lanes: &mut Lanes, slot: u32, batch: &mut Batch) -> bool {
+    for home in 0..clients.ctx.world.homes.min(256) {
+        if batch.asked[home as usize / 64] & (1 << (home % 64)) != 0 {
+            batch.homes += 1;
+            let to = clients.conns.reply_to(slot, 0);
+            lanes.ask(home, |_| Ask::Fence(to));
+        }
+    }
+    if batch.homes == 0 {
+        respond_batch(clients, slot, batch);
+    }
+    batch.homes == 0
+}
+
+/// Prefetches the rows of the next lines' topics.
+fn warm_lines(matching: &Matching, ctx: &Context, mut rest: &[u8], home: &Option<Home>) {
+    warm_topics(matching, ctx, home, || {
+        let (line, after) = ndjson::split_line(rest);
+        let is_any = !core::mem::replace(&mut rest, after).is_empty();
+        is_any.then(|| ndjson::leading_topic(line).unwrap_or_default())
+    });
+}
+
+fn respond_batch(clients: &mut Clients, slot: u32, batch: &mut Batch) {
+    batch.failed.sort_unstable();
+    let mut body = Vec::with_capacity(64);
+    body.extend_from_slice(b"{\"published\": ");
+    position::write_decimal(&mut body, u64::from(batch.lines));
+    if batch.replayed > 0 {
+        body.extend_from_slice(b", \"replayed\": ");
+        position::write_decimal(&mut body, u64::from(batch.replayed));
+    }
+    body.extend_from_slice(b", \"failed\": [");
+    for (n, (line, reason)) in batch.failed.iter().enumerate() {
+        body.extend_from_slice(if n == 0 {
+            b"{\"line\": "
+        } else {
+            b", {\"line\": "
+        });
+        position::write_decimal(&mut body, u64::from(*line));
+        body.extend_from_slice(b", \"reason\": ");
+        json::write_string(&mut body, reason.as_bytes());
+        body.push(b'}');
+    }
+    body.extend_from_slice(b"]}\n");
+    clients.respond(slot, 200, "application/json", &body);
 }

@@ -3,22 +3,17 @@
 use crate::base::reason::Reason;
 use crate::io::Io;
 use crate::mail::{Change, Elsewhere, Info, Outcome, ReplyTo, Verb};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Front};
 use crate::protocol::http::options::REPLAYED;
 use crate::protocol::http::state::Pending;
 
 impl Front {
     /// The answer to a request that waits for it.
-    pub(in crate::protocol) fn request_outcome<I: Io>(
-        &mut self,
-        to: ReplyTo,
-        outcome: Outcome,
-        io: &mut I,
-    ) {
-        let extra = self.conns.extra(to.slot);
+    pub(crate) fn request_outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        let extra = self.clients.conns.extra(to.slot);
         match &mut extra.own.pending {
             Some(Pending::Batch(batch)) => {
-                batch.line_ended(to.part, outcome, &self.world.settings);
+                batch.line_ended(to.part, outcome, &self.clients.ctx.world.settings);
                 if outcome == Outcome::Unknown {
                     self.cut_batch(to.slot, io);
                 }
@@ -31,7 +26,7 @@ impl Front {
                     extra.own.pending = Some(Pending::Counted(info));
                     return;
                 }
-                self.respond_outcome(to.slot, &pending, outcome);
+                respond_outcome(&mut self.clients, to.slot, &pending, outcome);
                 self.answer_waiting(to.slot, io);
             }
             // The row was used so often meanwhile that its generation is the same again.
@@ -41,46 +36,52 @@ impl Front {
 
     /// The other nodes of the cluster have said how many subscribers the topic of an info has there.
     pub(crate) fn counted<I: Io>(&mut self, to: ReplyTo, elsewhere: Elsewhere, io: &mut I) {
-        if !self.conns.is_asked(to) {
+        if !self.clients.conns.is_asked(to) {
             return;
         }
-        let pending = &mut self.conns.extra(to.slot).own.pending;
+        let pending = &mut self.clients.conns.extra(to.slot).own.pending;
         if let Some(Pending::Counted(info)) = pending {
             let info = Info {
                 subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
                 ..*info
             };
             *pending = None;
-            self.respond_info(to.slot, 200, &info, Some(elsewhere.unanswered));
+            self.clients
+                .respond_info(to.slot, 200, &info, Some(elsewhere.unanswered));
             self.answer_waiting(to.slot, io);
         }
     }
+}
 
-    pub(super) fn respond_outcome(&mut self, slot: u32, pending: &Pending, outcome: Outcome) {
-        if matches!(outcome, Outcome::Replayed(_)) {
-            self.conns.get_mut(slot).options |= REPLAYED;
+pub(super) fn respond_outcome(
+    clients: &mut Clients,
+    slot: u32,
+    pending: &Pending,
+    outcome: Outcome,
+) {
+    if matches!(outcome, Outcome::Replayed(_)) {
+        clients.conns.get_mut(slot).options |= REPLAYED;
+    }
+    match (pending, outcome) {
+        (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
+            clients.respond_info(
+                slot,
+                if info.subscribers > 0 { 201 } else { 202 },
+                &info,
+                None,
+            );
         }
-        match (pending, outcome) {
-            (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
-                self.respond_info(
-                    slot,
-                    if info.subscribers > 0 { 201 } else { 202 },
-                    &info,
-                    None,
-                );
-            }
-            (Pending::Verb(Verb::Change(Change::Create)), Outcome::Done(info)) => {
-                self.respond_info(slot, 201, &info, None)
-            }
-            (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
-                self.respond_info(slot, 200, &info, None)
-            }
-            (_, Outcome::Missing) => self.respond_reason(slot, Reason::NoTopic),
-            (_, Outcome::Full(reason)) => self.respond_reason(slot, reason),
-            (_, Outcome::OtherMessage) => self.respond_reason(slot, Reason::OtherMessage),
-            (_, Outcome::Unknown | Outcome::Purged(_)) => {
-                self.respond_reason(slot, Reason::OutcomeUnknown);
-            }
+        (Pending::Verb(Verb::Change(Change::Create)), Outcome::Done(info)) => {
+            clients.respond_info(slot, 201, &info, None)
+        }
+        (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
+            clients.respond_info(slot, 200, &info, None)
+        }
+        (_, Outcome::Missing) => clients.respond_reason(slot, Reason::NoTopic),
+        (_, Outcome::Full(reason)) => clients.respond_reason(slot, reason),
+        (_, Outcome::OtherMessage) => clients.respond_reason(slot, Reason::OtherMessage),
+        (_, Outcome::Unknown | Outcome::Purged(_)) => {
+            clients.respond_reason(slot, Reason::OutcomeUnknown);
         }
     }
 }

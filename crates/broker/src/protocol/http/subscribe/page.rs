@@ -9,39 +9,34 @@ use crate::protocol::http::options::{EVENTS, UPGRADE};
 
 impl Front {
     /// An attach was refused: the request is answered with the reason, or the stream ends.
-    pub(in crate::protocol) fn not_attached<I: Io>(
-        &mut self,
-        slot: u32,
-        attached: Attached,
-        io: &mut I,
-    ) {
-        let row = self.conns.get(slot);
+    pub(crate) fn not_attached<I: Io>(&mut self, slot: u32, attached: Attached, io: &mut I) {
+        let row = self.clients.conns.get(slot);
         if matches!(row.state, State::Sse | State::WebSocket) {
             self.end_for(slot, Reason::Deleted, io);
             return;
         }
         let stream = row.wants(UPGRADE) || row.wants(EVENTS);
         if row.waits_for_history() {
-            self.conns.drop_extra(slot);
+            self.clients.conns.drop_extra(slot);
         }
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         match attached {
             Attached::Gone if row.wants(UPGRADE) => {
-                self.begin_stream(slot, io);
+                self.clients.begin_stream(&mut self.queues, slot, io);
                 self.end_for(slot, Reason::Deleted, io);
                 return;
             }
             Attached::Gone if row.wants(EVENTS) => {
                 self.unsubscribe(slot);
-                self.conns.drop_extra(slot);
-                self.head(slot, 204).end();
+                self.clients.conns.drop_extra(slot);
+                self.clients.head(slot, 204).end();
                 self.answer_waiting(slot, io);
                 return;
             }
             Attached::Full(_) if row.wants(EVENTS) => {
                 self.unsubscribe(slot);
-                self.conns.drop_extra(slot);
-                self.shed_events(slot);
+                self.clients.conns.drop_extra(slot);
+                self.clients.shed_events(slot);
                 self.answer_waiting(slot, io);
                 return;
             }
@@ -55,7 +50,7 @@ impl Front {
             Attached::Yes => unreachable!("this is for the others"),
         };
         if stream {
-            self.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
+            self.clients.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
         }
         self.answer_reason(slot, reason, io);
     }

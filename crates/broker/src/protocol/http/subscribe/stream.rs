@@ -6,22 +6,18 @@ use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, LIVE, MULTI, PAUSED, State};
 use crate::client::side::Behind;
+use crate::client::subscriptions::{flags_of, saw, topic_of};
 use crate::io::Io;
 use crate::mail::{Frames, Page};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Connections, Front, Queues};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
 use crate::protocol::http::state::Held;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
 impl Front {
-    /// Whether messages come as a stream, not a single one as the answer.
-    pub(in crate::protocol) fn is_stream(&self, slot: u32) -> bool {
-        self.conns.get(slot).options & (UPGRADE | EVENTS) != 0
-    }
-
     /// A page for a stream, which begins with the first one.
-    pub(in crate::protocol) fn stream_page<I: Io>(
+    pub(crate) fn stream_page<I: Io>(
         &mut self,
         slot: u32,
         topic: u32,
@@ -30,73 +26,68 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        let row = self.conns.get(slot);
+        let row = self.clients.conns.get(slot);
         if row.wants(MULTI) && !matches!(row.state, State::Sse | State::WebSocket) {
             return self.first_page_of_set(slot, part, page, frames, io);
         }
         let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
         let begun = matches!(row.state, State::Sse | State::WebSocket);
+        let (clients, queues, stats) = (&mut self.clients, &mut self.queues, &mut self.meter.stats);
+        let (subs, feed) = (&self.subs, &mut self.feed);
         let mut bytes = Rope::default();
         if page.gap {
             let from = records.first().map_or(page.head, |record| record.previous);
-            self.saw(slot, part, from, page.epoch);
-            if !self.tell_gap(slot, topic, from, page.again, &mut bytes.own) {
-                self.begin_stream(slot, io);
+            saw(&mut clients.conns, slot, part, from, page.epoch);
+            let told = (from, page.again);
+            if !clients.tell_gap(subs, &feed.deliveries, slot, topic, told, &mut bytes.own) {
+                clients.begin_stream(queues, slot, io);
                 self.end_for_gap(slot, from, io);
                 return;
             }
             if begun {
-                self.put(slot, &bytes.own, io);
+                clients.put(slot, &bytes.own, io);
                 bytes.clear();
             }
         }
         let mut ends = Vec::with_capacity(records.len());
         for record in records {
-            self.saw(slot, part, record.offset, page.epoch);
-            self.encode_for(slot, topic, record, frames, &mut bytes);
+            saw(&mut clients.conns, slot, part, record.offset, page.epoch);
+            clients.encode_for(subs, feed, slot, topic, (record, frames), &mut bytes);
             ends.push(bytes.len());
         }
         let (mut head, mut at_head) = (page.head, page.at_head);
         if begun && records.iter().any(|record| record.latest) {
-            let taken = self.offer(slot, &bytes, &ends, io);
+            let taken = clients.offer(stats, slot, &bytes, &ends, io);
             if let Some(left) = records.get(taken) {
                 (head, at_head) = (left.previous, false);
             }
         } else {
-            self.stats.sent(records.len(), bytes.len());
+            stats.sent(records.len(), bytes.len());
             if begun {
-                self.put_rope(slot, &bytes, io);
+                clients.put_rope(slot, &bytes, io);
             }
         }
-        self.saw(slot, part, head, page.epoch);
+        saw(&mut clients.conns, slot, part, head, page.epoch);
         if at_head {
-            *self.flags_of(slot, part) |= LIVE;
+            *flags_of(&mut clients.conns, slot, part) |= LIVE;
         } else {
-            let behind = Behind {
-                part,
-                offset: head,
-                epoch: page.epoch,
-            };
-            self.conns.extra(slot).behind.push(behind);
+            let seen = Behind::at(part, head, page.epoch);
+            clients.conns.extra(slot).behind.push(seen);
         }
         if !begun {
             let silent = records.is_empty();
-            let extra = self.conns.extra(slot);
-            let attaching = extra
-                .own
-                .attaching
-                .as_mut()
-                .expect("a stream that is not begun is attaching");
+            let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+            let attaching = attaching.expect("a stream that is not begun is attaching");
             attaching.body.append(&bytes, 0, bytes.len());
             if silent {
-                self.tell_position(slot, page.head);
+                clients.tell_position(&subs.matching, &feed.deliveries, slot, page.head);
             }
-            self.begin_stream(slot, io);
+            clients.begin_stream(queues, slot, io);
         }
-        let row = self.conns.get(slot);
+        let row = clients.conns.get(slot);
         if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
             // The next page is asked for when the frames of this one are released.
-            self.resume_later(self.conns.id_of(slot));
+            queues.resume_later(clients, clients.conns.id_of(slot));
         }
     }
 
@@ -113,12 +104,12 @@ impl Front {
         let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
         let from = records.first().map_or(page.head, |record| record.previous);
         if !page.gap {
-            self.saw(slot, part, from, page.epoch);
+            saw(&mut self.clients.conns, slot, part, from, page.epoch);
         }
         if page.at_head {
-            *self.flags_of(slot, part) |= LIVE;
+            *flags_of(&mut self.clients.conns, slot, part) |= LIVE;
         }
-        let extra = self.conns.extra(slot);
+        let extra = self.clients.conns.extra(slot);
         if !page.at_head {
             extra.behind.push(Behind {
                 part,
@@ -146,7 +137,16 @@ impl Front {
 
     /// All topics of the set have answered.
     fn begin_set<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let attaching = self.conns.extra(slot).own.attaching.as_mut();
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            meter,
+            ..
+        } = self;
+        let epoch = clients.ctx.world.epoch;
+        let attaching = clients.conns.extra(slot).own.attaching.as_mut();
         let attaching = attaching.expect("a stream that is not begun is attaching");
         let gone = attaching.gone;
         let held = core::mem::take(&mut attaching.held);
@@ -159,24 +159,31 @@ impl Front {
                 Held::Message(part, ref record)
                     if !bytes.is_empty() && {
                         let more = bytes.len() + frames.frame(record).len();
-                        more > self.world.settings.limits.outbox_bytes
+                        more > clients.ctx.world.settings.limits.outbox_bytes
                     } =>
                 {
                     // The rest is in the log, and is read when the socket has taken an outbox's worth.
                     later.push(part);
-                    self.read_on(slot, part, record.previous);
+                    clients.read_on(slot, part, record.previous);
                 }
                 Held::Message(part, ref record) => {
-                    self.saw(slot, part, record.offset, self.world.epoch);
-                    let (topic, start) = (self.topic_of(slot, part), bytes.len());
-                    self.encode_for(slot, topic, record, &frames, &mut bytes);
-                    self.stats.sent(1, bytes.len() - start);
+                    saw(&mut clients.conns, slot, part, record.offset, epoch);
+                    let (topic, start) = (topic_of(&clients.conns, slot, part), bytes.len());
+                    clients.encode_for(subs, feed, slot, topic, (record, &frames), &mut bytes);
+                    meter.stats.sent(1, bytes.len() - start);
                 }
                 Held::Gap(part, from) => {
-                    self.saw(slot, part, from, self.world.epoch);
-                    let topic = self.topic_of(slot, part);
-                    if !self.tell_gap(slot, topic, from, false, &mut bytes.own) {
-                        self.begin_with(slot, &bytes, io);
+                    saw(&mut clients.conns, slot, part, from, epoch);
+                    let topic = topic_of(&clients.conns, slot, part);
+                    if !clients.tell_gap(
+                        subs,
+                        &feed.deliveries,
+                        slot,
+                        topic,
+                        (from, false),
+                        &mut bytes.own,
+                    ) {
+                        clients.begin_with(queues, slot, &bytes, io);
                         self.end_for_gap(slot, from, io);
                         return;
                     }
@@ -184,27 +191,40 @@ impl Front {
             }
         }
         if held.is_empty() {
-            self.tell_position(slot, 0);
+            clients.tell_position(&subs.matching, &feed.deliveries, slot, 0);
         }
-        self.begin_with(slot, &bytes, io);
+        clients.begin_with(queues, slot, &bytes, io);
         if gone {
             self.end_for(slot, Reason::Deleted, io);
             return;
         }
-        if self.conns.get(slot).outbox == NONE {
-            self.resume_later(self.conns.id_of(slot));
+        if clients.conns.get(slot).outbox == NONE {
+            queues.resume_later(clients, clients.conns.id_of(slot));
         }
     }
+}
 
-    pub(in crate::protocol) fn begin_with<I: Io>(&mut self, slot: u32, body: &Rope, io: &mut I) {
+/// Whether messages come as a stream, not a single one as the answer.
+pub(crate) fn is_stream(conns: &Connections, slot: u32) -> bool {
+    conns.get(slot).options & (UPGRADE | EVENTS) != 0
+}
+
+impl Clients {
+    pub(crate) fn begin_with<I: Io>(
+        &mut self,
+        queues: &mut Queues,
+        slot: u32,
+        body: &Rope,
+        io: &mut I,
+    ) {
         if let Some(attaching) = &mut self.conns.extra(slot).own.attaching {
             attaching.body.append(body, 0, body.len());
         }
-        self.begin_stream(slot, io);
+        self.begin_stream(queues, slot, io);
     }
 
     /// Sends the response's head with what came in so far.
-    pub(crate) fn begin_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(crate) fn begin_stream<I: Io>(&mut self, queues: &mut Queues, slot: u32, io: &mut I) {
         let Some(attaching) = self.conns.extra(slot).own.attaching.take() else {
             return;
         };
@@ -219,29 +239,34 @@ impl Front {
         let mut body = attaching.body;
         body.put_before(&attaching.head);
         self.put_rope(slot, &body, io);
-        self.drop_spill_of_stream(slot, io);
+        drop_spill_of_stream(self, queues, slot, io);
         if plain && self.conns.get(slot).extra != NONE && self.conns.extra(slot).behind.is_empty() {
             self.conns.drop_extra(slot);
         }
     }
+}
 
-    /// Bytes received behind an upgrade are frames; behind an event stream they have no meaning.
-    pub(in crate::protocol) fn drop_spill_of_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        if row.flags & PAUSED != 0 {
-            row.flags &= !PAUSED;
-            self.conns.update_interest(slot, io);
-        }
-        let conn = self.conns.id_of(slot);
-        let row = self.conns.get(slot);
-        if row.spill == NONE {
-            return;
-        }
-        if row.state == State::WebSocket {
-            // Only later: a delivery is under way, and a frame may publish.
-            self.resume_later(conn);
-            return;
-        }
-        self.conns.take_spill(slot);
+/// Bytes received behind an upgrade are frames; behind an event stream they have no meaning.
+pub(crate) fn drop_spill_of_stream<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    let row = clients.conns.get_mut(slot);
+    if row.flags & PAUSED != 0 {
+        row.flags &= !PAUSED;
+        clients.conns.update_interest(slot, io);
     }
+    let conn = clients.conns.id_of(slot);
+    let row = clients.conns.get(slot);
+    if row.spill == NONE {
+        return;
+    }
+    if row.state == State::WebSocket {
+        // Only later: a delivery is under way, and a frame may publish.
+        queues.resume_later(clients, conn);
+        return;
+    }
+    clients.conns.take_spill(slot);
 }

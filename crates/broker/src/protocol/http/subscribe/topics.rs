@@ -7,23 +7,30 @@ use alloc::vec::Vec;
 use crate::client::row::MULTI;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::{Encoding, Message};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Feed, Subscriptions};
 use crate::protocol::http::options::ENVELOPE;
 use crate::store::rope::Rope;
 
-impl Front {
+impl Clients {
     /// Encodes one message for one connection, with the connection's own position.
     pub(crate) fn encode_for(
-        &mut self,
+        &self,
+        subs: &Subscriptions,
+        feed: &mut Feed,
         slot: u32,
         topic: u32,
-        record: &Record,
-        frames: &Frames,
+        (record, frames): (&Record, &Frames),
         out: &mut Rope,
     ) {
         let row = self.conns.get(slot);
         let mut id = Vec::with_capacity(32);
-        self.write_id(slot, record.offset, &mut id);
+        self.write_id(
+            &subs.matching,
+            &feed.deliveries,
+            slot,
+            record.offset,
+            &mut id,
+        );
         let encoding = match Encoding::of(row) {
             // Several topics in plain frames: only the envelope names the topic.
             Encoding::Packed if row.wants(MULTI) => Encoding::Frame,
@@ -32,14 +39,14 @@ impl Front {
         debug_assert!(row.wants(ENVELOPE) || encoding != Encoding::FrameEnvelope);
         Message {
             topic: match encoding.names_topic() || row.wants(MULTI) {
-                true => self.topics.name(topic),
+                true => subs.topics.name(topic),
                 false => b"",
             },
             id: &id,
             frames,
             record,
-            now_s: self.now.unix_s,
+            now_s: self.ctx.now.unix_s,
         }
-        .encode(encoding, &mut self.forms, out);
+        .encode(encoding, &mut feed.forms, out);
     }
 }

@@ -1,0 +1,74 @@
+//! What every decision reads and none changes: the shard's number, the world with its settings and rules, and the time of the input at hand.
+
+use alloc::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::base::ids::{PartitionId, ShardId};
+use crate::base::planted::{self, Fault};
+use crate::base::time::{Now, Wall};
+use crate::budget::world::World;
+use crate::client::outbox::Bounds;
+
+/// The surroundings of a decision.
+pub(crate) struct Context {
+    pub(crate) me: ShardId,
+    pub(crate) world: Arc<World>,
+    pub(crate) now: Now,
+    pub(crate) wall: Wall,
+}
+
+impl Context {
+    /// An input comes, or a turn ends, at this moment.
+    pub(crate) fn set_now(&mut self, now: Now) {
+        self.now = now;
+        if planted::is(Fault::WallClock) {
+            self.now.unix_s = self.wall_s();
+        }
+    }
+
+    /// Unix seconds as the wall clock shows them.
+    pub(crate) fn wall_s(&self) -> u32 {
+        self.wall.unix_s(self.now)
+    }
+
+    /// The date of a message of this second, for the client to see: never later than the `Date` of the same answer.
+    pub(crate) fn date_of(&self, counted_s: u32) -> u64 {
+        self.wall.date_of(counted_s, self.now).into()
+    }
+
+    /// The keyed hash and the home of a topic.
+    pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
+        let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
+        (hash, self.world.placement().home_of_name(name))
+    }
+
+    /// The partition of a topic.
+    pub(crate) fn partition_of(&self, name: &[u8]) -> PartitionId {
+        self.world.placement().partition_of(name)
+    }
+
+    /// Bytes that one address or user may hold, whatever the others do.
+    pub(crate) fn little_bytes(&self) -> usize {
+        self.world.settings.limits.little_bytes()
+    }
+
+    /// The bounds for bytes that belong to no topic.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds::of_all(&self.world.settings.limits)
+    }
+
+    /// How much may wait for a connection when a message of this topic comes.
+    pub(crate) fn bounds_of(&self, topic: &[u8]) -> Bounds {
+        let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
+        match rules.bound_outboxes() {
+            true => Bounds::by_rule(rules.get(rules.number_for(topic)), limits),
+            false => Bounds::of_all(limits),
+        }
+    }
+
+    /// A number that differs from one connection to the next and from second to second, so that clients do not come back as one.
+    pub(crate) fn spread(&self, slot: u32) -> u32 {
+        slot ^ self.now.s << 16 ^ u32::from(self.me) << 8
+    }
+}

@@ -1,0 +1,256 @@
+//! A client of MQTT: its state, and what all that is done for it shares: its version, the packets that are written to it, packet ids, the largest
+//! packet that it takes, and what makes its packets wait.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{PACKET_BYTES_MAX, PacketId, Properties, ReasonCode, Version, encode};
+use crore_wire::websocket::frame::Opcode;
+
+use crate::base::access::Right;
+use crate::base::ids::ShardId;
+use crate::base::notices::Notice;
+use crate::base::planted::{self, Fault};
+use crate::mail::session::SessionId;
+use crate::protocol::encode::frame_from;
+use crate::protocol::front::{Clients, Connections, Context, Gate, Meter, Queues, Stats, Work};
+use crate::protocol::mqtt::options::{FRAMED, SMALL, V5};
+use crate::protocol::mqtt::state::{Answer, Asked, Mqtt};
+use crate::store::slab::NONE;
+
+/// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
+pub(crate) const PACKET_BESIDE_BYTES: usize = 80 << 10;
+/// Pages that a client may have asked homes for: with more, its packets wait until some have come, so that the pages
+/// under way are bounded.
+const PAGES_MAX: u32 = 64;
+/// Messages under way that are looked at in the time of a step: they lie side by side.
+pub(super) const SENT_PER_STEP: usize = 16;
+
+/// The connection's MQTT state, if it has more than its rows.
+pub(crate) fn mqtt(conns: &Connections, slot: u32) -> Option<&Mqtt> {
+    conns.find_extra(slot)?.own.mqtt.as_deref()
+}
+
+/// The connection's MQTT state, made if there is none yet.
+pub(crate) fn mqtt_state(conns: &mut Connections, slot: u32) -> &mut Mqtt {
+    conns.extra(slot).own.mqtt.get_or_insert_default()
+}
+
+pub(super) fn version(conns: &Connections, slot: u32) -> Version {
+    match conns.get(slot).wants(V5) {
+        true => Version::V5,
+        false => Version::V311,
+    }
+}
+
+/// Whether the client is a bridge of another broker, by 3.1.1.
+pub(super) fn is_bridge(conns: &Connections, slot: u32) -> bool {
+    mqtt(conns, slot).is_some_and(|mqtt| mqtt.bridge)
+}
+
+/// The largest packet that the client takes.
+pub(super) fn packet_bytes_max(conns: &Connections, slot: u32) -> usize {
+    let row = conns.get(slot);
+    match row.wants(SMALL) {
+        true => conns.own_row(slot).packet_bytes_max as usize,
+        false => PACKET_BYTES_MAX,
+    }
+}
+
+pub(crate) fn packet_bytes_most(ctx: &Context) -> usize {
+    ctx.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES
+}
+
+pub(crate) fn receive_max(conns: &Connections, slot: u32) -> usize {
+    usize::from(conns.own_row(slot).receive_max)
+}
+
+/// Whether a QoS 1 or 2 message may be sent: messages that wait go first.
+pub(super) fn has_place(conns: &Connections, slot: u32) -> bool {
+    let Some(mqtt) = mqtt(conns, slot) else {
+        return true;
+    };
+    mqtt.waiting.is_empty()
+        && (mqtt.inflight.len() < receive_max(conns, slot) || planted::is(Fault::NoQuota))
+}
+
+/// Whether messages wait for room, which are sent before any from the logs.
+pub(super) fn has_waiting(conns: &Connections, slot: u32) -> bool {
+    mqtt(conns, slot).is_some_and(|mqtt| !mqtt.waiting.is_empty())
+}
+
+pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) -> PacketId {
+    let last = conns.own_row(slot).packet_id;
+    let mqtt = mqtt_state(conns, slot);
+    let id = mqtt.next_packet_id(last);
+    let seen = mqtt.inflight.len() + mqtt.waiting.len();
+    work.steps.add(seen / SENT_PER_STEP);
+    conns.own_row_mut(slot).packet_id = id;
+    PacketId::new(id).unwrap_or(PacketId::MAX)
+}
+
+impl Gate {
+    /// Tells of a subscription that is refused, since libraries hide the SUBACK's codes.
+    pub(super) fn refused_subscription(&mut self, stats: &mut Stats, reason: &str, filter: &str) {
+        let reason = alloc::format!("SUBSCRIBE: {reason}: ");
+        self.refused_packet(stats, &reason, filter.as_bytes());
+    }
+
+    /// Counts what a client asked for and is refused, but for want of a grant. The log tells of it once in a while and names one: 3.1.1 has
+    /// no word for most reasons, and no user sees the codes of 5.0.
+    pub(crate) fn refused_packet(&mut self, stats: &mut Stats, reason: &str, name: &[u8]) {
+        stats.mqtt_refused += 1;
+        let notices = self.notices();
+        notices.met_since(Notice::Mqtt, reason, name);
+    }
+}
+
+impl Clients {
+    /// Notes what a filter was granted, and writes the SUBACK with the last one.
+    pub(super) fn grant(
+        &mut self,
+        stats: &mut Stats,
+        slot: u32,
+        (packet_id, n): (u16, u16),
+        reason: ReasonCode,
+    ) {
+        let version = version(&self.conns, slot);
+        let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
+        let found = subacks
+            .iter()
+            .position(|suback| suback.packet_id == packet_id);
+        let suback = found.and_then(|at| subacks.get_mut(at));
+        let place = suback.and_then(|it| {
+            it.reasons
+                .get_mut(usize::from(n))
+                .zip(Some(&mut it.waiting))
+        });
+        let (Some((place, waiting)), Some(id)) = (place, PacketId::new(packet_id)) else {
+            // Each grant has its SUBACK.
+            return self.broken(slot);
+        };
+        *place = reason;
+        *waiting = waiting.saturating_sub(1);
+        let (0, Some(at)) = (*waiting, found) else {
+            return;
+        };
+        let suback = subacks.remove(at);
+        let reasons = suback.reasons.iter().copied();
+        self.write_packet(stats, slot, |out| {
+            encode::suback(out, version, id, &Properties::NONE, reasons)
+        });
+    }
+
+    /// Whether the client has this right; a refusal is counted.
+    pub(super) fn grants(
+        &self,
+        meter: &mut Meter,
+        slot: u32,
+        right: Right,
+        filter: &[u8],
+    ) -> Result<(), ReasonCode> {
+        self.may(&meter.work, slot, right, filter).map_err(|_| {
+            meter.stats.denied += 1;
+            ReasonCode::NOT_AUTHORIZED
+        })
+    }
+
+    /// Appends a packet to `reply`, in a frame of its own where there are frames.
+    pub(super) fn write_packet(
+        &mut self,
+        stats: &mut Stats,
+        slot: u32,
+        packet: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let start = self.scratch.reply().len();
+        packet(self.scratch.reply());
+        stats.packets_sent += 1;
+        if self.conns.get(slot).wants(FRAMED) && self.scratch.reply().len() > start {
+            frame_from(self.scratch.reply(), start, Opcode::Binary);
+        }
+    }
+
+    /// When a silent client's connection ends: one and a half times its keep alive. The second that runs has begun.
+    pub(crate) fn keep_alive_end_s(&self, slot: u32) -> u32 {
+        let row = self.conns.get(slot);
+        if row.own == NONE {
+            return self.ctx.now.s + self.ctx.world.settings.timeouts.head_s;
+        }
+        match u32::from(self.conns.own_row(slot).keep_alive_s) {
+            0 => 0,
+            keep_alive_s => self.ctx.now.s + keep_alive_s + keep_alive_s.div_ceil(2) + 1,
+        }
+    }
+
+    /// Whether packets must wait for the home of the session, for homes that owe answers, or for a verdict.
+    pub(crate) fn mqtt_must_wait(&self, slot: u32) -> bool {
+        let receive_max = self.ctx.world.settings.mqtt.receive_max as usize;
+        mqtt(&self.conns, slot).is_some_and(|mqtt| {
+            mqtt.connecting.is_some() || mqtt.answers.len() > receive_max || mqtt.pages > PAGES_MAX
+        }) || is_asked_for(&self.conns, slot)
+    }
+}
+
+/// Whether the verdict on the client's credential is awaited.
+pub(super) fn is_asked_for(conns: &Connections, slot: u32) -> bool {
+    let asked = mqtt(conns, slot).and_then(|mqtt| mqtt.asked.as_deref());
+    matches!(asked, Some(Asked::Out))
+}
+
+/// Whether the home has given the session and the client has not been told yet.
+pub(super) fn opens_session(conns: &Connections, slot: u32) -> bool {
+    let connecting = mqtt(conns, slot).and_then(|mqtt| mqtt.connecting.as_ref());
+    connecting.is_some_and(|connecting| connecting.given.is_some())
+}
+
+/// The home of a session.
+pub(super) fn home_of_session(ctx: &Context, id: SessionId) -> ShardId {
+    ctx.world.placement().home_of(id.partition.into())
+}
+
+/// The session, once the home has given it.
+pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, SessionId)> {
+    if clients.conns.get(slot).own == NONE {
+        return None;
+    }
+    let mqtt = clients.conns.own_row(slot);
+    let home = home_of_session(&clients.ctx, mqtt.session);
+    mqtt.is_open().then_some((home, mqtt.session))
+}
+
+/// So many pages were asked for.
+pub(crate) fn asked_pages(conns: &mut Connections, slot: u32, count: u32) {
+    if let Some(extra) = conns.find_extra_mut(slot)
+        && let Some(mqtt) = &mut extra.own.mqtt
+    {
+        mqtt.pages += count;
+    }
+}
+
+/// A page has come, for a connection that is still there: its packets may go on.
+pub(crate) fn took_page_of(clients: &mut Clients, queues: &mut Queues, slot: u32) {
+    if let Some(extra) = clients.conns.find_extra_mut(slot)
+        && let Some(mqtt) = &mut extra.own.mqtt
+        && mqtt.pages > 0
+    {
+        mqtt.pages -= 1;
+        if mqtt.pages == PAGES_MAX {
+            queues.resume_later(clients, clients.conns.id_of(slot));
+        }
+    }
+}
+
+/// The client was heard: its keep alive begins anew [MQTT-3.1.2-22].
+pub(crate) fn touch(clients: &mut Clients, slot: u32) {
+    let row = clients.conns.get(slot);
+    if row.own == NONE || row.outbox != NONE {
+        return;
+    }
+    let deadline_s = clients.keep_alive_end_s(slot);
+    clients.conns.get_mut(slot).deadline_s = deadline_s;
+}
+
+pub(super) fn next_answer(conns: &mut Connections, slot: u32) -> Option<(Answer, ReasonCode)> {
+    let answers = &mut mqtt_state(conns, slot).answers;
+    let reason = answers.front()?.reason?;
+    answers.pop_front().map(|answer| (answer, reason))
+}
