@@ -75,7 +75,7 @@ macro_rules! properties {
         /// The properties that may stand at a place, as bits by identifier.
         const fn at(place: u32) -> u64 {
             let mut bits = 0;
-            $(if 0 $(| Place::$place as u32)* & place != 0 {
+            $(if (0 $(| Place::$place as u32)*) & place != 0 {
                 bits |= P::$name.bit();
             })*
             bits
