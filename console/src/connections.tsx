@@ -181,7 +181,7 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
   const disconnect = (id: string) =>
     api.disconnect(id).then(ended, (error: ApiError) => (error.status === 404 ? ended() : complain(error.message)));
   return (
-    <Table label={label} heads={["Connection", "Transport", "Address", "User", "Topics", "#Waiting", "State", "#Silent for", "Action"]}>
+    <Table label={label} heads={["Connection", "Transport", "Address", "User, client id", "Topics", "#Waiting", "State", "#Silent for", "Action"]}>
       {connections.map((one) => (
         <tr key={one.id}>
           <th scope="row">
@@ -189,7 +189,15 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
           </th>
           <td>{transport(one.transport)}</td>
           <td>{one.address ?? "\u2013"}</td>
-          <td>{one.user ?? one.client_id ?? "\u2013"}</td>
+          <td>
+            {one.user ?? "\u2013"}
+            {one.client_id && (
+              <>
+                {" "}
+                <code>{one.client_id}</code>
+              </>
+            )}
+          </td>
           <td class="name">
             {one.topics.slice(0, 3).map((name, i) => (
               <>

@@ -48,7 +48,7 @@ export function Server({ stats }: { stats: Stats }) {
         </Question>
       )}
       {asking === "drain" && (
-        <Question label="Drain this server?" yes="Drain and stop" no="Go on" answer={(sure) => (sure ? void carryOut("drain") : ask(null))}>
+        <Question label="Drain this server?" yes="Drain and stop" no="Cancel" answer={(sure) => (sure ? void carryOut("drain") : ask(null))}>
           Move {many(stats.connections.total, "client")} off this server and end it? No new clients come in from then on, and this page ends with the server.
         </Question>
       )}

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::support::port::{ask, stream};
-use crate::support::program::output;
+use crate::support::program::{finished, output};
 use crate::support::{Server, eventually};
 
 fn admin(server: &Server, args: &[&str]) -> Output {
@@ -220,6 +220,27 @@ fn each_port_names_the_other_to_clients_that_took_one_for_the_other() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn subscriber_that_is_cut_off_before_its_first_message_misses_nothing() {
+    let server = Server::with_admin("");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+    let url = format!("http://{}", server.address());
+    let child = command
+        .args(["sub", "news", "--count", "2", "--server", &url])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    eventually("it is cut off", || {
+        let ended = said(&server, &["disconnect", "--filter", "news", "--json"]);
+        ended.contains("\"disconnected\": 1").then_some(())
+    });
+    for text in ["one", "two"] {
+        said(&server, &["publish", "news", text]);
+    }
+    assert_eq!(finished(child).stdout, b"one\ntwo\n");
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn sse_goes_on_where_it_was_cut() {
                 "GET /sub?envelope=json&topic=a&topic=b%20c HTTP/1.1"
             );
             assert_eq!(request.header("accept"), Some("text/event-stream"));
+            assert_eq!(request.header("cache-control"), Some("no-cache"));
             // The second event is cut off: it must not be printed, and comes again.
             peer.say(format!("{STREAM}{}{}", event(1), event(2).trim_end()));
         },

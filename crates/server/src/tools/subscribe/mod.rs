@@ -196,6 +196,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
                     wait_ms = wait.as_millis(),
                     "connection lost, trying again: {why}"
                 );
+                session.warn_without_position();
                 thread::sleep(wait);
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }

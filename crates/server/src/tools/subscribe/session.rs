@@ -133,6 +133,16 @@ impl<'a> Session<'a> {
         self.position.as_ref().map(|_| DEAD_AFTER)
     }
 
+    /// Says that what is published until the next connection may be missing, where no position is known to go on from.
+    pub fn warn_without_position(&self) {
+        let begins_live = self.since.is_none_or(|since| since == "live");
+        if self.position.is_none() && begins_live {
+            tracing::warn!(
+                "no message has come yet, so no position is known: messages that are published until the connection is back may be missing (--protocol sse always knows one)"
+            );
+        }
+    }
+
     /// The server accepted the subscription.
     pub fn answered(&mut self) {
         self.ever_answered = true;

@@ -18,7 +18,8 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
     let mut connection = session.open()?;
     let headers = [
         ("Accept", "text/event-stream"),
-        ("Cache-Control", "no-store"),
+        // The server tells its position at the start to clients that say so, as `EventSource` does.
+        ("Cache-Control", "no-cache"),
     ];
     let head = connection.request(server, "GET", &session.target(), &headers, None)?;
     match head.status {
