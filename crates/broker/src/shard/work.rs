@@ -19,7 +19,7 @@ impl Shard {
         let owes = self
             .home
             .as_ref()
-            .is_some_and(|home| home.readings.len() > 0);
+            .is_some_and(|home| !home.readings.is_empty());
         owes || self.front.queues.has_resumed()
             || self.front.subs.lanes.has_asks()
             || self.commits.is_stirred()

@@ -133,8 +133,11 @@ pub struct Refused {
     per_s: f64,
 }
 
+/// Where a count stands.
+type Counted = fn(&Snapshot) -> u64;
+
 /// The refusals that are no counter of their own: in a few words, and where their count is. The others are rows of [`COUNTERS`].
-const REFUSALS: [(&str, fn(&Snapshot) -> u64); 3] = [
+const REFUSALS: [(&str, Counted); 3] = [
     ("no room for the connection", |s| {
         s.stats.turned_away + s.turns.shed
     }),

@@ -294,7 +294,7 @@ fn one_publisher_to_one_topic_may_use_the_room_of_all_homes_and_the_end_of_it_is
         Some("true")
     );
     server.await_log("publish.idempotency_keys, or their publisher's share of it, is used up");
-    assert!(server.log().contains("topic=a"), "{}", server.log());
+    assert!(server.log().contains("example=a"), "{}", server.log());
     await_metric(server.admin(), "crore_refused_keys_total", 1.0);
     let limit = |name: &str| {
         let limits = get(server.admin(), "stats")["limits"].clone();

@@ -276,7 +276,7 @@ fn a_line_of_a_batch_names_the_limit_that_it_passes() {
 fn a_frame_names_the_limit_that_it_passes() {
     let server = Server::with(SMALL);
     let mut ws = Ws::open(&server, "/pub/a", &[]);
-    ws.send(0x82, &"y".repeat(1_500));
+    ws.send(0x82, "y".repeat(1_500));
     let close = ws.frame();
     assert_eq!(close.close_code(), Some(1009));
     let words = String::from_utf8_lossy(&close.payload[2..]).into_owned();

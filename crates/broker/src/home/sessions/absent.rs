@@ -69,6 +69,7 @@ impl Away {
 }
 
 /// The states of sessions that are away.
+#[derive(Default)]
 pub(super) struct AbsentStates {
     pub rows: Side<Away>,
     pub blobs: Blobs,
@@ -78,19 +79,6 @@ pub(super) struct AbsentStates {
     pub will_bytes: usize,
     /// Of their client ids.
     pub name_bytes: usize,
-}
-
-impl Default for AbsentStates {
-    fn default() -> Self {
-        AbsentStates {
-            rows: Side::new(),
-            blobs: Blobs::new(),
-            payloads: BTreeMap::new(),
-            state_bytes: 0,
-            will_bytes: 0,
-            name_bytes: 0,
-        }
-    }
 }
 
 /// Sessions that are evicted and have not ended yet, with the bytes that their ends set free.
