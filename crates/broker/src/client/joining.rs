@@ -1,7 +1,7 @@
 //! Joining and leaving filters, for all protocols: the connections' way to the tables and to the homes.
 //!
 //! How a protocol uses it: [`join_filters`] once for the filters of one subscription; pages come to it with
-//! [`Front::match_page`], live messages with [`Front::live_matched`]; [`Clients::leave_group`] or
+//! `match_page`, live messages with `live_matched`; [`Clients::leave_group`] or
 //! [`Clients::leave_filters`] at the end. For each page it calls [`Clients::took_page`], and
 //! [`ask_matches`] for the next one when it can take it. It must not do so within
 //! a delivery, whose frames may be the home's own: it queues the connection to go on instead.

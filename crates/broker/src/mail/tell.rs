@@ -42,7 +42,7 @@ pub enum Tell {
         serial: u16,
         /// The partition of the topic.
         partition: PartitionId,
-        /// The place of the topic's name in [`Frames`](crate::mail::Frames).
+        /// The place of the topic's name in [`Frames`].
         name: u32,
         /// The message.
         record: Record,
@@ -89,7 +89,7 @@ pub enum Tell {
         to: ReplyTo,
         /// The group.
         group: u64,
-        /// The place of the topic's name in [`Frames`](crate::mail::Frames).
+        /// The place of the topic's name in [`Frames`].
         name: u32,
         /// The message.
         record: Record,
