@@ -91,7 +91,7 @@ pub(crate) fn publish(
     None
 }
 
-/// What the home of this shard is given with a fact.
+/// The state of this shard that its home reads or changes with a fact.
 #[inline]
 pub(crate) fn fact_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) -> FactContext<'a> {
     FactContext {

@@ -39,7 +39,7 @@ pub(crate) struct Census {
     /// The next row of the walk under way.
     next: u32,
     counting: BTreeMap<Party, usize>,
-    /// What all of them hold, as the last whole walk found it.
+    /// Bytes that all of them hold, by the last whole walk.
     sum_bytes: usize,
     /// Those that hold more than a little, likewise.
     heavy: BTreeMap<Party, usize>,
@@ -72,7 +72,7 @@ impl Census {
         !self.heavy.is_empty()
     }
 
-    /// What all of them hold.
+    /// Bytes that all of them hold.
     pub(crate) fn sum_bytes(&self) -> usize {
         self.sum_bytes
     }

@@ -1,4 +1,4 @@
-//! What every decision reads and none changes: the shard's number, the world with its settings and rules, and the time of the input at hand.
+//! The state that every decision reads and none changes: the shard's number, the world with its settings and rules, and the time of the input at hand.
 
 use alloc::sync::Arc;
 

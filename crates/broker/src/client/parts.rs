@@ -25,7 +25,7 @@ pub(crate) struct Clients<P: ProtocolTypes> {
     pub(crate) ctx: Context,
 }
 
-/// What the connections subscribe to, and the way to the homes, which have the topics.
+/// The topics and filters that connections subscribe to, and the way to the homes, which have the topics.
 pub(crate) struct Subscriptions {
     pub(crate) topics: Topics,
     pub(crate) matching: Matching,
@@ -41,7 +41,7 @@ pub(crate) struct Feed {
     pub(crate) forms: Forms,
 }
 
-/// What the shard counts: its work, against the budget of a turn, and what the operator is told.
+/// The counts of the shard: its work, against the budget of a turn, and the counters that the operator sees.
 pub(crate) struct Meter {
     pub(crate) work: Work,
     pub(crate) stats: Stats,

@@ -11,7 +11,7 @@ use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::io::Io;
 
-/// What the received bytes are that are held for a connection.
+/// The kind of received bytes that are held for a connection.
 pub(crate) enum Holds {
     /// A part of its input.
     Input,
@@ -36,7 +36,7 @@ pub(crate) trait Protocols: ProtocolTypes {
     fn is_held(conns: &Connections<Self>, slot: u32) -> bool;
     /// Which kind of received bytes the connection holds.
     fn holds(conns: &Connections<Self>, slot: u32) -> Holds;
-    /// What the protocol itself holds of an input that came in part: its bytes, and how many more should have come.
+    /// The part of an input that the protocol itself holds: its bytes, and the bytes that are still to come.
     fn partial_of(conns: &Connections<Self>, slot: u32) -> (usize, u64);
     /// Counts a second of an input that came in part. Whether it is too slow; it is not where it waits for us.
     fn input_lags(clients: &mut Clients<Self>, slot: u32, allowance: Allowance) -> bool;

@@ -19,7 +19,7 @@ pub(crate) struct Sub<S> {
     pub offset: u64,
     /// The life of the log.
     pub epoch: u32,
-    /// What the connection's protocol keeps of it besides; only that protocol looks at it.
+    /// State of the connection's protocol; only that protocol looks at it.
     pub own: S,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Extra<P: ProtocolTypes> {
     pub behind: Vec<Behind>,
     /// Its filters.
     pub filters: Option<Box<Filtered>>,
-    /// What its protocol needs besides.
+    /// State that its protocol needs.
     pub own: P::Held,
     /// Bytes of it that the account was charged.
     charged_bytes: usize,

@@ -55,7 +55,7 @@ fn complaints_about_a_settings_file_are_as_they_were() {
 }
 
 #[test]
-fn what_to_write_instead_is_as_it_was() {
+fn hints_for_mistyped_commands_are_as_they_were() {
     let slips: Vec<String> = [
         &["version"][..],
         &["status"],

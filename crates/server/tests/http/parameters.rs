@@ -70,7 +70,7 @@ fn a_parameter_that_another_path_reads_is_refused() {
 }
 
 #[test]
-fn what_clients_caches_and_proxies_add_to_a_url_passes() {
+fn parameters_that_clients_caches_and_proxies_add_pass() {
     let server = Server::start();
     publish(&server, "a", "kept");
     for added in [

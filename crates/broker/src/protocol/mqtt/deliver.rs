@@ -189,16 +189,16 @@ pub(super) fn has_room(conns: &Connections, slot: u32) -> bool {
     has_place(conns, slot) || conns.find_extra(slot).is_some_and(behind)
 }
 
-/// PUBACK.
+/// PUBACK or PUBCOMP: the message is no longer in flight.
 pub(super) fn acknowledged(
     clients: &mut Clients,
     lanes: &mut Lanes,
     queues: &mut Queues,
     work: &Work,
     slot: u32,
-    id: PacketId,
+    (packet, id): (PacketType, PacketId),
 ) -> Result<(), ReasonCode> {
-    let found = acknowledges(&mut clients.conns, work, slot, id, PacketType::PubAck)?;
+    let found = acknowledges(&mut clients.conns, work, slot, id, packet)?;
     drop_inflight(clients, lanes, queues, slot, found);
     Ok(())
 }
@@ -242,20 +242,6 @@ pub(super) fn was_received(
     clients.write_packet(&mut meter.stats, slot, |out| {
         encode::pubrel(out, version, &release)
     });
-    Ok(())
-}
-
-/// PUBCOMP.
-pub(super) fn completed(
-    clients: &mut Clients,
-    lanes: &mut Lanes,
-    queues: &mut Queues,
-    work: &Work,
-    slot: u32,
-    id: PacketId,
-) -> Result<(), ReasonCode> {
-    let found = acknowledges(&mut clients.conns, work, slot, id, PacketType::PubComp)?;
-    drop_inflight(clients, lanes, queues, slot, found);
     Ok(())
 }
 

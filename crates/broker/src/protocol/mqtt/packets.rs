@@ -22,7 +22,7 @@ use crate::protocol::mqtt::client::{
     self, PACKET_BESIDE_BYTES, mqtt_state, opens_session, packet_bytes_most, touch,
 };
 use crate::protocol::mqtt::close::words_of;
-use crate::protocol::mqtt::deliver::{acknowledged, completed, was_received};
+use crate::protocol::mqtt::deliver::{acknowledged, was_received};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::protocol::mqtt::page::mqtt_go_on;
 use crate::protocol::mqtt::publish::client_released;
@@ -267,13 +267,13 @@ impl Front {
         match packet {
             Packet::Connect(connect) => self.connect(slot, connect, io),
             Packet::Publish(publish) => self.client_published(slot, publish, home),
-            Packet::PubAck(ack) => acknowledged(
+            Packet::PubAck(ack) | Packet::PubComp(ack) => acknowledged(
                 &mut self.clients,
                 &mut self.subs.lanes,
                 &mut self.queues,
                 &self.meter.work,
                 slot,
-                ack.packet_id,
+                (packet.kind(), ack.packet_id),
             ),
             Packet::PubRec(ack) => was_received(
                 &mut self.clients,
@@ -286,14 +286,6 @@ impl Front {
             Packet::PubRel(ack) => {
                 client_released(&mut self.clients, &mut self.meter, slot, ack.packet_id)
             }
-            Packet::PubComp(ack) => completed(
-                &mut self.clients,
-                &mut self.subs.lanes,
-                &mut self.queues,
-                &self.meter.work,
-                slot,
-                ack.packet_id,
-            ),
             Packet::Subscribe(subscribe) => self.client_subscribed(slot, subscribe),
             Packet::Unsubscribe(unsubscribe) => client_unsubscribed(
                 &mut self.clients,
