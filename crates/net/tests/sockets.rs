@@ -225,18 +225,17 @@ fn accepted_sockets_inherit_what_the_listener_was_given() {
     let small = listen(
         "127.0.0.1:0",
         &SocketOptions {
-            receive_buffer_bytes: Some(4_096),
-            send_buffer_bytes: Some(8_192),
+            unsent_bytes: Some(8_192),
         },
     );
-    let option = |fd: Fd, name| {
+    let unsent = |fd: Fd| {
         let (mut value, mut length) = (0_i32, 4);
         // SAFETY: the kernel writes at most `length` bytes into `value`.
         let answer = unsafe {
             libc::getsockopt(
                 fd.0 as i32,
-                libc::SOL_SOCKET,
-                name,
+                libc::IPPROTO_TCP,
+                libc::TCP_NOTSENT_LOWAT,
                 (&raw mut value).cast(),
                 &raw mut length,
             )
@@ -244,15 +243,12 @@ fn accepted_sockets_inherit_what_the_listener_was_given() {
         assert_eq!(answer, 0);
         value
     };
-    for (listener, buffers) in [(&plain, None), (&small, Some((8_192, 16_384)))] {
+    for (listener, bytes) in [(&plain, None), (&small, Some(8_192))] {
         let _peer = connect(listener.local_addr().unwrap());
         let (fd, _) = accept(listener);
         assert!(seen(fd).nodelay().unwrap());
-        if let Some(buffers) = buffers {
-            assert_eq!(
-                (option(fd, libc::SO_RCVBUF), option(fd, libc::SO_SNDBUF)),
-                buffers
-            );
+        if let Some(bytes) = bytes {
+            assert_eq!(unsent(fd), bytes);
         }
         seen(fd).set_nodelay(false).unwrap();
         socket::set_nodelay(fd);

@@ -274,14 +274,13 @@ fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<Sha
     }
     fd_table::part(&entry.wakes)?;
     let limits = &start.world.settings.limits;
-    let send_buffer_bytes = limits.send_buffer_bytes;
+    let unsent_bytes = limits.send_buffer_bytes;
     let limits = entrance::Limits {
         backlog: entry.backlog,
         connections_max: u32::try_from(limits.connections_per_shard).unwrap_or(u32::MAX),
         sockets: SocketOptions {
-            // The kernel doubles it: its own bookkeeping takes up to half.
-            send_buffer_bytes: (send_buffer_bytes > 0)
-                .then(|| u32::try_from(send_buffer_bytes).unwrap_or(u32::MAX)),
+            unsent_bytes: (unsent_bytes > 0)
+                .then(|| u32::try_from(unsent_bytes).unwrap_or(u32::MAX)),
             ..SocketOptions::default()
         },
     };

@@ -126,11 +126,12 @@ pub struct Limits {
     /// The memory is that of the control group's limit, when that is lower.
     #[schemars(range(min = MIN_LOG_BYTES, max = isize::MAX as usize), extend("x-zero" = "an eighth of the memory", "x-flag" = "--log-bytes SIZE"))]
     pub log_bytes: usize,
-    /// Bytes that the kernel keeps for one connection that does not read (`SO_SNDBUF`), before anything waits in the process.
+    /// Bytes that the kernel keeps unsent for one connection (`TCP_NOTSENT_LOWAT`), before anything waits in the process.
     ///
-    /// Without a limit the kernel keeps up to 4 MB for a fast connection (the last number of `net.ipv4.tcp_wmem`), until
-    /// `net.ipv4.tcp_mem` is used up. A limit saves that memory and costs throughput: with 256 KiB `crore bench run pair` made 8.2
-    /// million deliveries/s instead of 9.3 million. The kernel cuts the value at `net.core.wmem_max`.
+    /// One piece of up to 64 KiB may come on top. Bytes that are on their way to the client do not count, so that a fast
+    /// connection is not slowed down. Without a limit the kernel keeps up to 4 MB for each connection that does not read (the last number of
+    /// `net.ipv4.tcp_wmem`): some hundred of them use up `net.ipv4.tcp_mem`, and the kernel then drops what all other connections send.
+    #[default(128 << 10)]
     #[schemars(range(min = MIN_SEND_BUFFER_BYTES, max = MAX_SEND_BUFFER_BYTES), extend("x-zero" = "as much as the kernel likes", "x-changes" = "restart"))]
     pub send_buffer_bytes: usize,
     /// Bytes that may wait for one connection that does not read, where the topic's rule has no `outbox_bytes` of its own.

@@ -1,7 +1,7 @@
 //! Listening sockets, one for each shard and address, and what to do when the table is full.
 //!
 //! All listeners of an address form a group (`SO_REUSEPORT`) over which the kernel spreads connections by a hash
-//! of the address pair. Options that accepted sockets inherit (`TCP_NODELAY`, buffer sizes) are set
+//! of the address pair. Options that accepted sockets inherit (`TCP_NODELAY`, `TCP_NOTSENT_LOWAT`) are set
 //! once on the listener, so that an accept is one system call.
 //!
 //! Invariant: a listener is made in the table of its shard, after [`part`](super::fd_table::part); another table's
@@ -25,11 +25,8 @@ use crate::transport::Received;
 /// Options of the sockets that a listener accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SocketOptions {
-    /// Size of the receive buffer in bytes (`SO_RCVBUF`, which the kernel doubles); `None` leaves it to the
-    /// kernel, which then tunes it.
-    pub receive_buffer_bytes: Option<u32>,
-    /// Size of the send buffer in bytes (`SO_SNDBUF`, which the kernel doubles); `None` as above.
-    pub send_buffer_bytes: Option<u32>,
+    /// Bytes that the kernel keeps unsent before it takes no more (`TCP_NOTSENT_LOWAT`, tcp(7)); `None` leaves it to the kernel.
+    pub unsent_bytes: Option<u32>,
 }
 
 /// The result of an accept.
@@ -80,15 +77,12 @@ impl Listener {
         if addr.is_ipv6() && addr.ip().is_unspecified() {
             sockopt::set_ipv6_v6only(fd, false)?;
         }
-        // Before `listen`: the window scale of a connection follows from the buffer at its handshake.
-        if let Some(bytes) = options.receive_buffer_bytes {
-            sockopt::set_socket_recv_buffer_size(fd, size(bytes) as usize)?;
-        }
-        if let Some(bytes) = options.send_buffer_bytes {
-            sockopt::set_socket_send_buffer_size(fd, size(bytes) as usize)?;
+        if let Some(bytes) = options.unsent_bytes {
+            let socket = socket.fd();
+            set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)?;
         }
         net::bind(fd, &addr)?;
-        net::listen(fd, size(backlog))?;
+        net::listen(fd, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(Listener { socket })
     }
 
@@ -164,10 +158,6 @@ impl Listener {
             };
         }
     }
-}
-
-fn size(value: u32) -> i32 {
-    i32::try_from(value).unwrap_or(i32::MAX)
 }
 
 /// How much of a shed connection's request is thrown away before the close, in bytes: a head of the

@@ -95,13 +95,10 @@ pub const SETTING: &str = "limits.memory_bytes";
 /// The most that the kernel holds of bytes not yet sent, or not yet read: for each connection, and for all.
 fn buffers(host: &Host, need: &Need) -> (Option<u64>, String) {
     let most = |name| host.numbers::<3>(name).map(|[.., most]| most);
-    let send = match need.send_buffer_bytes {
-        0 => most("net.ipv4.tcp_wmem"),
-        set => {
-            let cut = host.number("net.core.wmem_max").unwrap_or(u64::MAX);
-            Some(set.min(cut) * 2) // as the kernel does
-        }
-    };
+    let send = most("net.ipv4.tcp_wmem").map(|most| match need.send_buffer_bytes {
+        0 => most,
+        unsent => most.min(unsent + formula::UNSENT_PIECE_BYTES),
+    });
     let receive = most("net.ipv4.tcp_rmem");
     let each = send
         .zip(receive)

@@ -71,6 +71,9 @@ const DYING_PART: u64 = 8;
 /// The smallest send buffer that still takes an answer of many messages at once, in bytes.
 const SEND_BUFFER_MIN_BYTES: u64 = 64 << 10;
 
+/// The kernel takes bytes in pieces of this size, and looks at the limit of unsent ones between two of them (`TCP_NOTSENT_LOWAT`).
+pub const UNSENT_PIECE_BYTES: u64 = 64 << 10;
+
 /// Milliseconds that a shard may be busy with something else while connections arrive.
 const QUEUE_MS: u64 = 500;
 /// Milliseconds of packets that wait for a core which is busy with others.

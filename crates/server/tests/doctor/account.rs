@@ -72,14 +72,20 @@ fn limited_memory_is_added_up_and_must_fit() {
 #[test]
 fn socket_buffers_are_those_of_the_settings() {
     let buffers = |settings: &str| {
-        let host = Tree::large().with("crore.toml", settings);
+        let host = Tree::large()
+            .with("proc/sys/net/ipv4/tcp_wmem", "4096 16384 4194304")
+            .with("crore.toml", settings);
         let findings = host.findings(&["--connections", "1000"]);
         let parts = findings.0["memory"]["parts"].as_array().unwrap();
         parts[3]["bytes"].as_u64().unwrap()
     };
-    assert_eq!(buffers(""), 1_000 * (65_536 + 6_291_456));
-    // The kernel doubles what is asked for, and cuts it at net.core.wmem_max before.
-    for (asked, bytes) in [(8_192, 16_384), (1_000_000, 2 * 212_992)] {
+    // A piece of 64 KiB comes on top of the unsent bytes, and tcp_wmem bounds both.
+    assert_eq!(buffers(""), 1_000 * (131_072 + 65_536 + 6_291_456));
+    for (asked, bytes) in [
+        (0, 4_194_304),
+        (8_192, 8_192 + 65_536),
+        (67_108_864, 4_194_304),
+    ] {
         let settings = format!("[limits]\nsend_buffer_bytes = {asked}\n");
         assert_eq!(buffers(&settings), 1_000 * (bytes + 6_291_456));
     }

@@ -13,6 +13,8 @@ use crate::support::ws::Ws;
 /// So many messages of this size that two kernels' buffers and any of these outboxes cannot hold them.
 const MESSAGE_BYTES: usize = 50_000;
 const MESSAGES: usize = 200;
+/// The kernel takes as much of it at most when the client's kernel has made room: unsent bytes, and a piece on top.
+const TAKEN_LATER: u64 = (32 + 64) << 10;
 /// A message with its frame or its event: the number, and at most so much.
 const FRAME_BYTES: u64 = MESSAGE_BYTES as u64 + 100;
 
@@ -88,7 +90,7 @@ fn outbox_of_a_client_that_does_not_read_is_bounded_by_the_rule_of_the_topic() {
         let (bytes, fell_back) = waiting(&server, topic);
         assert!(fell_back, "{topic} waits with {bytes} bytes");
         assert!(
-            (*least..=*most).contains(&bytes),
+            (least.saturating_sub(TAKEN_LATER)..=*most).contains(&bytes),
             "{bytes} bytes of {topic}"
         );
     }

@@ -12,7 +12,7 @@ pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
         send(host, need),
         receive(host),
         receive_max(host),
-        send_max(host, need),
+        send_max(host),
         moderate(host),
     ]
 }
@@ -115,14 +115,10 @@ fn receive_max(host: &Host) -> Check {
         .only(State::Note)
 }
 
-fn send_max(host: &Host, need: &Need) -> Check {
+fn send_max(host: &Host) -> Check {
     const NAME: &str = "net.core.wmem_max";
-    if need.send_buffer_bytes > 0 {
-        return Check::at_least(host, NAME, need.send_buffer_bytes, State::Advice)
-            .because("the kernel cuts limits.send_buffer_bytes at it");
-    }
     Check::new(NAME, host.number(NAME).map(count), "any")
-        .because("bounds what programs ask for with SO_SNDBUF; the server asks only where limits.send_buffer_bytes is set")
+        .because("bounds what programs ask for with SO_SNDBUF, and the server does not ask")
         .only(State::Note)
 }
 
