@@ -83,23 +83,31 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// The variable by which a run of tests has this many threads. Tests wait for their servers most of the time, so that two for each core
+/// take half the time of one.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 /// All tests of the workspace in one profile, so that it is built once; then those that the plain `cargo test` skips: the
 /// model of the mailbox, tests with third-party clients, ten thousand subscribers that do not read, and seeds of the
 /// simulator beyond its fixed set.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (2 * cores).to_string();
     let profile: &[&str] = if release { &["--release"] } else { &[] };
     let all = Step::new("cargo")
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(profile)
         .env("CRORE_TOOLS", "required")
         .env("CRORE_NATS_SERVER", tools::nats_server()?)
+        .env(THREADS, &threads)
         .run_tests();
     let clients = Step::new("cargo")
         .args(["test", "--workspace", "--test", "clients", "--locked"])
         .args(profile)
         .args(["--", "--ignored"])
         .env("CRORE_CLIENT_TESTS", &tools)
+        .env(THREADS, &threads)
         .run_tests();
     // Alone, since it uses up the memory that the kernel gives to TCP.
     let stalled = Step::new("cargo")
