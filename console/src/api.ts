@@ -158,8 +158,16 @@ export interface Connection {
   silent_s: number;
 }
 
+/** A part of a list. */
+export interface Page<T> {
+  rows: T[];
+  /** The cursor of the next part; null at the end. */
+  next: string | null;
+}
+
 /** Which connections: those for which all that is given holds. */
 export interface Which {
+  slow?: string;
   filter?: string;
   user?: string;
   address?: string;
@@ -202,9 +210,11 @@ export interface Envelope {
 }
 
 export const STATS = "api/v1/stats";
+/** What a request that never reached the server is told as; a browser's own words for it name no cause. */
+export const NO_ANSWER = "the server does not answer";
 
-/** The path of the stream of a topic's messages, or of all that match a filter. */
-export function tailPath(of: { topic: string } | { filter: string }): string {
+/** The path of the stream of a topic's messages, or of all that match a filter: those that come, or `since` a position too. */
+export function tailPath(of: ({ topic: string } | { filter: string }) & { since?: string }): string {
   return `api/v1/tail?${new URLSearchParams(of as Record<string, string>)}`;
 }
 
@@ -224,8 +234,9 @@ export class Api {
     readonly unauthorized: () => void,
   ) {}
 
-  async topics(filter: string, cursor: string | null, limit: number): Promise<{ topics: Topic[]; next: string | null }> {
-    return this.#get("topics", { filter, limit: String(limit), ...(cursor === null ? {} : { cursor }) });
+  async topics(filter: string, cursor: string | null, limit: number): Promise<Page<Topic>> {
+    const got = await this.#page<{ topics: Topic[] }>("topics", { filter }, cursor, limit);
+    return { rows: got.topics, next: got.next };
   }
 
   async stats(): Promise<Stats> {
@@ -249,12 +260,9 @@ export class Api {
     return this.#ask("DELETE", `api/v1/topic/messages?${new URLSearchParams({ name })}`);
   }
 
-  async slow(cursor: string | null, limit: number): Promise<{ connections: Connection[]; next: string | null }> {
-    return this.#get("connections", { slow: "true", limit: String(limit), ...(cursor === null ? {} : { cursor }) });
-  }
-
-  async connections(which: Which, cursor: string | null, limit: number): Promise<{ connections: Connection[]; next: string | null }> {
-    return this.#get("connections", { ...which, limit: String(limit), ...(cursor === null ? {} : { cursor }) });
+  async connections(which: Which, cursor: string | null, limit: number): Promise<Page<Connection>> {
+    const got = await this.#page<{ connections: Connection[] }>("connections", { ...which }, cursor, limit);
+    return { rows: got.connections, next: got.next };
   }
 
   async disconnectAll(which: Which): Promise<{ disconnected: number }> {
@@ -277,6 +285,10 @@ export class Api {
     return this.#ask("POST", "api/v1/publish", message);
   }
 
+  #page<T>(path: string, query: Record<string, string>, cursor: string | null, limit: number): Promise<T & { next: string | null }> {
+    return this.#get(path, { ...query, limit: String(limit), ...(cursor === null ? {} : { cursor }) });
+  }
+
   #get<T>(path: string, query: Record<string, string>): Promise<T> {
     return this.#ask("GET", `api/v1/${path}?${new URLSearchParams(query)}`);
   }
@@ -291,7 +303,7 @@ export class Api {
     try {
       response = await fetch(path, request);
     } catch {
-      throw new ApiError(0, "the server cannot be reached");
+      throw new ApiError(0, NO_ANSWER);
     }
     const text = await response.text();
     if (response.status === 401) this.unauthorized();

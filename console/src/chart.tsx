@@ -1,4 +1,4 @@
-/** A line chart over the last minutes: uPlot on a canvas, with a caption that says the same in words for those who do not see it. */
+/** A line chart over the last minutes: uPlot on a canvas, with a caption that has the same in words for screen readers. */
 
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -26,11 +26,18 @@ export interface ChartProps {
   theme: string;
 }
 
+/** How each line is drawn over the ones before it, so that lines of equal values are all seen: whole, long dashes, short dashes, dots. */
+const STROKES: { width: number; dash: number[]; cap: "butt" | "round" }[] = [
+  { width: 2.5, dash: [], cap: "butt" },
+  { width: 2, dash: [9, 9], cap: "butt" },
+  { width: 2, dash: [5, 7], cap: "butt" },
+  { width: 4, dash: [0, 12], cap: "round" },
+];
 const HEIGHT_PX = 190;
 /** The steps of an axis that counts: nothing is there in parts. */
 const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
-/** The least that the time axis spans. */
-const SPAN_S = 120;
+/** The least that the time axis spans: from then on the chart is filled, and says no more that it is collecting. */
+const SPAN_S = 15;
 
 export function Chart({ title, unit, least, log = false, time, lines, format, theme }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
@@ -55,11 +62,11 @@ export function Chart({ title, unit, least, log = false, time, lines, format, th
       axes: [axis(color, 0, false), axis(color, 1, log, (value) => shape.current.format(value))],
       series: [
         {},
-        ...shape.current.lines.map((line) => ({
+        ...shape.current.lines.map((line, i) => ({
           label: line.label,
           stroke: color(line.color),
-          width: 2,
-          points: { show: false },
+          ...STROKES[i],
+          points: { show: (plot: uPlot) => (plot.data[0]?.length ?? 0) < 2, size: 6 },
         })),
       ],
       hooks: { setCursor: [(u) => setAt(u.cursor.idx ?? null)] },
@@ -80,17 +87,18 @@ export function Chart({ title, unit, least, log = false, time, lines, format, th
   }, [newest, time]);
 
   const shown = at ?? time.length - 1;
+  const collected_s = Math.round((newest ?? 0) - (time[0] ?? 0));
   const words = lines.map((line) => `${line.label} ${format(line.values.at(-1))}`).join(", ");
   return (
     <figure class="panel chart">
       <figcaption>
         <h2>
-          {title} <small>{unit}</small>
+          {title} <small>{unit}{collected_s < SPAN_S && " · collecting\u2026"}</small>
         </h2>
         <ul class="legend" aria-hidden="true">
-          {lines.map((line) => (
+          {lines.map((line, i) => (
             <li key={line.label}>
-              <i style={{ background: `var(${line.color})` }} />
+              <i class={`stroke${i}`} style={{ color: `var(${line.color})` }} />
               {line.label} <b>{format(line.values[shown])}</b>
             </li>
           ))}
@@ -114,10 +122,10 @@ function decades(least: number): uPlot.Scale.Range {
   };
 }
 
-/** From the oldest to the newest that is known; uPlot's own idea of one point alone is a day. */
+/** From the oldest sample to the newest, so that the lines fill the chart soon; uPlot's own idea of one point alone is a day. */
 function window_s(plot: uPlot): [number, number] {
   const [oldest = 0, newest = oldest] = [plot.data[0][0], plot.data[0].at(-1)];
-  return [Math.min(oldest, newest - SPAN_S), newest];
+  return [oldest, Math.max(newest, oldest + SPAN_S)];
 }
 
 /** Of the steps of a logarithmic axis, those that are powers of ten. */

@@ -1,43 +1,18 @@
-/** The nodes of a cluster, each with a link to its own console, and what is wrong. */
+/** The nodes of a cluster, each with a link to its own console, and the problems of the cluster. */
 
-import { useEffect, useState } from "preact/hooks";
-import type { ApiError, Cluster, ClusterNode } from "./api";
+import type { Cluster, ClusterNode } from "./api";
 import { duration, exact, many } from "./format";
 import { Table, Trouble } from "./parts";
+import { EVERY_MS, usePolled } from "./poll";
 import { useApi } from "./store";
-
-/** How often the node is asked. */
-const EVERY_MS = 2_000;
 
 export function Nodes() {
   const api = useApi();
-  const [cluster, show] = useState<Cluster | null>(null);
-  const [trouble, complain] = useState("");
-  useEffect(() => {
-    let timer = 0;
-    let gone = false;
-    const ask = async () => {
-      try {
-        const got = document.hidden ? null : await api.cluster();
-        if (got !== null && !gone) {
-          show(got);
-          complain("");
-        }
-      } catch (error) {
-        if (!gone) complain((error as ApiError).message);
-      }
-      if (!gone) timer = window.setTimeout(() => void ask(), EVERY_MS);
-    };
-    void ask();
-    return () => {
-      gone = true;
-      clearTimeout(timer);
-    };
-  }, [api]);
+  const { got: cluster, error } = usePolled(() => api.cluster(), () => EVERY_MS, [api]);
   return (
     <section class="panel" aria-labelledby="nodes">
       <h2 id="nodes">Nodes{cluster !== null && ` of ${cluster.name}`}</h2>
-      {trouble !== "" && <Trouble>{trouble}</Trouble>}
+      {error !== null && <Trouble>{error.message}</Trouble>}
       {cluster?.problems.map((problem) => <Trouble key={problem}>{problem}</Trouble>)}
       {cluster !== null && <Shown cluster={cluster} />}
     </section>
@@ -46,25 +21,26 @@ export function Nodes() {
 
 function Shown({ cluster }: { cluster: Cluster }) {
   const { sum } = cluster;
-  const silent = sum.silent.length === 0 ? "" : `, without subscriptions of ${sum.silent.join(", ")}, which did not tell`;
+  const silent = sum.silent.length === 0 ? "" : `. Without the subscriptions of ${sum.silent.join(", ")}, which did not report them`;
   return (
     <>
-      <Table label="Nodes" heads={["Node", "State", "#Connections", "#Subscriptions", "#Batches behind", "#Heard of"]}>
-        {cluster.nodes.map((node) => (
-          <tr key={node.name}>
-            <th scope="row">
-              <Name node={node} />
-            </th>
-            <td>{node.told === null ? "silent" : node.told.ready ? "ready" : "not ready"}</td>
-            <td class="n">{exact(node.clients)}</td>
-            <td class="n">{node.told === null ? "\u2013" : exact(node.told.subscriptions)}</td>
-            <td class="n">{node.told === null ? "\u2013" : exact(node.told.lag)}</td>
-            <td class="n">{duration(node.age_s)} ago</td>
-          </tr>
-        ))}
-      </Table>
+      <Table
+        label="Nodes"
+        heads={["Node", "State", "#Connections", "#Subscriptions", "#Batches behind", "#Last report"]}
+        rows={cluster.nodes.map((node) => ({
+          key: node.name,
+          cells: [
+            <Name node={node} />,
+            node.told === null ? "silent" : node.told.ready ? "ready" : "not ready",
+            exact(node.clients),
+            exact(node.told?.subscriptions),
+            exact(node.told?.lag),
+            `${duration(node.age_s)} ago`,
+          ],
+        }))}
+      />
       <p class="hint">
-        All nodes: {many(sum.clients, "connection")}, {many(sum.subscriptions, "subscription")}, at most {duration(Math.ceil(sum.age_s))} old{silent}.
+        All nodes: {many(sum.clients, "connection")}, {many(sum.subscriptions, "subscription")}, as of at most {duration(Math.ceil(sum.age_s))} ago{silent}.
       </p>
     </>
   );

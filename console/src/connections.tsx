@@ -1,64 +1,38 @@
-/** Connections: who is connected, a page at a time, by topic, user, address and transport; and their end. */
+/** Connections by topic, user, address and transport, a page at a time, with buttons that end them. */
 
-import { useEffect, useState } from "preact/hooks";
+import { Fragment } from "preact";
+import { useState } from "preact/hooks";
 import type { ApiError, Connection, Which } from "./api";
 import { bytes, duration, exact, many } from "./format";
 import { Breaking, Question, Table, Trouble } from "./parts";
 import { to } from "./route";
+import { EVERY_MS, readRows, usePolled } from "./poll";
 import { useApi } from "./store";
 import { TRANSPORTS, transport } from "./transports";
 
 const PAGE = 50;
-/** The server looks through a bounded part of its tables for each answer, so that answers may come short or empty: that many are asked for. */
-const ANSWERS_MAX = 100;
-const NOBODY: Which = { filter: "", user: "", address: "", transport: "" };
-
-interface Page {
-  connections: Connection[];
-  next: string | null;
-}
+/** How many topics and how many filters of a connection are named. */
+const SHOWN_TOPICS = 3;
+const ANY: Which = { filter: "", user: "", address: "", transport: "" };
 
 /** Without the fields that are empty. */
 const given = (which: Which): Which => Object.fromEntries(Object.entries(which).filter(([, value]) => value.trim() !== ""));
 
 export function Connections() {
   const api = useApi();
-  const [typed, type] = useState(NOBODY);
+  const [typed, type] = useState(ANY);
   const [which, choose] = useState<Which>({});
   /** The cursor of each page until the one that is shown. */
   const [cursors, turn] = useState<(string | null)[]>([null]);
-  const [page, show] = useState<Page | null>(null);
   const [asking, ask] = useState(false);
   const [said, say] = useState("");
   const [trouble, complain] = useState("");
-  const [again, reload] = useState(0);
-
-  useEffect(() => {
-    let gone = false;
-    const read = async () => {
-      const got: Page = { connections: [], next: cursors.at(-1) ?? null };
-      for (let i = 0; i < ANSWERS_MAX && got.connections.length < PAGE && !gone; i++) {
-        const more = await api.connections(which, got.next, PAGE - got.connections.length);
-        got.connections.push(...more.connections);
-        got.next = more.next;
-        if (more.next === null) break;
-      }
-      return got;
-    };
-    read().then(
-      (got) => {
-        if (gone) return;
-        show(got);
-        complain("");
-      },
-      (error: ApiError) => {
-        if (!gone) complain(error.message);
-      },
-    );
-    return () => {
-      gone = true;
-    };
-  }, [api, which, cursors, again]);
+  const { got, error, now } = usePolled(
+    (gone) => readRows((cursor, limit) => api.connections(which, cursor, limit), cursors.at(-1) ?? null, PAGE, gone),
+    // A search through the whole table is repeated only when it is asked for.
+    ({ answers }) => (answers === 1 ? EVERY_MS : 0),
+    [api, which, cursors],
+  );
 
   const search = (next: Which) => {
     choose(given(next));
@@ -71,14 +45,15 @@ export function Connections() {
     ask(false);
     try {
       const { disconnected } = await api.disconnectAll(which);
-      say(`${many(disconnected, "connection")} ended.`);
       search(which);
+      say(`${many(disconnected, "connection")} ended.`);
     } catch (error) {
       complain((error as ApiError).message);
     }
   };
   const some = Object.keys(which).length > 0;
-  const next = page?.next ?? null;
+  const next = got?.next ?? null;
+  const none = got !== null && got.rows.length === 0;
   return (
     <section class="panel connections" aria-labelledby="connections">
       <h2 id="connections">Connections</h2>
@@ -104,7 +79,10 @@ export function Connections() {
           </select>
         </label>
         <button type="submit">Show</button>
-        <button type="button" class="quiet" disabled={!some || page?.connections.length === 0} onClick={() => ask(true)}>
+        <button type="button" class="quiet" onClick={now}>
+          Reload
+        </button>
+        <button type="button" class="quiet" disabled={!some || none} onClick={() => ask(true)}>
           Disconnect these
         </button>
       </form>
@@ -119,15 +97,16 @@ export function Connections() {
           {Object.entries(which)
             .map(([name, value]) => `${name} ${value}`)
             .join(" and ")}
-          ? Clients may come back at once.
+          ? Clients may connect again at once.
         </Question>
       )}
       <p class="hint" role="status">
         {said}
       </p>
       {trouble !== "" && <Trouble>{trouble}</Trouble>}
-      <ConnectionTable label="Connections" connections={page?.connections ?? []} ended={() => reload(again + 1)} complain={complain} />
-      {page?.connections.length === 0 && <p class="hint">{some ? "No connection is like this." : "Nobody is connected."}</p>}
+      {error !== null && <Trouble>{error.message}</Trouble>}
+      {got !== null && !none && <ConnectionTable label="Connections" connections={got.rows} ended={now} complain={complain} />}
+      {none && <p class="hint">{some ? "No connection matches." : "No client is connected."}</p>}
       {(cursors.length > 1 || next !== null) && (
         <nav class="pages" aria-label="Pages of connections">
           <button type="button" class="quiet" disabled={cursors.length === 1} onClick={() => turn(cursors.slice(0, -1))}>
@@ -181,47 +160,60 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
   const disconnect = (id: string) =>
     api.disconnect(id).then(ended, (error: ApiError) => (error.status === 404 ? ended() : complain(error.message)));
   return (
-    <Table label={label} heads={["Connection", "Transport", "Address", "User, client id", "Topics", "#Waiting", "State", "#Silent for", "Action"]}>
-      {connections.map((one) => (
-        <tr key={one.id}>
-          <th scope="row">
-            <code>{one.id}</code>
-          </th>
-          <td>{transport(one.transport)}</td>
-          <td>{one.address ?? "\u2013"}</td>
-          <td>
-            {one.user ?? "\u2013"}
-            {one.client_id && (
-              <>
-                {" "}
-                <code>{one.client_id}</code>
-              </>
-            )}
-          </td>
-          <td class="name">
-            {one.topics.slice(0, 3).map((name, i) => (
-              <>
-                {i > 0 && ", "}
-                <a href={to("topic", name)}>
-                  <Breaking>{name}</Breaking>
-                </a>
-              </>
-            ))}
-            {one.topic_count > 3 && ` and ${exact(one.topic_count - 3)} more`}
-            {one.filters.slice(0, 3).map((filter) => (
-              <code key={filter}> {filter}</code>
-            ))}
-          </td>
-          <td class="n">{bytes(one.outbox_bytes)}</td>
-          <td>{one.behind ? "reads from the log" : one.state}</td>
-          <td class="n">{duration(one.silent_s)}</td>
-          <td>
-            <button type="button" class="quiet" aria-label={`Disconnect ${one.id}`} onClick={() => void disconnect(one.id)}>
-              Disconnect
-            </button>
-          </td>
-        </tr>
+    <Table
+      label={label}
+      heads={["Connection", "Transport", "Address", "User, client id", "*Topics", "#Waiting", "State", "#Silent for", "Action"]}
+      rows={connections.map((one) => ({
+        key: one.id,
+        cells: [
+          <code>{one.id}</code>,
+          transport(one.transport),
+          one.address ?? "\u2013",
+          <Client of={one} />,
+          <Subscribed by={one} />,
+          bytes(one.outbox_bytes),
+          one.behind ? "reads from the log" : one.state,
+          duration(one.silent_s),
+          <button type="button" class="quiet" aria-label={`Disconnect ${one.id}`} onClick={() => void disconnect(one.id)}>
+            Disconnect
+          </button>,
+        ],
+      }))}
+    />
+  );
+}
+
+function Client({ of }: { of: Connection }) {
+  return (
+    <>
+      {of.user ?? "\u2013"}
+      {of.client_id && (
+        <>
+          {" "}
+          <code>{of.client_id}</code>
+        </>
+      )}
+    </>
+  );
+}
+
+/** The first of its topics and filters. */
+function Subscribed({ by }: { by: Connection }) {
+  if (by.topic_count === 0 && by.filters.length === 0) return <>{"\u2013"}</>;
+  return (
+    <>
+      {by.topics.slice(0, SHOWN_TOPICS).map((name, i) => (
+        <Fragment key={name}>
+          {i > 0 && ", "}
+          <a href={to("topic", name)}>
+            <Breaking>{name}</Breaking>
+          </a>
+        </Fragment>
       ))}
-    </Table>
+      {by.topic_count > SHOWN_TOPICS && ` and ${exact(by.topic_count - SHOWN_TOPICS)} more`}
+      {by.filters.slice(0, SHOWN_TOPICS).map((filter) => (
+        <code key={filter}> {filter}</code>
+      ))}
+    </>
   );
 }

@@ -1,4 +1,4 @@
-/** The messages that a topic keeps, oldest first, a page at a time; and a button that takes them all away, which asks first. */
+/** The messages that a topic keeps, oldest first, a page at a time; and a button that removes all of them, which asks first. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError, KeptPage, Topic } from "./api";
@@ -53,7 +53,7 @@ export function Kept({ name, info }: { name: string; info: Topic | null }) {
     ask(false);
     try {
       const { purged } = await api.purge(name);
-      say(`${many(purged, "message")} taken away.`);
+      say(`${many(purged, "message")} removed.`);
       complain("");
       turn([null]);
       reload(again + 1);
@@ -76,9 +76,9 @@ export function Kept({ name, info }: { name: string; info: Topic | null }) {
         </button>
       </div>
       {asking && (
-        <Question label={`Purge ${name}?`} yes="Take them away" no="Keep them" answer={(sure) => (sure ? void purge() : ask(false))}>
-          Take away {info === null ? "all messages" : `all that is kept (${many(info.messages, "message")})`}, the retained one too? Subscribers stay; who has
-          not seen the messages is told that they are lost.
+        <Question label={`Purge ${name}?`} yes="Remove them" no="Keep them" answer={(sure) => (sure ? void purge() : ask(false))}>
+          Remove {info === null ? "all kept messages" : many(info.messages, "kept message")} and the retained message? Subscriptions stay. Subscribers
+          that have not received the messages get a gap.
         </Question>
       )}
       <p class="hint" role="status">
@@ -98,7 +98,7 @@ export function Kept({ name, info }: { name: string; info: Topic | null }) {
           ))}
         </ol>
       </div>
-      {empty && trouble === "" && <p class="hint">Nothing is kept.</p>}
+      {empty && trouble === "" && <p class="hint">No messages are kept.</p>}
       {(pages.length > 1 || next !== null) && (
         <nav class="pages" aria-label="Pages of kept messages">
           <button type="button" class="quiet" disabled={pages.length === 1} onClick={() => turn(pages.slice(0, -1))}>

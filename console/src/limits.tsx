@@ -15,21 +15,24 @@ export function Limits({ stats }: { stats: Stats }) {
       <section class="panel" aria-labelledby="limits">
         <h2 id="limits">Limits</h2>
         <p class="hint">
-          Each is a setting of that name, or a limit of this host. Where a limit is each shard's own, the fullest shard is shown.
+          Each name is a setting, or a limit of this host. Where each shard has a limit of its own, the row shows the fullest shard.
         </p>
         <LimitRows limits={nearest(stats.limits)} />
       </section>
       <section class="panel" aria-labelledby="tables">
         <h2 id="tables">Memory by table</h2>
-        <Table label="Memory by table" heads={["Table", "#Bytes", "#Bytes a connection"]}>
-          {stats.memory.tables.map((table) => (
-            <tr key={table.name}>
-              <th scope="row">{table.name.replaceAll("_", " ")}</th>
-              <td class="n">{bytes(table.bytes)}</td>
-              <td class="n">{stats.connections.total < 1000 ? bytes(null) : bytes(table.bytes / stats.connections.total)}</td>
-            </tr>
-          ))}
-        </Table>
+        <Table
+          label="Memory by table"
+          heads={["Table", "#Bytes", "#Bytes a connection"]}
+          rows={stats.memory.tables.map((table) => ({
+            key: table.name,
+            cells: [
+              table.name.replaceAll("_", " "),
+              bytes(table.bytes),
+              stats.connections.total < 1000 ? bytes(null) : bytes(table.bytes / stats.connections.total),
+            ],
+          }))}
+        />
       </section>
     </>
   );

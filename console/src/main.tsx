@@ -1,10 +1,11 @@
-/** The page: its head, the views, and what is said while the server does not answer or wants a token. */
+/** The page: its head, the views, and the messages while the server does not answer or needs a token. */
 
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Connections } from "./connections";
 import { Limits } from "./limits";
 import { Overview } from "./overview";
+import { Retry } from "./parts";
 import { to, useRoute, type Route, type View } from "./route";
 import { Slow } from "./slow";
 import { store, useStore, type State, type Theme } from "./store";
@@ -67,7 +68,8 @@ function App() {
       </header>
       {state.link === "lost" && (
         <p class="banner" role="alert">
-          Disconnected: {state.why}. Trying again. {state.stats !== null && "What is shown below is from before."}
+          {capital(state.why)}. {state.retry_ms > 0 && <Retry at_ms={state.retry_ms} />}
+          {state.stats !== null && " The numbers below are from before."}
         </p>
       )}
       <main ref={main} tabIndex={-1} class={state.link === "lost" ? "stale" : ""}>
@@ -76,6 +78,8 @@ function App() {
     </>
   );
 }
+
+const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** What the browser's tab and history show. */
 function title({ view, of }: Route): string {
@@ -109,7 +113,7 @@ const LINKS: Record<State["link"], string> = {
   connecting: "connecting",
   live: "live",
   lost: "disconnected",
-  unauthorized: "token wanted",
+  unauthorized: "token needed",
 };
 
 function LinkState({ state }: { state: State }) {
@@ -136,7 +140,7 @@ function Token({ wrong }: { wrong: boolean }) {
   useEffect(() => field.current?.focus(), []);
   return (
     <section class="panel narrow" aria-labelledby="token">
-      <h2 id="token">This server wants a token</h2>
+      <h2 id="token">This server needs a token</h2>
       <form
         class="stack"
         onSubmit={(event) => {
@@ -145,7 +149,7 @@ function Token({ wrong }: { wrong: boolean }) {
         }}
       >
         <label>
-          <span>The setting admin.token of the server</span>
+          <span>The value of admin.token in the server's settings</span>
           <input
             ref={field}
             name="token"
@@ -157,7 +161,7 @@ function Token({ wrong }: { wrong: boolean }) {
         </label>
         {wrong && (
           <p class="trouble" role="alert">
-            The server does not take this token.
+            This is not the server's token.
           </p>
         )}
         <div class="row">

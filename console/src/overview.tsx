@@ -1,4 +1,4 @@
-/** The first view: how many are connected, what flows, how fast, what it takes, and how the shards share it. */
+/** The first view: connections, rates, latency, memory, and the load of each shard. */
 
 import type { Disk, Shard, Stats } from "./api";
 import { Chart } from "./chart";
@@ -34,8 +34,8 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
         />
         <Chart
           {...common}
-          title="Publish to write"
-          unit="latency"
+          title="Latency"
+          unit="from publish to write"
           least={10_000}
           log
           format={micros}
@@ -83,7 +83,7 @@ function Tiles({ stats }: { stats: Stats }) {
   return (
     <dl class="tiles">
       <Tile name="Connections" value={count(stats.connections.total)} id="connections">
-        {by.length === 0 ? "nobody is connected" : by.map(([name, n]) => `${count(n)} ${transport(name)}`).join(" · ")}
+        {by.length === 0 ? "no client is connected" : by.map(([name, n]) => `${count(n)} ${transport(name)}`).join(" · ")}
       </Tile>
       <Tile name="Messages in" value={`${rate(stats.messages.in_per_s)}/s`} id="in">
         {bytes(stats.messages.in_bytes_per_s)}/s · {count(stats.messages.in_total)} since start
@@ -92,16 +92,16 @@ function Tiles({ stats }: { stats: Stats }) {
         {bytes(stats.messages.out_bytes_per_s)}/s · {count(stats.messages.out_total)} since start
       </Tile>
       <Tile name="Latency p99" value={micros(stats.latency_us.p99)} id="p99">
-        {stats.latency_us.count === 0 ? "nothing was delivered" : `p50 ${micros(stats.latency_us.p50)} · max ${micros(stats.latency_us.max)}`}
+        {stats.latency_us.count === 0 ? "no delivery yet" : `p50 ${micros(stats.latency_us.p50)} · max ${micros(stats.latency_us.max)}`}
       </Tile>
       <Tile name="Memory a connection" value={bytes(memory.per_connection_bytes)} id="memory">
-        {memory.per_connection_bytes === null ? "shown when there are 1,000 connections or more" : "with logs and topics, without the kernel"}
+        {memory.per_connection_bytes === null ? "shown from 1,000 connections on" : "with logs and topics, without the kernel"}
       </Tile>
       <Tile name="Memory" value={bytes(memory.pss_bytes)} id="pss">
         {bytes(stats.log.bytes)} in logs · {many(stats.topics, "topic")}
       </Tile>
       <Tile name="Slow consumers" value={count(stats.slow.consumers)} id="slow" alarm={stats.slow.consumers > 0}>
-        {bytes(stats.slow.outbox_bytes)} waiting · {many(stats.slow.gaps_total, "gap")} told
+        {bytes(stats.slow.outbox_bytes)} waiting · {many(stats.slow.gaps_total, "gap")} since start
       </Tile>
       {stats.disk !== null && <DiskTiles disk={stats.disk} live={stats.log.bytes} />}
       <Tile name="Up for" value={duration(stats.uptime_s)} id="uptime">
@@ -117,7 +117,7 @@ function DiskTiles({ disk, live }: { disk: Disk; live: number }) {
     <>
       <Tile name="Sync to disk" value={micros(sync)} id="sync">
         {sync === null
-          ? "nothing was written"
+          ? "nothing written yet"
           : `p99 below ${micros(disk.sync_us_p99)} · ${rate(disk.syncs_per_s)}/s · ${rate(disk.batches_per_sync)} batches each`}
       </Tile>
       <Tile name="On disk" value={bytes(disk.log_bytes + disk.base_bytes)} id="disk" alarm={disk.full}>
@@ -152,24 +152,22 @@ function Shards({ shards }: { shards: Shard[] }) {
       <Table
         label="Shards"
         heads={["Shard", "Load", "#Connections", "#Topics", "#In/s", "#Out/s", "#Turn mean", "#Turn max", "#Logs", "#Waiting"]}
-      >
-        {shards.map((shard) => (
-          <tr key={shard.id}>
-            <th scope="row">{shard.id}</th>
-            <td class="meter">
-              <Meter share={shard.load} label={`Load of shard ${shard.id}`} text={percent(shard.load)} />
-            </td>
-            <td class="n">{exact(shard.connections)}</td>
-            <td class="n">{exact(shard.topics)}</td>
-            <td class="n">{rate(shard.in_per_s)}</td>
-            <td class="n">{rate(shard.out_per_s)}</td>
-            <td class="n">{micros(shard.turn_us_mean)}</td>
-            <td class="n">{micros(shard.turn_us_max)}</td>
-            <td class="n">{bytes(shard.log_bytes)}</td>
-            <td class="n">{bytes(shard.outbox_bytes)}</td>
-          </tr>
-        ))}
-      </Table>
+        rows={shards.map((shard) => ({
+          key: shard.id,
+          cells: [
+            `Shard ${shard.id}`,
+            <Meter share={shard.load} label={`Load of shard ${shard.id}`} text={percent(shard.load)} />,
+            exact(shard.connections),
+            exact(shard.topics),
+            rate(shard.in_per_s),
+            rate(shard.out_per_s),
+            micros(shard.turn_us_mean),
+            micros(shard.turn_us_max),
+            bytes(shard.log_bytes),
+            bytes(shard.outbox_bytes),
+          ],
+        }))}
+      />
     </section>
   );
 }

@@ -1,7 +1,7 @@
 /** Small pieces that several views are made of. */
 
 import { Fragment, type ComponentChildren } from "preact";
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 /** A bar with its share in words. From 80 % on it warns, from 95 % on it alarms; the colour is not the only sign. */
 export function Meter({ share, label, text }: { share: number; label: string; text: string }) {
@@ -30,26 +30,50 @@ export function Meter({ share, label, text }: { share: number; label: string; te
 
 interface TableProps {
   label: string;
-  /** A name that begins with `#` heads a column of numbers. */
+  /** A name that begins with `#` heads a column of numbers; one that begins with `*`, of names, which may wrap. */
   heads: string[];
-  children: ComponentChildren;
+  rows: Row[];
 }
 
-/** A table that scrolls by itself where it is too wide for the screen. */
-export function Table({ label, heads, children }: TableProps) {
+interface Row {
+  key: string | number;
+  /** One for each head. The first names the row. */
+  cells: ComponentChildren[];
+}
+
+const KINDS: Record<string, string> = { "#": "n", "*": "name" };
+/** A table of more columns than this is shown as cards on a narrow screen. */
+const NARROW_COLUMNS_MAX = 3;
+
+/** A table that scrolls by itself where it is too wide for the screen. On a phone, a row of many columns becomes a card. */
+export function Table({ label, heads, rows }: TableProps) {
+  const columns = heads.map((head) => ({ name: head.replace(/^[#*]/, ""), kind: KINDS[head[0] ?? ""] ?? "" }));
   return (
     <div class="scroll" role="region" aria-label={label} tabIndex={0}>
-      <table>
+      <table class={heads.length > NARROW_COLUMNS_MAX ? "cards" : ""}>
         <thead>
           <tr>
-            {heads.map((head) => (
-              <th key={head} scope="col" class={head.startsWith("#") ? "n" : ""}>
-                {head.replace("#", "")}
+            {columns.map(({ name, kind }) => (
+              <th key={name} scope="col" class={kind}>
+                {name}
               </th>
             ))}
           </tr>
         </thead>
-        <tbody>{children}</tbody>
+        <tbody>
+          {rows.map(({ key, cells: [first, ...others] }) => (
+            <tr key={key}>
+              <th scope="row" class={columns[0]?.kind ?? ""}>
+                {first}
+              </th>
+              {others.map((cell, i) => (
+                <td key={i} class={columns[i + 1]?.kind ?? ""} data-name={columns[i + 1]?.name}>
+                  {cell}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
       </table>
     </div>
   );
@@ -105,4 +129,15 @@ export function Trouble({ children }: { children: ComponentChildren }) {
       {children}
     </p>
   );
+}
+
+/** Seconds until a moment, counted down; then that the moment has come. Nothing that a screen reader repeats each second. */
+export function Retry({ at_ms }: { at_ms: number }) {
+  const [now, tick] = useState(Date.now());
+  useEffect(() => {
+    const timer = window.setInterval(() => tick(Date.now()), 250);
+    return () => clearInterval(timer);
+  }, []);
+  const left_s = Math.ceil((at_ms - now) / 1_000);
+  return <span aria-hidden="true">{left_s > 0 ? `Trying again in ${left_s} s.` : "Trying again\u2026"}</span>;
 }

@@ -1,4 +1,4 @@
-/** The server itself: which one it is, whom it refused, and the two orders that concern all of it. Each order is asked about first. */
+/** The server itself: its name and version, its refusals, and buttons to reload and to drain it, which ask first. */
 
 import { useState } from "preact/hooks";
 import type { ApiError, Stats } from "./api";
@@ -17,7 +17,7 @@ export function Server({ stats }: { stats: Stats }) {
   const carryOut = async (order: Order) => {
     ask(null);
     try {
-      say(order === "reload" ? reloaded(await api.reload()) : `${many((await api.drain()).connections, "connection")} will be moved off; then the server ends.`);
+      say(order === "reload" ? reloaded(await api.reload()) : `The server closes ${many((await api.drain()).connections, "connection")}, and then stops.`);
       complain("");
     } catch (error) {
       say("");
@@ -44,12 +44,13 @@ export function Server({ stats }: { stats: Stats }) {
       </div>
       {asking === "reload" && (
         <Question label="Reload the settings?" yes="Reload" no="Leave them" answer={(sure) => (sure ? void carryOut("reload") : ask(null))}>
-          Read the settings file, certificates, keys and users again? Clients stay, unless the new settings grant them less.
+          Read the settings file, certificates, keys and users again? Clients stay connected, unless the new settings take a right from them.
         </Question>
       )}
       {asking === "drain" && (
         <Question label="Drain this server?" yes="Drain and stop" no="Cancel" answer={(sure) => (sure ? void carryOut("drain") : ask(null))}>
-          Move {many(stats.connections.total, "client")} off this server and end it? No new clients come in from then on, and this page ends with the server.
+          Close {many(stats.connections.total, "connection")} bit by bit and then stop the server? It takes no new connections from now on. This page loses its
+          server too.
         </Question>
       )}
       <dl class="facts">
@@ -79,28 +80,24 @@ export function Refusals({ stats }: { stats: Stats }) {
     <section class="panel refusals" aria-labelledby="refusals">
       <h2 id="refusals">Refusals</h2>
       {some.length === 0 ? (
-        <p class="hint">Nobody was refused since the start.</p>
+        <p class="hint">No request was refused since the start.</p>
       ) : (
-        <Table label="Refusals" heads={["Reason", "#Since start", "#Each second"]}>
-          {some.map((one) => (
-            <tr key={one.reason}>
-              <th scope="row">{one.reason}</th>
-              <td class="n">{exact(one.total)}</td>
-              <td class="n">{rate(one.per_s)}</td>
-            </tr>
-          ))}
-        </Table>
+        <Table
+          label="Refusals"
+          heads={["Reason", "#Since start", "#Each second"]}
+          rows={some.map((one) => ({ key: one.reason, cells: [one.reason, exact(one.total), rate(one.per_s)] }))}
+        />
       )}
     </section>
   );
 }
 
-/** What to do with a server that nobody has used. */
+/** The first commands, for a server that has not been used yet. */
 export function FirstSteps({ stats }: { stats: Stats }) {
   return (
     <section class="panel first" aria-labelledby="first">
       <h2 id="first">Nothing was published yet</h2>
-      <p>Listen in one terminal, publish in another:</p>
+      <p>Subscribe in one terminal, publish in another:</p>
       <pre>
         curl -N -H 'Accept: text/event-stream' {stats.url}/sub/hello{"\n"}
         curl -d 'first message' {stats.url}/pub/hello

@@ -1,47 +1,20 @@
-/** Who reads more slowly than is published to them. */
+/** Connections that read more slowly than messages are published to them. */
 
-import { useEffect, useState } from "preact/hooks";
-import type { ApiError, Connection, Stats } from "./api";
+import { useState } from "preact/hooks";
+import type { Stats } from "./api";
 import { ConnectionTable } from "./connections";
 import { bytes, exact, rate } from "./format";
 import { Trouble } from "./parts";
+import { EVERY_MS, usePolled } from "./poll";
 import { useApi } from "./store";
 
-const EVERY_MS = 2_000;
 const SHOWN = 100;
 
 export function Slow({ stats }: { stats: Stats }) {
   const api = useApi();
-  const [slow, show] = useState<Connection[]>([]);
-  const [more, tell] = useState(false);
-  const [trouble, say] = useState("");
-  const [again, ask] = useState(0);
-
-  useEffect(() => {
-    let gone = false;
-    let timer = 0;
-    const read = async () => {
-      if (!document.hidden) {
-        try {
-          const got = await api.slow(null, SHOWN);
-          if (gone) return;
-          show([...got.connections].sort((a, b) => b.outbox_bytes - a.outbox_bytes));
-          tell(got.next !== null);
-          say("");
-        } catch (error) {
-          if (gone) return;
-          say((error as ApiError).message);
-        }
-      }
-      if (!gone) timer = window.setTimeout(() => void read(), EVERY_MS);
-    };
-    void read();
-    return () => {
-      gone = true;
-      clearTimeout(timer);
-    };
-  }, [api, again]);
-
+  const { got, error, now } = usePolled(() => api.connections({ slow: "true" }, null, SHOWN), () => EVERY_MS, [api]);
+  const [trouble, complain] = useState("");
+  const slow = [...(got?.rows ?? [])].sort((a, b) => b.outbox_bytes - a.outbox_bytes);
   return (
     <section class="panel" aria-labelledby="slow">
       <h2 id="slow">Slow consumers</h2>
@@ -55,24 +28,26 @@ export function Slow({ stats }: { stats: Stats }) {
           <dd>{bytes(stats.slow.outbox_bytes)}</dd>
         </div>
         <div>
-          <dt>Fell back to the log</dt>
+          <dt>Went on from the log</dt>
           <dd>{rate(stats.slow.fallbacks_per_s)}/s</dd>
         </div>
         <div>
-          <dt>Gaps told</dt>
+          <dt>Gaps</dt>
           <dd>
             {rate(stats.slow.gaps_per_s)}/s · {exact(stats.slow.gaps_total)} since start
           </dd>
         </div>
       </dl>
       <p class="hint">
-        Their sockets take less than is published. What waits is bounded; past that they read on from the log, or are disconnected where it no longer
-        reaches back.
+        A slow consumer reads its connection more slowly than messages are published to it. A bounded number of bytes waits for it in memory. Past that
+        it reads from the topic's log, and loses nothing while the log keeps the messages. If the log no longer does, the client gets a gap, or is
+        disconnected.
       </p>
+      {error !== null && <Trouble>{error.message}</Trouble>}
       {trouble !== "" && <Trouble>{trouble}</Trouble>}
-      <ConnectionTable label="Slow consumers" connections={slow} ended={() => ask(again + 1)} complain={say} />
-      {slow.length === 0 && trouble === "" && <p class="hint">Nobody is slow.</p>}
-      {more && <p class="hint">There are more; these are the first that were found.</p>}
+      {slow.length > 0 && <ConnectionTable label="Slow consumers" connections={slow} ended={now} complain={complain} />}
+      {got !== null && slow.length === 0 && <p class="hint">No connection is slow.</p>}
+      {got !== null && got.next !== null && <p class="hint">There are more. These are the first {exact(slow.length)} that the server found.</p>}
     </section>
   );
 }

@@ -43,6 +43,8 @@ export interface State {
   link: Link;
   /** Why the stream is lost. */
   why: string;
+  /** When it is opened again. */
+  retry_ms: number;
   stats: Stats | null;
   history: History;
   token: string;
@@ -56,6 +58,7 @@ class Store {
   state: State = {
     link: "connecting",
     why: "",
+    retry_ms: 0,
     stats: null,
     history: emptyHistory(),
     token: sessionStorage.getItem("crore.token") ?? "",
@@ -78,8 +81,8 @@ class Store {
     this.#set({ link: "connecting" });
     this.#stop = follow(STATS, this.state.token, SILENT_MS, {
       event: (event) => this.#take(JSON.parse(event.data) as Stats),
-      lost: (why) => this.#set({ link: "lost", why }),
-      refused: (why) => this.#set({ link: "lost", why }),
+      lost: (why, wait_ms) => this.#set({ link: "lost", why, retry_ms: Date.now() + wait_ms }),
+      refused: (why) => this.#set({ link: "lost", why, retry_ms: 0 }),
       unauthorized: () => this.unauthorized(),
     });
   }
@@ -110,7 +113,7 @@ class Store {
       this.#take(await new Api(this.state.token, () => this.unauthorized()).stats());
     } catch (error) {
       const { status, message } = error as ApiError;
-      if (status !== 401) this.#set({ link: "lost", why: message });
+      if (status !== 401) this.#set({ link: "lost", why: message, retry_ms: Date.now() + HIDDEN_EVERY_MS });
     }
   }
 
@@ -146,7 +149,7 @@ function dress(theme: Theme): void {
 export const store = new Store();
 dress(store.state.theme);
 
-/** The state; whoever asks is drawn again when it changes. */
+/** The state. A component that uses it is drawn again when it changes. */
 export function useStore(): State {
   const [state, set] = useState(store.state);
   useEffect(() => {

@@ -9,7 +9,7 @@
  * again it goes on behind the last id.
  */
 
-import { reason } from "./api";
+import { NO_ANSWER, reason } from "./api";
 
 export interface StreamEvent {
   event: string;
@@ -64,8 +64,8 @@ export interface Follower {
   /** The stream is open. */
   open?(): void;
   event(event: StreamEvent): void;
-  /** The stream broke or could not be opened; it is tried again. */
-  lost?(reason: string): void;
+  /** The stream broke or could not be opened; it is opened again after `wait_ms`. */
+  lost?(reason: string, wait_ms: number): void;
   /** The server refuses what is asked for, and would again. Nothing is tried again. */
   refused?(reason: string): void;
   /** The server wants a (or another) token. Nothing is tried again. */
@@ -99,7 +99,7 @@ export function follow(path: string, token: string, silent_ms: number, follower:
   };
   const run = async (): Promise<void> => {
     const own = (abort = new AbortController());
-    let why = "the stream ended";
+    let why = NO_ANSWER;
     let silence = 0;
     const heard = () => {
       clearTimeout(silence);
@@ -118,12 +118,14 @@ export function follow(path: string, token: string, silent_ms: number, follower:
       }
       if (!response.ok || response.body === null) {
         why = reason(await response.text()) ?? `status ${response.status}`;
-        if (response.status < 400 || response.status >= 500 || PASSING.includes(response.status)) throw new Error(why);
-        stop();
-        follower.refused?.(why);
-        return;
+        if (response.status >= 400 && response.status < 500 && !PASSING.includes(response.status)) {
+          stop();
+          follower.refused?.(why);
+        }
+        throw new Error(why);
       }
       follower.open?.();
+      why = "the connection to the server ended";
       const parser = new EventParser();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
@@ -135,13 +137,14 @@ export function follow(path: string, token: string, silent_ms: number, follower:
         id = parser.lastId || id;
         for (const event of events) follower.event(event);
       }
-    } catch (error) {
-      why = own.signal.reason === SILENT ? "the server went silent" : String((error as Error).message);
+    } catch {
+      // A browser's own words ("Failed to fetch") say less than what was under way.
+      if (own.signal.reason === SILENT) why = "the server sends nothing any more";
     } finally {
       clearTimeout(silence);
     }
     if (stopped || own !== abort || document.hidden) return;
-    follower.lost?.(why);
+    follower.lost?.(why, wait_ms);
     timer = window.setTimeout(() => void run(), wait_ms);
     wait_ms = Math.min(wait_ms * 2, RETRY_MAX_MS);
   };

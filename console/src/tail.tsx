@@ -1,15 +1,15 @@
 /**
  * Messages as they come, the newest last, over Crore's own event stream.
  *
- * What publishers send is shown as text and never as anything else. At most so many stay on the page, and they are drawn four times a
- * second at most, so that a busy topic does not stall the browser; what passes between is counted.
+ * Published data are shown as text and never as anything else. The page keeps the newest messages only and draws them four times a
+ * second at most, so that a busy topic does not stall the browser. Messages that are not drawn are counted.
  */
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { tailPath, type Envelope } from "./api";
 import { MessageText } from "./message";
-import { Breaking } from "./parts";
-import { exact, moment } from "./format";
+import { Breaking, Retry } from "./parts";
+import { many, moment } from "./format";
 import { store, useStore } from "./store";
 import { follow } from "./stream";
 
@@ -25,24 +25,37 @@ interface Row {
   message: Envelope;
 }
 
+/** Where a tail begins: with the next message, or with the oldest that is kept; or whether its topic does not exist, or is not known yet. */
+export type Begin = "unknown" | "absent" | "live" | "oldest";
+
+/** Why it is disconnected, and when it is opened again. */
+interface Lost {
+  why: string;
+  retry_ms: number;
+}
+
 interface TailProps {
   of: { topic: string } | { filter: string };
+  begin?: Begin;
+  /** Begins, though the topic does not exist. */
+  listen?: () => void;
   /** Messages came, and are drawn. */
   came?: () => void;
 }
 
-export function Tail({ of, came }: TailProps) {
+export function Tail({ of, begin = "live", listen, came }: TailProps) {
   const { token } = useStore();
   const [rows, draw] = useState<Row[]>([]);
   const [link, say] = useState("connecting");
+  const [lost, lose] = useState<Lost | null>(null);
   const [paused, pause] = useState(false);
   const held = useRef({ fresh: [] as Row[], seen: 0, paused: false });
   held.current.paused = paused;
-  const path = tailPath(of);
+  const path = begin === "unknown" || begin === "absent" ? null : tailPath(begin === "oldest" ? { ...of, since: "oldest" } : of);
   const list = useRef<HTMLDivElement>(null);
   const atEnd = useRef(true);
 
-  // The newest stays in sight, unless somebody has scrolled back to read.
+  // The newest stays in sight, unless the reader has scrolled back.
   useLayoutEffect(() => {
     const box = list.current;
     if (box !== null && atEnd.current) box.scrollTop = box.scrollHeight;
@@ -53,7 +66,9 @@ export function Tail({ of, came }: TailProps) {
     own.fresh = [];
     own.seen = 0;
     draw([]);
-    say("connecting");
+    lose(null);
+    say(begin === "absent" ? "waiting" : "connecting");
+    if (path === null) return;
     const flush = window.setInterval(() => {
       if (own.paused || own.fresh.length === 0) return;
       const fresh = own.fresh;
@@ -62,8 +77,14 @@ export function Tail({ of, came }: TailProps) {
       came?.();
     }, DRAW_EVERY_MS);
     const stop = follow(path, token, 0, {
-      open: () => say("live"),
-      lost: (why) => say(`disconnected: ${why}; trying again`),
+      open() {
+        lose(null);
+        say("live");
+      },
+      lost(why, wait_ms) {
+        lose({ why, retry_ms: Date.now() + wait_ms });
+        say("disconnected");
+      },
       refused: say,
       unauthorized: () => store.unauthorized(),
       event({ event, data }) {
@@ -82,7 +103,7 @@ export function Tail({ of, came }: TailProps) {
       clearInterval(flush);
       stop();
     };
-  }, [path, token]);
+  }, [path, begin === "absent", token]);
 
   const look = () => {
     const box = list.current;
@@ -95,16 +116,25 @@ export function Tail({ of, came }: TailProps) {
         <h2 id="tail" class="grow">
           Live tail <small>{"filter" in of ? of.filter : of.topic}</small>
         </h2>
-        <button type="button" class="quiet" aria-pressed={paused} onClick={() => pause(!paused)}>
-          {paused ? "Go on" : "Pause"}
-        </button>
-        <button type="button" class="quiet" onClick={() => draw([])}>
-          Clear
-        </button>
+        {begin !== "absent" && (
+          <>
+            <button type="button" class="quiet" aria-pressed={paused} onClick={() => pause(!paused)}>
+              {paused ? "Resume" : "Pause"}
+            </button>
+            <button type="button" class="quiet" onClick={() => draw([])}>
+              Clear
+            </button>
+          </>
+        )}
       </div>
       <p class="hint" role="status">
-        <span class={link === "live" ? "dot live" : "dot lost"} aria-hidden="true" /> {link}
-        {held.current.seen > 0 && ` · ${exact(held.current.seen)} came, the newest ${KEPT} are kept`}
+        <span class={`dot ${DOTS[link] ?? "lost"}`} aria-hidden="true" /> {link}
+        {lost !== null && (
+          <>
+            : {lost.why}. <Retry at_ms={lost.retry_ms} />
+          </>
+        )}
+        {held.current.seen > 0 && ` · ${received(held.current.seen)}`}
       </p>
       <div class="messages" role="log" aria-live="off" aria-label="Messages, the newest last" tabIndex={0} ref={list} onScroll={look}>
         <ol>
@@ -113,9 +143,23 @@ export function Tail({ of, came }: TailProps) {
           ))}
         </ol>
       </div>
-      {rows.length === 0 && link === "live" && <p class="hint">Nothing was published since this page listens.</p>}
+      {rows.length === 0 && link === "live" && <p class="hint">New messages appear here.</p>}
+      {link === "waiting" && (
+        <div class="row">
+          <p class="hint grow">No such topic yet. Publish to it, here or elsewhere, and its messages appear here.</p>
+          <button type="button" class="quiet" onClick={listen}>
+            Create it and listen
+          </button>
+        </div>
+      )}
     </section>
   );
+}
+
+const DOTS: Record<string, string> = { live: "live", waiting: "", connecting: "" };
+
+function received(seen: number): string {
+  return seen <= KEPT ? many(seen, "message") : `${many(seen, "message")}; the newest ${KEPT} are shown`;
 }
 
 function MessageRow({ row, named }: { row: Row; named: boolean }) {
@@ -123,7 +167,7 @@ function MessageRow({ row, named }: { row: Row; named: boolean }) {
   if (gap) {
     return (
       <li class="gap">
-        <time>{row.time}</time> messages before this one are lost
+        <time>{row.time}</time> messages before the next one are lost
       </li>
     );
   }

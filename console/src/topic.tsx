@@ -1,20 +1,22 @@
 /** One topic: its info, a live tail, a box to publish, and what is kept. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, type Message, type Topic } from "./api";
+import { useRef, useState } from "preact/hooks";
+import type { ApiError, Message, Topic } from "./api";
 import { bytes, duration, exact } from "./format";
 import { Kept } from "./kept";
 import { Breaking, Trouble } from "./parts";
+import { EVERY_MS, usePolled } from "./poll";
 import { to } from "./route";
-import { useApi } from "./store";
-import { Tail } from "./tail";
+import { useApi, useStore } from "./store";
+import { Tail, type Begin } from "./tail";
 import { ByFilter } from "./topics";
 
-/** How often the info is asked for. */
-const EVERY_MS = 2_000;
-
 export function TopicView({ name }: { name: string }) {
-  const { info, trouble, wrong, ask } = useInfo(name);
+  const api = useApi();
+  const { got, error, now } = usePolled(() => api.topic(name), () => EVERY_MS, [api, name]);
+  const absent = error?.status === 404;
+  const [begin, listen] = useBegin(got !== null, absent);
+  const wrong = error?.status === 400;
   return (
     <>
       <p class="crumbs">
@@ -23,77 +25,58 @@ export function TopicView({ name }: { name: string }) {
           <Breaking>{name}</Breaking>
         </strong>
       </p>
-      <Info name={name} info={info} trouble={trouble} />
+      <Info name={name} info={got} absent={absent} trouble={absent ? "" : (error?.message ?? "")} />
       {!wrong && (
         <>
           <div class="columns">
-            <Tail of={{ topic: name }} came={ask} />
-            <Publish key={name} topic={name} />
+            <Tail of={{ topic: name }} begin={begin} listen={listen} came={now} />
+            <Publish topic={name} done={now} />
           </div>
-          <Kept name={name} info={info} />
+          <Kept name={name} info={got} />
         </>
       )}
     </>
   );
 }
 
-/** How the topic stands, asked for again and again; none while it does not exist. `wrong`: the name is none, and asking again would not help. */
-function useInfo(name: string): { info: Topic | null; trouble: string; wrong: boolean; ask: () => void } {
-  const api = useApi();
-  const [info, show] = useState<Topic | null>(null);
-  const [trouble, say] = useState("");
-  const [wrong, judge] = useState(false);
-  const now = useRef(() => {});
-
-  useEffect(() => {
-    let timer = 0;
-    let gone = false;
-    const ask = async () => {
-      try {
-        const got = document.hidden ? null : await api.topic(name);
-        if (got !== null && !gone) {
-          show(got);
-          say("");
-        }
-      } catch (error) {
-        if (gone) return;
-        const { status, message } = error as ApiError;
-        show(null);
-        say(status === 404 ? "" : message);
-        judge(status === 400);
-        if (status === 400) return;
-      }
-      if (!gone) timer = window.setTimeout(() => void ask(), EVERY_MS);
-    };
-    now.current = () => {
-      clearTimeout(timer);
-      void ask();
-    };
-    show(null);
-    judge(false);
-    void ask();
-    return () => {
-      gone = true;
-      clearTimeout(timer);
-    };
-  }, [api, name]);
-  return { info, trouble, wrong, ask: () => now.current() };
+/**
+ * Where the tail begins. A subscription would create the topic, and a wrong name in the address would leave a topic behind: so
+ * the tail of a topic that does not exist waits until it does, and then begins with its first message. Once it has begun it stays.
+ */
+function useBegin(there: boolean, absent: boolean): [Begin, () => void] {
+  const begin = useRef<Begin>("unknown");
+  const [, draw] = useState(0);
+  if (begin.current === "unknown" && absent) begin.current = "absent";
+  if (begin.current === "unknown" && there) begin.current = "live";
+  if (begin.current === "absent" && there) begin.current = "oldest";
+  const listen = () => {
+    begin.current = "oldest";
+    draw((n) => n + 1);
+  };
+  return [begin.current, listen];
 }
 
-function Info({ name, info, trouble }: { name: string; info: Topic | null; trouble: string }) {
+interface InfoProps {
+  name: string;
+  info: Topic | null;
+  absent: boolean;
+  trouble: string;
+}
+
+function Info({ name, info, absent, trouble }: InfoProps) {
   const facts: [string, string][] = info === null ? [] : [
-    ["Subscribers by name", subscribers(info)],
+    ["Subscribers", subscribers(info)],
     ["Messages kept", exact(info.messages)],
     ["Bytes", bytes(info.bytes)],
     ["Newest offset", exact(info.offset)],
-    ["Last asked", info.requested_s === null ? "never" : `${duration(info.requested_s)} ago`],
+    ["Last request", info.requested_s === null ? "never" : `${duration(info.requested_s)} ago`],
     ["Rule", info.rule],
     ["Home shard", String(info.home)],
   ];
   return (
     <section class="panel" aria-label={`Info of ${name}`}>
       {trouble !== "" && <Trouble>{trouble}</Trouble>}
-      {info === null && trouble === "" && <p class="hint">This topic does not exist yet: the first message or subscriber makes it.</p>}
+      {absent && <p class="hint">This topic does not exist yet. The first message or the first subscriber creates it.</p>}
       {info !== null && (
         <dl class="facts">
           {facts.map(([what, value]) => (
@@ -109,17 +92,18 @@ function Info({ name, info, trouble }: { name: string; info: Topic | null; troub
   );
 }
 
-/** Here, and in a cluster at all nodes. */
+/** Subscribers at this node, and in a cluster at all nodes. */
 function subscribers({ subscribers, cluster }: Topic): string {
   if (cluster === null || cluster === undefined) return exact(subscribers);
-  const silent = cluster.unanswered.length === 0 ? "" : `, without ${cluster.unanswered.join(", ")}, which did not answer`;
+  const silent = cluster.unanswered.length === 0 ? "" : `; no answer from ${cluster.unanswered.join(", ")}`;
   return `${exact(cluster.subscribers)} at all nodes, ${exact(subscribers)} here${silent}`;
 }
 
 const EMPTY = { data: "", content_type: "", event: "", key: "", ttl_s: "", retain: false };
 
-function Publish({ topic }: { topic: string }) {
+function Publish({ topic, done }: { topic: string; done: () => void }) {
   const api = useApi();
+  const { stats } = useStore();
   const [form, fill] = useState(EMPTY);
   const [said, say] = useState("");
   const [trouble, complain] = useState("");
@@ -135,9 +119,11 @@ function Publish({ topic }: { topic: string }) {
     if (form.retain) message.retain = true;
     wait(true);
     try {
-      const done = await api.publish(message);
-      const there = done.subscribers === 1 ? "1 subscriber is" : `${exact(done.subscribers)} subscribers are`;
-      say(`Published at offset ${exact(done.offset)}; ${there} there (those by filter count one for each shard).`);
+      const { offset, subscribers } = await api.publish(message);
+      const many = subscribers === 1 ? "1 subscriber" : `${exact(subscribers)} subscribers`;
+      const filters = stats !== null && stats.filters > 0 ? " A subscribed filter counts once for each shard." : "";
+      say(`Published at offset ${exact(offset)}, to ${many}.${filters}`);
+      done();
       complain("");
     } catch (error) {
       say("");

@@ -1,9 +1,9 @@
 /** The list of topics: by filter, by name, a page at a time. */
 
 import { useEffect, useState } from "preact/hooks";
-import type { ApiError, Topic } from "./api";
 import { bytes, duration, exact } from "./format";
 import { Breaking, Table, Trouble } from "./parts";
+import { EVERY_MS, readRows, usePolled } from "./poll";
 import { to } from "./route";
 import { Tail } from "./tail";
 import { useApi, useStore } from "./store";
@@ -11,16 +11,7 @@ import { useApi, useStore } from "./store";
 const PAGE = 50;
 /** The server knows no order of names: so many are read at once and sorted here. */
 const SORTED_MAX = 1_000;
-/** It looks through a bounded part of its tables for each answer, so that answers may come short or empty: that many are asked for. */
-const ANSWERS_MAX = 100;
-
 const byName = new Intl.Collator("en", { numeric: true });
-
-interface Sorted {
-  topics: Topic[];
-  /** Where the server goes on. */
-  next: string | null;
-}
 
 export function Topics({ filter }: { filter: string }) {
   const api = useApi();
@@ -29,12 +20,7 @@ export function Topics({ filter }: { filter: string }) {
   const [cursors, turn] = useState<(string | null)[]>([null]);
   /** The page within it. */
   const [at, leaf] = useState(0);
-  const [sorted, show] = useState<Sorted | null>(null);
-  const [trouble, say] = useState("");
-  /** The filter is none. */
-  const [wrong, judge] = useState(false);
   const [tail, follow] = useState(false);
-  const [again, reload] = useState(0);
 
   useEffect(() => {
     type(filter);
@@ -43,41 +29,17 @@ export function Topics({ filter }: { filter: string }) {
     follow(false);
   }, [filter]);
 
-  useEffect(() => {
-    let gone = false;
-    const read = async () => {
-      const got: Sorted = { topics: [], next: cursors.at(-1) ?? null };
-      for (let i = 0; i < ANSWERS_MAX && got.topics.length < SORTED_MAX && !gone; i++) {
-        const more = await api.topics(filter, got.next, SORTED_MAX - got.topics.length);
-        got.topics.push(...more.topics);
-        got.next = more.next;
-        if (more.next === null) break;
-      }
-      got.topics.sort((a, b) => byName.compare(a.name, b.name));
-      return got;
-    };
-    read().then(
-      (got) => {
-        if (gone) return;
-        show(got);
-        say("");
-        judge(false);
-      },
-      (error: ApiError) => {
-        if (gone) return;
-        say(error.message);
-        judge(error.status === 400);
-        if (error.status === 400) show(null);
-      },
-    );
-    return () => {
-      gone = true;
-    };
-  }, [api, filter, cursors, again]);
-
+  const { got, error, now } = usePolled(
+    (gone) => readRows((cursor, limit) => api.topics(filter, cursor, limit), cursors.at(-1) ?? null, SORTED_MAX, gone),
+    // A list of one page is small enough to be read again and again.
+    ({ rows, answers }) => (rows.length <= PAGE && answers === 1 ? EVERY_MS : 0),
+    [api, filter, cursors],
+  );
+  const wrong = error?.status === 400;
+  const sorted = got && { ...got, rows: [...got.rows].sort((a, b) => byName.compare(a.name, b.name)) };
   const next = sorted?.next ?? null;
-  const leaves = Math.max(1, Math.ceil((sorted?.topics.length ?? 0) / PAGE));
-  const shown = sorted?.topics.slice(at * PAGE, (at + 1) * PAGE);
+  const leaves = Math.max(1, Math.ceil((sorted?.rows.length ?? 0) / PAGE));
+  const shown = sorted?.rows.slice(at * PAGE, (at + 1) * PAGE);
   const forth = () => {
     if (at + 1 < leaves) return leaf(at + 1);
     turn([...cursors, next]);
@@ -112,7 +74,7 @@ export function Topics({ filter }: { filter: string }) {
             />
           </label>
           <button type="submit">Show</button>
-          <button type="button" class="quiet" onClick={() => reload(again + 1)}>
+          <button type="button" class="quiet" onClick={now}>
             Reload
           </button>
           <button type="button" class="quiet" aria-pressed={tail} onClick={() => follow(!tail)}>
@@ -120,33 +82,34 @@ export function Topics({ filter }: { filter: string }) {
           </button>
         </form>
         <p class="hint" id="filter-hint">
-          <code>+</code> is any one level, <code>#</code> at the end all that follow: <code>scores/+/live</code>, <code>news/#</code>; the server's own
-          topics: <code>$SYS/#</code>
+          A name, or a filter: <code>+</code> matches one level, <code>#</code> at the end all levels that follow. <code>scores/+/live</code>,{" "}
+          <code>news/#</code>. The server's own topics: <code>$SYS/#</code>.
         </p>
-        {trouble !== "" && <Trouble>{trouble}</Trouble>}
-        <Table label="Topics" heads={["Topic", "#Subscribers by name", "#Messages", "#Bytes", "#Last asked", "Rule", "#Home"]}>
-          {shown?.map((topic) => (
-            <tr key={topic.name}>
-              <th scope="row" class="name">
+        {error !== null && <Trouble>{error.message}</Trouble>}
+        {shown !== undefined && shown.length > 0 && (
+          <Table
+            label="Topics"
+            heads={["*Topic", "#Subscribers", "#Messages kept", "#Bytes", "#Last request", "Rule", "#Home shard"]}
+            rows={shown.map((topic) => ({
+              key: topic.name,
+              cells: [
                 <a href={to("topic", topic.name)}>
                   <Breaking>{topic.name === "" ? "(empty name)" : topic.name}</Breaking>
-                </a>
-              </th>
-              <td class="n">{exact(topic.subscribers)}</td>
-              <td class="n">{exact(topic.messages)}</td>
-              <td class="n">{bytes(topic.bytes)}</td>
-              <td class="n">{topic.requested_s === null ? "never" : `${duration(topic.requested_s)} ago`}</td>
-              <td>
-                <code>{topic.rule}</code>
-              </td>
-              <td class="n">{topic.home}</td>
-            </tr>
-          ))}
-        </Table>
-        {sorted !== null && sorted.topics.length === 0 && <Nothing filter={filter} />}
+                </a>,
+                exact(topic.subscribers),
+                exact(topic.messages),
+                bytes(topic.bytes),
+                topic.requested_s === null ? "never" : `${duration(topic.requested_s)} ago`,
+                <code>{topic.rule}</code>,
+                exact(topic.home),
+              ],
+            }))}
+          />
+        )}
+        {sorted !== null && sorted.rows.length === 0 && <Nothing filter={filter} />}
         <ByFilter />
         {(next !== null || cursors.length > 1) && (
-          <p class="hint">There are many: they come by the thousand, as the server finds them, and each thousand is sorted. A narrower filter finds one sooner.</p>
+          <p class="hint">There are many topics. The list shows them in parts of a thousand, each sorted by name. Use a narrower filter to find one.</p>
         )}
         <nav class="pages" aria-label="Pages of topics">
           <button type="button" class="quiet" disabled={cursors.length === 1 && at === 0} onClick={back}>
@@ -154,7 +117,7 @@ export function Topics({ filter }: { filter: string }) {
           </button>
           <span>
             Page {at + 1} of {leaves}
-            {cursors.length > 1 && `, thousand ${cursors.length}`}
+            {cursors.length > 1 && `, part ${cursors.length}`}
           </span>
           <button type="button" class="quiet" disabled={next === null && at + 1 >= leaves} onClick={forth}>
             Next
@@ -166,24 +129,25 @@ export function Topics({ filter }: { filter: string }) {
   );
 }
 
-/** A topic is made by its first message: from here, where the filter is a name. */
+/** How to make a first topic; where the filter is a name, that one. */
 function Nothing({ filter }: { filter: string }) {
   const name = !/[+#]/.test(filter);
   return (
     <p class="hint">
-      No topic matches <code>{filter}</code>.{" "}
-      {name ? <a href={to("topic", filter)}>Publish to {filter}</a> : "The first message makes a topic: type its name as the filter to publish to it."}
+      {filter === "#" ? "There are no topics yet. " : <>No topic matches <code>{filter}</code>. </>}
+      {name ? <a href={to("topic", filter)}>Publish to {filter}</a> : "The first message to a topic creates it. To publish here, enter the topic's name above."}
     </p>
   );
 }
 
-/** What the column of subscribers leaves out, where there is something. */
+/** That subscribers by filter are not in the column of subscribers, where there are some. */
 export function ByFilter() {
   const { stats } = useStore();
   if (stats === null || stats.filters === 0) return null;
   return (
     <p class="hint">
-      Some clients subscribe by filter, such as <code>news/#</code>. They are not counted by name; <a href={to("connections")}>Connections</a> shows them.
+      Some clients subscribe by filter, such as <code>news/#</code>. The subscribers of a topic are counted without them;{" "}
+      <a href={to("connections")}>Connections</a> shows them.
     </p>
   );
 }

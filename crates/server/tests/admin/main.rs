@@ -6,6 +6,7 @@ mod support;
 
 mod api;
 mod clients;
+mod containers;
 mod crowd;
 mod gate;
 mod metrics;

@@ -81,6 +81,26 @@ const actions = {
   async shot({ path }) {
     await page.screenshot({ path, fullPage: true });
   },
+  /** The strong colours of a canvas, as hues in steps of 30 degrees: a line's own colour, without its blurred edges and the greys of the axes. */
+  async colors({ at }) {
+    return page.evaluate((at) => {
+      const canvas = document.querySelector(at);
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      const hues = new Set();
+      for (let i = 0; i < data.length; i += 4) {
+        const [r, g, b, a] = data.slice(i, i + 4);
+        const [most, least] = [Math.max(r, g, b), Math.min(r, g, b)];
+        if (a < 250 || most - least < 90) continue;
+        const turn = most === r ? (g - b) / (most - least) : most === g ? 2 + (b - r) / (most - least) : 4 + (r - g) / (most - least);
+        hues.add(Math.round(((turn * 60 + 360) % 360) / 30) % 12);
+      }
+      return [...hues];
+    }, at);
+  },
+  /** How many pixels of an element are out of sight at its right. */
+  async hidden({ at }) {
+    return page.evaluate((at) => document.querySelector(at).scrollWidth - document.querySelector(at).clientWidth, at);
+  },
   async complaints() {
     return complaints;
   },

@@ -3,16 +3,17 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, publish};
+use crate::client::{Client, curl, publish};
 use crate::proxy::{Proxy, pass};
-use crate::support::{self, Server};
+use crate::support::{self, Server, until};
 
 /// The server that the recipes name.
 pub const NAMED: &str = "127.0.0.1:8800";
@@ -217,7 +218,9 @@ fn answer_is_whole(language: &str, command: &str) {
     // The first word comes, then the connection is lost, while two hundred words come.
     publish(&server, "answers/a1", "\"The \"");
     page.expect("#answer", "^The $");
+    page.expect("#state", "^writing$");
     network.cut();
+    page.expect("#state", "^connection lost, reconnecting$");
     server.await_subscribers("answers/a1", 0);
     let words = (0..200).map(|n| format!("w{n}")).collect::<Vec<_>>();
     let words = words.join(" ");
@@ -296,6 +299,91 @@ fn rows_of_the_outbox_are_published_once() {
     for topic in ["orders/7", "orders/8"] {
         assert_eq!(server.info(topic).expect("the topic")["messages"], 1);
     }
+}
+
+/// A program that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn webhook_with_a_right_signature_is_published_once() {
+    let recipe = Recipe::named("A webhook that publishes");
+    let server = recipe.server();
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let at = free.expect("a free port").to_string();
+    let script = recipe.block("python");
+    let data_port = format!("\"127.0.0.1\", {}", server.address().port());
+    let own_port = format!("\"127.0.0.1\", {}", at.rsplit(':').next().expect("a port"));
+    let script = script
+        .replace("\"127.0.0.1\", 8800", &data_port)
+        .replace("\"127.0.0.1\", 8900", &own_port);
+    let receiver = Command::new("python3")
+        .arg(recipe.write("webhook.py", &script))
+        .env("WEBHOOK_SECRET", "s3cret")
+        .spawn();
+    let _receiver = Running(receiver.expect("it starts"));
+    until("the receiver", || TcpStream::connect(&at).is_ok());
+    let commands = recipe.block("console").replace("127.0.0.1:8900", &at);
+    let commands = commands.replace("$ ", "");
+    for _ in 0..2 {
+        recipe.run(Command::new("bash").args(["-euc", &commands]));
+    }
+    assert_eq!(server.info("github").expect("the topic")["messages"], 1);
+    let history = curl(&[&server.url("/history/github")]);
+    assert!(history.contains(r#""event":"issues""#), "{history}");
+    let forged = commands.replace("curl -sSf", "curl -s -o /dev/null -w '%{http_code}'");
+    let forged = forged.replace("-hmac s3cret", "-hmac another");
+    let status = recipe.run(Command::new("bash").args(["-euc", &forged]));
+    assert_eq!(status, "401");
+    assert_eq!(server.info("github").expect("the topic")["messages"], 1);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn backend_is_called_for_each_message() {
+    let recipe = Recipe::named("Calling a backend for each message");
+    let server = recipe.server();
+    let backend = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = backend.local_addr().expect("an address").to_string();
+    let script = recipe
+        .block("bash")
+        .replace(NAMED, &server.address().to_string());
+    recipe.write("call.sh", &script.replace("127.0.0.1:9000", &at));
+    let path = format!(
+        "{}:{}",
+        recipe.path(""),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let mut command = Command::new("bash");
+    let script = command
+        .arg(recipe.path("call.sh"))
+        .env("PATH", path)
+        .process_group(0);
+    let script = Running(script.spawn().expect("it starts"));
+    backend.set_nonblocking(true).expect("a setting");
+    let mut call = support::eventually("a call", || {
+        publish(&server, "orders/7", "paid");
+        backend.accept().ok()
+    });
+    call.0.set_nonblocking(false).expect("a setting");
+    let mut request = [0; 4096];
+    let mut len = 0;
+    while !request[..len].ends_with(b"}") {
+        len += call.0.read(&mut request[len..]).expect("a request");
+    }
+    let request = String::from_utf8_lossy(&request[..len]).into_owned();
+    assert!(request.starts_with("POST /orders "), "{request}");
+    assert!(request.contains(r#""topic":"orders/7""#), "{request}");
+    assert!(request.contains(r#""data":"paid""#), "{request}");
+    let group = format!("-{}", script.0.id());
+    let _ = Command::new("kill").args(["--", &group]).status();
 }
 
 /// To the server: the first connection is answered 502 to, the second one is cut once the server has answered, later ones are well.

@@ -1,0 +1,215 @@
+//! The files of `examples/containers`. Their ports, users, paths and times fit the image and the settings, and the server serves with
+//! the settings in them and answers the probes as they are declared.
+//!
+//! Deliberately not here: Docker and Kubernetes themselves.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use toml::Table;
+
+use crate::support::http::publish;
+use crate::support::port::raw;
+use crate::support::{Server, program};
+
+fn project(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../{path}"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The documents of a YAML file.
+fn documents(name: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&project(&format!("examples/containers/{name}"))).expect(name)
+}
+
+fn text<'v>(value: &'v Value, at: &str) -> &'v str {
+    let found = value.pointer(at).and_then(Value::as_str);
+    found.unwrap_or_else(|| panic!("{at} in {value}"))
+}
+
+fn number(value: &Value, at: &str) -> u64 {
+    let found = value.pointer(at).and_then(Value::as_u64);
+    found.unwrap_or_else(|| panic!("{at} in {value}"))
+}
+
+/// The words of the image's line that begins with this one.
+fn image(instruction: &str) -> String {
+    let file = project("packaging/oci/Containerfile");
+    let lines = file
+        .lines()
+        .filter_map(|line| line.strip_prefix(instruction));
+    lines.last().expect(instruction).trim().to_string()
+}
+
+/// The port behind the last colon.
+fn port(address: &str) -> u64 {
+    let (_, port) = address.trim_matches('"').rsplit_once(':').expect("a port");
+    port.parse().expect("a port")
+}
+
+/// The settings of a container, the port that they give its operators, and their token.
+struct Settings {
+    text: String,
+    admin: u64,
+    token: String,
+    directory: PathBuf,
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Settings {
+    /// They fit the image: its port for clients, its directory for the state.
+    fn new(text: &str) -> Settings {
+        let table: Table = text.parse().expect("settings");
+        assert!(!table.contains_key("listen"), "the image's own flag counts");
+        let (state, admin) = (&table["state"], &table["admin"]);
+        let directory = state["directory"].as_str().expect("a directory");
+        assert!(directory.starts_with(&image("VOLUME")), "{directory}");
+        let name = format!("crore-containers-{}-{}", std::process::id(), text.len());
+        Settings {
+            directory: std::env::temp_dir().join(name),
+            text: text.to_string(),
+            admin: port(admin["listen"].as_str().expect("an address")),
+            token: admin["token"].as_str().expect("a token").to_string(),
+        }
+    }
+
+    /// A server with them, on other ports and with its state in a directory of the test's own.
+    fn serve(&self) -> Server {
+        let place = self.directory.to_str().expect("text");
+        let server = Server::with_admin(&self.text.replace("/var/lib/crore/state", place));
+        let answer = publish(&server, "news", "by any client");
+        assert_eq!(answer.status, 202, "{}", answer.text());
+        server
+    }
+
+    /// The seconds that a stop may take with them.
+    fn stop_s(&self) -> u64 {
+        let defaults: Table = project("docs/crore.example.toml")
+            .parse()
+            .expect("settings");
+        let own: Table = self.text.parse().expect("settings");
+        let deadline = |table: &str| {
+            let of = |settings: &Table| settings.get(table)?.get("deadline_s")?.as_integer();
+            of(&own).or_else(|| of(&defaults)).expect("a deadline")
+        };
+        u64::try_from(deadline("drain") + deadline("state")).expect("seconds")
+    }
+}
+
+/// The port on which the image serves clients.
+fn clients() -> u64 {
+    let exposed = image("EXPOSE").parse().expect("a port");
+    let command: Vec<String> = serde_json::from_str(&image("ENTRYPOINT")).expect("words");
+    assert_eq!(port(command.last().expect("an address")), exposed);
+    exposed
+}
+
+#[test]
+fn compose_file_fits_the_image_and_its_settings() {
+    let settings = Settings::new(&project("examples/containers/crore.toml"));
+    let file = &documents("compose.yaml")[0];
+    let service = &file["services"]["crore"];
+    let built = format!(
+        "examples/containers/{}/{}",
+        text(service, "/build/context"),
+        text(service, "/build/dockerfile")
+    );
+    assert!(project(&built).contains("ENTRYPOINT"));
+    let published = [text(service, "/ports/0"), text(service, "/ports/1")];
+    assert_eq!(published.map(port), [clients(), settings.admin]);
+    assert!(image("ENTRYPOINT").contains("\"/etc/crore/crore.toml\""));
+    assert_eq!(
+        text(service, "/volumes/0"),
+        "./crore.toml:/etc/crore/crore.toml:ro"
+    );
+    let (volume, place) = text(service, "/volumes/1")
+        .split_once(':')
+        .expect("a place");
+    assert!(file["volumes"].get(volume).is_some());
+    assert_eq!(place, image("VOLUME"));
+    let stop_s: u64 = text(service, "/stop_grace_period")
+        .trim_end_matches('s')
+        .parse()
+        .expect("seconds");
+    assert!(stop_s > settings.stop_s(), "{stop_s}");
+    // The check of its health, with the token of its environment.
+    let token = text(service, "/environment/CRORE_ADMIN_TOKEN");
+    assert_eq!(token, settings.token);
+    let check: Vec<String> =
+        serde_json::from_value(service["healthcheck"]["test"].clone()).expect("words");
+    assert_eq!(check[..2], ["CMD", "crore"]);
+    let server = settings.serve();
+    let output = Command::new(program())
+        .args(&check[2..])
+        .env("CRORE_ADMIN_URL", format!("http://{}", server.admin()))
+        .env("CRORE_ADMIN_TOKEN", token)
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn kubernetes_file_fits_the_image_and_its_settings() {
+    let [secret, set, service] = &documents("kubernetes.yaml")[..] else {
+        panic!("a Secret, a StatefulSet and a Service");
+    };
+    let settings = Settings::new(text(secret, "/stringData/crore.toml"));
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(number(container, "/ports/0/containerPort"), clients());
+    assert_eq!(number(container, "/ports/1/containerPort"), settings.admin);
+    assert!(number(pod, "/terminationGracePeriodSeconds") > settings.stop_s());
+    let user = image("USER");
+    assert_eq!(
+        format!(
+            "{}:{}",
+            pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]
+        ),
+        user
+    );
+    assert!(user.ends_with(&pod["securityContext"]["fsGroup"].to_string()));
+    let mounts = container["volumeMounts"].as_array().expect("mounts");
+    let places: Vec<&str> = mounts
+        .iter()
+        .map(|mount| text(mount, "/mountPath"))
+        .collect();
+    assert_eq!(places, ["/etc/crore", &image("VOLUME")]);
+    assert_eq!(text(pod, "/volumes/0/name"), text(&mounts[0], "/name"));
+    assert_eq!(
+        text(pod, "/volumes/0/secret/secretName"),
+        text(secret, "/metadata/name")
+    );
+    assert_eq!(
+        text(set, "/spec/volumeClaimTemplates/0/metadata/name"),
+        text(&mounts[1], "/name")
+    );
+    let labels = &set["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(&set["spec"]["selector"]["matchLabels"], labels);
+    assert_eq!(&service["spec"]["selector"], labels);
+    assert_eq!(set["spec"]["serviceName"], service["metadata"]["name"]);
+    assert_eq!(
+        text(service, "/spec/ports/0/targetPort"),
+        text(container, "/ports/0/name")
+    );
+    // A kubelet asks by the pod's address.
+    let server = settings.serve();
+    let host = format!("Host: 10.1.2.3:{}\r\n", settings.admin);
+    for (probe, path) in [
+        ("startupProbe", "/readyz"),
+        ("readinessProbe", "/readyz"),
+        ("livenessProbe", "/healthz"),
+    ] {
+        let asked = &container[probe]["httpGet"];
+        assert_eq!(text(asked, "/port"), text(container, "/ports/1/name"));
+        assert_eq!(text(asked, "/path"), path);
+        let answer = raw(server.admin(), &format!("GET {path}"), &host, None);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+    assert_eq!(raw(server.admin(), "GET /metrics", &host, None).status, 403);
+}
