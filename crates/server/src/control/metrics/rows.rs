@@ -100,7 +100,7 @@ const METRICS: &[Metric] = &[
     counter("crore_tls_handshakes_total", "kind", Each(|s| s.of([("full", 0), ("resumed", 1)], |shard, n| [shard.tls.handshakes, shard.tls.resumed][n])),
         "Handshakes that succeeded: `full`, or `resumed` by a ticket"),
     counter("crore_tls_ended_connections_total", "reason", Each(|s| s.of(Trouble::ALL.map(|it| (it.name(), it as usize)), |shard, n| shard.tls.of(Trouble::ALL[n]))),
-        "Connections that TLS ended, [by why](TLS.md#what-is-refused)"),
+        "Connections that TLS ended, [by why](TLS.md#refusals)"),
     histogram("crore_delivery_seconds", "", Histogram(|s| delivery(&s.latency)),
         "From the turn that read a message to its write"),
     counter("crore_shard_turns_total", "shard", Shard(|s| s.turns.turns as f64),
