@@ -55,7 +55,7 @@ pub fn run(args: &FloorArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whose connection a descriptor is.
+/// The role of a connection.
 #[derive(Clone, Copy)]
 enum Role {
     Unknown,

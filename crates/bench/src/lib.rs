@@ -9,7 +9,7 @@
 //! * [`scenario`] starts a server and both tools as processes of their own and keeps one result.
 //!
 //! The folders have floors, and an import goes only down, that is towards the beginning of this list: `sys` (system calls);
-//! `measure` (messages, statistics, `/proc`); `client` (what a client says and reads); `report`; `page` (results as HTML); `floor`; `publish`;
+//! `measure` (messages, statistics, `/proc`); `client` (requests and answers); `report`; `page` (results as HTML); `floor`; `publish`;
 //! `subscribe`; `probe`; `rig` (a scenario's flags, its processes and samples of them); `swarm`; `scenario`.
 //!
 //! Nothing here knows the server from inside: a tool that shared the server's code would share its errors. Therefore the
@@ -58,7 +58,7 @@ enum Tool {
     Run(Box<scenario::RunArgs>),
 }
 
-/// Runs a tool. The exit code says whether all went well; an error says what could not be done.
+/// Runs a tool. The exit code says whether all went well; an error names the step that failed.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match &args.tool {
         Tool::Subscribe(args) => subscribe::run(args),

@@ -60,7 +60,7 @@ pub struct ProbeArgs {
     pub quiet: bool,
 }
 
-/// What a URL says.
+/// The parts of a URL.
 #[derive(Debug, PartialEq)]
 struct Place {
     protocol: Protocol,

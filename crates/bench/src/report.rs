@@ -97,7 +97,7 @@ impl Progress {
     }
 }
 
-/// The report of the 2013 tool, line for line, then what it did not have.
+/// The report of the 2013 tool, line for line, then further figures.
 pub fn interval(
     uptime_s: f64,
     summary: &Summary,

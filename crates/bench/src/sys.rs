@@ -56,7 +56,7 @@ pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `clock` and `time` are valid places for what is written; `time` stays 0 where the process has ended
+    // SAFETY: `clock` and `time` are valid places for the results; `time` stays 0 where the process has ended
     // between the two calls.
     let errno = unsafe {
         let errno = libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock);
@@ -72,7 +72,7 @@ pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
 /// Lends a descriptor to one system call.
 #[inline]
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: whoever holds a descriptor forgets it when it closes it, so the descriptor is open during the call.
+    // SAFETY: the holder of a descriptor forgets it when it closes it, so the descriptor is open during the call.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -121,7 +121,7 @@ impl Epoll {
         Ok(epoll::add(&self.set, borrow(fd), key, interest)?)
     }
 
-    /// Changes what `fd` is watched for.
+    /// Changes the events that `fd` is watched for.
     pub fn modify(&self, fd: RawFd, interest: Interest, key: u64) -> io::Result<()> {
         let key = EventData::new_u64(key);
         Ok(epoll::modify(&self.set, borrow(fd), key, interest)?)

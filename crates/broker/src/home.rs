@@ -173,8 +173,8 @@ impl Home {
             attaches: self.topics.carriers.attaches,
             detaches: self.topics.carriers.detaches,
             pages_waited: self.readings.waited,
-            superseded: self.logs.iter().map(|log| log.superseded).sum(),
-            expired: self.logs.iter().map(|log| log.expired).sum(),
+            superseded: self.logs.iter().map(|log| log.unneeded.superseded).sum(),
+            expired: self.logs.iter().map(|log| log.unneeded.expired).sum(),
             ..self.reports.stats
         }
     }

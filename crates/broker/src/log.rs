@@ -37,7 +37,7 @@ use crate::base::settings::{Keep, Rule};
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::log::cursors::Cursors;
-use crate::log::entry::{Chain, Entry, LENGTH_BYTES, taken_by, with_parts};
+use crate::log::entry::{Chain, Entry, LENGTH_BYTES, form_of, taken_by, with_parts};
 use crate::log::keys::{Key, Keys};
 use crate::log::lists::Lists;
 use crate::log::losses::Losses;
@@ -67,6 +67,13 @@ pub struct Log {
     cursors: Cursors,
     /// The losses that readers by filter must be told.
     pub losses: Losses,
+    /// Removed messages that no reader misses.
+    pub unneeded: Unneeded,
+}
+
+/// Counts of removed messages that no reader misses.
+#[derive(Default)]
+pub struct Unneeded {
     /// Messages that a newer one of their key took the place of.
     pub superseded: u64,
     /// Messages that expired before a limit removed them.
@@ -89,8 +96,7 @@ impl Log {
             steps,
             cursors: Cursors::new(),
             losses: Losses::default(),
-            superseded: 0,
-            expired: 0,
+            unneeded: Unneeded::default(),
         }
     }
 
@@ -154,7 +160,8 @@ impl Log {
             self.supersede(chain, new.headers.key);
         }
         // Trimming first lets the new message reuse the place of the removed one.
-        while self.over(chain, rule, most, new.frame.len()) {
+        let frame_bytes = new.frame.len();
+        while chain != NONE && self.chains.get(chain).is_over(rule, most, frame_bytes) {
             // Messages that expired take no room from others, whether somebody has read the topic meanwhile or not: so a server that
             // reads the log of an engine keeps what the one kept that wrote it.
             if !self.drop_expired(chain, new.time_s) {
@@ -191,14 +198,6 @@ impl Log {
         chain
     }
 
-    /// The bytes of a large message as a log keeps them; returns the frame among them, which other holders can share.
-    pub fn lay_out(new: &New<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
-        let frame_bytes = frame[0].len() + frame[1].len();
-        let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();
-        let len = bytes.len();
-        Shared::new(bytes, admission).slice(len - frame_bytes..len)
-    }
-
     /// Adds an entry to the list of its rule, but not yet to its chain.
     fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> u32 {
         let end_s = new
@@ -229,7 +228,7 @@ impl Log {
             key: new.headers.key.len() as u8,
             content_type: new.headers.content_type.len() as u8,
             event: new.headers.event.len() as u8,
-            form: Entry::form(new),
+            form: form_of(new),
         });
         let number = self.chains.get(chain).rule;
         self.lists.append(&mut self.entries, number, id);
@@ -241,12 +240,12 @@ impl Log {
             .keep(new.owner, taken_by(self.entries.get(id).bytes()));
         id
     }
+}
 
-    fn over(&self, chain: u32, rule: &Rule, most: u32, more_bytes: usize) -> bool {
-        chain != NONE && {
-            let row = self.chains.get(chain);
-            let bytes = row.bytes as usize + size_of::<Entry>() + more_bytes;
-            row.count > 0 && (row.count >= most || bytes > rule.log_bytes)
-        }
-    }
+/// The bytes of a large message as a log keeps them; returns the frame among them, which other holders can share.
+pub fn lay_out(new: &New<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
+    let frame_bytes = frame[0].len() + frame[1].len();
+    let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();
+    let len = bytes.len();
+    Shared::new(bytes, admission).slice(len - frame_bytes..len)
 }

@@ -49,7 +49,7 @@ pub(crate) struct SegmentHeader {
 /// Why bytes are no header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSegment {
-    /// They are not what was written.
+    /// They differ from the bytes that were written.
     Damaged,
     /// They are, of this version of the format.
     Version(u32),

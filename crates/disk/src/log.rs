@@ -1,10 +1,11 @@
 //! The log: groups of batches go to the end of the newest segment, one sync for each group.
 //!
 //! Invariants: the header of a segment is on disk before the segment has its name, and the name before the first group; the segment
-//! before it is synced then. Two files wait to become the next segments, so that a full disk shows while there is room yet.
+//! before it is synced then.
+
+mod files;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::ops::Bound;
 
@@ -14,12 +15,11 @@ use crate::format::{
 use crate::planted::{self, Fault};
 use crate::scan::{
     Found, Recovered, ScanEnd, ScanError, is_spare, number_of, scan_to_end, segment_name,
-    spare_name,
 };
 use crate::storage::{File, Storage};
+use files::Files;
+pub use files::{CommitError, Options};
 
-/// Files that wait to become segments.
-const SPARES: usize = 2;
 /// Bytes of a group at most, but for a single batch that is longer: some milliseconds of a disk.
 const GROUP_BYTES_MAX: u64 = 8 << 20;
 /// A segment with less room than this part of it has no further group of several batches.
@@ -30,48 +30,6 @@ const REST_PART: u64 = 16;
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 /// A group with more than this part of them gains nothing by that.
 const ZEROS_PART: usize = 4;
-
-/// How a log is laid out.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Bytes of a segment.
-    pub segment_bytes: u64,
-    /// Bytes that all files may have together.
-    pub bytes_max: u64,
-    /// The log begins with this segment. Earlier ones are what is left of a removal; they are removed without being read.
-    pub first_segment: u64,
-}
-
-impl Default for Options {
-    /// Segments of 64 MiB, as much as the file system has room for.
-    fn default() -> Options {
-        Options {
-            segment_bytes: 64 << 20,
-            bytes_max: u64::MAX,
-            first_segment: 1,
-        }
-    }
-}
-
-/// Why a group was not committed.
-#[derive(Debug)]
-pub enum CommitError {
-    /// There is no room, on the file system or below `bytes_max`. Nothing was written: the same group can be tried again.
-    Full,
-    /// A write or a sync failed. It is not known how much of the group is on disk, and the log takes nothing more.
-    Failed(io::Error),
-}
-
-impl fmt::Display for CommitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CommitError::Full => write!(f, "there is no room for another segment of the log"),
-            CommitError::Failed(error) => write!(f, "the log cannot be written: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for CommitError {}
 
 /// Where a log ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,28 +61,25 @@ struct Segment<F> {
     zeroed: u64,
 }
 
+/// The end of the log, behind which the next group goes.
+struct Tail {
+    next_group: u64,
+    /// Batches in all groups.
+    batches: u64,
+    /// The checksum of the last group.
+    crc: u32,
+}
+
 /// A log that can be written.
 pub struct Log<S: Storage> {
-    storage: S,
-    options: Options,
+    files: Files<S>,
     identity: Identity,
     segment: Option<Segment<S::File>>,
     /// The segments before that, and the bytes of their files.
     sealed: VecDeque<(u64, u64)>,
     /// The number of the last segment.
     segments: u64,
-    next_group: u64,
-    /// Batches in all groups.
-    batches: u64,
-    /// The checksum of the last group.
-    crc: u32,
-    /// Files of `segment_bytes` that wait, with their names.
-    spares: Vec<(String, S::File)>,
-    spares_made: u64,
-    /// Bytes of all files.
-    bytes: u64,
-    /// Bytes of other files, which count as well.
-    beside: u64,
+    tail: Tail,
     /// The group at hand.
     group: Vec<u8>,
     /// A write or a sync has failed.
@@ -151,37 +106,42 @@ impl<S: Storage> Log<S> {
         let (found, end) = scan_to_end(&storage, (first, Bound::Unbounded), each)?;
         let failed = |name: &str, error| ScanError::Io(name.to_string(), error);
         let mut log = Log {
-            options,
+            files: Files {
+                storage,
+                options,
+                spares: Vec::new(),
+                spares_made: 0,
+                bytes: 0,
+                beside: 0,
+            },
             identity: found.identity.unwrap_or(new),
             segment: None,
             sealed: VecDeque::new(),
             segments: options.first_segment.max(1) - 1,
-            next_group: 1,
-            batches: 0,
-            crc: 0,
-            spares: Vec::new(),
-            spares_made: 0,
-            bytes: 0,
-            beside: 0,
+            tail: Tail {
+                next_group: 1,
+                batches: 0,
+                crc: 0,
+            },
             group: Vec::new(),
             failed: false,
-            storage,
         };
         let entries = log
+            .files
             .storage
             .list()
             .map_err(|error| failed("the directory", error))?;
         for entry in entries {
             match number_of(&entry.name) {
                 Some(number) if number >= options.first_segment => {
-                    log.bytes += entry.bytes;
+                    log.files.bytes += entry.bytes;
                     log.sealed.push_back((number, entry.bytes));
                 }
                 // Symbolic links and the like are left alone.
                 _ if !entry.is_file => {}
                 None if !is_spare(&entry.name) => {}
                 Some(_) | None => {
-                    let removed = log.storage.remove(&entry.name);
+                    let removed = log.files.storage.remove(&entry.name);
                     removed.map_err(|error| failed(&entry.name, error))?;
                 }
             }
@@ -191,23 +151,23 @@ impl<S: Storage> Log<S> {
             log.go_on(end)?;
         }
         // Room is looked for again by the first commit.
-        let _ = log.prepare();
+        let _ = log.files.prepare();
         Ok((log, found))
     }
 
-    /// Goes on behind the last group of the last segment. What was read may be in the kernel's memory only, if the process before was killed
+    /// Goes on behind the last group of the last segment. The bytes that were read may be in the kernel's memory only, if the process before was killed
     /// between a write and its sync, or a sync of it failed: the last group is written once more, and all is synced.
     fn go_on(&mut self, end: ScanEnd) -> Result<(), ScanError> {
-        (self.segments, self.next_group) = (end.segment, end.next_group);
-        self.batches = end.batches;
+        (self.segments, self.tail.next_group) = (end.segment, end.next_group);
+        self.tail.batches = end.batches;
         if !planted::is(Fault::NoChain) {
-            self.crc = end.crc;
+            self.tail.crc = end.crc;
         }
         let name = segment_name(end.segment);
         let failed = |error| ScanError::Io(name.clone(), error);
         // Behind a segment whose header is damaged a new one begins.
         if let Some(header) = end.header {
-            let file = self.storage.open(&name).map_err(failed)?;
+            let file = self.files.storage.open(&name).map_err(failed)?;
             let mut last = vec![0; (end.offset - end.last) as usize];
             file.read_at(&mut last, end.last).map_err(failed)?;
             file.write_at(&last, end.last).map_err(failed)?;
@@ -220,10 +180,10 @@ impl<S: Storage> Log<S> {
             });
             self.sealed.pop_back();
         }
-        self.storage.sync_names().map_err(failed)
+        self.files.storage.sync_names().map_err(failed)
     }
 
-    /// Begins a segment, so that those before it are needed no more once what they say is kept elsewhere.
+    /// Begins a segment, so that those before it are needed no more once their batches are kept elsewhere.
     ///
     /// # Errors
     /// As those of [`commit`](Self::commit).
@@ -235,7 +195,7 @@ impl<S: Storage> Log<S> {
     pub fn end(&self) -> End {
         End {
             segment: self.segments,
-            group: self.next_group - 1,
+            group: self.tail.next_group - 1,
         }
     }
 
@@ -247,7 +207,7 @@ impl<S: Storage> Log<S> {
     /// The bytes that it occupies.
     pub fn figures(&self) -> Figures {
         Figures {
-            bytes: self.bytes,
+            bytes: self.files.bytes,
             sealed: self.segments - u64::from(self.segment.is_some()),
             sealed_bytes: self.sealed.iter().map(|(_, bytes)| bytes).sum(),
         }
@@ -255,10 +215,10 @@ impl<S: Storage> Log<S> {
 
     /// So many bytes of other files count for [`Options::bytes_max`].
     pub fn count_beside(&mut self, bytes: u64) {
-        self.beside = bytes;
+        self.files.beside = bytes;
     }
 
-    /// Removes the segments before this one, but not the one that is written to. What is in them must be on disk elsewhere, and the
+    /// Removes the segments before this one, but not the one that is written to. Their batches must be on disk elsewhere, and the
     /// number of the first segment that counts, too: after a power cut any of them may be there again.
     ///
     /// # Errors
@@ -267,27 +227,27 @@ impl<S: Storage> Log<S> {
         while let Some((number, bytes)) = self.sealed.front().copied()
             && number < segment
         {
-            match self.storage.remove(&segment_name(number)) {
+            match self.files.storage.remove(&segment_name(number)) {
                 // Somebody was quicker.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 removed => removed?,
             }
             self.sealed.pop_front();
-            self.bytes -= bytes;
+            self.files.bytes -= bytes;
         }
         Ok(())
     }
 
-    /// Bytes of groups that can be committed for certain, whatever else fills the disk.
+    /// Bytes of groups that can be committed for certain, even if other programs fill the disk.
     pub fn room_bytes(&self) -> u64 {
         let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
-        let spare = self.options.segment_bytes - DATA_BEGIN;
-        here + self.spares.len() as u64 * spare
+        let spare = self.files.options.segment_bytes - DATA_BEGIN;
+        here + self.files.spares.len() as u64 * spare
     }
 
     /// Bytes of batches that the next group should have at most, each with [`bytes_in_group`].
     pub(crate) fn group_bytes(&self) -> usize {
-        let whole = self.options.segment_bytes - DATA_BEGIN;
+        let whole = self.files.options.segment_bytes - DATA_BEGIN;
         let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
         let room = if here > whole / REST_PART {
             here
@@ -299,7 +259,7 @@ impl<S: Storage> Log<S> {
 
     /// Whether all files wait that are to be the next segments.
     pub fn is_prepared(&self) -> bool {
-        self.spares.len() >= SPARES
+        self.files.is_prepared()
     }
 
     /// Makes the files that are to be the next segments, as far as there is room; says whether all of them wait.
@@ -307,35 +267,7 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// When a file cannot be made for another reason than want of room. The log goes on in the files that it has.
     pub fn prepare(&mut self) -> io::Result<bool> {
-        while !self.is_prepared() {
-            match self.make_file(self.options.segment_bytes)? {
-                Some(spare) => self.spares.push(spare),
-                None => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    /// A new file of this length, if there is room for it.
-    fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
-        let taken = self.bytes.saturating_add(self.beside);
-        if taken.saturating_add(bytes) > self.options.bytes_max {
-            return Ok(None);
-        }
-        loop {
-            self.spares_made += 1;
-            let name = spare_name(self.spares_made);
-            match self.storage.create(&name, bytes) {
-                Ok(file) => {
-                    self.bytes += bytes;
-                    return Ok(Some((name, file)));
-                }
-                // Something that is none of ours, and was left alone.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) if is_want_of_room(&error) => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        }
+        self.files.prepare()
     }
 
     /// Writes the batches as one group. Once this returns they survive a power cut.
@@ -366,8 +298,8 @@ impl<S: Storage> Log<S> {
         }
         let segment = self.segment.as_mut().expect("there is one now");
         let salts = segment.header.salts();
-        let numbers = (self.next_group, self.batches);
-        let crc = Group::seal(&mut self.group, numbers, self.crc, salts);
+        let numbers = (self.tail.next_group, self.tail.batches);
+        let crc = Group::seal(&mut self.group, numbers, self.tail.crc, salts);
         let written = segment.write(&self.group);
         let synced = written.and_then(|()| match planted::is(Fault::NoSync) {
             true => Ok(()),
@@ -378,27 +310,29 @@ impl<S: Storage> Log<S> {
             return Err(CommitError::Failed(error));
         }
         segment.offset += self.group.len() as u64;
-        (self.next_group, self.crc) = (self.next_group + 1, crc);
-        self.batches += count;
+        (self.tail.next_group, self.tail.crc) = (self.tail.next_group + 1, crc);
+        self.tail.batches += count;
         Ok(())
     }
 
     /// Begins the next segment, for a group of so many bytes.
     fn next_segment(&mut self, needed: u64) -> Result<(), CommitError> {
-        let (name, file, bytes) = self.blank(DATA_BEGIN + needed)?;
+        let blank = self.files.blank(DATA_BEGIN + needed);
+        self.failed |= matches!(blank, Err(CommitError::Failed(_)));
+        let (name, file, bytes) = blank?;
         let number = self.segments + 1;
         let header = SegmentHeader {
             salt: self.salt(number),
             number,
-            first_group: self.next_group,
-            previous_crc: self.crc,
+            first_group: self.tail.next_group,
+            previous_crc: self.tail.crc,
             bytes,
             identity: self.identity,
         };
         let written = file.write_at(&header.encode(), 0);
         let synced = written.and_then(|()| file.sync());
-        let named = synced.and_then(|()| self.storage.rename(&name, &segment_name(number)));
-        if let Err(error) = named.and_then(|()| self.storage.sync_names()) {
+        let named = synced.and_then(|()| self.files.storage.rename(&name, &segment_name(number)));
+        if let Err(error) = named.and_then(|()| self.files.storage.sync_names()) {
             self.failed = true;
             return Err(CommitError::Failed(error));
         }
@@ -412,28 +346,6 @@ impl<S: Storage> Log<S> {
         let sealed = before.map(|before| (before.header.number, before.header.bytes));
         self.sealed.extend(sealed);
         Ok(())
-    }
-
-    /// A file of at least this length, with its name and length.
-    fn blank(&mut self, least: u64) -> Result<(String, S::File, u64), CommitError> {
-        let bytes = least.max(self.options.segment_bytes);
-        let spare = match least <= self.options.segment_bytes {
-            true => self.spares.pop(),
-            // One batch may be longer than a segment.
-            false => None,
-        };
-        let made = match spare {
-            Some(spare) => Ok(Some(spare)),
-            None => self.make_file(bytes),
-        };
-        match made {
-            Ok(Some((name, file))) => Ok((name, file, bytes)),
-            Ok(None) => Err(CommitError::Full),
-            Err(error) => {
-                self.failed = true;
-                Err(CommitError::Failed(error))
-            }
-        }
     }
 
     /// The salt of a segment: no two segments of a log have the same in practice, nor has a file of another log.
@@ -465,11 +377,6 @@ impl<F: File> Segment<F> {
         }
         Ok(())
     }
-}
-
-fn is_want_of_room(error: &io::Error) -> bool {
-    use io::ErrorKind::{QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 /// Bytes that a batch of this length adds to its group.

@@ -7,7 +7,7 @@
 pub enum Fault {
     /// A group is answered before it is synced.
     NoSync = 1,
-    /// A group counts whatever its checksum says.
+    /// A group counts also with a wrong checksum.
     NoChecksum,
     /// A log that goes on forgets the checksum of its last group: the next one is not chained to it.
     NoChain,

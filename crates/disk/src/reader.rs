@@ -1,4 +1,4 @@
-//! Reading batches once more, by the places at which a scan has found them: whoever needs them in another order keeps the places only.
+//! Reading batches once more, by the places at which a scan has found them: a caller that needs them in another order keeps the places only.
 //!
 //! Deliberately not here: checksums. The scan has verified them, and a segment that is sealed does not change.
 

@@ -161,7 +161,7 @@ pub(crate) struct ScanEnd {
 /// Added to the count of batches where nobody knows how many were lost: so many were not, and no count of losses that is known fits.
 const UNKNOWN: u64 = 1 << 40;
 
-/// The identity of the log in this directory: what its first segment with a good header says.
+/// The identity of the log in this directory, from its first segment with a good header.
 ///
 /// # Errors
 /// When a file cannot be read, or is none that this build may read.

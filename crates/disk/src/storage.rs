@@ -1,4 +1,4 @@
-//! The seam to the file system: what the log needs of a directory. Tests implement it in memory, with power cuts.
+//! The seam to the file system: the operations of a directory that the log needs. Tests implement it in memory, with power cuts.
 
 use std::io;
 

@@ -1,6 +1,6 @@
-//! A disk in memory that loses power: what was not synced is on it in part. For tests and the simulator.
+//! A disk in memory that loses power: bytes that were not synced are on it in part. For tests and the simulator.
 //!
-//! Deliberately not here: what a disk does beyond a whole sector, and damage of what was synced, but for [`Disk::damage`].
+//! Deliberately not here: faults of a disk within a sector, and damage of synced bytes, but for [`Disk::damage`].
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,7 +94,7 @@ fn apply(names: &mut BTreeMap<String, Shared>, change: &Change) {
 pub struct Disk(Rc<RefCell<Inner>>);
 
 impl Disk {
-    /// An empty one. The seed decides what is lost.
+    /// An empty one. The seed decides which bytes are lost.
     pub fn new(seed: u64, fault: Fault) -> Disk {
         Disk(Rc::new(RefCell::new(Inner {
             names: BTreeMap::new(),
@@ -124,7 +124,7 @@ impl Disk {
         all.map(|content| content.borrow().now.len() as u64).sum()
     }
 
-    /// The process was killed: what it had written is still in the kernel's memory.
+    /// The process was killed: the bytes that it had written are still in the kernel's memory.
     pub fn process_restarts(&self) {
         self.0.borrow_mut().calls_left = usize::MAX;
     }

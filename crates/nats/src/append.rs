@@ -1,4 +1,4 @@
-//! Publishes batches, several at a time, without a task for each. The answers of NATS only say what went wrong: what stands in the log is
+//! Publishes batches, several at a time, without a task for each. The answers of NATS only tell failures: the content of the log is
 //! read there.
 
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ struct Publisher {
     disconnects: u64,
 }
 
-/// Publishes what is handed over, until nobody can hand over more.
+/// Publishes the batches that are handed over, until no sender is left.
 pub async fn publish(
     client: Client,
     settings: &Settings,

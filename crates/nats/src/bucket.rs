@@ -43,7 +43,7 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore
     Ok((store, stream.map_err(|error| failed(chain(&error)))?))
 }
 
-/// Checks a bucket that was there: whatever it has, it must keep.
+/// Checks a bucket that was there: it must keep all that it has.
 fn check(stream: &Stream, bucket: &str, replicas: usize) -> Result<(), Error> {
     let found = &stream.cached_info().config;
     let name = &found.name;

@@ -1,4 +1,4 @@
-//! A checkpoint as an object: its name and what stands beside its bytes.
+//! A checkpoint as an object: its name, and the fields beside its bytes.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};

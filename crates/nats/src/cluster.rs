@@ -50,7 +50,7 @@ impl Cluster {
     }
 }
 
-/// A connection to NATS, and what drives it.
+/// A connection to NATS, and the runtime that drives it.
 pub(crate) struct Link {
     pub driver: Driver,
     pub client: Client,

@@ -1,4 +1,4 @@
-//! The connection, and what is done with it before anybody is served. It blocks.
+//! The connection, and the checks before any client is served. It blocks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ impl Connected {
         ))
     }
 
-    /// Starts to read and to append. All that stands in the streams behind the sequences `after`, one for each, is told, then what comes.
+    /// Starts to read and to append. All that stands in the streams behind the sequences `after`, one for each, is told, then new batches as they come.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -211,7 +211,7 @@ async fn dial(settings: &Settings, shared: &Arc<Shared>) -> Result<Client, Error
     })
 }
 
-/// Notes what happens to the connection.
+/// Notes the events of the connection.
 fn tell(event: &Event, shared: &Shared) {
     match event {
         Event::Connected => {

@@ -1,4 +1,4 @@
-//! The runtime of this crate, on a thread of its own. Other threads wait for what runs there.
+//! The runtime of this crate, on a thread of its own. Other threads wait for the tasks that run there.
 
 use std::sync::Arc;
 use std::thread;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// It names what is wrong, and the remedy.
+/// It names the fault and the remedy.
 #[derive(Debug)]
 pub struct Error {
     text: String,
@@ -36,7 +36,7 @@ impl Error {
         }
     }
 
-    /// For how long the same is tried again, by whoever has so much patience.
+    /// For how long the same is tried again, by a caller with so much patience.
     pub(crate) fn patience(&self, most: Duration) -> Duration {
         self.passes_within.min(most)
     }

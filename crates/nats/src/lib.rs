@@ -4,14 +4,14 @@
 //!   on, and [`Connected::streams`] makes or checks the streams.
 //! * [`Connected::start`] reads all partitions and publishes batches; [`Cluster`] is the way to it.
 //! * [`Connected::store`] has checkpoints of partitions, documents in an object store bucket that the log is read on from.
-//! * [`Neighbours`] is what nodes say to each other beside the log.
+//! * [`Neighbours`] carries messages between nodes beside the log.
 //!
 //! One file stream for each partition, one message for each batch, one consumer for each partition and node. A consumer is made anew
 //! behind the last batch that was read whenever something is missing, so that batches come once and in order, or are told as lost.
 //!
 //! Invariants: the batches of a partition are handed over in the order of their sequences, each once; a sequence that will not come is told
-//! ([`News::Lost`]). What is appended may be lost, doubled or late: whoever appends looks for its own batches in the log, and appends again
-//! what does not come. No shard's thread touches the runtime's descriptors.
+//! ([`News::Lost`]). A batch that is appended may be lost, doubled or late: the writer looks for its own batches in the log, and appends those again
+//! that do not come. No shard's thread touches the runtime's descriptors.
 //!
 //! Deliberately not here: the meaning of a batch, and who may write one.
 #![forbid(unsafe_code)]

@@ -7,7 +7,7 @@ use futures_util::{Stream, StreamExt as _};
 
 use crate::settings::Settings;
 
-/// The way to the other nodes. What goes over it may be lost.
+/// The way to the other nodes. Messages on it may be lost.
 #[derive(Clone)]
 pub struct Neighbours {
     client: Client,
@@ -49,7 +49,7 @@ impl Neighbours {
         self.client.connection_state() == State::Connected
     }
 
-    /// Tells all nodes, this one included. Without a connection nobody is told: what waited for one would be old.
+    /// Tells all nodes, this one included. Without a connection nobody is told: news that waited for one would be old.
     pub async fn tell(&self, bytes: Vec<u8>) {
         if self.is_connected() {
             let _ = self.client.publish(self.told.clone(), bytes.into()).await;

@@ -24,7 +24,7 @@ pub struct Numbers {
     pub seed: u64,
     /// How many partitions there are.
     pub partitions: u16,
-    /// The format in which all nodes write. A new one holds from here on, whatever newer ones they could write.
+    /// The format in which all nodes write. It holds from here on, also where all nodes could write a newer one.
     pub format: u32,
 }
 
@@ -127,7 +127,7 @@ pub async fn set_streams(context: &Context, settings: &Settings) -> Result<(), E
     })
 }
 
-/// A new epoch in the place of this one, unless another node was faster: what stands in the streams is no longer what was told.
+/// A new epoch in the place of this one, unless another node was faster: the streams no longer hold what clients were told.
 pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
     let store = bucket(context, settings).await?;
     let failed = |why: String| Error::transient(format!("bucket {}: {why}", settings.bucket()));

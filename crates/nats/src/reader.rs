@@ -20,7 +20,7 @@ use crate::streams::{self, Stream};
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a request of ours may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How often it is looked whether what was read is applied.
+/// How often a reader looks whether the batches that it read are applied.
 const APPLIED: Duration = Duration::from_millis(1);
 
 struct Reader {
@@ -113,7 +113,7 @@ impl Reader {
         }
     }
 
-    /// Makes a consumer behind what was read.
+    /// Makes a consumer behind the last batch that was read.
     async fn begin(&mut self) -> Result<pull::Stream, String> {
         let failed = |error: &dyn std::error::Error| chain(error);
         let info = self

@@ -1,4 +1,4 @@
-//! Where NATS is, who we are there, and how the streams are made.
+//! The addresses of NATS, the credentials, and how the streams are made.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct Settings {
 /// The credentials of this node at NATS.
 #[derive(Clone, Default)]
 pub enum Credentials {
-    /// Nobody, or what stands in the URLs.
+    /// None, or those in the URLs.
     #[default]
     None,
     /// A user and a password.

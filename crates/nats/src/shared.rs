@@ -152,7 +152,7 @@ impl Shared {
         self.connected.load(Relaxed)
     }
 
-    /// Readers begin again when the connection is lost: what was on its way on it may be, too.
+    /// Readers begin again when the connection is lost: the batches on their way on it may be, too.
     pub fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Relaxed);
         if !connected {

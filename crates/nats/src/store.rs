@@ -1,10 +1,10 @@
-//! Checkpoints of partitions: objects that say what a fold of a partition's batches up to one of them has come to.
+//! Checkpoints of partitions: objects with the state that a fold of a partition's batches up to one of them has.
 //!
 //! Invariants: an object is there as a whole or not at all, and never changes; two that are written at once have two names, and each is as
 //! good as the other, since all say the same of the same batches. A checkpoint names the batch that it ends with, so that one of a log that has gone
-//! back since is not taken for one of this log. What is removed is only what newer ones make needless.
+//! back since is not taken for one of this log. Only checkpoints are removed that newer ones make needless.
 //!
-//! Deliberately not here: what the bytes say, and who writes them when.
+//! Deliberately not here: the meaning of the bytes, and which node writes them when.
 
 use std::io;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Store {
         &self.0.streams[usize::from(partition)]
     }
 
-    /// All checkpoints of this cluster, the newest of each partition first. What this node knows of the newest ones is brought up to date.
+    /// All checkpoints of this cluster, the newest of each partition first. The node's knowledge of the newest ones is brought up to date.
     ///
     /// # Errors
     /// When NATS does not say.
@@ -249,7 +249,7 @@ impl Store {
         })
     }
 
-    /// Removes these checkpoints, those of a cluster that had this name before, and what writers have left that died.
+    /// Removes these checkpoints, those of a cluster that had this name before, and the objects that dead writers have left.
     ///
     /// # Errors
     /// When NATS does not.

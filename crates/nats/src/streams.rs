@@ -37,7 +37,7 @@ pub const MESSAGE_BYTES_MIN: usize = 2 << 20;
 /// The name in a stream's metadata under which the cluster's number stands.
 const ID: &str = "crore.cluster";
 
-/// The steward of a partition purges what is past `history_bytes` once checkpoints have it. This many times as much is kept where there are none, so
+/// The steward of a partition purges messages past `history_bytes` once checkpoints have it. This many times as much is kept where there are none, so
 /// that a disk is not filled.
 const ROOM: u64 = 2;
 
@@ -48,7 +48,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The server forgets a consumer that nobody reads after so long.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// The remedy for what cannot be changed.
+/// The remedy for a setting that cannot be changed.
 const ANEW: &str = "remove the stream, or choose another cluster.name";
 
 /// A stream that may be used.
@@ -69,7 +69,7 @@ pub fn check_version(version: &str) -> Result<(), Error> {
     )))
 }
 
-/// Checks what a message may have.
+/// Checks how large a message may be.
 pub fn check_payload(bytes: usize) -> Result<(), Error> {
     if bytes >= MESSAGE_BYTES_MIN {
         return Ok(());

@@ -25,7 +25,7 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 /// Chunks that wait to be sent.
 const CHUNKS_AHEAD: usize = 4;
 
-/// An object that is read. One that is not what was written ends with an error of the kind `InvalidData`.
+/// An object that is read. One that differs from the bytes that were written ends with an error of the kind `InvalidData`.
 pub struct Download {
     driver: Driver,
     object: Object,

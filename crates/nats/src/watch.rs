@@ -113,7 +113,7 @@ fn look(at: usize, info: &Info, shared: &Shared, reads: bool, found: &mut Found)
     None
 }
 
-/// A new epoch begins: what clients were told no longer stands in the log.
+/// A new epoch begins: messages that clients were told of no longer stand in the log.
 async fn rewound(
     context: &Context,
     settings: &Settings,

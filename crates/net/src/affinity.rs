@@ -18,7 +18,7 @@ pub fn pin_to(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The calling thread gets its cores after all others: what it does may take long.
+/// The calling thread gets its cores after all others: its work may take long.
 ///
 /// # Errors
 /// Those of `setpriority(2)`; a sandbox may forbid it.

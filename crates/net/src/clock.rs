@@ -1,6 +1,6 @@
 //! The time, as a shard asks for it once a turn.
 //!
-//! Three clocks. The monotonic one stands still while the machine is suspended: it is for what others must do in time. The counted
+//! Three clocks. The monotonic one stands still while the machine is suspended: it is for deadlines of peers. The counted
 //! one goes on then, and like the first no step of the wall clock moves it: it is for all that was promised for a time. The wall clock
 //! may jump: it is only for dates that people and other machines see or name.
 
@@ -33,7 +33,7 @@ static ORIGIN_NS: OnceLock<i64> = OnceLock::new();
 /// The lead of the wall clock over the count, as it was told last.
 static AHEAD_S: AtomicI32 = AtomicI32::new(0);
 
-/// Unix seconds as this process counts them: what the wall clock showed when the count began, and all seconds since.
+/// Unix seconds as this process counts them: the wall clock when the count began, and all seconds since.
 pub fn counted_s() -> u64 {
     (counted_ns() / NS_PER_S as i64).max(0) as u64
 }

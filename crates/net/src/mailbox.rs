@@ -122,7 +122,7 @@ impl<T: Send> Inbox<T> {
         sleeps
     }
 
-    /// Ends the sleep, for whatever reason the thread woke, and silences the eventfd if it was written. To be called after
+    /// Ends the sleep, also if something else woke the thread, and silences the eventfd if it was written. To be called after
     /// each wait, also when `sleep` was refused.
     ///
     /// A ring that comes late makes one wait return early, no more.

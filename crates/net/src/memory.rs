@@ -1,22 +1,17 @@
-//! How much memory this process may use, the allocator of large pieces, freed memory that is given back, and random numbers of the
+//! The memory of the machine, the allocator of large pieces, freed memory that is given back, and random numbers of the
 //! kernel.
 
 mod pieces;
 
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 
 pub use pieces::{Pieces, age, kept_bytes};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Where control groups are mounted on every distribution of today.
-const CGROUPS: &str = "/sys/fs/cgroup";
-
-/// The memory that this process may use, in bytes: the machine's, or the least limit of the control groups
-/// that it runs in (version 2 or 1) when that is smaller.
-pub fn total_bytes() -> u64 {
+/// The memory of the machine, in bytes.
+pub fn machine_bytes() -> u64 {
     // SAFETY: takes no pointers.
     let (pages, page) = unsafe {
         (
@@ -25,53 +20,7 @@ pub fn total_bytes() -> u64 {
         )
     };
     assert!(pages > 0 && page > 0, "Linux always knows its memory");
-    let machine = (pages as u64).saturating_mul(page as u64);
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    limits(&groups).fold(machine, u64::min)
-}
-
-/// The limits that the text of `/proc/self/cgroup` leads to.
-fn limits(groups: &str) -> impl Iterator<Item = u64> + '_ {
-    groups
-        .lines()
-        .filter_map(limit_files)
-        .flatten()
-        .filter_map(|file| limit(&fs::read_to_string(file).ok()?))
-}
-
-/// The files with the limits of one line `id:controllers:path`: of the group itself and of all above it, since each bounds
-/// the groups below. Inside a container the path may exist on the host only, so the root counts too.
-fn limit_files(line: &str) -> Option<Vec<PathBuf>> {
-    let mut parts = line.splitn(3, ':');
-    let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-    let (root, names) = if id == "0" && controllers.is_empty() {
-        // Past the second limit no process is killed, but none makes progress.
-        let names: &[&str] = &["memory.max", "memory.high"];
-        (Path::new(CGROUPS).to_path_buf(), names)
-    } else if controllers
-        .split(',')
-        .any(|controller| controller == "memory")
-    {
-        let names: &[&str] = &["memory.limit_in_bytes"];
-        (Path::new(CGROUPS).join("memory"), names)
-    } else {
-        return None;
-    };
-    let group = Path::new(path.trim_start_matches('/'));
-    let all = group.ancestors();
-    let of = |above: &Path| {
-        names
-            .iter()
-            .map(|name| root.join(above).join(name))
-            .collect()
-    };
-    Some(all.map(of).collect::<Vec<Vec<_>>>().concat())
-}
-
-/// A limit as the kernel writes it; `None` for `max`. Version 1 writes a huge number instead, which the machine's own
-/// memory undercuts.
-fn limit(text: &str) -> Option<u64> {
-    text.trim().parse().ok()
+    (pages as u64).saturating_mul(page as u64)
 }
 
 /// Returns freed memory to the kernel, also from between live allocations. It takes the allocator's locks: to be called
@@ -87,7 +36,7 @@ pub fn give_back() {
 /// Pieces of this size and more are mappings of their own, which are the kernel's again as soon as they are freed. Those that are
 /// somewhat smaller are the pool's ([`Pieces`]).
 const MAPPED_MIN: libc::c_int = 2 << 20;
-/// Freed memory at the end of a heap that is kept for what comes next.
+/// Freed memory at the end of a heap that is kept for later allocations.
 const KEPT: libc::c_int = 8 << 20;
 
 /// Fixes how the allocator deals with large pieces. By default glibc raises both bounds with each mapping that is freed, up to
@@ -158,56 +107,12 @@ mod tests {
             assert_eq!(text(other), None, "{other}");
         }
         let_go_of_text();
-        assert!(total_bytes() > 0);
-    }
-
-    fn files(line: &str) -> Vec<String> {
-        let files = limit_files(line).unwrap_or_default();
-        files
-            .iter()
-            .map(|file| file.display().to_string())
-            .collect()
-    }
-
-    #[test]
-    fn a_group_is_bounded_by_all_above_it() {
-        assert_eq!(
-            files("0::/a.slice/b.service"),
-            [
-                "/sys/fs/cgroup/a.slice/b.service/memory.max",
-                "/sys/fs/cgroup/a.slice/b.service/memory.high",
-                "/sys/fs/cgroup/a.slice/memory.max",
-                "/sys/fs/cgroup/a.slice/memory.high",
-                "/sys/fs/cgroup/memory.max",
-                "/sys/fs/cgroup/memory.high",
-            ]
-        );
-        assert_eq!(
-            files("9:cpu,memory:/docker"),
-            [
-                "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes",
-                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            ]
-        );
-    }
-
-    #[test]
-    fn other_controllers_and_nonsense_say_nothing() {
-        for line in ["8:cpuset:/", "", "0", "1:name=systemd:/x"] {
-            assert_eq!(files(line), [""; 0], "{line}");
-        }
-    }
-
-    #[test]
-    fn limits_are_numbers_or_none() {
-        assert_eq!(limit("1073741824\n"), Some(1 << 30));
-        assert_eq!(limit("max\n"), None);
-        assert_eq!(limit(""), None);
+        assert!(machine_bytes() > 0);
     }
 
     #[test]
     fn this_machine_has_memory_and_chance() {
-        assert!(total_bytes() > 16 << 20);
+        assert!(machine_bytes() > 16 << 20);
         assert_ne!(random_u64(), random_u64());
     }
 }

@@ -1,6 +1,6 @@
 //! Files of keys and certificates: PEM (RFC 7468), as OpenSSL, proxies and people write it, which is read whole or refused.
 //!
-//! Invariants: each block of a file is read, or is of a kind that stands beside what is wanted (a key beside its certificate, parameters),
+//! Invariants: each block of a file is read, or is of a kind that stands beside the wanted one (a key beside its certificate, parameters),
 //! or the file is refused by the line and the name of the block, with the remedy. Text before and between blocks is no part of them;
 //! blocks may follow one another without a line end; line ends, spaces and a byte order mark mean nothing.
 //!
@@ -98,7 +98,7 @@ struct Open<'t> {
 /// All blocks of a file, one at least.
 ///
 /// # Errors
-/// The line, what stands there, and the remedy; without a block, what the file is instead.
+/// The line, its content, and the remedy; without a block, the form of the file.
 pub fn blocks(file: &[u8]) -> Result<Vec<Block>, String> {
     let text = text(file)?;
     // Line ends of one byte 13 alone are as good.
@@ -140,7 +140,7 @@ fn text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
     Ok(String::from_utf8_lossy(file))
 }
 
-/// Reads on where no block has begun; what is left of the line.
+/// Reads on where no block has begun; returns the rest of the line.
 fn begin<'t>(rest: &'t str, line: usize, open: &mut Option<Open<'t>>) -> Result<&'t str, String> {
     if let Some((label, rest)) = rest
         .strip_prefix(BEGIN)
@@ -182,7 +182,7 @@ fn is_boundary(line: &str) -> bool {
         && has(&["CERTIFICATE", "KEY"])
 }
 
-/// Reads on within a block; what is left of the line.
+/// Reads on within a block; returns the rest of the line.
 fn go_on<'t>(
     mut begun: Open<'t>,
     rest: &'t str,
@@ -245,7 +245,7 @@ fn read(open: &Open<'_>) -> Result<Block, String> {
         let why = refused.map_or("is nothing that is read here; take it out", |(_, why)| why);
         return Err(format!("line {line}: {label} {why}"));
     };
-    // Decoded as a private key, whatever it is: then the time that it takes says nothing about it.
+    // Decoded as a private key also where it is none: then the time that it takes says nothing about it.
     let sole = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
         open.base64

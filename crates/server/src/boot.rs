@@ -389,7 +389,7 @@ fn say_kept(file: &File) {
     }
 }
 
-/// The first steps, for who runs the program as it comes.
+/// The first steps, for a user who runs the program without settings.
 fn say_how(listen: &[SocketAddr]) {
     let named = match listen.first() {
         Some(address) if address.to_string() != DEFAULT_LISTEN => {

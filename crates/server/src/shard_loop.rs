@@ -1,8 +1,8 @@
-//! One shard's thread: turns until it is told to stop, over whatever [`Transport`] it was given ([`links`] implements the
+//! One shard's thread: turns until it is told to stop, over the [`Transport`] that it was given ([`links`] implements the
 //! broker's [`Io`](crore_broker::Io) by it).
 //!
 //! A turn: wait for readiness and mail with one system call, hand everything to the shard within
-//! budgets, then flush. The loop decides nothing; whatever fails becomes `Input::Closed`.
+//! budgets, then flush. The loop decides nothing; a failure of a socket becomes `Input::Closed`.
 
 mod arrivals;
 mod engine;
@@ -78,16 +78,27 @@ pub struct ShardLoop<T> {
     door: Door,
     /// The event from which on the last turn had no time.
     left_from: usize,
+    pulse: Pulse,
+    told: Told,
+}
+
+/// The times by which a shard ticks.
+struct Pulse {
+    /// When the shard began.
     began_ms: u64,
-    turned_away: u64,
-    untrusted: u64,
-    /// The second until which the log says nothing more of connections that are turned away.
-    told_s: u32,
-    tls_told: Option<tls::FailureLog>,
     /// When the next tick is due.
     tick_ms: u64,
     /// The second of the last look at the wall clock.
     looked_s: u32,
+}
+
+/// The refused connections that the log has told: not each of them is a line.
+struct Told {
+    turned_away: u64,
+    untrusted: u64,
+    /// Until this second the log says nothing more of connections that are turned away.
+    quiet_until_s: u32,
+    tls: Option<tls::FailureLog>,
 }
 
 impl<T: Transport> ShardLoop<T> {
@@ -122,13 +133,17 @@ impl<T: Transport> ShardLoop<T> {
             order: Order::default(),
             door,
             left_from: 0,
-            began_ms,
-            turned_away: 0,
-            untrusted: 0,
-            told_s: 0,
-            tls_told: start.tls.as_ref().map(tls::Shared::told),
-            tick_ms: began_ms,
-            looked_s: 0,
+            pulse: Pulse {
+                began_ms,
+                tick_ms: began_ms,
+                looked_s: 0,
+            },
+            told: Told {
+                turned_away: 0,
+                untrusted: 0,
+                quiet_until_s: 0,
+                tls: start.tls.as_ref().map(tls::Shared::told),
+            },
         }
     }
 
@@ -154,10 +169,10 @@ impl<T: Transport> ShardLoop<T> {
         let began_ns = self.io.meter.begin();
         self.shard.stamp(began_ns);
         let now_ms = clock::monotonic_ms();
-        let now = now(now_ms - self.began_ms);
-        if now.unix_s != self.looked_s {
+        let now = now(now_ms - self.pulse.began_ms);
+        if now.unix_s != self.pulse.looked_s {
             // Once a second is often enough for dates, and spares each turn a look at another clock.
-            self.looked_s = now.unix_s;
+            self.pulse.looked_s = now.unix_s;
             self.shard.set_wall(clock::ahead_s());
         }
         self.tick(now_ms, now);
@@ -246,21 +261,21 @@ impl<T: Transport> ShardLoop<T> {
     /// Says how time passes: as each second begins, and within it as often as the shard asks for.
     fn tick(&mut self, now_ms: u64, now: Now) {
         for _ in 0..TICKS_PER_TURN {
-            if now_ms < self.tick_ms {
+            if now_ms < self.pulse.tick_ms {
                 return;
             }
             self.shard.handle(Input::Tick, now, &mut self.io);
-            self.tick_ms = match self.shard.tick_in_ms() {
-                Some(ms) => self.tick_ms + u64::from(ms),
+            self.pulse.tick_ms = match self.shard.tick_in_ms() {
+                Some(ms) => self.pulse.tick_ms + u64::from(ms),
                 None => {
                     self.tell_turned_away(now);
-                    now_ms + 1000 - (now_ms - self.began_ms) % 1000
+                    now_ms + 1000 - (now_ms - self.pulse.began_ms) % 1000
                 }
             };
         }
     }
 
-    /// Until the next tick while there is anything that may time out or is to be told, and until the door opens for those who wait; else without
+    /// Until the next tick while there is anything that may time out or is to be told, and until the door opens for connections that wait; else without
     /// end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
@@ -268,7 +283,7 @@ impl<T: Transport> ShardLoop<T> {
         }
         let now_ms = clock::monotonic_ms();
         let ticks = !self.shard.is_idle();
-        let tick = ticks.then(|| self.tick_ms.saturating_sub(now_ms) as u32);
+        let tick = ticks.then(|| self.pulse.tick_ms.saturating_sub(now_ms) as u32);
         let publish = self.io.meter.sleep_ms(now_ms);
         let waits = !self.door.is_empty();
         let door = waits.then(|| self.door.opens_ms().saturating_sub(now_ms) as u32);

@@ -6,7 +6,7 @@
 //! while the log still reaches back; limits hold after every turn; a client that asks anew gets nothing that expired or was
 //! superseded; a retry with an idempotency key appears once; followers of interest see which topics have subscribers;
 //! without faults everything comes to rest and every subscriber reaches the newest message; and when all clients have left,
-//! every account is back at zero. Documents that shadows write beside the homes, and the log behind them, have whatever the homes still have.
+//! every account is back at zero. Documents that shadows write beside the homes, and the log behind them, have all that the homes still have.
 //!
 //! Not checked: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second.
 

@@ -61,14 +61,47 @@ impl Socket {
     }
 }
 
+/// The mail under way: by the shard that sent it, and by the one that it goes to.
+pub struct Transit(Vec<Vec<VecDeque<Mail>>>);
+
+impl Transit {
+    fn between(shards: usize) -> Transit {
+        let of_shard = || (0..shards).map(|_| VecDeque::new()).collect();
+        Transit((0..shards).map(|_| of_shard()).collect())
+    }
+
+    /// The mail from one shard to another.
+    pub fn of(&mut self, from: usize, to: usize) -> &mut VecDeque<Mail> {
+        &mut self.0[from][to]
+    }
+
+    /// Whether some is under way to this shard.
+    pub fn is_for(&self, to: usize) -> bool {
+        self.0.iter().any(|of_shard| !of_shard[to].is_empty())
+    }
+
+    /// The most bytes of asks that are under way from one shard to another.
+    pub fn most_bytes(&self) -> usize {
+        let bytes = |mails: &VecDeque<Mail>| mails.iter().map(|mail| mail.bytes.len()).sum();
+        self.0.iter().flatten().map(bytes).max().unwrap_or(0)
+    }
+
+    /// The inputs that wait for this shard in its mail: asks, tells, and the mails themselves.
+    pub fn inputs(&self, to: usize) -> usize {
+        let inputs = |mail: &Mail| 1 + mail.asks.len() + mail.tells.len();
+        let all = self.0.iter().flat_map(|of_shard| &of_shard[to]);
+        all.map(inputs).sum()
+    }
+}
+
 /// All sockets and all mail.
 pub struct Net {
     /// By link.
     pub sockets: Vec<Socket>,
-    transit: Vec<VecDeque<Mail>>,
-    /// Those of a node, and of all.
+    /// The mail between the shards.
+    pub mail: Transit,
+    /// The shards of a node.
     shards: usize,
-    all: usize,
     /// The shard whose turn it is.
     pub turn_of: ShardId,
     /// The random numbers of this step.
@@ -92,12 +125,10 @@ pub struct Net {
 impl Net {
     /// A network of nodes of so many shards, with an engine of this manner if they have one.
     pub fn new(nodes: usize, shards: usize, tear_percent: u32, manner: Option<Manner>) -> Self {
-        let all = nodes * shards;
         Net {
             sockets: Vec::new(),
-            transit: (0..all * all).map(|_| VecDeque::new()).collect(),
+            mail: Transit::between(nodes * shards),
             shards,
-            all,
             turn_of: 0,
             rng: Rng::new(0),
             tear_percent,
@@ -117,7 +148,7 @@ impl Net {
             socket.to_server.clear();
             socket.to_client.clear();
         }
-        self.transit.iter_mut().for_each(VecDeque::clear);
+        self.mail.0.iter_mut().flatten().for_each(VecDeque::clear);
         self.lives = usize::MAX;
     }
 
@@ -131,9 +162,14 @@ impl Net {
             }
         }
         for from in shards {
-            let mails = &mut self.transit[from * self.all..(from + 1) * self.all];
-            mails.iter_mut().for_each(VecDeque::clear);
+            self.mail.0[from].iter_mut().for_each(VecDeque::clear);
         }
+    }
+
+    /// Whether both ends of this link are open.
+    pub fn is_whole(&self, link: u32) -> bool {
+        let socket = &self.sockets[link as usize];
+        !(socket.client_fin || socket.server_fin || socket.reset)
     }
 
     /// Whether the process has ended.
@@ -159,31 +195,6 @@ impl Net {
             ..Socket::default()
         });
         self.sockets.len() as u32 - 1
-    }
-
-    /// The mail from one shard to another.
-    pub fn mails(&mut self, from: usize, to: usize) -> &mut VecDeque<Mail> {
-        &mut self.transit[from * self.all + to]
-    }
-
-    /// Whether mail is under way to this shard.
-    pub fn has_mail(&self, to: usize) -> bool {
-        (0..self.all).any(|from| !self.transit[from * self.all + to].is_empty())
-    }
-
-    /// The most bytes of asks that are under way from one shard to another.
-    pub fn most_bytes_under_way(&self) -> usize {
-        let bytes = |mails: &VecDeque<Mail>| mails.iter().map(|mail| mail.bytes.len()).sum();
-        self.transit.iter().map(bytes).max().unwrap_or(0)
-    }
-
-    /// The inputs that wait for this shard in its mail: asks, tells, and the mails themselves.
-    pub fn mail_inputs(&self, to: usize) -> usize {
-        let inputs = |mail: &Mail| 1 + mail.asks.len() + mail.tells.len();
-        (0..self.all)
-            .flat_map(|from| &self.transit[from * self.all + to])
-            .map(inputs)
-            .sum()
     }
 
     fn socket(&mut self, link: Link, what: &str) -> Option<&mut Socket> {
@@ -298,8 +309,8 @@ impl Io for Net {
         let local = from % self.shards;
         assert_eq!(usize::from(mail.from), local, "mail says who sends it");
         if self.live() {
-            self.mails(from, from - local + usize::from(to))
-                .push_back(mail);
+            let to = from - local + usize::from(to);
+            self.mail.of(from, to).push_back(mail);
         }
     }
 

@@ -139,10 +139,10 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Violation> 
     world.check_nodes()?;
     world.check_checkpoints()?;
     let unplaced = world.truth.unplaced();
-    for subscriber in &world.subscribers {
+    for subscriber in &world.clients.subscribers {
         subscriber.check(&world.truth, &unplaced)?;
     }
-    for client in &world.mqtt {
+    for client in &world.clients.mqtt {
         client.check(&world.truth)?;
     }
     end(world, &mut rng)
@@ -156,7 +156,7 @@ fn check_shadow(world: &mut World) -> Result<(), Violation> {
     let Some((engine, _)) = &world.net.engine else {
         return Ok(());
     };
-    let has_unlogged = !world.truth.unlogged.is_empty();
+    let has_unlogged = !world.truth.terms.unlogged.is_empty();
     let is_whole = world.has_whole_log();
     if forgets || has_unlogged || !is_whole || !world.plan.budgets_are_wide {
         return Ok(());
@@ -187,7 +187,7 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     rest(world, rng)?;
     if world.plan.stalled_s > 0 {
         world.truth.now_s += world.plan.stalled_s;
-        world.truth.waits = Some(world.plan.pace.page_messages);
+        world.truth.terms.waits = Some(world.plan.pace.page_messages);
         quiet(world, rng)?;
     }
     world.plan.windows = vec![1 << 24];
@@ -205,17 +205,17 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
                 key: 0,
                 ttl_s: None,
             };
-            world.publishers[publisher].one(bell, &mut world.truth, rng);
+            world.clients.publishers[publisher].one(bell, &mut world.truth, rng);
             world.send(publisher);
             settle(world, rng)?;
         }
     }
     // It publishes unanswered messages once more, and connections may end for room meanwhile.
     interest(world, rng)?;
-    for subscriber in &mut world.subscribers {
+    for subscriber in &mut world.clients.subscribers {
         subscriber.at_head(&world.truth);
     }
-    for client in &mut world.mqtt {
+    for client in &mut world.clients.mqtt {
         client.at_head(&world.truth)?;
     }
     needs(world)
@@ -224,11 +224,16 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
 /// At rest the homes keep messages for as many subscriptions as need them.
 fn needs(world: &World) -> Result<(), Violation> {
     let is_there = |client: &Client| client.is_connected() && client.is_subscribed();
-    if !world.mqtt.iter().all(is_there) || !world.truth.budgets_are_wide {
+    if !world.clients.mqtt.iter().all(is_there) || !world.truth.terms.budgets_are_wide {
         return Ok(());
     }
     let homes = u32::from(world.shared.homes);
-    let needed: u32 = world.mqtt.iter().map(|it| it.needs_kept(homes)).sum();
+    let needed: u32 = world
+        .clients
+        .mqtt
+        .iter()
+        .map(|it| it.needs_kept(homes))
+        .sum();
     let kept: u32 = world.shards.iter().map(|it| it.accounts().keepers).sum();
     match needed <= kept {
         true => Ok(()),
@@ -240,7 +245,7 @@ fn needs(world: &World) -> Result<(), Violation> {
 
 /// Followers' views agree with the topics' info.
 fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
-    if world.followers.is_empty() {
+    if world.clients.followers.is_empty() {
         return Ok(());
     }
     world.truth.step += 1;
@@ -248,31 +253,46 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     // Unanswered messages are published once more, and long-polls come and go meanwhile.
     world.send(n);
     settle(world, rng)?;
-    let wait = world.subscribers.iter().any(|s| !s.is_established())
-        || world.mqtt.iter().any(|client| !client.is_connected());
-    if wait || world.publishers[n].link.is_none() {
+    let wait = world
+        .clients
+        .subscribers
+        .iter()
+        .any(|s| !s.is_established())
+        || world
+            .clients
+            .mqtt
+            .iter()
+            .any(|client| !client.is_connected());
+    if wait || world.clients.publishers[n].link.is_none() {
         // A subscriber that was turned away asks again, and comes and goes while the info is asked for; so does a client
         // whose session has a subscription without room.
         return Ok(());
     }
     for topic in 0..world.truth.topics.len() {
-        world.publishers[n].info(topic, &world.truth);
+        world.clients.publishers[n].info(topic, &world.truth);
     }
     world.send(n);
     settle(world, rng)?;
     let linger = world.plan.settings.interest.debounce_s > 0;
-    let told = world.publishers[n].subscribers.iter();
+    let told = world.clients.publishers[n].subscribers.iter();
     // A deleted topic has no info; but MQTT has no notice of a delete, and its subscribers stay. Where there may be no room
     // for a topic, a session may have come back without its subscription.
-    let go_on = |topic: usize| world.mqtt.iter().filter(|c| c.subscribes_to(topic)).count() as u64;
-    let known = told.filter(|(_, count)| count.is_some() || world.truth.budgets_are_wide);
+    let go_on = |topic: usize| {
+        world
+            .clients
+            .mqtt
+            .iter()
+            .filter(|c| c.subscribes_to(topic))
+            .count() as u64
+    };
+    let known = told.filter(|(_, count)| count.is_some() || world.truth.terms.budgets_are_wide);
     let told: Vec<(String, u64)> = known
         .map(|(topic, count)| {
             let name = world.truth.topics[*topic].name.clone();
             (name, count.unwrap_or_else(|| go_on(*topic)))
         })
         .collect();
-    for follower in world.followers.iter().filter(|f| f.is_whole()) {
+    for follower in world.clients.followers.iter().filter(|f| f.is_whole()) {
         follower.check(&told, linger)?;
         world.met.views += 1;
     }
@@ -283,10 +303,10 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
 /// come out of them afterwards had waited in the server.
 fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     quiet(world, rng)?;
-    for n in 0..world.publishers.len() {
+    for n in 0..world.clients.publishers.len() {
         world.read_answer(n, usize::MAX)?;
     }
-    for n in 0..world.subscribers.len() {
+    for n in 0..world.clients.subscribers.len() {
         world.read(n, usize::MAX)?;
     }
     world.truth.rest = Some(world.truth.step);
@@ -294,9 +314,9 @@ fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
 }
 
 fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
-    let mut asks = vec![0; world.subscribers.len()];
-    let mut follows = vec![0; world.followers.len()];
-    let mut packets = vec![0; world.mqtt.len()];
+    let mut asks = vec![0; world.clients.subscribers.len()];
+    let mut follows = vec![0; world.clients.followers.len()];
+    let mut packets = vec![0; world.clients.mqtt.len()];
     let mut waits = 0;
     for _ in 0..ROUNDS_MAX {
         world.truth.step += 1;
@@ -308,22 +328,22 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
             }
         }
         for (n, asks) in asks.iter_mut().enumerate() {
-            moved |= world.has_bytes(world.subscribers[n].link);
+            moved |= world.has_bytes(world.clients.subscribers[n].link);
             world.read(n, usize::MAX)?;
-            if world.subscribers[n].is_idle() && *asks < ASKS_MAX {
+            if world.clients.subscribers[n].is_idle() && *asks < ASKS_MAX {
                 *asks += 1;
                 world.ask(n, rng);
                 moved = true;
             }
         }
-        for n in 0..world.publishers.len() {
-            moved |= world.has_bytes(world.publishers[n].link);
+        for n in 0..world.clients.publishers.len() {
+            moved |= world.has_bytes(world.clients.publishers[n].link);
             world.read_answer(n, usize::MAX)?;
         }
         for (n, follows) in follows.iter_mut().enumerate() {
-            moved |= world.has_bytes(world.followers[n].link);
+            moved |= world.has_bytes(world.clients.followers[n].link);
             world.read_news(n, usize::MAX)?;
-            if world.followers[n].link.is_none() && *follows < ASKS_MAX {
+            if world.clients.followers[n].link.is_none() && *follows < ASKS_MAX {
                 *follows += 1;
                 world.follow(n, rng);
                 moved = true;
@@ -361,25 +381,25 @@ fn settled(
     follows: &[usize],
     packets: &[usize],
 ) -> Result<(), Violation> {
-    for (n, client) in world.mqtt.iter().enumerate() {
-        let whole = client.link.is_some_and(|link| world.is_whole(link));
+    for (n, client) in world.clients.mqtt.iter().enumerate() {
+        let whole = client.link.is_some_and(|link| world.net.is_whole(link));
         if whole && packets[n] < ASKS_MAX {
             client.check_rest()?;
         }
     }
-    for (n, follower) in world.followers.iter().enumerate() {
-        let whole = follower.link.is_some_and(|link| world.is_whole(link));
+    for (n, follower) in world.clients.followers.iter().enumerate() {
+        let whole = follower.link.is_some_and(|link| world.net.is_whole(link));
         if whole && follows[n] < ASKS_MAX && !follower.is_whole() {
             return Err(format!("follower {n} never got its snapshot"));
         }
     }
-    for (n, publisher) in world.publishers.iter().enumerate() {
-        if publisher.link.is_some_and(|link| world.is_whole(link)) && publisher.is_busy() {
+    for (n, publisher) in world.clients.publishers.iter().enumerate() {
+        if publisher.link.is_some_and(|link| world.net.is_whole(link)) && publisher.is_busy() {
             return Err(format!("publisher {n} was never answered"));
         }
     }
-    for (n, subscriber) in world.subscribers.iter().enumerate() {
-        let whole = subscriber.link.is_some_and(|link| world.is_whole(link));
+    for (n, subscriber) in world.clients.subscribers.iter().enumerate() {
+        let whole = subscriber.link.is_some_and(|link| world.net.is_whole(link));
         if whole && asks[n] < ASKS_MAX && !subscriber.is_established() {
             return Err(format!("subscriber {n} was never answered"));
         }
@@ -395,16 +415,16 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     for wait_s in [1, 1, DEADLINES_S, DEADLINES_S, DEADLINES_S] {
         world.truth.now_s += wait_s;
         quiet(world, rng)?;
-        for n in 0..world.followers.len() {
+        for n in 0..world.clients.followers.len() {
             world.read_news(n, usize::MAX)?;
         }
         quiet(world, rng)?;
     }
-    for n in 0..world.followers.len() {
+    for n in 0..world.clients.followers.len() {
         world.read_news(n, usize::MAX)?;
-        if let Some(link) = world.followers[n].link {
-            world.followers[n].check_empty()?;
-            world.followers[n].ended();
+        if let Some(link) = world.clients.followers[n].link {
+            world.clients.followers[n].check_empty()?;
+            world.clients.followers[n].ended();
             world.hang_up(link);
         }
     }
@@ -430,7 +450,7 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     // A restart or a crash has made another world of the only node.
     let nodes = match world.plan.nodes {
         1 => std::slice::from_ref(&world.shared),
-        _ => &world.nodes[..],
+        _ => &world.nodes.worlds[..],
     };
     for node in nodes {
         if !node.admission.keeps_nothing() {

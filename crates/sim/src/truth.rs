@@ -133,28 +133,15 @@ pub struct SeenPosition {
     pub at_s: u32,
 }
 
-/// All knowledge of the harness.
-pub struct Truth {
-    /// By number.
-    pub messages: Vec<Message>,
-    /// By number.
-    pub topics: Vec<Topic>,
-    /// The step.
-    pub step: u32,
-    /// The second.
-    pub now_s: u32,
-    /// The last step before the stalled sockets opened, when everything sent before had been processed.
-    pub rest: Option<u32>,
-    /// The step of the last crash.
-    pub crashed: Option<u32>,
+/// The freedom that the plan of a world gives the server: by these the checkers know which losses and refusals are right.
+#[derive(Default)]
+pub struct Terms {
     /// The filters of the rules whose topics stand in no log.
     pub unlogged: Vec<String>,
     /// Messages of one topic that may wait for a stalled socket, where that is bounded.
     pub waits: Option<usize>,
     /// Only their rules shorten logs, not the budget of the process or the count of topics.
     pub budgets_are_wide: bool,
-    /// Messages that were acknowledged or delivered since this was looked at last.
-    pub known: Vec<u32>,
     /// Whether an engine may commit a batch late, so that the outcome of a publish is not known.
     pub engine_is_late: bool,
     /// A session with many kept messages may end for want of memory; its client is told.
@@ -163,8 +150,28 @@ pub struct Truth {
     pub session_messages: u32,
     /// Messages are retained.
     pub retains: bool,
+}
+
+/// All knowledge of the harness.
+pub struct Truth {
+    /// By number.
+    pub messages: Vec<Message>,
+    /// By number.
+    pub topics: Vec<Topic>,
     /// The MQTT options of messages, by number.
     pub said: BTreeMap<u32, Said>,
+    /// Messages that were acknowledged or delivered since this was looked at last.
+    pub known: Vec<u32>,
+    /// Which losses and refusals are right.
+    pub terms: Terms,
+    /// The step.
+    pub step: u32,
+    /// The second.
+    pub now_s: u32,
+    /// The last step before the stalled sockets opened, when everything sent before had been processed.
+    pub rest: Option<u32>,
+    /// The step of the last crash.
+    pub crashed: Option<u32>,
     /// The events so far, if they are traced.
     pub trace: Option<Vec<String>>,
 }
@@ -172,7 +179,7 @@ pub struct Truth {
 impl Truth {
     /// Whether a publish or a session may be refused.
     pub fn may_refuse(&self) -> bool {
-        !self.budgets_are_wide || self.engine_is_late
+        !self.terms.budgets_are_wide || self.terms.engine_is_late
     }
 
     /// Whether a message stands in no log.
@@ -181,7 +188,7 @@ impl Truth {
         !self.topics[topic].rule.durable
     }
 
-    /// Whether a crash may have taken what was sent to a topic up to this step.
+    /// Whether a crash may have taken messages that were sent to a topic up to this step.
     pub fn may_have_crashed(&self, topic: usize, at: u32) -> bool {
         let of = &self.topics[topic];
         let crashed = self.crashed.filter(|_| !of.rule.durable).max(of.harmed);
@@ -201,7 +208,7 @@ impl Truth {
             filters.any(|filter| topic::overlaps(passing.as_bytes(), filter.as_bytes()))
         };
         let is_harmed = self.topics.iter().any(|topic| topic.harmed.is_some());
-        is_harmed || self.crashed.is_some() && self.unlogged.iter().any(overlaps)
+        is_harmed || self.crashed.is_some() && self.terms.unlogged.iter().any(overlaps)
     }
 
     /// Damage may have taken messages of a topic, and those that are left have other offsets now.
@@ -312,7 +319,7 @@ impl Truth {
 
     /// Records that a publisher was refused a message. An engine may keep it all the same, later than its home waited for.
     pub fn refuse(&mut self, number: u32) {
-        self.messages[number as usize].refused = !self.engine_is_late;
+        self.messages[number as usize].refused = !self.terms.engine_is_late;
     }
 
     /// Whether a gap after `seen` would be wrong: all later messages must still be in the log.
@@ -320,7 +327,7 @@ impl Truth {
         let of = &self.topics[topic];
         let age_s = of.rule.log_age_s.min(of.rule.position_age_s);
         let touched = |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.at);
-        if !self.budgets_are_wide
+        if !self.terms.budgets_are_wide
             || of.rule.messages_max() == 0
             || self.may_have_crashed(topic, seen.at)
             || self.now_s - seen.at_s >= age_s

@@ -6,6 +6,7 @@ mod crash;
 pub mod limits;
 mod mqtt;
 mod nodes;
+mod population;
 mod restart;
 mod turns;
 
@@ -16,16 +17,16 @@ use crore_broker::rules::Rules;
 use crore_broker::{Now, Offsets, PartitionId, Shard, ShardId};
 
 use crate::checkpoint::Checkpoint;
-use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
-use crate::client::subscriber::{KINDS, Subscriber};
+use crate::client::subscriber::Subscriber;
 use crate::engine::{Drive, Shared};
 use crate::met::Met;
 use crate::net::Net;
 use crate::plan::{Deed, HOARD_LINES, Op, Plan, Step};
 use crate::rng::Rng;
-use crate::truth::{Topic, Truth, Violation};
+use crate::truth::{Terms, Topic, Truth, Violation};
+use population::Clients;
 
 /// A node that goes on as another writer takes the next number.
 const WRITERS_APART: u64 = 1000;
@@ -43,54 +44,68 @@ const AHEAD_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000
 /// A client sends its next requests while it waits for fewer answers than this.
 const PENDING_MAX: usize = 12;
 
+/// The state of a shard's loop between two turns.
+#[derive(Default)]
+struct ShardLoop {
+    /// Links that are not closed.
+    links: Vec<u32>,
+    /// The second of the last tick.
+    ticked_s: u32,
+    /// The last turn has left work.
+    is_busy: bool,
+}
+
+impl ShardLoop {
+    /// Another shard begins in this place.
+    fn begin(&mut self) {
+        (self.ticked_s, self.is_busy) = (0, false);
+    }
+}
+
+/// The nodes of a cluster; a world without one has a single node.
+pub struct Nodes {
+    /// The state that the shards of each node share.
+    pub worlds: Vec<Arc<crore_broker::World>>,
+    /// The highest number of a writer, but for nodes that went on as another one.
+    writers: u64,
+    /// Nodes that take no turns.
+    paused: Vec<bool>,
+}
+
 /// The world.
 pub struct World {
     /// The meaning of its seed.
     pub plan: Plan,
     /// The shards.
     pub shards: Vec<Shard>,
+    loops: Vec<ShardLoop>,
     /// The network.
     pub net: Net,
+    /// The clients.
+    pub clients: Clients,
     /// The knowledge of the harness.
     pub truth: Truth,
     /// The counts of its events.
     pub met: Met,
-    /// The subscribers.
-    pub subscribers: Vec<Subscriber>,
-    /// The publishers.
-    pub publishers: Vec<Publisher>,
-    /// The followers of interest.
-    pub followers: Vec<Follower>,
-    /// The MQTT clients.
-    pub mqtt: Vec<Client>,
-    /// The last checkpoint of the engine's log.
-    checkpoint: Checkpoint,
-    /// Links of each shard that are not closed.
-    live: Vec<Vec<u32>>,
     /// The state that the shards share: of the first node, if there are several.
     pub shared: Arc<crore_broker::World>,
-    /// That of each node.
-    pub nodes: Vec<Arc<crore_broker::World>>,
-    /// The highest number of a writer, but for nodes that went on as another one.
-    writers: u64,
-    /// Nodes that take no turns.
-    paused: Vec<bool>,
-    ticked_s: Vec<u32>,
-    busy: Vec<bool>,
+    /// The nodes.
+    pub nodes: Nodes,
+    /// The last checkpoint of the engine's log.
+    checkpoint: Checkpoint,
+    /// The base, behind which the log goes on: home by home and block by block.
+    documents: Vec<Vec<Vec<u8>>>,
     /// By how much the wall clock is ahead, in seconds.
     ahead_s: i32,
-    /// The base: what the log goes on from, home by home and block by block.
-    documents: Vec<Vec<Vec<u8>>>,
 }
 
 impl World {
     /// The world of this plan; `dice` makes the clients.
     pub fn new(plan: &Plan, dice: u64, traced: bool) -> World {
-        let mut rng = Rng::new(dice);
         let rules = Rules::new(&plan.settings.rules);
-        let truth = Self::truth(plan, &rules, traced);
+        let truth = truth_of(plan, &rules, traced);
         let nodes: Vec<_> = (0..plan.nodes)
-            .map(|node| Self::shared(plan, rules.clone(), dice, node))
+            .map(|node| shared(plan, rules.clone(), dice, node))
             .collect();
         let shard = |n: usize| {
             let world = nodes[n / plan.shards].clone();
@@ -98,159 +113,25 @@ impl World {
             shard.set_pace(plan.pace);
             shard
         };
-        let mut subscribers: Vec<Subscriber> = (0..plan.subscribers)
-            .map(|_| Self::subscriber(&truth, &mut rng))
-            .map(|subscriber| match plan.envelopes {
-                true => subscriber.in_envelopes(),
-                false => subscriber,
-            })
-            .collect();
-        Self::filter(&mut subscribers, plan, &truth, dice);
-        // The first one publishes at the end of a run.
-        let publishers = (0..plan.publishers)
-            .map(|n| match rng.below(10) {
-                0..4 if n > 0 => Publisher::over_socket(rng.below(plan.topics.len())),
-                0..7 => Publisher::careful(),
-                _ => Publisher::default(),
-            })
-            .collect();
+        let count = plan.nodes * plan.shards;
         World {
-            shards: (0..plan.nodes * plan.shards).map(shard).collect(),
-            net: Self::net(plan, dice),
+            shards: (0..count).map(shard).collect(),
+            loops: (0..count).map(|_| ShardLoop::default()).collect(),
+            net: net_of(plan, dice),
+            clients: Clients::new(plan, &truth, dice),
             truth,
             met: Met::default(),
-            subscribers,
-            publishers,
-            followers: Self::followers(plan, dice),
-            mqtt: Self::mqtt_clients(plan, dice),
             checkpoint: Checkpoint::default(),
-            live: vec![Vec::new(); plan.nodes * plan.shards],
-            ticked_s: vec![0; plan.nodes * plan.shards],
-            busy: vec![false; plan.nodes * plan.shards],
-            ahead_s: 0,
             documents: Vec::new(),
+            ahead_s: 0,
             plan: plan.clone(),
             shared: nodes[0].clone(),
-            writers: plan.nodes as u64 * WRITERS_APART,
-            paused: vec![false; plan.nodes],
-            nodes,
-        }
-    }
-
-    /// Nothing has happened yet.
-    fn truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
-        let topic = |name: &String| Topic {
-            rule: rules.get(rules.number_for(name.as_bytes())).clone(),
-            name: name.clone(),
-            harmed: None,
-            deletes: Vec::new(),
-            by_offset: Default::default(),
-            by_key: Default::default(),
-        };
-        Truth {
-            messages: Vec::new(),
-            topics: plan.topics.iter().map(topic).collect(),
-            step: 0,
-            now_s: 1,
-            rest: None,
-            crashed: None,
-            unlogged: plan.unlogged(),
-            waits: None,
-            budgets_are_wide: plan.budgets_are_wide,
-            known: Vec::new(),
-            engine_is_late: plan.engine.is_some(),
-            memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
-            session_messages: plan.settings.mqtt.session_messages,
-            retains: plan.retains,
-            said: Default::default(),
-            trace: traced.then(Vec::new),
-        }
-    }
-
-    fn net(plan: &Plan, dice: u64) -> Net {
-        let mut net = Net::new(plan.nodes, plan.shards, plan.tear_percent, plan.engine);
-        if let Some((engine, _)) = &mut net.engine {
-            engine.shared = (plan.nodes > 1).then(|| Shared::new(plan.partitions, plan.nodes));
-            engine.drive = plan
-                .segment_bytes
-                .map(|bytes| Drive::new(dice ^ 0xD15C, bytes));
-        }
-        net
-    }
-
-    /// The state that the shards of a node share.
-    fn shared(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
-        let writer = match plan.nodes {
-            1 => 1,
-            _ => (node as u64 + 1) * WRITERS_APART,
-        };
-        Arc::new(crore_broker::World {
-            settings: plan.settings.clone(),
-            rules,
-            shards: plan.shards as ShardId,
-            homes: plan.homes as ShardId,
-            partitions: plan.partitions as PartitionId,
-            epoch: LOG_EPOCH,
-            writer: plan.engine.is_some().then_some(writer),
-            offsets: match plan.nodes {
-                1 => Offsets::ByWriter,
-                _ => Offsets::ByLog,
+            nodes: Nodes {
+                writers: plan.nodes as u64 * WRITERS_APART,
+                paused: vec![false; plan.nodes],
+                worlds: nodes,
             },
-            seed,
-            admission: Admission::new(&plan.settings, seed),
-        })
-    }
-
-    /// Lets some subscribe by filter, with random numbers of their own, as with the followers.
-    fn filter(subscribers: &mut [Subscriber], plan: &Plan, truth: &Truth, dice: u64) {
-        let mut rng = Rng::new(dice ^ 0xF117_E250);
-        for subscriber in subscribers {
-            if !rng.chance(plan.filtered_percent) {
-                continue;
-            }
-            let filters = ["#", "+/+", "+/1", "a/#", "b/+", "a/1", "+/7", "x/+"];
-            let filters: Vec<String> = (0..rng.range(1, 3))
-                .map(|_| rng.pick(&filters).to_string())
-                .collect();
-            subscriber.filter(filters, plan.partitions, truth);
         }
-    }
-
-    /// With random numbers of their own, so that the other clients' actions do not change.
-    fn followers(plan: &Plan, dice: u64) -> Vec<Follower> {
-        let mut rng = Rng::new(dice ^ 0xF011_0135);
-        let mut filter = || match rng.below(4) {
-            0 => "#".to_string(),
-            1 => format!("{}/#", rng.pick(&["a", "b", "c"])),
-            2 => "+/1".to_string(),
-            _ => plan.topics[rng.below(plan.topics.len())].clone(),
-        };
-        (0..plan.followers)
-            .map(|n| Follower::new(filter(), n % 2 == 1))
-            .collect()
-    }
-
-    /// With random numbers of their own, too.
-    fn mqtt_clients(plan: &Plan, dice: u64) -> Vec<Client> {
-        let mut rng = Rng::new(dice ^ 0x3477_0311);
-        let mut covers = Rng::new(dice ^ 0xC07E_4511);
-        (0..plan.mqtt_clients)
-            .map(|n| {
-                let client = Client::new(n, plan, &mut rng);
-                match covers.chance(plan.covered_percent) {
-                    true => client.covering(),
-                    false => client,
-                }
-            })
-            .collect()
-    }
-
-    fn subscriber(truth: &Truth, rng: &mut Rng) -> Subscriber {
-        let mut topics: Vec<usize> = (0..truth.topics.len()).collect();
-        rng.shuffle(&mut topics);
-        let several = rng.chance(25);
-        topics.truncate(if several { rng.range(1, 3) } else { 1 });
-        Subscriber::new(rng.pick(&KINDS), &topics, rng.chance(30))
     }
 
     /// Publishes the messages that make the logs long.
@@ -258,9 +139,9 @@ impl World {
         for _ in 0..self.plan.hoard {
             self.truth.step += 1;
             let n = self.ready_publisher(0, rng);
-            if self.publishers[n].waiting() < PENDING_MAX {
+            if self.clients.publishers[n].waiting() < PENDING_MAX {
                 let batch = Deed::Batch(HOARD_LINES as u8);
-                self.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
+                self.clients.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
             }
             self.send_of_publisher(0);
             // One read takes a part of a batch, and one turn does a part of that.
@@ -294,15 +175,15 @@ impl World {
             }
             Op::Read(n) => self.read(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX])),
             Op::Cut(n) => {
-                if let Some(link) = self.subscribers[usize::from(n)].link
+                if let Some(link) = self.clients.subscribers[usize::from(n)].link
                     && self.cut(link, rng)
                 {
-                    self.subscribers[usize::from(n)].ended();
+                    self.clients.subscribers[usize::from(n)].ended();
                 }
                 Ok(())
             }
             Op::Window(n) => {
-                if let Some(link) = self.subscribers[usize::from(n)].link {
+                if let Some(link) = self.clients.subscribers[usize::from(n)].link {
                     self.net.sockets[link as usize].window = rng.pick(&self.plan.windows);
                 }
                 Ok(())
@@ -321,18 +202,18 @@ impl World {
             }
             Op::ReadNews(n) => self.read_news(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX])),
             Op::CutFollower(n) => {
-                if let Some(link) = self.followers[usize::from(n)].link {
+                if let Some(link) = self.clients.followers[usize::from(n)].link {
                     self.cut(link, rng);
                     self.hang_up(link);
-                    self.followers[usize::from(n)].ended();
+                    self.clients.followers[usize::from(n)].ended();
                 }
                 Ok(())
             }
             Op::CutPublisher(n) => {
-                if let Some(link) = self.publishers[usize::from(n)].link {
+                if let Some(link) = self.clients.publishers[usize::from(n)].link {
                     self.cut(link, rng);
                     self.hang_up(link);
-                    self.publishers[usize::from(n)].ended();
+                    self.clients.publishers[usize::from(n)].ended();
                 }
                 Ok(())
             }
@@ -345,7 +226,7 @@ impl World {
             1 => 0,
             nodes => rng.below(nodes),
         };
-        match self.paused[node] {
+        match self.nodes.paused[node] {
             true => Ok(()),
             false => self.turn(node * self.plan.shards + shard, false, rng),
         }
@@ -358,28 +239,17 @@ impl World {
             deed => deed,
         };
         let publisher = self.ready_publisher(n, rng);
-        if self.publishers[publisher].waiting() < PENDING_MAX {
-            let publisher = &mut self.publishers[publisher];
+        if self.clients.publishers[publisher].waiting() < PENDING_MAX {
+            let publisher = &mut self.clients.publishers[publisher];
             publisher.act(deed, &self.plan, &mut self.truth, rng);
         }
         self.send_of_publisher(n);
     }
 
-    /// Clients of all kinds.
-    pub fn clients(&self) -> usize {
-        self.subscribers.len() + self.publishers.len() + self.followers.len() + self.mqtt.len()
-    }
-
-    /// Whether both ends of this link are open.
-    pub fn is_whole(&self, link: u32) -> bool {
-        let socket = &self.net.sockets[link as usize];
-        !(socket.client_fin || socket.server_fin || socket.reset)
-    }
-
     /// All clients leave, except the followers.
     pub fn leave(&mut self) {
         for link in 0..self.net.sockets.len() as u32 {
-            if self.followers.iter().any(|f| f.link == Some(link)) {
+            if self.clients.followers.iter().any(|f| f.link == Some(link)) {
                 continue;
             }
             // A client that had closed its half cannot send any more: the system's keep-alive ends such a link.
@@ -387,9 +257,15 @@ impl World {
             socket.reset |= socket.client_fin;
             self.hang_up(link);
         }
-        self.subscribers.iter_mut().for_each(Subscriber::ended);
-        self.publishers.iter_mut().for_each(Publisher::ended);
-        self.mqtt.iter_mut().for_each(Client::ended);
+        self.clients
+            .subscribers
+            .iter_mut()
+            .for_each(Subscriber::ended);
+        self.clients
+            .publishers
+            .iter_mut()
+            .for_each(Publisher::ended);
+        self.clients.mqtt.iter_mut().for_each(Client::ended);
     }
 }
 
@@ -398,4 +274,70 @@ fn now(s: u32) -> Now {
         s,
         unix_s: EPOCH_S + s,
     }
+}
+
+/// The knowledge of a world in which nothing has happened yet.
+fn truth_of(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
+    let topic = |name: &String| Topic {
+        rule: rules.get(rules.number_for(name.as_bytes())).clone(),
+        name: name.clone(),
+        harmed: None,
+        deletes: Vec::new(),
+        by_offset: Default::default(),
+        by_key: Default::default(),
+    };
+    Truth {
+        messages: Vec::new(),
+        topics: plan.topics.iter().map(topic).collect(),
+        said: Default::default(),
+        known: Vec::new(),
+        terms: Terms {
+            unlogged: plan.unlogged(),
+            waits: None,
+            budgets_are_wide: plan.budgets_are_wide,
+            engine_is_late: plan.engine.is_some(),
+            memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
+            session_messages: plan.settings.mqtt.session_messages,
+            retains: plan.retains,
+        },
+        step: 0,
+        now_s: 1,
+        rest: None,
+        crashed: None,
+        trace: traced.then(Vec::new),
+    }
+}
+
+fn net_of(plan: &Plan, dice: u64) -> Net {
+    let mut net = Net::new(plan.nodes, plan.shards, plan.tear_percent, plan.engine);
+    if let Some((engine, _)) = &mut net.engine {
+        engine.shared = (plan.nodes > 1).then(|| Shared::new(plan.partitions, plan.nodes));
+        engine.drive = plan
+            .segment_bytes
+            .map(|bytes| Drive::new(dice ^ 0xD15C, bytes));
+    }
+    net
+}
+
+/// The state that the shards of a node share.
+fn shared(plan: &Plan, rules: Rules, seed: u64, node: usize) -> Arc<crore_broker::World> {
+    let writer = match plan.nodes {
+        1 => 1,
+        _ => (node as u64 + 1) * WRITERS_APART,
+    };
+    Arc::new(crore_broker::World {
+        settings: plan.settings.clone(),
+        rules,
+        shards: plan.shards as ShardId,
+        homes: plan.homes as ShardId,
+        partitions: plan.partitions as PartitionId,
+        epoch: LOG_EPOCH,
+        writer: plan.engine.is_some().then_some(writer),
+        offsets: match plan.nodes {
+            1 => Offsets::ByWriter,
+            _ => Offsets::ByLog,
+        },
+        seed,
+        admission: Admission::new(&plan.settings, seed),
+    })
 }

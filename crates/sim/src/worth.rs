@@ -104,7 +104,7 @@ impl Truth {
         let keys = of.by_key.iter().filter(|numbers| !numbers.is_empty());
         let bytes: usize = of.by_key.iter().flatten().map(|n| self.bytes_of(*n)).sum();
         if !of.keeps_latest()
-            || !self.budgets_are_wide
+            || !self.terms.budgets_are_wide
             || !of.deletes.is_empty()
             || keys.count() > of.rule.keys_max as usize
             || bytes > of.rule.log_bytes

@@ -2,7 +2,7 @@
 //! a raw DEFLATE stream of its own, sync-flushed, with the flush's last four bytes left out.
 //!
 //! Invariants: inflating stops at its limit, so that a small message never becomes a large one; and it stops when the work that its caller
-//! allows is done, whatever the message is made of, to go on later.
+//! allows is done, with a message of any form, to go on later.
 //! Contexts that outlive a message are deliberately not supported: they cost memory for idle
 //! connections, and a broadcast could not be compressed once for all.
 
@@ -32,7 +32,7 @@ const EMPTY: u8 = 0x00;
 /// DEFLATE's largest window, 2^15 bytes.
 const WINDOW_BITS: u8 = 15;
 
-/// The work of a block whatever it has, in bytes: its tables are built anew.
+/// The work of a block besides its content, in bytes: its tables are built anew.
 const BLOCK_WORK: usize = 2 << 10;
 
 /// Bytes of output that are made in one go.
@@ -206,7 +206,7 @@ impl Inflater {
             let did = self.some(input)?;
             *work = work.saturating_sub(did);
             if self.ended && self.read > data.len() && self.read < data.len() + END.len() {
-                return Err(InflateError::Malformed); // what was put back ended a block that was cut off
+                return Err(InflateError::Malformed); // the bytes that were put back ended a block that was cut off
             }
         }
     }

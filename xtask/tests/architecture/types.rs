@@ -1,7 +1,5 @@
 //! How many fields and methods a type may have: with more, nobody sees which of its methods touch which of its fields.
 
-use std::collections::BTreeMap;
-
 use crate::known;
 use crate::lexer::{self, Token, closing, head_end};
 use crate::tree::Tree;
@@ -13,36 +11,51 @@ const METHODS_OF_ROW: usize = 10;
 
 /// No type is larger than that, but those that [`known::TYPES`] lists, and these may only shrink.
 pub fn sizes(tree: &Tree) -> Vec<String> {
-    let found: Vec<(String, usize, usize)> = all(tree)
-        .into_iter()
-        .filter(|(_, (fields, methods))| {
-            *methods > METHODS_MAX || *fields > FIELDS_MAX && *methods > METHODS_OF_ROW
-        })
-        .map(|(name, (fields, methods))| (name, fields, methods))
-        .collect();
+    let found: Vec<Type> = all(tree).into_iter().filter(Type::is_large).collect();
     let excused = |name: &str| known::TYPES.iter().find(|(known, ..)| *known == name);
-    let large = found.iter().filter_map(|(name, fields, methods)| {
-        let (fields_max, methods_max) = match excused(name) {
+    let large = found.iter().filter_map(|it| {
+        let (fields_max, methods_max) = match excused(&it.name) {
             Some((_, fields, methods)) => (*fields, *methods),
             None => (FIELDS_MAX, METHODS_MAX),
         };
+        let Type { name, path, fields, methods } = it;
         (*fields > fields_max || *methods > methods_max).then(|| {
             format!(
-                "{name} has {fields} fields and {methods} methods; the limits are {fields_max} and {methods_max}: \
+                "{name} ({path}) has {fields} fields and {methods} methods; the limits are {fields_max} and {methods_max}: \
                  let functions take the parts that they need"
             )
         })
     });
     let idle = known::TYPES
         .iter()
-        .filter(|(known, ..)| !found.iter().any(|(name, ..)| name == known));
+        .filter(|(known, ..)| !found.iter().any(|it| it.name == *known));
     let idle = idle.map(|(known, ..)| format!("`{known}` keeps the rule: delete it from the list"));
     large.chain(idle).collect()
 }
 
-/// The fields and the methods of each type that a crate has, as `crate: Type`. Methods of traits are not counted: the trait sets their number.
-fn all(tree: &Tree) -> BTreeMap<String, (usize, usize)> {
-    let mut found: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+/// A type, as `crate: Type`, with the file that defines it. Methods of traits are not counted: the trait sets their number.
+struct Type {
+    name: String,
+    path: String,
+    fields: usize,
+    methods: usize,
+}
+
+impl Type {
+    fn is_large(&self) -> bool {
+        self.methods > METHODS_MAX || self.fields > FIELDS_MAX && self.methods > METHODS_OF_ROW
+    }
+
+    /// How much of its path a file has.
+    fn nearness(&self, path: &str) -> usize {
+        let same = self.path.bytes().zip(path.bytes());
+        same.take_while(|(one, other)| one == other).count()
+    }
+}
+
+/// The types of all crates. Where a crate has several of one name, an `impl` belongs to the one whose file is nearest.
+fn all(tree: &Tree) -> Vec<Type> {
+    let (mut found, mut impls) = (Vec::<Type>::new(), Vec::new());
     for (path, code) in tree.codes() {
         let Some((name, file)) = path
             .strip_prefix("crates/")
@@ -57,19 +70,35 @@ fn all(tree: &Tree) -> BTreeMap<String, (usize, usize)> {
         for at in 0..tokens.len() {
             let key = |of: &str| format!("{name}: {of}");
             match tokens[at].text {
-                "struct" => {
-                    let fields = at_depth_one(&tokens, head_end(&tokens, at), ":");
-                    let entry = found.entry(key(text(&tokens, at + 1))).or_default();
-                    entry.0 = entry.0.max(fields);
-                }
+                "struct" | "enum" => found.push(Type {
+                    name: key(text(&tokens, at + 1)),
+                    path: path.to_string(),
+                    fields: match tokens[at].text {
+                        "struct" => at_depth_one(&tokens, head_end(&tokens, at), ":"),
+                        _ => 0,
+                    },
+                    methods: 0,
+                }),
                 "impl" => {
                     if let Some(of) = implemented(&tokens, at) {
                         let methods = at_depth_one(&tokens, head_end(&tokens, at), "fn");
-                        found.entry(key(of)).or_default().1 += methods;
+                        impls.push((key(of), path, methods));
                     }
                 }
                 _ => {}
             }
+        }
+    }
+    for (name, path, methods) in impls {
+        let of_name = found.iter_mut().filter(|it| it.name == name);
+        match of_name.max_by_key(|it| it.nearness(path)) {
+            Some(nearest) => nearest.methods += methods,
+            None => found.push(Type {
+                name,
+                path: path.to_string(),
+                fields: 0,
+                methods,
+            }),
         }
     }
     found

@@ -1,7 +1,9 @@
-//! The client's side of what a server speaks, as far as load tools need it: requests, answers, frames, packets, TLS.
+//! The client's side of the protocols, as far as load tools need it: requests, answers, frames, packets, TLS.
 
+pub mod link;
 pub mod mqtt;
 pub mod parse;
 pub mod place;
 pub mod request;
+pub mod subscription;
 pub mod tls;

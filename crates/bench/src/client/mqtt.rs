@@ -33,7 +33,7 @@ pub enum Version {
     V5,
 }
 
-/// What becomes of the session when its connection ends.
+/// The life of the session when its connection ends.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Session {
     /// It ends too.
@@ -105,7 +105,7 @@ pub enum Packet<'a> {
         /// The others.
         refused: u32,
     },
-    /// PUBLISH: what the receiver answers with, if anything, and the payload.
+    /// PUBLISH: the kind and the id of the receiver's answer, if it answers, and the payload.
     Publish(Option<(PacketType, PacketId)>, &'a [u8]),
     /// PUBACK, PUBREC, PUBREL or PUBCOMP, and whether it is a failure.
     Ack(PacketType, PacketId, bool),
@@ -113,7 +113,7 @@ pub enum Packet<'a> {
     Pingresp,
 }
 
-/// The peer sent what no server may send to such a client.
+/// The peer sent a packet that no server may send to such a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// No packet at all.
@@ -136,6 +136,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<Error> for String {
+    fn from(error: Error) -> String {
+        error.to_string()
+    }
+}
+
 impl Dialect {
     /// The dialect that the flags ask for.
     pub fn new(args: &MqttArgs, is_framed: bool) -> Dialect {
@@ -150,7 +156,7 @@ impl Dialect {
         }
     }
 
-    /// Appends what `write` appends, in a frame when that is how the connection speaks.
+    /// Lets `write` append bytes, in a frame where the connection is a WebSocket.
     pub fn frame(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         let start = out.len();
         write(out);

@@ -40,6 +40,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<Error> for String {
+    fn from(error: Error) -> String {
+        error.to_string()
+    }
+}
+
 /// A response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
@@ -269,6 +275,32 @@ pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
             notice = name.trim_ascii().starts_with(b"crore.");
         }
     }
+}
+
+/// Shows the data of the whole events at the start of `buffer` to `each`; the bytes of a chunked stream are moved out of their chunks first (see
+/// [`unchunk`]). Returns the bytes to keep, and how many of them are decoded; `None` at the end of the stream.
+pub fn events<'a>(
+    buffer: &'a mut [u8],
+    decoded: usize,
+    chunk_left: Option<&mut u32>,
+    mut each: impl FnMut(&[u8]),
+) -> Result<Option<(&'a [u8], usize)>, Error> {
+    let (end, rest) = match chunk_left {
+        Some(left) => match unchunk(buffer, decoded, left)? {
+            Some(split) => split,
+            None => return Ok(None),
+        },
+        None => (buffer.len(), buffer.len()),
+    };
+    let mut used = 0;
+    while let Some((data, length)) = event(&buffer[used..end]) {
+        data.into_iter().for_each(&mut each);
+        used += length;
+    }
+    // The rest of the content is kept, and right behind it the bytes that are not decoded.
+    let raw = buffer.len() - rest;
+    buffer.copy_within(rest.., end);
+    Ok(Some((&buffer[used..end + raw], end - used)))
 }
 
 #[cfg(test)]

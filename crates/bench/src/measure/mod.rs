@@ -1,4 +1,4 @@
-//! What is measured and how it is counted: messages with their times and numbers, the names of topics,
+//! Measurement: messages with their times and numbers, the names of topics,
 //! statistics, and the kernel's figures of processes.
 
 pub mod add;

@@ -99,7 +99,7 @@ impl Pattern {
         out
     }
 
-    /// The number in the last range of name `index`: what the floor knows its subscribers by.
+    /// The number in the last range of name `index`: by which the floor knows its subscribers.
     pub fn number(&self, index: u32) -> u32 {
         self.ranges
             .last()
@@ -133,7 +133,7 @@ pub fn addresses(texts: &[String]) -> Result<Vec<IpAddr>> {
     Ok(out)
 }
 
-/// Appends what each name of a pattern stands for.
+/// Appends the value of each name of a pattern.
 fn expand<T: FromStr>(text: &str, what: &str, out: &mut Vec<T>) -> Result<()> {
     let pattern = Pattern::parse(text)?;
     for name in (0..pattern.count()).map(|index| pattern.name(index)) {

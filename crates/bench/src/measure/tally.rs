@@ -7,7 +7,7 @@ use super::add::add;
 use super::payload::Header;
 use super::stats::Latency;
 
-/// What is known of the reason why messages are missing before one that came.
+/// The known reason why messages are missing before one that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
     /// Nothing.
@@ -77,7 +77,7 @@ impl Tally {
         };
     }
 
-    /// Adds what another worker has counted.
+    /// Adds the counts of another worker.
     pub fn merge(&mut self, other: &Tally) {
         self.latency.merge(&other.latency);
         add!(
@@ -111,8 +111,8 @@ impl Tally {
         header
     }
 
-    /// Compares a message's number with the last one of its topic on its connection; `why` is what
-    /// is known of a gap between them.
+    /// Compares a message's number with the last one of its topic on its connection; `why` is the
+    /// known reason of a gap between them.
     pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, why: Gap) {
         if sequence <= *last {
             self.doubled += 1;
@@ -155,7 +155,7 @@ pub struct RequestCounts {
 }
 
 impl RequestCounts {
-    /// Adds what another worker has counted.
+    /// Adds the counts of another worker.
     pub fn merge(&mut self, other: &RequestCounts) {
         add!(self, other; requests, accepted, refused, unanswered, turned_away);
         self.late_ns_max = self.late_ns_max.max(other.late_ns_max);

@@ -30,7 +30,7 @@ fn colour(series: usize) -> RGBColor {
 /// An axis.
 #[derive(Clone, Copy)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// Its quantity, with the unit.
     pub name: &'static str,
     /// Each step is ten times the one before.
     pub is_log: bool,

@@ -2,7 +2,7 @@
 
 /// A published result; what its author did not say is missing.
 pub struct Published {
-    /// Whose it is, and of which year.
+    /// Its author and year.
     pub name: &'static str,
     /// Where it is published.
     pub source: Option<&'static str>,

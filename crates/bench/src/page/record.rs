@@ -8,17 +8,17 @@ use super::html::escape;
 pub struct Record {
     /// The name of its file.
     pub name: String,
-    /// What it holds.
+    /// Its content.
     pub value: Value,
 }
 
 impl Record {
-    /// What was measured.
+    /// The result itself.
     pub fn result(&self) -> &Value {
         &self.value["result"]
     }
 
-    /// What was run.
+    /// The scenario.
     pub fn scenario(&self) -> &str {
         self.value["scenario"].as_str().unwrap_or_default()
     }

@@ -230,7 +230,7 @@ pub fn distribution(record: &Record) -> Result<Option<String>> {
     plot::lines("Latency by percentile", x, MS, &lines).map(Some)
 }
 
-/// What a swarm recorded each second.
+/// The records of a swarm for each second.
 fn seconds(record: &Record) -> Result<Vec<String>> {
     let seconds = record.result()["seconds"].as_array();
     let seconds = seconds.map_or(&[][..], Vec::as_slice);

@@ -35,21 +35,57 @@ pub struct Publisher {
     composer: Composer,
     epoll: Epoll,
     answers: Answers,
-    rate: Option<f64>,
-    /// Since when the rate holds, and what was composed before.
-    rated: (u64, u64),
-    composed: u64,
-    messages_max: u64,
+    schedule: Schedule,
     /// Messages of a group, when it is they and not their bytes that end it.
     batch: Option<u64>,
     /// Requests of one connection without an answer.
     requests_max: usize,
+    first_sent_ns: u64,
+    last_sent_ns: u64,
+}
+
+/// When messages are due.
+struct Schedule {
+    /// Messages a second; none: as many as the server takes.
+    rate: Option<f64>,
+    /// Since when the rate holds, and what was composed before.
+    since: (u64, u64),
+    composed: u64,
+    messages_max: u64,
     /// The longest that a message was due before it was composed.
     late_ns_max: u64,
     /// When the next group may be composed, at a rate.
     next_group_ns: u64,
-    first_sent_ns: u64,
-    last_sent_ns: u64,
+}
+
+impl Schedule {
+    fn left(&self) -> u64 {
+        self.messages_max - self.composed
+    }
+
+    /// Messages that are due at this rate.
+    fn due(&self, rate: f64, now_ns: u64) -> u64 {
+        let (since_ns, before) = self.since;
+        let elapsed_ns = (now_ns - since_ns) as f64;
+        let due = (elapsed_ns * rate / 1e9) as u64 + 1;
+        due.saturating_sub(self.composed - before)
+    }
+
+    /// Of the messages that were due so many are left: notes by how much they are late, and returns the time until the next group.
+    fn next_group(&mut self, rate: f64, left: u64, now_ns: u64) -> u64 {
+        let late_ns = left as f64 * 1e9 / rate;
+        self.late_ns_max = self.late_ns_max.max(late_ns as u64);
+        let (since_ns, before) = self.since;
+        let composed = self.composed - before;
+        let next_ns = since_ns + (composed as f64 * 1e9 / rate) as u64;
+        let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, LOOK_NS);
+        self.next_group_ns = now_ns + wait_ns;
+        wait_ns
+    }
+
+    fn is_kept(&self) -> bool {
+        self.late_ns_max < LATE_NS
+    }
 }
 
 impl Publisher {
@@ -96,18 +132,20 @@ impl Publisher {
             composer,
             epoll,
             answers: Answers::default(),
-            rate: (!args.saturate).then_some(args.rate),
-            rated: (sys::now_ns(), 0),
-            composed: 0,
+            schedule: Schedule {
+                rate: (!args.saturate).then_some(args.rate),
+                since: (sys::now_ns(), 0),
+                composed: 0,
+                messages_max: args.messages.unwrap_or(u64::MAX),
+                late_ns_max: 0,
+                next_group_ns: 0,
+            },
             requests_max: if form.is_answered() {
                 args.in_flight
             } else {
                 usize::MAX
             },
-            messages_max: args.messages.unwrap_or(u64::MAX),
             batch: args.batch,
-            late_ns_max: 0,
-            next_group_ns: 0,
             first_sent_ns: 0,
             last_sent_ns: 0,
         })
@@ -120,25 +158,25 @@ impl Publisher {
 
     /// Publishes at another rate from now on; how late messages were is counted anew.
     pub fn set_rate(&mut self, rate: f64, now_ns: u64) {
-        self.rate = Some(rate);
-        self.rated = (now_ns, self.composed);
-        self.late_ns_max = 0;
-        self.next_group_ns = 0;
+        self.schedule.rate = Some(rate);
+        self.schedule.since = (now_ns, self.schedule.composed);
+        self.schedule.late_ns_max = 0;
+        self.schedule.next_group_ns = 0;
     }
 
     /// The longest that a message was due before it was composed, at this rate.
     pub fn late_ns_max(&self) -> u64 {
-        self.late_ns_max
+        self.schedule.late_ns_max
     }
 
     /// Messages composed so far.
     pub fn composed(&self) -> u64 {
-        self.composed
+        self.schedule.composed
     }
 
     /// Whether the messages that were asked for are composed.
     pub fn is_done(&self) -> bool {
-        self.composed >= self.messages_max
+        self.schedule.composed >= self.schedule.messages_max
     }
 
     /// Whether everything was accepted.
@@ -160,8 +198,8 @@ impl Publisher {
 
     /// Composes the messages that are due, sends, and waits for the first event.
     pub fn turn(&mut self, now_ns: u64, until_ns: u64) -> Result<()> {
-        let left = self.messages_max - self.composed;
-        let wait_ns = match self.rate {
+        let left = self.schedule.left();
+        let wait_ns = match self.schedule.rate {
             None => {
                 let taken = self.fill(left)?;
                 // Without answers only the socket says that it is full.
@@ -172,19 +210,11 @@ impl Publisher {
                 }
             }
             // An answer has ended the wait. A server that answers must not get smaller groups than one that does not.
-            Some(_) if now_ns < self.next_group_ns => self.next_group_ns - now_ns,
+            Some(_) if now_ns < self.schedule.next_group_ns => self.schedule.next_group_ns - now_ns,
             Some(rate) => {
-                let (since_ns, before) = self.rated;
-                let elapsed_ns = (now_ns - since_ns) as f64;
-                let composed = self.composed - before;
-                let due = ((elapsed_ns * rate / 1e9) as u64 + 1).saturating_sub(composed);
+                let due = self.schedule.due(rate, now_ns);
                 let taken = self.compose(due.min(left))?;
-                let late_ns = (due.saturating_sub(taken)) as f64 * 1e9 / rate;
-                self.late_ns_max = self.late_ns_max.max(late_ns as u64);
-                let composed = self.composed - before;
-                let next_ns = since_ns + (composed as f64 * 1e9 / rate) as u64;
-                let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, LOOK_NS);
-                self.next_group_ns = now_ns + wait_ns;
+                let wait_ns = self.schedule.next_group(rate, due - taken, now_ns);
                 // Answers can wait. To wake for each of them would take time from the server and from the subscribers.
                 std::thread::sleep(Duration::from_nanos(TICK_NS));
                 wait_ns - TICK_NS
@@ -199,10 +229,10 @@ impl Publisher {
             return;
         }
         self.last_sent_ns = sys::now_ns();
-        if self.composed == 0 {
+        if self.schedule.composed == 0 {
             self.first_sent_ns = begun_ns;
         }
-        self.composed += count;
+        self.schedule.composed += count;
     }
 
     /// Keeps every connection busy: each that has room gets a full group of its own topics.
@@ -331,23 +361,19 @@ impl Publisher {
         self.links.iter().map(Link::unanswered).sum()
     }
 
-    fn kept_rate(&self) -> bool {
-        self.late_ns_max < LATE_NS
-    }
-
     /// A line of progress; `per_s` is the rate to tell.
     pub fn line(&self, per_s: f64) -> String {
         let mut line = format!(
             "Published: {}, {per_s:.0}/s, accepted: {}, refused: {}, unanswered: {}",
-            self.composed,
+            self.schedule.composed,
             self.answers.accepted,
             self.answers.refused,
             self.unanswered()
         );
-        if let Some(rate) = self.rate
-            && !self.kept_rate()
+        if let Some(rate) = self.schedule.rate
+            && !self.schedule.is_kept()
         {
-            let late_ms = self.late_ns_max / 1_000_000;
+            let late_ms = self.schedule.late_ns_max / 1_000_000;
             line.push_str(&format!(
                 "; the rate of {rate:.0}/s was NOT kept: up to {late_ms} ms late"
             ));
@@ -361,16 +387,16 @@ impl Publisher {
     /// The result, for a run of `seconds`.
     pub fn json(&self, seconds: f64) -> Value {
         json!({
-            "published": self.composed,
+            "published": self.schedule.composed,
             "accepted": self.answers.accepted,
             "refused": self.answers.refused,
             "unanswered": self.unanswered(),
             "first_refusal": self.answers.first_refusal,
             "seconds": seconds,
-            "messages_per_s": self.composed as f64 / seconds,
-            "rate_wanted": self.rate,
-            "rate_kept": self.kept_rate(),
-            "late_ms_max": self.late_ns_max as f64 / 1e6,
+            "messages_per_s": self.schedule.composed as f64 / seconds,
+            "rate_wanted": self.schedule.rate,
+            "rate_kept": self.schedule.is_kept(),
+            "late_ms_max": self.schedule.late_ns_max as f64 / 1e6,
             "first_sent_ns": self.first_sent_ns,
             "last_sent_ns": self.last_sent_ns,
             "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,

@@ -11,7 +11,7 @@ use crate::measure::units;
 use crate::subscribe::Protocol;
 use crate::sys;
 
-/// What is run.
+/// A scenario.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// A million subscribers with a topic each at the highest rate; over ws and sse they need no sockets of their own
@@ -66,7 +66,7 @@ pub enum Scenario {
 /// `crore bench run`
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
-    /// What to run
+    /// The scenario
     #[arg(value_enum)]
     pub scenario: Scenario,
     /// Connections [default: what the scenario's name says]
@@ -108,7 +108,7 @@ pub struct RunArgs {
     /// The same in hours, for soak
     #[arg(long, conflicts_with = "duration")]
     pub hours: Option<f64>,
-    /// What the faults of chaos and cluster and the moments of crash are drawn from
+    /// The seed of the faults of chaos and cluster, and of the moments of crash
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Kills of the server, for crash [default: 100]
@@ -129,7 +129,7 @@ pub struct RunArgs {
     /// How often a pair, each side of durable or cluster-rates is measured, or each fault of cluster comes
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
-    /// Who else is in the pair, beside the floor (not over MQTT) and this server
+    /// The other servers of the pair, beside the floor (not over MQTT) and this server
     #[arg(
         long,
         value_enum,

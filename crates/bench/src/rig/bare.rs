@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 /// on its way. Nodes append theirs again after as long.
 const LOST: Duration = Duration::from_secs(2);
 
-/// What the client saw.
+/// The results of the client.
 pub struct Bare {
     /// Batches a second that were answered.
     pub per_s: f64,

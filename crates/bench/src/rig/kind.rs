@@ -2,7 +2,7 @@
 
 use crate::subscribe::Protocol;
 
-/// Who serves.
+/// A kind of server.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The reference, which is always there

@@ -18,7 +18,7 @@ use crate::sys;
 const PROGRAM: &str = "nats-server";
 const REMEDY: &str = "nats-server is not there: `go install github.com/nats-io/nats-server/v2@v2.15.2` makes it in ~/go/bin; \
      or name it with --nats-server or CRORE_NATS_SERVER";
-/// What streams may set aside, whatever else lies on the disk: they fill a small part of it.
+/// The bytes that streams may set aside, of which they fill a small part; a full disk does not matter.
 const ROOM: &str = "64GB";
 /// Warnings that are shown of a server.
 const WARNINGS: usize = 8;
@@ -149,7 +149,7 @@ impl Nats {
         }
     }
 
-    /// What the servers have warned of last.
+    /// The last warnings of the servers.
     pub fn warnings(&self) -> String {
         let mut text = String::from("the servers of NATS warned last:");
         for at in 0..self.count() {
@@ -174,7 +174,7 @@ impl Nats {
         self.children.iter().flatten().map(Child::id)
     }
 
-    /// What the program says that it is.
+    /// The version, as the program tells it.
     pub fn version(&self) -> Option<String> {
         let output = Command::new(&self.program).arg("--version").output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout);

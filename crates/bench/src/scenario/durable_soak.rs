@@ -1,5 +1,5 @@
-//! `durable-soak`: durable publishes at half the possible rate, to topics that come and go, and a kill every minute. What disk, memory and the start take
-//! is noted each time, and must not grow; the last messages that were answered before a kill must be there behind it.
+//! `durable-soak`: durable publishes at half the possible rate, to topics that come and go, and a kill every minute. The bytes on disk and in memory
+//! and the time of the start are noted each time, and must not grow; the last messages that were answered before a kill must be there behind it.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::crash::{Link, info};
+use super::crash::info;
 use super::recovery::{post, size_of_all};
+use crate::client::link::Link;
 use crate::report;
 use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
 
@@ -37,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RULES: &str =
     "[[rule]]\nmatch = \"#\"\nlog_messages = 16\nlog_age_s = 90\nposition_age_s = 5\n";
 
-/// What the publishers have done.
+/// The counts of a publisher.
 #[derive(Clone, Copy, Default)]
 struct Done {
     /// Batches that were begun.
@@ -130,7 +131,7 @@ fn outcome(
 }
 
 /// Publishes for some seconds, with so long a pause between two batches of a connection; then does `end` while publishing goes on. Returns the
-/// messages answered a second, and what that returned.
+/// messages answered a second, and the result of `end`.
 fn live<T>(
     server: &mut Server,
     writers: &mut [Done],

@@ -1,4 +1,4 @@
-//! `filters`: what a publish costs the server with a thousand filters and with a million, and with filters that were
+//! `filters`: the cost of a publish with a thousand filters and with a million, and with filters that were
 //! chosen to make it expensive.
 //!
 //! Each set of filters has a server of its own. All servers run at once, but the windows take turns within a round, so that
@@ -97,7 +97,7 @@ fn result(args: &RunArgs, sides: &[Side]) -> Value {
             "{}: {} filters, {} refused; {hits}miss {miss:.2} us a publish (x{miss_ratio:.2})",
             side.name, side.crowd.grants.granted, side.crowd.grants.refused
         ));
-        // What was not measured is not a number, and becomes null.
+        // A value that was not measured is not a number, and becomes null.
         let value = json!({
             "offered": side.set.offered(),
             "granted": side.crowd.grants.granted,

@@ -1,14 +1,15 @@
-//! `million` over long-poll and MQTT, `one-host` and `comet-million`: hold many connections and serve them for minutes.
+//! `million` over long-poll and MQTT, `one-host`, `tcp` and `comet-million`: hold many connections and serve them for minutes.
 //!
-//! The three differ in how connections get their tuples (many local addresses, or many server
+//! They differ in how connections get their tuples (many local addresses, or many server
 //! ports), in the protocol and in the publishers. Every message that the server
 //! accepts must arrive, exactly once, at its own client: the last messages are checked by the totals, which no
 //! gap in a sequence would show.
 //!
 //! The clients of `comet-million` stand in a grid, and each sends its messages to its neighbours itself, over a
-//! connection of its own (`subscribe/worker/talk.rs`); the others are published to by one tool.
+//! connection of its own (`subscribe/worker/talk.rs`). Those of `tcp` have said MQTT's CONNECT and nothing else, and nobody publishes to them. The
+//! others are published to by one tool.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::measure::sample::Process;
@@ -34,7 +35,7 @@ struct Shape {
     ports: u16,
     protocol: Protocol,
     size: usize,
-    /// Messages a second.
+    /// Messages a second; 0: nobody publishes, and the clients have no topic.
     rate: f64,
     /// How often each client talks to its neighbours, in seconds, if they publish themselves.
     talk_every_s: Option<f64>,
@@ -43,9 +44,12 @@ struct Shape {
 
 fn shape(args: &RunArgs) -> Shape {
     let connections = args.connections.unwrap_or(1_000_000);
-    let comet = args.scenario == Scenario::CometMillion;
+    let (comet, tcp) = (
+        args.scenario == Scenario::CometMillion,
+        args.scenario == Scenario::Tcp,
+    );
     let ports = match args.scenario {
-        Scenario::OneHost => connections.div_ceil(PER_PORT).clamp(2, 200) as u16,
+        Scenario::OneHost | Scenario::Tcp => connections.div_ceil(PER_PORT).clamp(2, 200) as u16,
         _ => 1,
     };
     let size = args.size.unwrap_or(if comet { 64 } else { 512 });
@@ -55,23 +59,34 @@ fn shape(args: &RunArgs) -> Shape {
     } else {
         f64::from(connections)
     };
-    let rate = args.rate.unwrap_or(round / EVERY_S);
+    let rate = match tcp {
+        true => 0.0,
+        false => args.rate.unwrap_or(round / EVERY_S),
+    };
+    let usual = match args.scenario {
+        Scenario::CometMillion => Protocol::Poll,
+        Scenario::Tcp => Protocol::Mqtt,
+        _ => Protocol::Ws,
+    };
     Shape {
         connections,
         ports,
-        protocol: args
-            .protocol
-            .unwrap_or(if comet { Protocol::Poll } else { Protocol::Ws }),
+        protocol: args.protocol.unwrap_or(usual),
         size,
         rate,
         talk_every_s: comet.then(|| round / rate),
-        duration_s: args.duration.unwrap_or(600.0),
+        duration_s: args.duration.unwrap_or(if tcp { 60.0 } else { 600.0 }),
     }
 }
 
-/// Runs one of the three.
+/// Runs one of them.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let shape = shape(args);
+    let is_mqtt = matches!(shape.protocol, Protocol::Mqtt | Protocol::MqttWs);
+    ensure!(
+        shape.rate > 0.0 || is_mqtt,
+        "only MQTT's clients may be connected without a topic"
+    );
     let setting = Setting {
         ports: shape.ports,
         ..Setting::new(
@@ -84,8 +99,11 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let server = Server::start(args, setting)?;
     let addresses = locals(shape.connections);
     let mut flags = vec!["--protocol", shape.protocol.name()];
-    if args.scenario != Scenario::OneHost {
+    if shape.ports == 1 {
         flags.extend(["--local", &addresses]);
+    }
+    if shape.rate == 0.0 {
+        flags.extend(["--topics-per-connection", "0"]);
     }
     let size = shape.size.to_string();
     if shape.talk_every_s.is_some() {
@@ -127,6 +145,7 @@ fn serve(args: &RunArgs, shape: &Shape, topics: &str, audience: &mut Audience) -
             let samples = watch(server, shape.duration_s)?;
             (samples, subscriber.ask("talk 0")?["said"].take())
         }
+        None if shape.rate == 0.0 => (watch(server, shape.duration_s)?, json!({})),
         None => {
             let (rate, seconds) = (shape.rate.to_string(), shape.duration_s.to_string());
             let how = ["--rate", &rate, "--duration", &seconds];
@@ -200,7 +219,7 @@ fn result(shape: &Shape, setting: Setting, audience: &Audience, served: Served) 
     }))
 }
 
-/// Prints what a reader wants to know first.
+/// Prints the figures that a reader wants first.
 fn tell(result: &Value) {
     let (published, received) = (&result["published"], &result["received"]);
     let after = &result["per_connection_after"];

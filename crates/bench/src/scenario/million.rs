@@ -133,7 +133,7 @@ fn highest(session: &mut Session, first: f64, try_s: f64) -> Result<(f64, Vec<Va
     let (mut rate, mut tried, mut falls) = (first, Vec::new(), false);
     loop {
         if falls {
-            // What the last rate has piled up must be gone: TCP sends again after as much as a minute.
+            // The messages that the last rate has piled up must be gone: TCP sends again after as much as a minute.
             session.publish(first)?;
             let begin_ns = sys::now_ns();
             let is_late =
@@ -156,7 +156,7 @@ fn highest(session: &mut Session, first: f64, try_s: f64) -> Result<(f64, Vec<Va
     }
 }
 
-/// Serves for the duration, and returns what each window had.
+/// Serves for the duration, and returns the results of each window.
 fn windows(session: &mut Session, connections: u32, duration_s: f64) -> Result<Value> {
     let mut all = json!({});
     for (name, part) in WINDOWS {
@@ -181,7 +181,7 @@ fn windows(session: &mut Session, connections: u32, duration_s: f64) -> Result<V
     Ok(all)
 }
 
-/// Prints what a reader wants to know first.
+/// Prints the figures that a reader wants first.
 fn tell(result: &Value, outcome: &Outcome) {
     report::say(&format!(
         "{:.0} messages a second",

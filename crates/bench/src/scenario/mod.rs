@@ -23,7 +23,6 @@ mod reload;
 mod sessions;
 mod soak;
 mod storm;
-mod tcp;
 mod tls;
 
 use std::process::ExitCode;
@@ -44,9 +43,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Million if matches!(args.wanted(), Protocol::Ws | Protocol::Sse) => {
             million::run(args)?
         }
-        Scenario::Million | Scenario::OneHost | Scenario::CometMillion => hold::run(args)?,
+        Scenario::Million | Scenario::OneHost | Scenario::CometMillion | Scenario::Tcp => {
+            hold::run(args)?
+        }
         Scenario::Comet10k => comet::run(args)?,
-        Scenario::Tcp => tcp::run(args)?,
         Scenario::Sessions => sessions::run(args)?,
         Scenario::Churn => storm::churn(args)?,
         Scenario::Tsunami => storm::tsunami(args)?,

@@ -2,7 +2,7 @@
 //! counts are the ratios of the medians.
 //!
 //! On a shared machine a server can only be compared with others on the same machine under the same
-//! load: whatever slows one of them slows the others as well. Each measurement starts its
+//! load: other work slows all of them alike. Each measurement starts its
 //! processes anew. Where the servers differ little, all of them run side by side instead, and a round has several short
 //! windows of each in turn. Give `--pin` for one core each.
 //!
@@ -148,7 +148,7 @@ struct Side {
 }
 
 impl Side {
-    /// Keeps what was measured; only a peer may fail.
+    /// Keeps the result of a measurement; only a peer may fail.
     fn keep(&mut self, row: &str, run: Result<Value>) -> Result<()> {
         let number = self.runs.len() + 1;
         let is_peer = !matches!(self.kind, Kind::Floor | Kind::Crore);

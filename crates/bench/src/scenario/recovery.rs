@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::crash::Link;
-use crate::client::{parse, request};
+use crate::client::link::Link;
+use crate::client::request;
 use crate::report;
 use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
 
@@ -143,17 +143,9 @@ fn batch(server: SocketAddr, writer: u32, line: impl Fn(u32) -> String) -> Resul
 /// Publishes a batch; returns how many of its lines failed.
 pub fn post(link: &mut Link, server: SocketAddr, body: &str) -> Result<u64> {
     let head = request::batch_head(&server.to_string(), body.len());
-    link.send(head.as_bytes())?;
-    link.send(body.as_bytes())?;
-    loop {
-        if let Some(answer) = parse::response(&link.held)? {
-            let (status, failed) = (answer.head.status, request::failed(answer.body));
-            ensure!(status < 300, "a batch was answered with {status}");
-            link.held.clear();
-            return Ok(failed);
-        }
-        link.read()?;
-    }
+    let (status, answer) = link.ask((head + body).as_bytes())?;
+    ensure!(status < 300, "a batch was answered with {status}");
+    Ok(request::failed(&answer))
 }
 
 /// All files in a directory and those below it.

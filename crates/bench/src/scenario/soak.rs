@@ -25,7 +25,7 @@ const HEARTBEAT_S: u32 = 60;
 const EVERY_S: f64 = 60.0;
 /// Seconds after the opening before memory is read.
 const REST_S: f64 = 5.0;
-/// The share by which memory may grow in all the hours, beside what the allocator keeps at one time and not at another.
+/// The share by which memory may grow in all the hours, beside memory that the allocator keeps at one time and not at another.
 const GROWTH: f64 = 0.02;
 const GROWTH_BYTES: f64 = (16 << 20) as f64;
 
@@ -89,7 +89,7 @@ fn samples_path(json: Option<&Path>) -> PathBuf {
         .with_extension("samples.ndjson")
 }
 
-/// Serves for a minute, as the sample `n` of all, and says what was seen.
+/// Serves for a minute, as the sample `n` of all, and says what was counted.
 fn minute(session: &mut Session, swarm: &SwarmArgs, n: usize) -> Result<Value> {
     if (n + 1).is_multiple_of(RELOAD_SAMPLES) {
         session.reload(swarm, (n + 1) / RELOAD_SAMPLES)?;
@@ -117,7 +117,7 @@ fn minute(session: &mut Session, swarm: &SwarmArgs, n: usize) -> Result<Value> {
 
 /// Says how the memory of the server and of its kernel changes, and whether one of them grows.
 fn tell_growth(samples: &[Value]) -> bool {
-    // Tables have their size, and the allocator what it keeps, after a while.
+    // After a while tables have their size, and the allocator the memory that it keeps.
     let samples = &samples[samples.len() / 3..];
     let grows = ["/server/pss_bytes", "/kernel/slabs/TCP"].map(|name| {
         let points: Vec<(f64, f64)> = samples
@@ -157,7 +157,7 @@ mod tests {
     fn samples(grown_mb_an_hour: f64) -> Vec<Value> {
         let sample = |n: u32| {
             let hours = f64::from(n) / 60.0;
-            // What the allocator keeps goes up and down.
+            // The memory that the allocator keeps goes up and down.
             let wave = f64::from(n % 3) * 2e6;
             json!({
                 "at_s": hours * 3600.0,

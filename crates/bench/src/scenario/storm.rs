@@ -1,7 +1,7 @@
 //! `churn` and `tsunami`: the effect of arrivals and departures on clients that stay connected.
 //!
-//! One publisher runs throughout; the windows before, during and after differ only in what the
-//! connections do. Messages that were published while their client was away do not count as lost but apart.
+//! One publisher runs throughout; the windows before, during and after differ only in the
+//! actions of the connections. Messages that were published while their client was away do not count as lost but apart.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ impl Storm {
         })
     }
 
-    /// Serves for a window and returns what was received, with the server's load.
+    /// Serves for a window and returns the results, with the server's load.
     pub fn window(&mut self, name: &str) -> Result<Value> {
         self.subscriber.ask("restart")?;
         let before = Moment::of(&mut self.server)?;

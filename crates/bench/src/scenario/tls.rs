@@ -31,7 +31,7 @@ const MESSAGE_BYTES: usize = 128;
 const STORM_PER_S: u32 = 1_000;
 /// Seconds of a window, unless told otherwise.
 const WINDOW_S: f64 = 10.0;
-/// Seconds after which what is opened has come to rest.
+/// Seconds until new connections have come to rest.
 const REST_S: f64 = 2.0;
 
 /// Measures all that is asked for.

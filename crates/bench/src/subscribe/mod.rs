@@ -6,6 +6,7 @@
 
 mod args;
 mod connection;
+mod connections;
 mod control;
 pub(crate) mod grid;
 mod plan;

@@ -1,4 +1,4 @@
-//! What all connections of a subscriber share: where they dial and what they ask for. What one connection does follows
+//! The plan that all connections of a subscriber share: their servers and their requests. The part of one connection follows
 //! from its number.
 
 use std::fmt::Write;

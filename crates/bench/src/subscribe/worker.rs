@@ -15,7 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::args::Protocol;
-use super::connection::{NO_SPILL, Row, Stage};
+use super::connection::{Row, Stage};
+use super::connections::{Connections, Spills};
 use super::plan::Plan;
 use super::shared::{FAILURE_PAUSE_NS, Shared};
 use crate::client::tls::Tls;
@@ -36,14 +37,6 @@ const UNDER_WAY_MAX: usize = 1024;
 /// Failures in a row after which a connection is given up.
 const ATTEMPTS_MAX: u8 = 10;
 
-/// The bytes of an incomplete unit.
-#[derive(Default)]
-struct Spill {
-    bytes: Vec<u8>,
-    /// How many of them are moved out of their chunks or frames already.
-    decoded: usize,
-}
-
 /// One thread's share.
 pub struct Worker {
     plan: Arc<Plan>,
@@ -51,34 +44,44 @@ pub struct Worker {
     index: usize,
     /// Number of the first connection.
     first: u32,
-    rows: Vec<Row>,
-    /// Numbers of the last messages, when connections have several topics.
-    sequences: Vec<u32>,
-    /// Header lines with which each long-poll goes on from its position; empty for the other protocols.
-    positions: Vec<Option<Box<str>>>,
-    spills: Vec<Spill>,
-    /// Of each connection; empty without TLS.
-    tls: Vec<Option<Box<Tls>>>,
-    free_spills: Vec<u32>,
-    pending: VecDeque<u32>,
-    under_way: usize,
+    conns: Connections,
+    polls: Polls,
+    opening: Opening,
+    obeyed: Obeyed,
     buffer: Vec<u8>,
     /// Acknowledgements of the messages of one read.
     answers: Vec<u8>,
-    /// Long-polls that were answered. They ask again when there is nothing to read: on machines of their own, the clients
-    /// of this thread would not keep each other from reading.
-    answered: Vec<u32>,
     /// The clients as publishers, when they stand in a grid.
     talk: Option<Talk>,
     epoll: Epoll,
+}
+
+/// The state of long-polls besides their rows; empty for the other protocols.
+struct Polls {
+    /// Header lines with which each goes on from its position.
+    positions: Vec<Option<Box<str>>>,
+    /// Polls that were answered. They ask again when there is nothing to read: on machines of their own, the clients
+    /// of this thread would not keep each other from reading.
+    answered: Vec<u32>,
+}
+
+/// The connections that are to be opened.
+struct Opening {
+    pending: VecDeque<u32>,
+    under_way: usize,
     started_ns: u64,
     /// Dials since `started_ns`, which the connect rate counts.
     dialled: u64,
     paused_until_ns: u64,
+}
+
+/// The orders that were obeyed.
+#[derive(Default)]
+struct Obeyed {
+    drops: u32,
+    has_parted: bool,
     churned: u64,
     churn_since_ns: u64,
-    drops_seen: u32,
-    has_parted: bool,
 }
 
 impl Worker {
@@ -105,28 +108,30 @@ impl Worker {
         Ok(Worker {
             index,
             first,
-            rows: vec![Row::default(); count as usize],
-            sequences,
-            positions,
-            spills: Vec::new(),
-            tls: (0..if plan.tls.is_some() { count } else { 0 })
-                .map(|_| None)
-                .collect(),
-            free_spills: Vec::new(),
-            pending: (0..count).collect(),
-            under_way: 0,
+            conns: Connections {
+                rows: vec![Row::default(); count as usize],
+                sequences,
+                tls: (0..if plan.tls.is_some() { count } else { 0 })
+                    .map(|_| None)
+                    .collect(),
+                spills: Spills::default(),
+            },
+            polls: Polls {
+                positions,
+                answered: Vec::new(),
+            },
+            opening: Opening {
+                pending: (0..count).collect(),
+                under_way: 0,
+                started_ns: sys::now_ns(),
+                dialled: 0,
+                paused_until_ns: 0,
+            },
+            obeyed: Obeyed::default(),
             buffer: vec![0; RECEIVE_BYTES],
             answers: Vec::new(),
-            answered: Vec::new(),
             talk: Talk::new(&plan, &shared, index, first, count),
             epoll: Epoll::new(EVENTS)?,
-            started_ns: sys::now_ns(),
-            dialled: 0,
-            paused_until_ns: 0,
-            churned: 0,
-            churn_since_ns: 0,
-            drops_seen: 0,
-            has_parted: false,
             plan,
             shared,
         })
@@ -142,16 +147,16 @@ impl Worker {
             for event in 0..count {
                 let ready = self.epoll.ready(event);
                 let row = ready.key as u32;
-                if let Some(slot) = (row as usize).checked_sub(self.rows.len()) {
+                if let Some(slot) = (row as usize).checked_sub(self.conns.rows.len()) {
                     let talk = self.talk.as_mut().expect("only speakers have such keys");
                     talk.ready(slot, &self.epoll, &mut tally.said);
-                } else if self.rows[row as usize].stage == Stage::Connecting {
+                } else if self.conns.rows[row as usize].stage == Stage::Connecting {
                     self.connected(row, &mut tally);
                 } else if ready.readable {
                     self.readable(row, &mut tally);
                 }
             }
-            if count == 0 || self.answered.len() >= ANSWERED_MAX {
+            if count == 0 || self.polls.answered.len() >= ANSWERED_MAX {
                 self.ask_again(&mut tally);
             }
             self.obey();
@@ -160,15 +165,15 @@ impl Worker {
             }
             self.open_some(&mut tally);
         }
-        for row in 0..self.rows.len() as u32 {
+        for row in 0..self.conns.rows.len() as u32 {
             self.close(row, sys::close);
         }
         Ok(())
     }
 
     fn ask_again(&mut self, tally: &mut Tally) {
-        let count = self.answered.len().min(ASKED_TOGETHER);
-        for row in self.answered.drain(..count).collect::<Vec<_>>() {
+        let count = self.polls.answered.len().min(ASKED_TOGETHER);
+        for row in self.polls.answered.drain(..count).collect::<Vec<_>>() {
             self.ask(row, self.plan.dial(self.first + row).remote, tally);
         }
     }
@@ -178,12 +183,12 @@ impl Worker {
     fn timeout(&mut self) -> Duration {
         if !self.shared.go.load(Relaxed) {
             // The connect rate counts from the word `open`, not from the start of the tool.
-            self.started_ns = sys::now_ns();
+            self.opening.started_ns = sys::now_ns();
         }
-        if !self.answered.is_empty() {
+        if !self.polls.answered.is_empty() {
             return Duration::ZERO;
         }
-        let busy = !self.pending.is_empty() || self.shared.churn_per_s.load(Relaxed) > 0;
+        let busy = !self.opening.pending.is_empty() || self.shared.churn_per_s.load(Relaxed) > 0;
         let threads = self.plan.threads as u64;
         let longest = Duration::from_millis(if busy {
             threads.clamp(1, 50)
@@ -200,33 +205,33 @@ impl Worker {
     /// Obeys orders to drop, part or churn connections, or to have clients talk.
     fn obey(&mut self) {
         let drops = self.shared.drops.load(Relaxed);
-        if drops != self.drops_seen {
-            self.drops_seen = drops;
+        if drops != self.obeyed.drops {
+            self.obeyed.drops = drops;
             // As when a network fails: all connections end at once, and no client says goodbye.
-            (0..self.rows.len() as u32).for_each(|row| self.leave(row, sys::reset));
+            (0..self.conns.rows.len() as u32).for_each(|row| self.leave(row, sys::reset));
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
-        if self.shared.part.load(Relaxed) && !self.has_parted {
-            self.has_parted = true;
-            (0..self.rows.len() as u32).for_each(|row| self.part(row));
+        if self.shared.part.load(Relaxed) && !self.obeyed.has_parted {
+            self.obeyed.has_parted = true;
+            (0..self.conns.rows.len() as u32).for_each(|row| self.part(row));
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
         if self.talk.as_mut().is_some_and(Talk::obey) {
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
         let per_s = self.shared.churn_per_s.load(Relaxed);
-        if per_s == 0 || self.rows.is_empty() {
+        if per_s == 0 || self.conns.rows.is_empty() {
             return;
         }
         let since = self.shared.churn_since_ns.load(Relaxed);
-        if since != self.churn_since_ns {
-            (self.churn_since_ns, self.churned) = (since, 0);
+        if since != self.obeyed.churn_since_ns {
+            (self.obeyed.churn_since_ns, self.obeyed.churned) = (since, 0);
         }
         let elapsed_s = sys::now_ns().saturating_sub(since) as f64 / 1e9;
         let due = (elapsed_s * f64::from(per_s) / self.plan.threads as f64) as u64;
-        while self.churned < due {
-            let row = (self.churned % self.rows.len() as u64) as u32;
-            self.churned += 1;
+        while self.obeyed.churned < due {
+            let row = (self.obeyed.churned % self.conns.rows.len() as u64) as u32;
+            self.obeyed.churned += 1;
             self.leave(row, sys::close);
         }
     }
@@ -248,14 +253,14 @@ impl Worker {
             let mut farewell = Vec::new();
             self.plan.dialect.leave(&mut farewell);
             // A server that does not take it sees the end of the connection.
-            let _ = self.send(row, &farewell);
+            let _ = self.conns.send(row, &farewell);
         }
         self.close(row, sys::close);
     }
 
     /// Whether messages may come: a long-poll waits where others still expect their head.
     fn is_live(&self, row: u32) -> bool {
-        match self.rows[row as usize].stage {
+        match self.conns.rows[row as usize].stage {
             Stage::Open => true,
             Stage::Head => self.plan.protocol == Protocol::Poll,
             Stage::Closed | Stage::Connecting | Stage::Greeting => false,
@@ -264,17 +269,17 @@ impl Worker {
 
     /// Puts a closed connection in the queue of those to be opened.
     fn queue(&mut self, row: u32) {
-        if self.pending.is_empty() {
+        if self.opening.pending.is_empty() {
             // Otherwise the connect rate would count the time without work, and allow a burst.
-            self.started_ns = sys::now_ns();
-            self.dialled = 0;
+            self.opening.started_ns = sys::now_ns();
+            self.opening.dialled = 0;
         }
-        self.pending.push_back(row);
+        self.opening.pending.push_back(row);
     }
 
     fn close(&mut self, row: u32, how: fn(i32)) {
         let live = self.is_live(row);
-        let state = &mut self.rows[row as usize];
+        let state = &mut self.conns.rows[row as usize];
         if state.stage == Stage::Closed {
             return;
         }
@@ -284,48 +289,45 @@ impl Worker {
             let several = self.plan.assignment.per_connection as usize;
             if several > 1 {
                 // The flag covers one message only, and several topics have a next one: they begin anew.
-                self.sequences[row as usize * several..][..several].fill(0);
+                self.conns.sequences[row as usize * several..][..several].fill(0);
             }
             if let Some(talk) = &mut self.talk {
                 talk.forget(row);
             }
         } else {
-            self.under_way -= 1;
+            self.opening.under_way -= 1;
         }
         how(state.fd);
-        if let Some(tls) = self.tls.get_mut(row as usize) {
+        if let Some(tls) = self.conns.tls.get_mut(row as usize) {
             *tls = None;
         }
         state.stage = Stage::Closed;
-        self.answered.retain(|answered| *answered != row);
+        self.polls.answered.retain(|answered| *answered != row);
         (state.chunk_left, state.chunked) = (0, false);
-        if state.spill != NO_SPILL {
-            self.free_spills
-                .push(std::mem::replace(&mut state.spill, NO_SPILL));
-        }
+        self.conns.spills.free(state);
     }
 
     fn open_some(&mut self, tally: &mut Tally) {
-        if self.pending.is_empty() || !self.shared.go.load(Relaxed) {
+        if self.opening.pending.is_empty() || !self.shared.go.load(Relaxed) {
             return;
         }
         let now = sys::now_ns();
         let allowed = match self.plan.connect_rate {
             Some(rate) => {
-                let elapsed_s = (now - self.started_ns) as f64 / 1e9;
+                let elapsed_s = (now - self.opening.started_ns) as f64 / 1e9;
                 (elapsed_s * rate / self.plan.threads as f64) as u64 + 1
             }
             None => u64::MAX,
         };
         let under_way_max = (UNDER_WAY_MAX / self.plan.threads).max(8);
-        while self.dialled < allowed
-            && self.under_way < under_way_max
-            && now >= self.paused_until_ns
+        while self.opening.dialled < allowed
+            && self.opening.under_way < under_way_max
+            && now >= self.opening.paused_until_ns
         {
-            let Some(row) = self.pending.pop_front() else {
+            let Some(row) = self.opening.pending.pop_front() else {
                 break;
             };
-            self.dialled += 1;
+            self.opening.dialled += 1;
             self.dial(row, tally);
         }
     }
@@ -335,9 +337,9 @@ impl Worker {
         match sys::dial(&dial) {
             Err(error) => self.failed(row, &format!("connect to {}: {error}", dial.remote), tally),
             Ok((fd, connected)) => {
-                self.under_way += 1;
-                self.rows[row as usize].fd = fd;
-                self.rows[row as usize].stage = Stage::Connecting;
+                self.opening.under_way += 1;
+                self.conns.rows[row as usize].fd = fd;
+                self.conns.rows[row as usize].stage = Stage::Connecting;
                 let interest = sys::reading(!connected);
                 match self.epoll.add(fd, interest, row.into()) {
                     Ok(()) if connected => self.ask(row, dial.remote, tally),
@@ -350,7 +352,7 @@ impl Worker {
 
     /// Goes on with a connection whose connect has finished or failed.
     fn connected(&mut self, row: u32, tally: &mut Tally) {
-        let fd = self.rows[row as usize].fd;
+        let fd = self.conns.rows[row as usize].fd;
         let result =
             sys::connect_result(fd).and_then(|()| self.epoll.modify(fd, Interest::IN, row.into()));
         match result {
@@ -359,37 +361,23 @@ impl Worker {
         }
     }
 
-    /// Sends bytes, through TLS where that is spoken.
-    fn send(&mut self, row: u32, bytes: &[u8]) -> std::io::Result<usize> {
-        let fd = self.rows[row as usize].fd;
-        match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
-            Some(tls) => tls.send(fd, bytes),
-            None => sys::send(fd, bytes),
-        }
-    }
-
-    /// Receives bytes, through TLS where that is spoken; see [`sys::receive`].
-    fn receive(&mut self, row: u32, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
-        let fd = self.rows[row as usize].fd;
-        match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
-            Some(tls) => tls.receive(fd, buffer),
-            None => sys::receive(fd, buffer),
-        }
-    }
-
     /// Sends the request.
     fn ask(&mut self, row: u32, remote: SocketAddr, tally: &mut Tally) {
-        let position = self.positions.get(row as usize).and_then(|p| p.as_deref());
+        let position = self
+            .polls
+            .positions
+            .get(row as usize)
+            .and_then(|p| p.as_deref());
         let request = self.plan.request(self.first + row, remote, position);
-        let was = self.rows[row as usize].stage;
+        let was = self.conns.rows[row as usize].stage;
         if let Some(config) = &self.plan.tls
             && was == Stage::Connecting
         {
-            self.tls[row as usize] = Tls::new(config).ok().map(Box::new);
+            self.conns.tls[row as usize] = Tls::new(config).ok().map(Box::new);
         }
-        match self.send(row, &request) {
+        match self.conns.send(row, &request) {
             Ok(count) if count == request.len() => {
-                self.rows[row as usize].stage = Stage::Head;
+                self.conns.rows[row as usize].stage = Stage::Head;
                 if self.plan.protocol == Protocol::Poll && was == Stage::Connecting {
                     self.opened(row, tally);
                 }
@@ -400,8 +388,8 @@ impl Worker {
     }
 
     fn opened(&mut self, row: u32, tally: &mut Tally) {
-        self.under_way -= 1;
-        self.rows[row as usize].failures = 0;
+        self.opening.under_way -= 1;
+        self.conns.rows[row as usize].failures = 0;
         tally.life.opened += 1;
         let live = self.shared.live.fetch_add(1, Relaxed) + 1;
         self.shared.live_max.fetch_max(live, Relaxed);
@@ -416,8 +404,8 @@ impl Worker {
             .life
             .first_failure
             .get_or_insert_with(|| why.to_string());
-        self.paused_until_ns = sys::now_ns() + FAILURE_PAUSE_NS;
-        let state = &mut self.rows[row as usize];
+        self.opening.paused_until_ns = sys::now_ns() + FAILURE_PAUSE_NS;
+        let state = &mut self.conns.rows[row as usize];
         state.failures += 1;
         if state.failures < ATTEMPTS_MAX {
             self.queue(row);

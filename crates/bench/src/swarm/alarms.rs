@@ -25,9 +25,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alarm {
     due_ns: u64,
-    /// Whose it is.
+    /// The row of its client.
     pub row: u32,
-    /// What it was set for.
+    /// The sequence that it was set for.
     pub stamp: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What the clients of a swarm count: messages, connections, and all that the tool could not do or had to do again.
+//! The counters of a swarm: messages, connections, and all that the tool could not do or had to do again.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds what another has counted.
+    /// Adds the counts of another worker.
     pub fn merge(&mut self, other: &Counts) {
         self.tally.merge(&other.tally);
         self.setup.merge(&other.setup);
@@ -66,7 +66,7 @@ impl Counts {
         self.first_violation.get_or_insert_with(|| why.to_string());
     }
 
-    /// Whatever makes a run fail, each with its count: faults of the server, and what the tool could not do.
+    /// All that makes a run fail, each with its count: faults of the server, and of the tool.
     pub fn faults(&self) -> Vec<(&'static str, u64)> {
         let (tally, life) = (&self.tally, &self.tally.life);
         let all = [

@@ -1,6 +1,6 @@
 //! A swarm that runs: its workers.
 //!
-//! The publisher is a thread of the same process, so that the workers know what was published to each topic when a client
+//! The publisher is a thread of the same process, so that the workers know how many messages were published to each topic when a client
 //! opened. So every message is accounted for, also those of clients that come and go: it has come, or its client was away, or it is lost.
 
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use super::ground::{self, Ground};
 use super::packet::SEGMENT_BYTES;
 use super::plan::{Plan, Shared};
 use super::row::Places;
+use super::turnover::Pace;
 use super::wire::Wire;
-use super::worker::{Pace, Worker};
+use super::worker::Worker;
 
 /// Clients that a device has addresses for: a /16 less its first 256 addresses, with 60,000 ports each, is more.
 const CLIENTS_MAX: u32 = 16 << 20;

@@ -15,6 +15,7 @@ mod packet;
 mod plan;
 mod row;
 mod session;
+mod turnover;
 mod wire;
 mod worker;
 

@@ -55,7 +55,7 @@ impl Segment<'_> {
         self.flags & flags == flags
     }
 
-    /// Writes the packet with the device's header into `out`, in place of what was there.
+    /// Writes the packet with the device's header into `out`, in place of its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
         let is_syn = self.has(flag::SYN);
         let tcp_bytes = TCP_BYTES + if is_syn { 4 } else { 0 };

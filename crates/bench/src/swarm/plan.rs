@@ -1,4 +1,4 @@
-//! What the clients of a swarm do, and what a worker is told and tells.
+//! The plan of a swarm's clients, and the state that its workers share with the scenario.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::wire::Weather;
 use crate::client::request;
 use crate::measure::pattern::Pattern;
 
-/// What the clients do.
+/// The plan of the clients.
 pub struct Plan {
     /// How they subscribe.
     pub protocol: Protocol,
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// What a worker is told and tells.
+/// The orders to a worker, and its counts.
 #[derive(Default)]
 pub struct Shared {
     counts: Mutex<Counts>,

@@ -1,5 +1,5 @@
-//! The row of a client, all that an idle one costs; where each client's end of its connection is; and what few clients need
-//! beside their row: bytes that are not acknowledged, and a part of a unit.
+//! The row of a client, all that an idle one costs; where each client's end of its connection is; and the bytes that few
+//! clients have beside their row: those that are not acknowledged, and a part of a unit.
 
 use super::packet::End;
 
@@ -125,7 +125,7 @@ impl Places {
         }
     }
 
-    /// Whose end this is.
+    /// The client of this end.
     pub fn index(&self, end: End) -> Option<u32> {
         let address = end.address.checked_sub(self.first)?;
         let port = u32::from(end.port).checked_sub(PORT_FIRST)?;
@@ -134,7 +134,7 @@ impl Places {
     }
 }
 
-/// What few clients need beside their row.
+/// The bytes of a client beside its row; few clients have some.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
     /// Bytes that were sent and are not acknowledged.

@@ -181,7 +181,7 @@ impl Session {
         self.feed.as_ref().map_or(0.0, Feed::late_ms)
     }
 
-    /// Lets `seconds` go by, and returns what was counted in them.
+    /// Lets `seconds` go by, and returns their counts.
     pub fn window(&mut self, seconds: f64) -> Result<Counts> {
         // The counters until now belong to no window.
         self.second()?;
@@ -195,7 +195,7 @@ impl Session {
         Ok(sum)
     }
 
-    /// Records what was counted since the last record.
+    /// Records the counts since the last record.
     fn second(&mut self) -> Result<Counts> {
         let counts = self.swarm.take();
         self.total.merge(&counts);

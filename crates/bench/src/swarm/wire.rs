@@ -26,7 +26,7 @@ pub struct Weather {
 /// A packet under way: when it arrives, in which order it was sent, whether it comes from the server, and its bytes.
 type UnderWay = Reverse<(u64, u64, bool, Vec<u8>)>;
 
-/// What happened on the way.
+/// Counts of packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
     /// Packets read from the device.

@@ -5,7 +5,6 @@
 mod receive;
 mod segment;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,17 +13,13 @@ use super::counts::Counts;
 use super::packet::{Segment, flag};
 use super::plan::{Plan, Shared};
 use super::row::{Places, Row, Sides, State, mark};
+use super::turnover::{Leaving, Opening, Pace};
 use super::wire::{READ_BYTES, Wire};
-use crate::measure::payload::{Random, mix};
+use crate::measure::payload::mix;
 use crate::sys;
 
 /// Packets of a turn.
 const PACKETS: usize = 256;
-/// Clients of a turn that connect or drop, and of a turn that leaves packets at the device: so the queue there empties, whatever a step costs.
-const STEPS: u32 = 256;
-const FEW_STEPS: u32 = 8;
-/// Connections of a worker that may be under way at once: well below the 4,096 that a listener lets wait.
-const UNDER_WAY_MAX: u32 = 1_024;
 /// Attempts of one client that may fail, one after another.
 const FAILURES_MAX: u8 = 5;
 /// How far the numbers of a client's next connection begin behind those of its last one, so that a server that still waits
@@ -37,54 +32,30 @@ const LOOK_NS: u64 = 5_000_000;
 /// Time between two reports of the counters.
 const REPORT_NS: u64 = 50_000_000;
 
-/// How fast clients connect and drop: the answers to those that are under way have room in the device's queue.
-#[derive(Clone, Copy)]
-pub struct Pace {
-    steps: u32,
-    under_way: u32,
-}
-
-impl Pace {
-    /// The pace for a queue of so many packets; half of it is for messages.
-    pub fn of(queue_packets: u32) -> Pace {
-        let room = (queue_packets / 2).max(1);
-        Pace {
-            steps: room.min(STEPS),
-            under_way: room.min(UNDER_WAY_MAX),
-        }
-    }
-}
-
 /// The clients of one device.
 pub struct Worker {
     plan: Arc<Plan>,
     shared: Arc<Shared>,
-    /// The topic of the first client.
+    clients: Clients,
+    wire: Wire,
+    alarms: Alarms,
+    counts: Counts,
+    /// Clients that owe an acknowledgement.
+    owing: Vec<u32>,
+    opening: Opening,
+    leaving: Leaving,
+    /// A client's bytes with those that were held before them.
+    joined: Vec<u8>,
+    request: String,
+}
+
+/// The clients, by number: a row for each, and side rows for few of them.
+struct Clients {
+    /// The topic of the first one.
     first: u32,
     places: Places,
     rows: Vec<Row>,
     sides: Sides,
-    wire: Wire,
-    pace: Pace,
-    alarms: Alarms,
-    counts: Counts,
-    random: Random,
-    /// Clients that owe an acknowledgement.
-    owing: Vec<u32>,
-    /// Clients that may connect.
-    ready: VecDeque<u32>,
-    /// The next client that has not connected yet.
-    cursor: u32,
-    /// When the clients were allowed to connect, and how many have been since.
-    opening: Option<(u64, u64)>,
-    under_way: u32,
-    /// Drops that are owed: those of the tsunami, and those of the drop rate with the time to which they are counted.
-    to_reset: u32,
-    to_drop: f64,
-    counted_ns: u64,
-    /// A client's bytes with those that were held before them.
-    joined: Vec<u8>,
-    request: String,
 }
 
 impl Worker {
@@ -106,25 +77,20 @@ impl Worker {
             row
         };
         Worker {
-            rows: (0..places.count).map(row).collect(),
+            opening: Opening::new(pace, places.count),
+            clients: Clients {
+                first,
+                rows: (0..places.count).map(row).collect(),
+                places,
+                sides: Sides::default(),
+            },
             alarms: Alarms::new(plan.close_within_ns),
             plan,
             shared,
-            first,
-            places,
-            sides: Sides::default(),
             wire,
-            pace,
             counts: Counts::default(),
-            random: Random::new(u64::from(first)),
             owing: Vec::new(),
-            ready: VecDeque::new(),
-            cursor: 0,
-            opening: None,
-            under_way: 0,
-            to_reset: 0,
-            to_drop: 0.0,
-            counted_ns: 0,
+            leaving: Leaving::new(u64::from(first)),
             joined: Vec::new(),
             request: String::new(),
         }
@@ -141,11 +107,7 @@ impl Worker {
             let packets = self.read(&mut packet, now_ns);
             self.acknowledge(now_ns);
             self.ring(now_ns);
-            let steps = if packets {
-                self.pace.steps.min(FEW_STEPS)
-            } else {
-                self.pace.steps
-            };
+            let steps = self.opening.pace.steps(packets);
             let connects = self.connects(steps, now_ns);
             let drops = self.drops(steps, now_ns);
             let is_over = self.shared.stop.load(Relaxed);
@@ -183,19 +145,22 @@ impl Worker {
     fn report(&mut self) {
         let traffic = std::mem::take(&mut self.wire.traffic);
         self.counts.traffic = traffic;
-        let is_all =
-            self.cursor == self.places.count && self.ready.is_empty() && self.under_way == 0;
-        self.shared.all_dialed.store(is_all, Relaxed);
+        self.shared
+            .all_dialed
+            .store(self.opening.is_done(), Relaxed);
         let counts = std::mem::take(&mut self.counts);
         self.shared.counts().merge(&counts);
-        self.shared.sides.store(self.sides.most() as u64, Relaxed);
+        self.shared
+            .sides
+            .store(self.clients.sides.most() as u64, Relaxed);
     }
 
-    /// Whatever was published while a client was open, and has not come until the end, is lost.
+    /// Counts the messages as lost that were published while their client was open, and have not come until the end.
     fn compare(&mut self) {
-        for index in 0..self.places.count {
-            let row = self.rows[index as usize];
-            let published = self.plan.published[(self.first + index) as usize].load(Relaxed);
+        for index in 0..self.clients.places.count {
+            let row = self.clients.rows[index as usize];
+            let published =
+                self.plan.published[(self.clients.first + index) as usize].load(Relaxed);
             let from = if row.is(mark::FIRST) || row.state != State::Open {
                 row.published.max(row.last)
             } else {
@@ -212,7 +177,7 @@ impl Worker {
     }
 
     fn owes_ack(&mut self, index: u32) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         if !row.is(mark::OWES_ACK) {
             row.mark(mark::OWES_ACK, true);
             self.owing.push(index);
@@ -223,7 +188,7 @@ impl Worker {
     fn acknowledge(&mut self, now_ns: u64) {
         let mut owing = std::mem::take(&mut self.owing);
         for index in owing.drain(..) {
-            let row = self.rows[index as usize];
+            let row = self.clients.rows[index as usize];
             if row.is(mark::OWES_ACK) {
                 self.emit(index, flag::ACK, row.send_next, &[], now_ns);
             }
@@ -233,10 +198,10 @@ impl Worker {
 
     /// Sends one segment of a client.
     fn emit(&mut self, index: u32, flags: u8, sequence: u32, data: &[u8], now_ns: u64) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         row.mark(mark::OWES_ACK, false);
         let segment = Segment {
-            from: self.places.end(index),
+            from: self.clients.places.end(index),
             to: self.plan.server,
             sequence,
             acknowledged: if flags & flag::ACK == 0 {
@@ -253,9 +218,13 @@ impl Worker {
 
     /// Sends data, which is kept until it is acknowledged.
     fn say(&mut self, index: u32, data: &[u8], now_ns: u64) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         let (sequence, is_first) = (row.send_next, row.send_first == row.send_next);
-        self.sides.of(row).unacknowledged.extend_from_slice(data);
+        self.clients
+            .sides
+            .of(row)
+            .unacknowledged
+            .extend_from_slice(data);
         row.send_next = sequence.wrapping_add(data.len() as u32);
         if is_first {
             self.alarms.set(kind::RETRY, index, sequence, now_ns);
@@ -265,7 +234,7 @@ impl Worker {
 
     /// Begins a client's connection.
     fn connect(&mut self, index: u32, now_ns: u64) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         let number = row.send_next.wrapping_add(NUMBERS_APART);
         row.send_first = number;
         row.send_next = number.wrapping_add(1);
@@ -278,7 +247,6 @@ impl Worker {
         } else {
             u16::MAX
         };
-        self.under_way += 1;
         self.alarms.set(kind::RETRY, index, number, now_ns);
         self.emit(index, flag::SYN, number, &[], now_ns);
     }
@@ -288,63 +256,44 @@ impl Worker {
         if !self.shared.may_open.load(Relaxed) {
             return false;
         }
-        let (begun_ns, connected) = *self.opening.get_or_insert((now_ns, 0));
-        let due = self.plan.connect_rate.map_or(u64::MAX, |per_s| {
-            ((now_ns - begun_ns) as f64 * per_s / 1e9) as u64 + 1
-        });
-        let most = due.saturating_sub(connected).min(steps.into());
-        let mut count = 0;
-        while count < most && self.under_way < self.pace.under_way {
-            let index = match self.ready.pop_front() {
-                Some(index) => index,
-                None if self.cursor < self.places.count => {
-                    self.cursor += 1;
-                    self.cursor - 1
-                }
-                None => break,
+        let due = self.opening.due(self.plan.connect_rate, now_ns);
+        for _ in 0..due.min(steps.into()) {
+            let Some(index) = self.opening.next() else {
+                return false;
             };
             self.connect(index, now_ns);
-            count += 1;
         }
-        self.opening = Some((begun_ns, connected + count));
-        count == u64::from(steps)
+        due >= steps.into()
     }
 
     /// Drops so many at most of the clients that the drop rate and the tsunami ask for; whether there are more.
     fn drops(&mut self, steps: u32, now_ns: u64) -> bool {
-        let elapsed_s = (now_ns - self.counted_ns) as f64 / 1e9;
         let rate = f64::from_bits(self.shared.drop_per_s.load(Relaxed));
-        if self.counted_ns > 0 {
-            self.to_drop += rate * elapsed_s;
-        }
-        self.counted_ns = now_ns;
-        let drops = (self.to_drop as u32).min(steps);
-        self.to_drop -= f64::from(drops);
-        for _ in 0..drops {
-            let index = self.random.below(self.places.count);
-            if self.rows[index as usize].state == State::Open {
+        for _ in 0..self.leaving.drops(steps, rate, now_ns) {
+            let index = self.leaving.any(self.clients.places.count);
+            if self.clients.rows[index as usize].state == State::Open {
                 self.close(index, now_ns);
             }
         }
-        self.to_reset += self.shared.to_reset.swap(0, Relaxed);
-        let resets = self.to_reset.min(steps);
-        self.to_reset -= resets;
-        for index in self.to_reset..self.to_reset + resets {
-            if index < self.places.count && self.rows[index as usize].state == State::Open {
+        let more = self.shared.to_reset.swap(0, Relaxed);
+        for index in self.leaving.resets(more, steps) {
+            if index < self.clients.places.count
+                && self.clients.rows[index as usize].state == State::Open
+            {
                 self.reset(index, now_ns);
                 self.left(index);
                 self.counts.dropped += 1;
                 self.forget(index, None);
             }
         }
-        self.to_reset > 0
+        self.leaving.has_resets()
     }
 
     /// Closes a client's side in order.
     fn close(&mut self, index: u32, now_ns: u64) {
         self.left(index);
         self.counts.dropped += 1;
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         let sequence = row.send_next;
         row.state = State::Closing;
         row.send_next = sequence.wrapping_add(1);
@@ -357,13 +306,13 @@ impl Worker {
 
     /// Tells the server that there is no connection.
     fn reset(&mut self, index: u32, now_ns: u64) {
-        let row = self.rows[index as usize];
+        let row = self.clients.rows[index as usize];
         self.emit(index, flag::RST | flag::ACK, row.send_next, &[], now_ns);
     }
 
     /// A client that was open is so no more.
     fn left(&mut self, index: u32) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         // Until it is open again its messages may go elsewhere.
         if row.is(mark::FIRST) {
             let seen = row.last.max(row.published);
@@ -376,23 +325,23 @@ impl Worker {
 
     /// A client has no connection any more; it will have one after a while, or as soon as it may.
     fn forget(&mut self, index: u32, now_ns: Option<u64>) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         row.state = State::Closed;
-        self.sides.release(row);
+        self.clients.sides.release(row);
         match now_ns {
             Some(now_ns) => self.alarms.set(kind::AGAIN, index, row.send_next, now_ns),
-            None => self.ready.push_back(index),
+            None => self.opening.ready.push_back(index),
         }
     }
 
     /// An attempt to connect has failed.
     fn failed(&mut self, index: u32, why: &str, now_ns: u64) {
-        self.under_way -= 1;
+        self.opening.under_way -= 1;
         let life = &mut self.counts.tally.life;
         life.failed += 1;
         life.first_failure.get_or_insert_with(|| why.to_string());
-        let row = &mut self.rows[index as usize];
-        self.sides.release(row);
+        let row = &mut self.clients.rows[index as usize];
+        self.clients.sides.release(row);
         row.failures += 1;
         row.state = if row.failures > FAILURES_MAX {
             life.given_up += 1;
@@ -404,13 +353,13 @@ impl Worker {
         };
     }
 
-    /// Whatever alarms ring.
+    /// Handles the alarms that are due.
     fn ring(&mut self, now_ns: u64) {
         while let Some((kind, alarm)) = self.alarms.ring(now_ns) {
-            let (index, row) = (alarm.row, self.rows[alarm.row as usize]);
+            let (index, row) = (alarm.row, self.clients.rows[alarm.row as usize]);
             match kind {
                 kind::AGAIN if row.state == State::Closed && row.send_next == alarm.stamp => {
-                    self.ready.push_back(index);
+                    self.opening.ready.push_back(index);
                 }
                 kind::CLOSE
                     if row.state == State::Closing
@@ -429,7 +378,7 @@ impl Worker {
 
     /// A slow reader takes the bytes of another second.
     fn read_on(&mut self, index: u32, now_ns: u64) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         row.mark(mark::HAS_ALARM, false);
         if row.state != State::Open {
             return;
@@ -444,9 +393,9 @@ impl Worker {
         }
     }
 
-    /// Sends again what has been under way for too long, if it still is.
+    /// Sends bytes again that have been under way for too long.
     fn retry(&mut self, index: u32, level: usize, stamp: u32, now_ns: u64) {
-        let row = self.rows[index as usize];
+        let row = self.clients.rows[index as usize];
         let is_under_way = !matches!(row.state, State::Closed | State::GivenUp);
         if !is_under_way || row.send_first == row.send_next {
             return;
@@ -466,12 +415,15 @@ impl Worker {
                 self.emit(index, flag::FIN | flag::ACK, stamp, &[], now_ns);
             }
             _ => {
-                let Some(side) = self.sides.get(&row) else {
+                let Some(side) = self.clients.sides.get(&row) else {
                     return;
                 };
                 let data = std::mem::take(&mut side.unacknowledged);
                 self.emit(index, flag::ACK | flag::PSH, stamp, &data, now_ns);
-                self.sides.of(&mut self.rows[index as usize]).unacknowledged = data;
+                self.clients
+                    .sides
+                    .of(&mut self.clients.rows[index as usize])
+                    .unacknowledged = data;
             }
         }
     }
@@ -479,7 +431,7 @@ impl Worker {
     /// The server acknowledges nothing.
     fn silent(&mut self, index: u32, now_ns: u64) {
         self.reset(index, now_ns);
-        match self.rows[index as usize].state {
+        match self.clients.rows[index as usize].state {
             State::Open => {
                 self.counts
                     .violated("nothing was acknowledged for half a minute");

@@ -21,7 +21,7 @@ struct Swarm {
     args: SwarmArgs,
 }
 
-/// What the server does wrong.
+/// The faults of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,

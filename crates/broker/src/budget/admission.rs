@@ -52,35 +52,61 @@ impl Deref for Admission {
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Counts {
-    connections: AtomicU32,
-    connections_max: AtomicU32,
-    clients: Option<Clients>,
-    session_owners: Clients,
+    connections: Places<Option<Clients>>,
+    /// MQTT sessions, connected or away.
+    sessions: Places<Clients>,
+    /// Followers of interest.
+    followers: Places<Clients>,
     log_owners: Option<Clients>,
     /// Bytes of MQTT sessions whose clients are away, by party.
     absent: Option<Clients>,
-    /// Of all clients together; 0 per second is no limit.
-    publishes: (AtomicU64, AtomicU64),
-    publishers: Option<Buckets>,
-    topic_makers: Option<Buckets>,
-    followers: AtomicU32,
-    follower_owners: Clients,
-    sessions: AtomicU32,
-    sessions_max: AtomicU32,
+    rates: Rates,
     /// The memory that clients make all shards hold.
     pub account: Account,
     /// Sums of the shards' counts.
     pub totals: Totals,
     /// Idempotency keys of all homes.
     pub keys: Keys,
-    followers_max: AtomicU32,
-    /// The engine takes nothing more for now.
+    engine: EngineState,
+    seed: u64,
+}
+
+/// A number of places: how many are taken by all clients, how many there may be, and how many each client has.
+#[derive(Debug)]
+struct Places<C> {
+    taken: AtomicU32,
+    most: AtomicU32,
+    by_client: C,
+}
+
+impl<C> Places<C> {
+    fn new(by_client: C) -> Places<C> {
+        Places {
+            taken: AtomicU32::new(0),
+            most: AtomicU32::new(0),
+            by_client,
+        }
+    }
+}
+
+/// What the shards know of the engine.
+#[derive(Debug, Default)]
+struct EngineState {
+    /// It takes nothing more for now.
     disk_is_full: AtomicBool,
     /// The second in which a sign of life of this node of a cluster came back last.
     beaten_s: AtomicU32,
-    /// How often it has read of its own death.
+    /// How often this node has read of its own death.
     deaths: AtomicU32,
-    seed: u64,
+}
+
+/// The rates of what clients do.
+#[derive(Debug)]
+struct Rates {
+    /// Publishes of all clients together; 0 per second is no limit.
+    publishes: (AtomicU64, AtomicU64),
+    publishers: Option<Buckets>,
+    topic_makers: Option<Buckets>,
 }
 
 impl Admission {
@@ -88,39 +114,35 @@ impl Admission {
     pub fn new(settings: &Settings, seed: u64) -> Admission {
         let limits = &settings.limits;
         let counts = Counts {
-            connections: AtomicU32::new(0),
-            connections_max: AtomicU32::new(0),
-            clients: Clients::new(
+            connections: Places::new(Clients::new(
                 limits.connections_per_address_max as usize,
                 limits.connections_max,
+            )),
+            sessions: Places::new(
+                Clients::new(
+                    settings.mqtt.sessions_per_address_max as usize,
+                    settings.mqtt.sessions_max as usize,
+                )
+                .unwrap_or_else(Clients::without_limit),
             ),
-            session_owners: Clients::new(
-                settings.mqtt.sessions_per_address_max as usize,
-                settings.mqtt.sessions_max as usize,
-            )
-            .unwrap_or_else(Clients::without_limit),
+            followers: Places::new(Clients::without_limit()),
             log_owners: Clients::new(limits.log_bytes_per_address_max, limits.log_bytes),
             absent: Clients::new(limits.little_bytes(), limits.memory_bytes),
-            publishes: (AtomicU64::new(0), AtomicU64::new(0)),
-            publishers: Buckets::new(
-                limits.publishes_per_address_per_s,
-                limits.publishes_per_address_burst,
-            ),
-            topic_makers: Buckets::new(
-                limits.topics_per_address_per_s,
-                limits.topics_per_address_burst,
-            ),
-            followers: AtomicU32::new(0),
-            follower_owners: Clients::without_limit(),
-            sessions: AtomicU32::new(0),
-            sessions_max: AtomicU32::new(0),
+            rates: Rates {
+                publishes: (AtomicU64::new(0), AtomicU64::new(0)),
+                publishers: Buckets::new(
+                    limits.publishes_per_address_per_s,
+                    limits.publishes_per_address_burst,
+                ),
+                topic_makers: Buckets::new(
+                    limits.topics_per_address_per_s,
+                    limits.topics_per_address_burst,
+                ),
+            },
             account: Account::new(limits.memory_bytes),
             totals: Totals::default(),
             keys: Keys::default(),
-            followers_max: AtomicU32::new(0),
-            disk_is_full: AtomicBool::new(false),
-            beaten_s: AtomicU32::new(0),
-            deaths: AtomicU32::new(0),
+            engine: EngineState::default(),
             seed,
         };
         counts.change(settings);
@@ -134,17 +156,20 @@ impl Counts {
         let limits = &settings.limits;
         let connections_max = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         let rate = Rate::of(limits.publishes_per_s, limits.publishes_burst);
-        self.connections_max.store(connections_max, Relaxed);
-        self.publishes.0.store(Rate::pack(rate), Relaxed);
+        self.connections.most.store(connections_max, Relaxed);
+        self.rates.publishes.0.store(Rate::pack(rate), Relaxed);
         self.account.change(limits.memory_bytes);
-        self.sessions_max.store(settings.mqtt.sessions_max, Relaxed);
-        self.followers_max
+        self.sessions
+            .most
+            .store(settings.mqtt.sessions_max, Relaxed);
+        self.followers
+            .most
             .store(settings.interest.followers_max, Relaxed);
     }
 
     /// Connections that entered and have not left.
     pub fn connections(&self) -> u32 {
-        self.connections.load(Relaxed)
+        self.connections.taken.load(Relaxed)
     }
 
     /// The client that a connection from `address` is counted for.
@@ -157,8 +182,8 @@ impl Counts {
     /// # Errors
     /// [`Reason::ConnectionsFull`]; then it must not [`leave`](Self::leave).
     pub fn enter(&self) -> Result<(), Reason> {
-        if self.connections.fetch_add(1, Relaxed) >= self.connections_max.load(Relaxed) {
-            self.connections.fetch_sub(1, Relaxed);
+        if self.connections.taken.fetch_add(1, Relaxed) >= self.connections.most.load(Relaxed) {
+            self.connections.taken.fetch_sub(1, Relaxed);
             return Err(Reason::ConnectionsFull);
         }
         Ok(())
@@ -166,7 +191,7 @@ impl Counts {
 
     /// A connection that entered is gone.
     pub fn leave(&self) {
-        self.connections.fetch_sub(1, Relaxed);
+        self.connections.taken.fetch_sub(1, Relaxed);
     }
 
     /// A client has one more connection, if its address may.
@@ -174,7 +199,7 @@ impl Counts {
     /// # Errors
     /// [`Reason::ConnectionsOfAddress`]; then it must not [`leave_client`](Self::leave_client).
     pub fn enter_client(&self, client: Client) -> Result<(), Reason> {
-        match &self.clients {
+        match &self.connections.by_client {
             Some(clients) if client.is_known() && !clients.enter(client) => {
                 Err(Reason::ConnectionsOfAddress)
             }
@@ -184,7 +209,7 @@ impl Counts {
 
     /// A client has one fewer connection.
     pub fn leave_client(&self, client: Client) {
-        if let Some(clients) = &self.clients
+        if let Some(clients) = &self.connections.by_client
             && client.is_known()
         {
             clients.subtract(client, 1);
@@ -193,13 +218,15 @@ impl Counts {
 
     /// Whether there is room for another MQTT session. Homes that ask at the same moment may all hear yes.
     pub fn has_room_for_session(&self) -> bool {
-        self.sessions.load(Relaxed) < self.sessions_max.load(Relaxed)
+        self.sessions.taken.load(Relaxed) < self.sessions.most.load(Relaxed)
     }
 
     /// A home's sessions went from `before` to `after`.
     pub fn count_sessions(&self, before: u32, after: u32) {
         // A difference below zero is added as its complement.
-        self.sessions.fetch_add(after.wrapping_sub(before), Relaxed);
+        self.sessions
+            .taken
+            .fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
     /// A client has one more session, if its address may: by its limit, and by its share of the sessions of all.
@@ -207,11 +234,14 @@ impl Counts {
     /// # Errors
     /// [`Reason::SessionsOfAddress`]; then it must not [`leave_session`](Counts::leave_session).
     pub fn enter_session(&self, client: Client) -> Result<(), Reason> {
-        let owners = &self.session_owners;
+        let owners = &self.sessions.by_client;
         if !client.is_known() {
             return Ok(());
         }
-        let (taken, most) = (self.sessions.load(Relaxed), self.sessions_max.load(Relaxed));
+        let (taken, most) = (
+            self.sessions.taken.load(Relaxed),
+            self.sessions.most.load(Relaxed),
+        );
         let free = most.saturating_sub(taken) as usize;
         match shares::may_take(owners.held_by(client), free, shares::MOST) && owners.enter(client) {
             true => Ok(()),
@@ -222,7 +252,7 @@ impl Counts {
     /// A session passes from one client to another, even past the limit: taking up a session creates none.
     pub fn move_session(&self, from: Client, to: Client) {
         if to.is_known() {
-            self.session_owners.add(to, 1);
+            self.sessions.by_client.add(to, 1);
         }
         self.leave_session(from);
     }
@@ -230,7 +260,7 @@ impl Counts {
     /// A client has one fewer session.
     pub fn leave_session(&self, client: Client) {
         if client.is_known() {
-            self.session_owners.subtract(client, 1);
+            self.sessions.by_client.subtract(client, 1);
         }
     }
 
@@ -262,9 +292,9 @@ impl Counts {
 
     /// A connection of this client begins to follow; false when the limit is reached, or the client's share of it.
     pub fn enter_follower(&self, client: Client) -> bool {
-        let owners = &self.follower_owners;
-        let taken = self.followers.fetch_add(1, Relaxed);
-        let free = self.followers_max.load(Relaxed).saturating_sub(taken) as usize;
+        let owners = &self.followers.by_client;
+        let taken = self.followers.taken.fetch_add(1, Relaxed);
+        let free = self.followers.most.load(Relaxed).saturating_sub(taken) as usize;
         let held = if client.is_known() {
             owners.held_by(client)
         } else {
@@ -272,7 +302,7 @@ impl Counts {
         };
         let enters = shares::may_take(held, free, shares::HALF);
         if !enters {
-            self.followers.fetch_sub(1, Relaxed);
+            self.followers.taken.fetch_sub(1, Relaxed);
         } else if client.is_known() {
             owners.add(client, 1);
         }
@@ -282,9 +312,9 @@ impl Counts {
     /// A connection of this client that followed is gone.
     pub fn leave_follower(&self, client: Client) {
         if client.is_known() {
-            self.follower_owners.subtract(client, 1);
+            self.followers.by_client.subtract(client, 1);
         }
-        let before = self.followers.fetch_sub(1, Relaxed);
+        let before = self.followers.taken.fetch_sub(1, Relaxed);
         assert!(before > 0, "more have left than entered");
     }
 
@@ -293,10 +323,10 @@ impl Counts {
     /// # Errors
     /// When its address or the process has published as many as it may.
     pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
-        if !Buckets::take(&self.publishers, client, unix_s) {
+        if !Buckets::take(&self.rates.publishers, client, unix_s) {
             return Err(Reason::PublishRateOfAddress);
         }
-        let (rate, cell) = &self.publishes;
+        let (rate, cell) = &self.rates.publishes;
         match Rate::unpack(rate.load(Relaxed)) {
             Some(rate) if !rate.take(cell, unix_s) => Err(Reason::PublishRate),
             _ => Ok(()),
@@ -308,7 +338,7 @@ impl Counts {
     /// # Errors
     /// When its address has made as many as it may.
     pub fn make_topic(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
-        match Buckets::take(&self.topic_makers, client, unix_s) {
+        match Buckets::take(&self.rates.topic_makers, client, unix_s) {
             true => Ok(()),
             false => Err(Reason::TopicRateOfAddress),
         }
@@ -340,7 +370,7 @@ impl Counts {
     /// # Errors
     /// When its disk is full.
     pub fn may_write(&self) -> Result<(), Reason> {
-        match self.disk_is_full.load(Relaxed) {
+        match self.engine.disk_is_full.load(Relaxed) {
             true => Err(Reason::DiskFull),
             false => Ok(()),
         }
@@ -348,27 +378,27 @@ impl Counts {
 
     /// The disk of the engine has become full, or has room again.
     pub fn set_disk_full(&self, is_full: bool) {
-        self.disk_is_full.store(is_full, Relaxed);
+        self.engine.disk_is_full.store(is_full, Relaxed);
     }
 
     /// A sign of life of this node of a cluster has come back in this second.
     pub fn beats(&self, unix_s: u32) {
-        self.beaten_s.store(unix_s, Relaxed);
+        self.engine.beaten_s.store(unix_s, Relaxed);
     }
 
     /// Whether none has for so long that this node may have no way to the log; also before the first.
     pub fn is_cut_off(&self, unix_s: u32) -> bool {
-        unix_s.saturating_sub(self.beaten_s.load(Relaxed)) >= CUT_OFF_S
+        unix_s.saturating_sub(self.engine.beaten_s.load(Relaxed)) >= CUT_OFF_S
     }
 
     /// This node of a cluster has read of its own death, and goes on as another writer.
     pub fn died(&self) {
-        self.deaths.fetch_add(1, Relaxed);
+        self.engine.deaths.fetch_add(1, Relaxed);
     }
 
     /// How often it has.
     pub fn deaths(&self) -> u32 {
-        self.deaths.load(Relaxed)
+        self.engine.deaths.load(Relaxed)
     }
 
     /// This many bytes of the client's are now kept.

@@ -29,6 +29,18 @@ pub(super) const IN_FLIGHT_MAX: usize = 16;
 pub(super) const IN_FLIGHT_SHARED: usize = 2;
 /// Seconds after which batches in flight are appended again, if none of them was committed.
 pub(super) const AGAIN_S: u32 = 2;
+/// The batch that is being filled.
+#[derive(Default)]
+struct Open {
+    /// Its bytes, with room for its header.
+    bytes: Vec<u8>,
+    records: u32,
+    /// Its offsets: those of its records, and of facts between them that stand in no log.
+    offsets: u32,
+    /// The second in which its records were admitted.
+    unix_s: u32,
+}
+
 /// The batches of one partition.
 pub(super) struct Batches {
     partition: PartitionId,
@@ -36,15 +48,9 @@ pub(super) struct Batches {
     writer: u64,
     /// The log has other writers, and gives records their offsets.
     is_shared: bool,
-    /// The batch that is being filled, with room for its header.
-    open: Vec<u8>,
-    records: u32,
-    /// Offsets of the open batch: those of its records, and of facts between them that stand in no log.
-    offsets: u32,
+    open: Open,
     /// No fact that stands in no log may have a higher offset.
     mark: u64,
-    /// The second in which its records were admitted.
-    unix_s: u32,
     /// Batches that are closed and not committed.
     in_flight: VecDeque<Batch>,
     /// How many of them, the oldest, are at the engine.
@@ -66,11 +72,8 @@ impl Batches {
             partition,
             writer,
             is_shared,
-            open: Vec::new(),
-            records: 0,
-            offsets: 0,
+            open: Open::default(),
             mark: 0,
-            unix_s: 0,
             in_flight: VecDeque::new(),
             sent: 0,
             since_s: 0,
@@ -83,31 +86,31 @@ impl Batches {
 
     /// A record of this second comes next: closes the open batch if it is full, or of another second.
     pub fn begin(&mut self, unix_s: u32, sequence: u64) {
-        let is_full = self.records == BATCH_RECORDS || self.open.len() >= BATCH_BYTES;
-        if self.records > 0 && (is_full || self.unix_s != unix_s) {
+        let is_full = self.open.records == BATCH_RECORDS || self.open.bytes.len() >= BATCH_BYTES;
+        if self.open.records > 0 && (is_full || self.open.unix_s != unix_s) {
             self.close(sequence);
         }
-        self.unix_s = unix_s;
-        if self.open.is_empty() {
-            self.open.resize(HEADER_BYTES, 0);
+        self.open.unix_s = unix_s;
+        if self.open.bytes.is_empty() {
+            self.open.bytes.resize(HEADER_BYTES, 0);
         }
     }
 
     /// Offsets of the open batch that are taken.
     pub fn offsets(&self) -> u32 {
-        self.offsets
+        self.open.offsets
     }
 
     /// Adds a record to the open batch.
     pub fn add(&mut self, record: &[u8]) {
-        Out(&mut self.open).field(record);
-        self.records += 1;
-        self.offsets += 1;
+        Out(&mut self.open.bytes).field(record);
+        self.open.records += 1;
+        self.open.offsets += 1;
     }
 
     /// Leaves an offset of the open batch free, for a fact that stands in no log.
     pub fn skip_offset(&mut self) {
-        self.offsets += 1;
+        self.open.offsets += 1;
     }
 
     /// The mark that must stand in the log before the next fact that does not gets its offset; none if one is high enough. `sequence` is the
@@ -118,11 +121,11 @@ impl Batches {
     pub fn mark(&mut self, sequence: u64) -> Option<u64> {
         if self.is_shared {
             let spent = sequence % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2;
-            let comes = self.records > 0 || !self.in_flight.is_empty() || self.has_record();
+            let comes = self.open.records > 0 || !self.in_flight.is_empty() || self.has_record();
             return (spent && !comes).then_some(0);
         }
         // One more for the mark's own record.
-        let highest = self.next_offset.max(sequence + 1) + u64::from(self.offsets) + 1;
+        let highest = self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1;
         (highest > self.mark).then(|| {
             self.mark = highest + MARK_STEP;
             self.mark
@@ -131,12 +134,12 @@ impl Batches {
 
     /// Bytes of the buffer of the open batch.
     pub fn open_bytes(&self) -> usize {
-        self.open.capacity()
+        self.open.bytes.capacity()
     }
 
     /// Frees the buffer of the open batch, which has no records.
     pub fn free(&mut self) {
-        self.open = Vec::new();
+        self.open.bytes = Vec::new();
     }
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
@@ -155,19 +158,19 @@ impl Batches {
                 true => 0,
                 false => self.next_offset,
             },
-            unix_s: self.unix_s,
-            records: self.records,
+            unix_s: self.open.unix_s,
+            records: self.open.records,
         };
-        header.write(&mut self.open);
-        self.records = 0;
-        self.next_offset += u64::from(core::mem::take(&mut self.offsets));
+        header.write(&mut self.open.bytes);
+        self.open.records = 0;
+        self.next_offset += u64::from(core::mem::take(&mut self.open.offsets));
         self.in_flight.push_back(Batch {
             partition: self.partition,
             number: self.closed,
-            bytes: Arc::from(&self.open[..]),
+            bytes: Arc::from(&self.open.bytes[..]),
         });
-        self.open.clear();
-        self.open.shrink_to(OPEN_KEPT_BYTES);
+        self.open.bytes.clear();
+        self.open.bytes.shrink_to(OPEN_KEPT_BYTES);
     }
 
     /// Closes the open batch if the engine is not far behind, and appends the batches that are not at the engine, or have been there for
@@ -182,7 +185,7 @@ impl Batches {
             true => IN_FLIGHT_SHARED,
             false => IN_FLIGHT_MAX,
         };
-        if self.records > 0 && self.in_flight.len() < most {
+        if self.open.records > 0 && self.in_flight.len() < most {
             self.close(sequence());
         }
         if self.sent > 0 && now_s.saturating_sub(self.since_s) >= AGAIN_S {
@@ -258,7 +261,7 @@ impl Batches {
         let kept = self.kept.front().map(Records::unix_s);
         let in_flight = self.in_flight.front();
         let in_flight = || Some(Header::read(&in_flight?.bytes).ok()?.unix_s);
-        let open = || (self.records > 0).then_some(self.unix_s);
+        let open = || (self.open.records > 0).then_some(self.open.unix_s);
         kept.or_else(in_flight).or_else(open)
     }
 

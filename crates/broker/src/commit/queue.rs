@@ -89,6 +89,17 @@ pub(crate) enum Place {
     All,
 }
 
+/// What the requests of a home hold that have not taken effect.
+#[derive(Default)]
+struct Held {
+    entries: usize,
+    bytes: usize,
+    /// The entries that no other waits for.
+    aside: usize,
+    /// Bytes of the buffers of open batches.
+    open_bytes: usize,
+}
+
 /// The queues of a home.
 pub(crate) struct Commits<T> {
     is_shared: bool,
@@ -102,15 +113,9 @@ pub(crate) struct Commits<T> {
     late_s: u32,
     /// Whether an entry may have become due.
     stirred: bool,
-    /// Requests that have not taken effect, and bytes of them.
-    entries: usize,
-    bytes: usize,
-    /// Those of them that no other waits for.
-    aside: usize,
+    held: Held,
     /// Batches of a log with several writers that are not applied.
     unapplied: Unapplied,
-    /// Bytes of the buffers of open batches.
-    open_bytes: usize,
     record: Vec<u8>,
 }
 
@@ -154,11 +159,8 @@ impl<T> Commits<T> {
             looks_at: usize::MAX,
             late_s: 0,
             stirred: false,
-            entries: 0,
-            bytes: 0,
-            aside: 0,
+            held: Held::default(),
             unapplied: Unapplied::default(),
-            open_bytes: 0,
             record: Vec::new(),
         }
     }
@@ -167,14 +169,14 @@ impl<T> Commits<T> {
     pub fn is_free(&self, place: Place) -> bool {
         match place {
             Place::One(at) => self.queues[at].waiting.len() == self.queues[at].aside,
-            Place::All => self.entries == self.aside,
+            Place::All => self.held.entries == self.held.aside,
         }
     }
 
     fn count(&mut self, bytes: usize) -> u64 {
         self.tickets += 1;
-        self.entries += 1;
-        self.bytes += bytes;
+        self.held.entries += 1;
+        self.held.bytes += bytes;
         self.stirred = true;
         self.tickets
     }
@@ -228,7 +230,7 @@ impl<T> Commits<T> {
         self.record.clear();
         encode(&mut self.record, batches.offsets());
         batches.add(&self.record);
-        self.open_bytes = self.open_bytes + batches.open_bytes() - before;
+        self.held.open_bytes = self.held.open_bytes + batches.open_bytes() - before;
         let len = self.record.len();
         self.record.shrink_to(RECORD_KEPT_BYTES);
         let bytes = len + size_of::<Entry<T>>();
@@ -255,7 +257,7 @@ impl<T> Commits<T> {
         let queue = &mut self.queues[at];
         queue.waiting.back_mut().expect("it was queued").state = State::Aside;
         queue.aside += 1;
-        self.aside += 1;
+        self.held.aside += 1;
     }
 
     /// Queues a fact of the partition at this place that stands in no log and holds so many bytes. [`mark`](Self::mark) must have been asked.
@@ -321,7 +323,7 @@ impl<T> Commits<T> {
         let record = match entry.state {
             State::Aside => {
                 queue.aside -= 1;
-                self.aside -= 1;
+                self.held.aside -= 1;
                 queue.batches.next_record()
             }
             State::Write => queue.batches.next_record(),
@@ -342,9 +344,9 @@ impl<T> Commits<T> {
     }
 
     fn forget(&mut self, bytes: usize) {
-        self.entries -= 1;
-        self.bytes -= bytes;
-        if self.entries == 0 && core::mem::take(&mut self.open_bytes) > 0 {
+        self.held.entries -= 1;
+        self.held.bytes -= bytes;
+        if self.held.entries == 0 && core::mem::take(&mut self.held.open_bytes) > 0 {
             let all = self.queues.iter_mut();
             all.for_each(|queue| queue.batches.free());
         }
@@ -357,17 +359,17 @@ impl<T> Commits<T> {
 
     /// Requests that wait.
     pub fn len(&self) -> usize {
-        self.entries
+        self.held.entries
     }
 
     /// Bytes that they and the open batches occupy.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.open_bytes + self.unapplied.bytes
+        self.held.bytes + self.held.open_bytes + self.unapplied.bytes
     }
 
     /// Whether neither a request waits nor a batch.
     pub fn is_empty(&self) -> bool {
-        self.entries == 0 && self.unapplied.batches == 0
+        self.held.entries == 0 && self.unapplied.batches == 0
     }
 
     /// The number of this process among the writers of the partition at this place.
@@ -392,7 +394,7 @@ impl<T> Commits<T> {
 
     /// The second of the oldest record that is not applied; those to come are of this second or a later one.
     pub fn oldest_s(&self, now: Now) -> u32 {
-        if self.entries == 0 {
+        if self.held.entries == 0 {
             return now.unix_s;
         }
         let oldest = self
@@ -414,7 +416,7 @@ impl<T> Commits<T> {
             let batches = &mut queue.batches;
             let before = batches.open_bytes();
             batches.send(now.s, || sequence(at), &mut append);
-            self.open_bytes = self.open_bytes + batches.open_bytes() - before;
+            self.held.open_bytes = self.held.open_bytes + batches.open_bytes() - before;
             if planted::is(Fault::AppliedEarly) {
                 self.stirred |= batches.commit_all(sequence(at), now.s);
             }
@@ -437,7 +439,7 @@ impl<T> Commits<T> {
 
     /// A second has begun: looks for requests that have become late.
     pub fn look_for_late(&mut self, now_s: u32) {
-        if self.entries > 0 {
+        if self.held.entries > 0 {
             (self.looks_at, self.late_s) = (0, now_s);
         }
     }

@@ -11,7 +11,7 @@ use super::row::{CREATED, DELETED};
 use super::subscribers::Recipients;
 use crate::base::settings::Keep;
 use crate::base::work::STEP_BYTES;
-use crate::log::Log;
+use crate::log::lay_out;
 use crate::mail::Info;
 use crate::mail::message::{New, Publish};
 use crate::store::shared::SHARED_MIN;
@@ -107,7 +107,7 @@ impl Home {
         let (header, header_len) = frame::header(opcode, false, message.data.len());
         let header = &header[..header_len];
         let large = header_len + message.data.len() >= SHARED_MIN;
-        let whole = large.then(|| Log::lay_out(new, [header, message.data], &self.admission));
+        let whole = large.then(|| lay_out(new, [header, message.data], &self.admission));
         let span = match &whole {
             Some(frame) => frames.share(frame.clone()),
             None => frames.begin(header, message.data),

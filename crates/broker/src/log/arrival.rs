@@ -61,7 +61,8 @@ impl Log {
     /// Begins to read: each of these lists behind its own offset, losses behind `lost`.
     pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> Arrivals {
         let heads = lists.filter_map(|(number, offset)| {
-            let id = self.first_behind(number, offset);
+            let (entries, steps) = (&self.entries, &self.steps);
+            let id = self.lists.first_behind(entries, number, offset, steps);
             (id != NONE).then(|| (self.entries.get(id).offset, id))
         });
         Arrivals {
@@ -105,24 +106,12 @@ impl Log {
         })
     }
 
-    /// The first entry of a rule behind an offset.
-    pub(super) fn first_behind(&self, number: u8, offset: u64) -> u32 {
-        let steps = &self.steps;
-        self.lists
-            .first_behind(&self.entries, number, offset, steps)
-    }
-
     /// The offset behind which to read all messages that came after this second.
     pub fn arrived_by(&self, time_s: u32) -> u64 {
         let lists = 0..=self.lists.retained();
-        let all = lists.map(|number| self.arrived(number, time_s));
+        let (entries, steps) = (&self.entries, &self.steps);
+        let all = lists.map(|number| self.lists.arrived(entries, number, time_s, steps));
         all.max().unwrap_or(0)
-    }
-
-    /// The offset of the last entry of a rule that came by this second, or 0, as [`Lists::arrived`] has it.
-    pub(super) fn arrived(&self, number: u8, time_s: u32) -> u64 {
-        self.lists
-            .arrived(&self.entries, number, time_s, &self.steps)
     }
 
     /// Whether fewer than `most` messages of its topic came after this one.

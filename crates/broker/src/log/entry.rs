@@ -3,6 +3,7 @@
 //! Invariant: an entry's bytes are in one place, in the order that [`Entry::parts`] gives; to read a part of them,
 //! callers pass the whole place.
 
+use crate::base::settings::Rule;
 use crate::budget::admission::Client;
 use crate::mail::message::New;
 use crate::store::blobs::{Blobs, occupied};
@@ -88,17 +89,19 @@ pub(super) struct Parts<'a> {
     pub frame: &'a [u8],
 }
 
+/// The form of a message: what its bytes have.
+pub(super) fn form_of(new: &New<'_>) -> u8 {
+    let headers = &new.headers;
+    let flag = |set, flag| if set { flag } else { 0 };
+    flag(headers.binary, BINARY)
+        | flag(headers.ttl_s.is_some(), MORTAL)
+        | flag(!headers.attributes.is_empty(), ATTRIBUTES)
+        | flag(headers.retain, RETAIN)
+        | flag(new.owner.is_known(), OWNED)
+        | headers.qos << QOS_SHIFT
+}
+
 impl Entry {
-    pub fn form(new: &New<'_>) -> u8 {
-        let headers = &new.headers;
-        let flag = |set, flag| if set { flag } else { 0 };
-        flag(headers.binary, BINARY)
-            | flag(headers.ttl_s.is_some(), MORTAL)
-            | flag(!headers.attributes.is_empty(), ATTRIBUTES)
-            | flag(headers.retain, RETAIN)
-            | flag(new.owner.is_known(), OWNED)
-            | headers.qos << QOS_SHIFT
-    }
     pub fn is_binary(&self) -> bool {
         self.form & BINARY != 0
     }
@@ -111,13 +114,14 @@ impl Entry {
     pub fn qos(&self) -> u8 {
         self.form >> QOS_SHIFT & 3
     }
-    fn is_owned(&self) -> bool {
-        self.form & OWNED != 0
-    }
     /// The ends of the time to live and of the client's number.
     fn begin(&self) -> (usize, usize) {
         let ttl = if self.is_mortal() { TTL_BYTES } else { 0 };
-        let owner = if self.is_owned() { OWNER_BYTES } else { 0 };
+        let owner = if self.form & OWNED != 0 {
+            OWNER_BYTES
+        } else {
+            0
+        };
         (ttl, ttl + owner)
     }
     pub fn bytes(&self) -> usize {
@@ -138,7 +142,7 @@ impl Entry {
     }
     /// The client that it is counted for; `place` has its bytes.
     pub fn owner(&self, place: &[u8]) -> Client {
-        if !self.is_owned() {
+        if self.form & OWNED == 0 {
             return Client::NOBODY;
         }
         let (from, to) = self.begin();
@@ -254,6 +258,11 @@ impl Chain {
         };
         chain.set_lost(lost);
         chain
+    }
+    /// Whether one message more, with a frame of so many bytes, is too many for a topic of this rule that keeps `most`.
+    pub fn is_over(&self, rule: &Rule, most: u32, frame_bytes: usize) -> bool {
+        let bytes = self.bytes as usize + size_of::<Entry>() + frame_bytes;
+        self.count > 0 && (self.count >= most || bytes > rule.log_bytes)
     }
     /// The oldest entry, or `NONE`.
     pub fn oldest(&self) -> u32 {

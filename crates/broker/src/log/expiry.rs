@@ -106,7 +106,7 @@ impl Log {
             if self.steps.count() >= until {
                 return false;
             }
-            self.expired += 1;
+            self.unneeded.expired += 1;
             self.take(self.before(id), id, Cause::Unneeded);
             if self.count(chain) == 0 {
                 return true;
@@ -122,7 +122,10 @@ impl Log {
             return NONE;
         }
         if row.latest {
-            return self.keys.get(self.key_row_of(id)).before;
+            return self
+                .keys
+                .get(self.keys.row_of(&self.entries, &self.blobs, id))
+                .before;
         }
         let before = self.entry_at(row.rule, entry.chain, entry.previous);
         before.expect("an entry names the one before it")

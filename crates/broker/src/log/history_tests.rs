@@ -220,7 +220,8 @@ impl World {
         for topic in ended {
             log.end(chains[topic]);
         }
-        (log.superseded, log.expired) = (self.log.superseded, self.log.expired);
+        (log.unneeded.superseded, log.unneeded.expired) =
+            (self.log.unneeded.superseded, self.log.unneeded.expired);
         (self.log, self.chains, self.retained) = (log, chains, retained);
     }
 }

@@ -6,6 +6,8 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::log::entry::Entry;
+use crate::store::blobs::Blobs;
 use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
@@ -67,10 +69,24 @@ impl Keys {
     }
 
     /// The row of this key of this chain; `is` says whether an entry has both.
-    pub fn find(&self, chain: u32, key: &[u8], mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+    fn find(&self, chain: u32, key: &[u8], mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = self.hash(chain, key);
         let index = self.index.as_ref()?;
         index.find(&self.rows, hash, |row| is(row.entry))
+    }
+
+    /// The row of this key of a chain that keeps the latest.
+    pub fn row(&self, entries: &Slab<Entry>, blobs: &Blobs, chain: u32, key: &[u8]) -> Option<u32> {
+        self.find(chain, key, |id| {
+            entries.get(id).chain == chain && key_of(entries, blobs, id) == key
+        })
+    }
+
+    /// The row of an entry of a chain that keeps the latest.
+    pub fn row_of(&self, entries: &Slab<Entry>, blobs: &Blobs, id: u32) -> u32 {
+        let key = key_of(entries, blobs, id);
+        let found = self.find(entries.get(id).chain, key, |other| other == id);
+        found.expect("a keyed entry has a row")
     }
 
     pub fn get(&self, id: u32) -> &Key {
@@ -99,4 +115,10 @@ impl Keys {
         index.remove(&mut self.rows, id);
         self.rows.remove(id);
     }
+}
+
+/// The key of an entry.
+pub(super) fn key_of<'a>(entries: &Slab<Entry>, blobs: &'a Blobs, id: u32) -> &'a [u8] {
+    let entry = entries.get(id);
+    entry.parts(blobs.get(entry.blob)).key
 }

@@ -137,7 +137,7 @@ impl Log {
     pub(super) fn drop_oldest(&mut self, chain: u32, now_s: u32) -> u32 {
         let oldest = self.chains.get(chain).oldest();
         if self.is_expired(oldest, now_s) {
-            self.expired += 1;
+            self.unneeded.expired += 1;
             return self.take(NONE, oldest, Cause::Unneeded);
         }
         self.take(NONE, oldest, Cause::Lost)
@@ -152,29 +152,11 @@ impl Log {
 
     /// Removes the message with this key, if there is one.
     pub(super) fn supersede(&mut self, chain: u32, key: &[u8]) {
-        if let Some(row) = self.key_row(chain, key) {
+        if let Some(row) = self.keys.row(&self.entries, &self.blobs, chain, key) {
             let Key { entry, before, .. } = *self.keys.get(row);
-            self.superseded += 1;
+            self.unneeded.superseded += 1;
             self.take(before, entry, Cause::Unneeded);
         }
-    }
-
-    /// The row of this key of a chain that keeps the latest.
-    fn key_row(&self, chain: u32, key: &[u8]) -> Option<u32> {
-        let (entries, blobs) = (&self.entries, &self.blobs);
-        self.keys.find(chain, key, |id| {
-            let entry = entries.get(id);
-            entry.chain == chain && entry.parts(blobs.get(entry.blob)).key == key
-        })
-    }
-
-    /// The key row of an entry of a chain that keeps the latest.
-    pub(super) fn key_row_of(&self, id: u32) -> u32 {
-        let entry = self.entries.get(id);
-        let key = entry.parts(self.blobs.get(entry.blob)).key;
-        self.keys
-            .find(entry.chain, key, |other| other == id)
-            .expect("a keyed entry has a row")
     }
 
     /// Removes the entry behind `before` (`NONE`: the oldest) from its chain; returns the chain, or `NONE` when all up
@@ -184,7 +166,8 @@ impl Log {
         self.steps.add(1);
         let latest = self.chains.get(chain).latest;
         if latest {
-            self.keys.remove(self.key_row_of(id));
+            self.keys
+                .remove(self.keys.row_of(&self.entries, &self.blobs, id));
         }
         let number = self.chains.get(chain).rule;
         self.lists.remove(&mut self.entries, number, id);
@@ -230,7 +213,7 @@ impl Log {
             self.entries.get_mut(entry.next).previous = entry.previous;
         }
         if latest {
-            let after = self.key_row_of(entry.next);
+            let after = self.keys.row_of(&self.entries, &self.blobs, entry.next);
             self.keys.get_mut(after).before = before;
         }
         chain

@@ -107,7 +107,7 @@ fn bytes_are_those_of_messages_rows_and_keys() {
     log.remove_key(chain, b"bb");
     assert_eq!(offsets(&mut log, chain), [1, 3]);
     assert_eq!(log.reaches_back_to(chain), Some(0), "nobody misses it");
-    assert_eq!((log.keys(), log.superseded), (2, 1));
+    assert_eq!((log.keys(), log.unneeded.superseded), (2, 1));
     log.clear(chain);
     assert_eq!(log.bytes(), 0);
 }
@@ -269,7 +269,7 @@ fn those_that_expired_are_counted_and_not_missed() {
     ] {
         chain = log.freshen(chain, rule.log_age_s, now_s);
         assert_eq!(offsets(&mut log, chain), left);
-        assert_eq!(log.expired, expired);
+        assert_eq!(log.unneeded.expired, expired);
         assert_eq!(log.reaches_back_to(chain), Some(0));
     }
 }

@@ -11,7 +11,8 @@ use super::Log;
 use super::removal::Cause;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
-use crate::log::entry::{Entry, ORPHANED};
+use crate::log::entry::ORPHANED;
+use crate::log::keys::key_of;
 use crate::log::lists::Moves;
 use crate::store::slab::NONE;
 
@@ -57,7 +58,8 @@ impl Log {
         if !latest {
             let mut id = self.chains.get(chain).oldest();
             while id != NONE {
-                self.keys.remove(self.key_row_of(id));
+                self.keys
+                    .remove(self.keys.row_of(&self.entries, &self.blobs, id));
                 id = self.entries.get(id).next;
             }
             self.chains.get_mut(chain).latest = false;
@@ -66,34 +68,26 @@ impl Log {
         let mut newest = BTreeMap::new();
         let mut id = self.chains.get(chain).oldest();
         while id != NONE {
-            newest.insert(self.key_of(id).to_vec(), id);
+            newest.insert(key_of(&self.entries, &self.blobs, id).to_vec(), id);
             id = self.entries.get(id).next;
         }
         let (mut before, mut id) = (NONE, self.chains.get(chain).oldest());
         let mut kept = Vec::with_capacity(newest.len());
         while id != NONE {
             let next = self.entries.get(id).next;
-            if newest[self.key_of(id)] == id {
+            if newest[key_of(&self.entries, &self.blobs, id)] == id {
                 kept.push((id, before));
                 before = id;
             } else {
-                self.superseded += 1;
+                self.unneeded.superseded += 1;
                 self.take(before, id, Cause::Unneeded);
             }
             id = next;
         }
         for (id, before) in kept {
-            let key = Entry::parts(
-                self.entries.get(id),
-                self.blobs.get(self.entries.get(id).blob),
-            );
-            self.keys.insert(chain, key.key, id, before);
+            let key = key_of(&self.entries, &self.blobs, id);
+            self.keys.insert(chain, key, id, before);
         }
         self.chains.get_mut(chain).latest = true;
-    }
-
-    fn key_of(&self, id: u32) -> &[u8] {
-        let entry = self.entries.get(id);
-        entry.parts(self.blobs.get(entry.blob)).key
     }
 }

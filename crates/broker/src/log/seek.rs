@@ -49,7 +49,9 @@ impl Log {
             return SeekResult::Found(entry.next);
         }
         let number = self.chains.get(chain).rule;
-        let mut by_list = self.first_behind(number, offset.saturating_sub(1));
+        let (entries, steps) = (&self.entries, &self.steps);
+        let behind = offset.saturating_sub(1);
+        let mut by_list = self.lists.first_behind(entries, number, behind, steps);
         let entry = self.entries.get(by_list);
         if entry.offset == offset && entry.chain == chain {
             return SeekResult::Found(entry.next);
@@ -118,7 +120,9 @@ impl Log {
 
     /// The message of a chain at exactly this offset.
     pub(super) fn entry_at(&self, number: u8, chain: u32, offset: u64) -> Option<u32> {
-        let id = self.first_behind(number, offset.checked_sub(1)?);
+        let (entries, steps) = (&self.entries, &self.steps);
+        let behind = offset.checked_sub(1)?;
+        let id = self.lists.first_behind(entries, number, behind, steps);
         let entry = self.entries.try_get(id)?;
         (entry.offset == offset && entry.chain == chain).then_some(id)
     }
@@ -127,6 +131,8 @@ impl Log {
     pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
         let oldest = self.reaches_back_to(chain)?;
         let number = self.chains.get(chain).rule;
-        Some(self.arrived(number, time_s).max(oldest))
+        let (entries, steps) = (&self.entries, &self.steps);
+        let arrived = self.lists.arrived(entries, number, time_s, steps);
+        Some(arrived.max(oldest))
     }
 }

@@ -97,6 +97,6 @@ pub struct New<'a> {
     pub headers: Headers<&'a [u8]>,
     /// The WebSocket frame.
     pub frame: &'a [u8],
-    /// The same frame, of a large message that is in memory already, in the layout of `Log::lay_out`.
+    /// The same frame, of a large message that is in memory already, in the layout of `log::lay_out`.
     pub whole: Option<Slice>,
 }

@@ -1,4 +1,4 @@
-//! The log on a disk that loses power: whatever the moment, each batch that was answered comes back once and in order, and nothing
+//! The log on a disk that loses power: at any moment; each batch that was answered comes back once and in order, and nothing
 //! comes back that was not written. Each fault that is planted in the disk is found.
 
 use crore_disk::torn::{Disk, Fault, Rng};
@@ -38,7 +38,7 @@ fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(Found<'_>) {
     }
 }
 
-/// What came back: the batches that were known, and perhaps those of the group under way.
+/// The batches that came back: those that were known, and perhaps those of the group under way.
 fn compare(known: &[(u32, u64)], unanswered: &[u32], found: &[(u32, u64)]) -> Result<(), String> {
     let answered = known.iter().map(|(number, _)| *number);
     let whole = answered.clone().chain(unanswered.iter().copied());
@@ -106,7 +106,7 @@ fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
                 }
             }
             if rng.chance(3) {
-                // What stands before is on disk elsewhere.
+                // The batches before are on disk elsewhere.
                 options.first_segment += rng.below(4) as u64;
                 options.first_segment = options.first_segment.min(log.figures().sealed + 1);
                 known.retain(|(_, segment)| *segment >= options.first_segment);
@@ -206,7 +206,7 @@ fn a_log_begins_with_its_first_segment() {
         let (log, _) = opened.expect("a log");
         let left = 60 - 18 * (first_segment as usize - 1);
         assert_eq!((found.len(), losses), (left, 0));
-        // What was before it is gone.
+        // The segments before it are gone.
         let spares = 2 * OPTIONS.segment_bytes;
         let segments = (5 - first_segment) * OPTIONS.segment_bytes;
         assert_eq!(log.figures().bytes, segments + spares);
@@ -247,7 +247,7 @@ fn sealed_segments_are_read_while_the_log_goes_on() {
     let disk = filled(60);
     let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
     let (mut log, _) = opened.expect("a log");
-    // The fourth segment has six groups; what stands in it does not matter.
+    // The fourth segment has six groups; their content does not matter.
     log.commit([&[9; 300][..]]).expect("there is room");
     let mut places = Vec::new();
     let found = scan(&disk, 2..4, |it| match it {

@@ -1,4 +1,4 @@
-//! What fails under way: servers that are killed, all of them at once, and messages that are purged.
+//! Faults under way: servers are killed, all of them at once, and messages are purged.
 
 use crate::assert_same;
 use crate::jetstream::JetStream;

@@ -1,4 +1,4 @@
-//! What tests do to the streams and objects of a cluster behind the nodes' backs.
+//! Changes that tests make to the streams and objects of a cluster behind the nodes' backs.
 
 #![allow(dead_code, reason = "no test program needs all of it")]
 

@@ -15,7 +15,7 @@ mod store;
 use node::{Node, PARTITIONS, begin, numbers, settings};
 use servers::{Servers, until};
 
-/// Waits until two nodes have read as much, and compares what.
+/// Waits until two nodes have read as much, and compares what they have read.
 fn assert_same(one: &Node, other: &Node) {
     for partition in 0..PARTITIONS {
         until("the same batches at both nodes", || {

@@ -13,7 +13,7 @@ use crate::servers::{Servers, until};
 
 pub const PARTITIONS: u16 = 4;
 
-/// What came, by partition.
+/// The batches that came, by partition.
 #[derive(Default)]
 pub struct Log {
     pub batches: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,
@@ -118,7 +118,7 @@ impl Node {
         begin(settings(servers), numbers()).expect("it begins")
     }
 
-    /// What is made use of at once.
+    /// News that are used at once.
     pub fn apply(&self) {
         self.taker.backlog_bytes.store(0, Relaxed);
     }

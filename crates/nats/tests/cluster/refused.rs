@@ -1,4 +1,4 @@
-//! What is refused at the start: each time with the name of what is wrong, and the remedy.
+//! Refusals at the start: each names the fault and the remedy.
 
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ fn a_node_ends_when_the_format_becomes_one_that_it_does_not_read() {
     let why = node.log().ended.clone().expect("news");
     assert_says(&why, &["write format 2", "up to format 1", "install"]);
     drop(node);
-    // What another version has written beside stays.
+    // Keys that another version has written stay.
     let newer = Numbers {
         format: 2,
         ..numbers()

@@ -1,4 +1,4 @@
-//! Servers of NATS that want to know who comes: TLS, an nkey, a credentials file. Each time with the real server, and what is refused without.
+//! Servers of NATS that authenticate their clients: TLS, an nkey, a credentials file. Each test uses the real server, and sees the refusal of a client without.
 
 use std::fs;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ impl Drop for Directory {
     }
 }
 
-/// A node with these settings takes part: what it writes comes back.
+/// A node with these settings takes part: its batches come back.
 fn takes_part(settings: Settings) {
     let node = begin(settings, numbers()).expect("it begins");
     node.write(1, 1..=3);

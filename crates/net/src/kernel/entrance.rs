@@ -1,4 +1,4 @@
-//! The way into a shard: its listeners, when they are ignored, and what happens when the shard has no room.
+//! The way into a shard: its listeners, when they are ignored, and the refusal when the shard has no room.
 //!
 //! Three mechanisms may hold up new connections, and none of them affects established ones:
 //!
@@ -9,7 +9,7 @@
 //! * When not even that is possible (the whole machine is out of descriptors), the listeners are ignored until a connection
 //!   has ended or `STUCK_PAUSE_MS` have passed. Level-triggered, they would be ready for ever.
 //!
-//! Deliberately elsewhere: how fast connections are let in, and whose is next.
+//! Deliberately elsewhere: how fast connections are let in, and which is next.
 //!
 //! Invariant: a pause always has an end, and [`Entrance::settle`] is called then at the latest.
 

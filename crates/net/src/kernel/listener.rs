@@ -1,4 +1,4 @@
-//! Listening sockets, one for each shard and address, and what to do when the table is full.
+//! Listening sockets, one for each shard and address, and the refusal when the descriptor table is full.
 //!
 //! All listeners of an address form a group (`SO_REUSEPORT`) over which the kernel spreads connections by a hash
 //! of the address pair. Options that accepted sockets inherit (`TCP_NODELAY`, `TCP_NOTSENT_LOWAT`) are set

@@ -2,7 +2,7 @@
 //! thread.
 //!
 //! Invariant: a [`Link`]'s number is that of its descriptor ([`Fd`]), in the table of the thread that made the [`Kernel`]. The same
-//! number means another socket elsewhere, so that whatever owns a descriptor is `!Send`.
+//! number means another socket elsewhere, so that every owner of a descriptor is `!Send`.
 
 pub mod driver;
 pub mod entrance;

@@ -1,7 +1,7 @@
 //! The calls on one connected, non-blocking socket: receive, send, end. The signal interrupt (`EINTR`) is retried, "not now"
 //! is a value (`Again`), and every other failure is its `errno`. Nothing here allocates.
 //!
-//! A [`close`] still delivers what was sent, but unread bytes in our receive buffer make the kernel reset the connection (RFC 1122
+//! A [`close`] still delivers the bytes that were sent, but unread bytes in our receive buffer make the kernel reset the connection (RFC 1122
 //! 4.2.2.13): read to the end first where the last answer matters.
 //!
 //! Deliberately not here: buffering and partial-write bookkeeping, which belong to the outbox.

@@ -30,7 +30,7 @@ const CLASSES: usize = 5 * STEPS + 1;
 const KEPT_BYTES: usize = 16 << 20;
 /// Addresses that are reserved: more than pieces of any use, since those of one class are never cut into those of another.
 const RANGE: usize = 128 << 30;
-/// The range is opened in steps of so many bytes: what is not open counts for no limit of memory and is in no core dump.
+/// The range is opened in steps of so many bytes: the rest counts for no limit of memory and is in no core dump.
 const OPENED: usize = 64 << 20;
 /// Lengths are multiples of the largest pages that Linux has for small memory: else giving back a piece would clear its neighbour.
 const PAGE_MAX: usize = 64 << 10;
@@ -234,7 +234,7 @@ pub fn age() {
 
 // SAFETY: a piece is handed out by one of two allocators: the system's, or the pool, whose pieces lie in its range, are aligned to
 // pages, do not overlap, and are in no list while they are in use. The size and alignment of a layout that is given back are those
-// that it was asked with, so that its class is the same; of pieces in classes the address tells whose they are.
+// that it was asked with, so that its class is the same; of pieces in classes the address tells the allocator.
 unsafe impl GlobalAlloc for Pieces {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(class) = class_of(layout) {

@@ -158,7 +158,7 @@ impl Current {
 }
 
 /// AES-128 before AES-256, since its secrets are shorter: the server's order decides, and secrets are nearly all that an idle
-/// connection holds. ChaCha20 stands last, whatever its secret.
+/// connection holds. ChaCha20 stands last, with secrets of any length.
 fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::*;
     CryptoProvider {

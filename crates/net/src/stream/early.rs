@@ -60,51 +60,55 @@ impl Streams {
         self.table.set(link.0, Entry::Early);
         if early.handshake.is_some() {
             self.make_room();
-            self.under_way += 1;
-            self.begun.push_back((link.0, token));
+            self.handshakes.under_way += 1;
+            self.handshakes.begun.push_back((link.0, token));
         }
-        self.early.insert(link.0, early);
+        self.handshakes.early.insert(link.0, early);
         self.weigh(link);
         self.queue(link);
     }
 
-    /// Counts what a handshake holds now, in place of what it held.
+    /// Counts the bytes that a handshake holds now, in place of those that it held.
     fn weigh(&mut self, link: Link) {
-        let Some(early) = self.early.get_mut(&link.0) else {
+        let Some(early) = self.handshakes.early.get_mut(&link.0) else {
             return;
         };
         let handshake = early.handshake.as_ref();
         let held = handshake.map_or(0, |handshake| handshake.held_bytes());
-        self.early_bytes = self.early_bytes - early.held + held;
+        self.handshakes.early_bytes = self.handshakes.early_bytes - early.held + held;
         early.held = held;
     }
 
     /// Forgets a connection that is established, or closed.
     pub(super) fn forget_early(&mut self, link: Link) {
-        if let Some(early) = self.early.remove(&link.0) {
-            self.early_bytes -= early.held;
+        if let Some(early) = self.handshakes.early.remove(&link.0) {
+            self.handshakes.early_bytes -= early.held;
         }
     }
 
     /// Ends the oldest handshake when there are too many: an honest one is soon over, and one that still waits for its peer
     /// may be an attack.
     fn make_room(&mut self) {
-        if self.due.len() > 2 * (self.limits.handshakes_max + STALE) {
-            let early = &self.early;
+        if self.handshakes.due.len() > 2 * (self.limits.handshakes_max + STALE) {
+            let early = &self.handshakes.early;
             let alive = |(link, token): &(u32, u64)| early.get(link).is_some_and(|e| e.is(*token));
-            self.due.retain(alive);
+            self.handshakes.due.retain(alive);
         }
-        if self.begun.len() > 2 * (self.limits.handshakes_max + STALE) {
-            let early = &self.early;
+        if self.handshakes.begun.len() > 2 * (self.limits.handshakes_max + STALE) {
+            let early = &self.handshakes.early;
             let alive = |(link, token): &(u32, u64)| early.get(link).is_some_and(|e| e.is(*token));
-            self.begun.retain(alive);
+            self.handshakes.begun.retain(alive);
         }
-        while let Some(&(link, token)) = self.begun.front() {
-            let alive = self.early.get(&link).is_some_and(|early| early.is(token));
-            if alive && self.under_way < self.limits.handshakes_max {
+        while let Some(&(link, token)) = self.handshakes.begun.front() {
+            let alive = self
+                .handshakes
+                .early
+                .get(&link)
+                .is_some_and(|early| early.is(token));
+            if alive && self.handshakes.under_way < self.limits.handshakes_max {
                 return;
             }
-            self.begun.pop_front();
+            self.handshakes.begun.pop_front();
             if alive {
                 self.met(
                     Trouble::Evicted,
@@ -118,9 +122,9 @@ impl Streams {
 
     /// Ends a handshake that is not over, and says whether there was one; the connection stays until the caller closes it.
     pub(super) fn give_up(&mut self, link: Link) -> bool {
-        let early = self.early.get_mut(&link.0);
+        let early = self.handshakes.early.get_mut(&link.0);
         let alive = early.is_some_and(|early| early.handshake.take().is_some());
-        self.under_way -= usize::from(alive);
+        self.handshakes.under_way -= usize::from(alive);
         self.weigh(link);
         alive
     }
@@ -138,10 +142,10 @@ impl Streams {
     }
 
     fn queue(&mut self, link: Link) {
-        let early = self.early.get_mut(&link.0).expect("it is early");
+        let early = self.handshakes.early.get_mut(&link.0).expect("it is early");
         if early.handshake.is_some() && !early.queued {
             early.queued = true;
-            self.due.push(early.peer, (link.0, early.token));
+            self.handshakes.due.push(early.peer, (link.0, early.token));
         }
     }
 
@@ -152,7 +156,7 @@ impl Streams {
         token: u64,
         buffer: &mut [u8],
     ) -> Taken {
-        let early = self.early.get(&link.0).expect("it is early");
+        let early = self.handshakes.early.get(&link.0).expect("it is early");
         debug_assert_eq!(early.token, token, "an entry is that of its connection");
         let handshake = early.handshake.as_ref();
         let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
@@ -187,9 +191,9 @@ impl Streams {
         transport: &mut T,
         buffer: &mut [u8],
     ) -> Option<(u64, Taken)> {
-        while self.turn_ns < TURN_NS {
-            let (link, token) = self.due.pop()?;
-            let early = self.early.get_mut(&link);
+        while self.handshakes.turn_ns < TURN_NS {
+            let (link, token) = self.handshakes.due.pop()?;
+            let early = self.handshakes.early.get_mut(&link);
             let Some(early) = early.filter(|early| early.token == token) else {
                 continue;
             };
@@ -201,7 +205,7 @@ impl Streams {
             let began_ns = clock::monotonic_ns();
             let taken = self.step(transport, Link(link), token, handshake, buffer);
             self.weigh(Link(link));
-            self.turn_ns += clock::monotonic_ns() - began_ns;
+            self.handshakes.turn_ns += clock::monotonic_ns() - began_ns;
             if parked
                 && taken.then == Then::Open
                 && self.read_again(transport, Link(link), token).is_err()
@@ -228,7 +232,7 @@ impl Streams {
         let open = send(transport, link, &mut handshake.outgoing);
         match over {
             Ok(false) if handshake.is_cut_up() => {
-                self.under_way -= 1;
+                self.handshakes.under_way -= 1;
                 self.met(Trouble::TooLong, TOO_LONG);
                 Taken::CLOSED
             }
@@ -241,16 +245,16 @@ impl Streams {
                 Taken::NOTHING
             }
             Ok(true) if open => {
-                self.under_way -= 1;
+                self.handshakes.under_way -= 1;
                 self.establish(transport, link, token, *handshake, buffer)
             }
             Ok(_) => {
-                self.under_way -= 1;
+                self.handshakes.under_way -= 1;
                 self.met(Trouble::Gone, GONE);
                 Taken::CLOSED
             }
             Err(error) => {
-                self.under_way -= 1;
+                self.handshakes.under_way -= 1;
                 self.met(Trouble::of(&error), &words(&error));
                 Taken::CLOSED
             }
@@ -258,7 +262,7 @@ impl Streams {
     }
 
     fn early_mut(&mut self, link: Link) -> &mut Early {
-        self.early.get_mut(&link.0).expect("it is early")
+        self.handshakes.early.get_mut(&link.0).expect("it is early")
     }
 
     /// The handshake is over: keeps its keys, and opens the bytes that came behind it.
@@ -279,8 +283,8 @@ impl Streams {
             }
         };
         match keys.resumed {
-            true => self.stats.resumed += 1,
-            false => self.stats.handshakes += 1,
+            true => self.ends.stats.resumed += 1,
+            false => self.ends.stats.handshakes += 1,
         }
         let (to, from) = ((&keys.to.0, keys.to.1), (&keys.from.0, keys.from.1));
         let place = self.crypt.keys.insert(keys.cipher, to, from);
@@ -308,10 +312,12 @@ impl Streams {
     ) -> std::io::Result<()> {
         let waits = match self.table.get(link.0) {
             Entry::Sealed(_) => self
+                .records
                 .busy
                 .get(&link.0)
                 .is_some_and(|busy| !busy.sealed.is_empty()),
             _ => self
+                .handshakes
                 .early
                 .get(&link.0)
                 .and_then(|early| early.handshake.as_ref())
@@ -322,7 +328,7 @@ impl Streams {
 
     /// Sends the rest of a flight.
     pub(super) fn flush_early<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) {
-        let Some(early) = self.early.get_mut(&link.0) else {
+        let Some(early) = self.handshakes.early.get_mut(&link.0) else {
             return;
         };
         let Some(handshake) = &mut early.handshake else {
@@ -336,14 +342,14 @@ impl Streams {
 
     /// Ends the turn: connections still queued are not read until their step is done. Returns whether there are any.
     pub fn end_turn<T: Transport>(&mut self, transport: &mut T) -> bool {
-        self.turn_ns = 0;
-        self.rush = self.rush.max(self.under_way);
-        if self.rush >= RUSH && self.under_way == 0 {
-            self.rush = 0;
+        self.handshakes.turn_ns = 0;
+        self.handshakes.rush = self.handshakes.rush.max(self.handshakes.under_way);
+        if self.handshakes.rush >= RUSH && self.handshakes.under_way == 0 {
+            self.handshakes.rush = 0;
             memory::give_back();
         }
-        for (link, token) in self.due.take_fresh() {
-            let early = self.early.get_mut(&link);
+        for (link, token) in self.handshakes.due.take_fresh() {
+            let early = self.handshakes.early.get_mut(&link);
             let waits = early.filter(|early| early.token == token && early.queued);
             let Some(early) = waits.filter(|early| !early.parked) else {
                 continue;
@@ -354,7 +360,7 @@ impl Streams {
                 let _ = transport.interest(Link(link), token, false, false);
             }
         }
-        !self.due.is_empty()
+        !self.handshakes.due.is_empty()
     }
 }
 

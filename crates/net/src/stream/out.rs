@@ -72,7 +72,7 @@ impl Streams {
     }
 
     fn record_bytes(&self) -> usize {
-        if self.sealed_bytes > self.limits.send_bytes_max {
+        if self.records.sealed_bytes > self.limits.send_bytes_max {
             SMALL_RECORD
         } else {
             PLAIN_MAX
@@ -96,8 +96,8 @@ impl Streams {
     /// Keeps sealed bytes that no sender comes back for.
     pub(super) fn keep(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.crypt.keys.to(place).set(BUSY);
-        self.sealed_bytes += rest.capacity();
-        let busy = self.busy.entry(link.0).or_default();
+        self.records.sealed_bytes += rest.capacity();
+        let busy = self.records.busy.entry(link.0).or_default();
         (busy.sealed, busy.sent) = (rest, 0);
     }
 
@@ -109,6 +109,7 @@ impl Streams {
         place: Place,
     ) -> bool {
         let busy = self
+            .records
             .busy
             .get_mut(&link.0)
             .expect("what is busy has an entry");
@@ -118,7 +119,7 @@ impl Streams {
         if busy.sent < busy.sealed.len() {
             return false;
         }
-        self.sealed_bytes -= busy.sealed.capacity();
+        self.records.sealed_bytes -= busy.sealed.capacity();
         (busy.sealed, busy.sent) = (Vec::new(), 0);
         self.crypt.keys.to(place).clear(BUSY);
         self.forget_idle(link);
@@ -150,9 +151,9 @@ impl Streams {
                 if orderly {
                     self.alert(transport, link, place, Alert::CloseNotify);
                 }
-                if let Some(busy) = self.busy.remove(&link.0) {
-                    self.partial_bytes -= busy.partial.capacity();
-                    self.sealed_bytes -= busy.sealed.capacity();
+                if let Some(busy) = self.records.busy.remove(&link.0) {
+                    self.records.partial_bytes -= busy.partial.capacity();
+                    self.records.sealed_bytes -= busy.sealed.capacity();
                 }
                 self.crypt.remove(place);
             }
@@ -187,6 +188,7 @@ impl Streams {
             return (read, write);
         }
         let busy = self
+            .records
             .busy
             .get_mut(&link.0)
             .expect("what is busy has an entry");
@@ -208,7 +210,7 @@ impl Streams {
                 if !half.is(BUSY) {
                     return true;
                 }
-                let busy = &self.busy[&link.0];
+                let busy = &self.records.busy[&link.0];
                 let (waits, read) = (half.is(HELD) || busy.waits, !busy.unread);
                 if !self.flush(transport, link, place) {
                     return false;

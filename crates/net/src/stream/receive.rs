@@ -1,4 +1,4 @@
-//! The way in: the first byte says what a connection is, and records are opened.
+//! The way in: the first byte tells the protocol of a connection, and records are opened.
 
 use super::cipher::{HEADER_BYTES, SEALED_MAX};
 use super::handshake::INCOMING_MAX;
@@ -26,7 +26,7 @@ const PREFACES: usize = 64;
 const PLAIN_REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\r\nthis port speaks TLS only: use https:// or wss://.\n";
 
 impl Streams {
-    /// A connection was taken in; its first bytes will say what it is.
+    /// A connection was taken in; its first bytes will tell its protocol.
     pub fn opened(&mut self, link: Link) {
         self.fresh.set(link.0);
     }
@@ -111,7 +111,7 @@ impl Streams {
         preface
     }
 
-    /// The first byte behind the header decides what the connection is.
+    /// The first byte behind the header decides on the protocol of the connection.
     fn sniff<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -154,7 +154,7 @@ impl Streams {
             };
         }
         let kept = if half.is(BUSY) {
-            self.busy[&link.0].partial.len()
+            self.records.busy[&link.0].partial.len()
         } else {
             0
         };
@@ -164,7 +164,7 @@ impl Streams {
                 if let Some(fits) = self.grow_partial(link, &bytes[kept..]) {
                     return if fits { Taken::NOTHING } else { self.no_room() };
                 }
-                bytes[..kept].copy_from_slice(&self.busy[&link.0].partial);
+                bytes[..kept].copy_from_slice(&self.records.busy[&link.0].partial);
                 self.open(transport, link, place, bytes)
             }
             Received::Bytes(len) => self.open(transport, link, place, &mut buffer[..len]),
@@ -172,7 +172,7 @@ impl Streams {
         }
     }
 
-    /// Opens the records of `bytes`, which begin with what was kept of a partial one, and keeps the partial one at their end.
+    /// Opens the records of `bytes`, which begin with the kept bytes of a partial one, and keeps the partial one at their end.
     pub(super) fn open<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -219,6 +219,7 @@ impl Streams {
     /// it. The kept bytes are not copied for each piece: a record may come in sixteen thousand.
     fn grow_partial(&mut self, link: Link, bytes: &[u8]) -> Option<bool> {
         let busy = self
+            .records
             .busy
             .get_mut(&link.0)
             .expect("what is busy has an entry");
@@ -233,8 +234,8 @@ impl Streams {
             partial.reserve_exact((2 * before).clamp(needed, whole) - partial.len());
         }
         partial.extend_from_slice(bytes);
-        self.partial_bytes += partial.capacity() - before;
-        Some(self.partial_bytes <= self.limits.receive_bytes_max)
+        self.records.partial_bytes += partial.capacity() - before;
+        Some(self.records.partial_bytes <= self.limits.receive_bytes_max)
     }
 
     /// Keeps a partial record, in place of the former one; false when there is no room.
@@ -242,10 +243,11 @@ impl Streams {
         let mut half = self.crypt.keys.from(place);
         if half.is(BUSY) {
             let busy = self
+                .records
                 .busy
                 .get_mut(&link.0)
                 .expect("what is busy has an entry");
-            self.partial_bytes -= busy.partial.capacity();
+            self.records.partial_bytes -= busy.partial.capacity();
             busy.partial = Vec::new();
         }
         if rest.is_empty() {
@@ -257,8 +259,8 @@ impl Streams {
         }
         half.set(BUSY);
         let partial = rest.to_vec();
-        self.partial_bytes += partial.capacity();
-        self.busy.entry(link.0).or_default().partial = partial;
-        self.partial_bytes <= self.limits.receive_bytes_max
+        self.records.partial_bytes += partial.capacity();
+        self.records.busy.entry(link.0).or_default().partial = partial;
+        self.records.partial_bytes <= self.limits.receive_bytes_max
     }
 }

@@ -102,6 +102,41 @@ impl Early {
     }
 }
 
+/// The connections whose handshakes are not over.
+#[derive(Default)]
+pub(super) struct Handshakes {
+    pub early: HashMap<u32, Early>,
+    /// Handshakes that can go on.
+    pub due: ReadyHandshakes,
+    /// Handshakes in the order in which they began, some of them finished.
+    pub begun: VecDeque<(u32, u64)>,
+    pub under_way: usize,
+    /// The most handshakes under way since memory was last given back.
+    pub rush: usize,
+    /// The time that this turn has spent on them.
+    pub turn_ns: u64,
+    /// Bytes allocated for them.
+    pub early_bytes: usize,
+}
+
+/// The bytes that are under way on connections whose handshakes are over.
+#[derive(Default)]
+pub(super) struct Records {
+    pub busy: HashMap<u32, Busy>,
+    /// Bytes allocated for partial records, and for sealed ones that wait.
+    pub partial_bytes: usize,
+    pub sealed_bytes: usize,
+}
+
+/// Why connections were ended.
+#[derive(Default)]
+pub(super) struct Ends {
+    pub stats: Stats,
+    /// The first message for each reason since the last [`take_troubles`](Streams::take_troubles).
+    told: [Option<String>; Trouble::COUNT],
+    troubled: bool,
+}
+
 /// All connections of a shard that have TLS.
 pub struct Streams {
     pub(super) current: Current,
@@ -110,29 +145,13 @@ pub struct Streams {
     pub(super) fresh: Fresh,
     /// New connections that have sent part of their PROXY header, or all of it and nothing more.
     pub(super) prefaces: HashMap<u32, Preface>,
-    pub(super) early: HashMap<u32, Early>,
-    /// Handshakes that can go on.
-    pub(super) due: ReadyHandshakes,
-    /// Handshakes in the order in which they began, some of them finished.
-    pub(super) begun: VecDeque<(u32, u64)>,
-    pub(super) under_way: usize,
-    /// The most handshakes under way since memory was last given back.
-    pub(super) rush: usize,
-    pub(super) turn_ns: u64,
+    pub(super) handshakes: Handshakes,
     pub(super) crypt: Crypt,
-    pub(super) busy: HashMap<u32, Busy>,
-    /// Bytes allocated for partial records, for sealed ones that wait, and for handshakes.
-    pub(super) partial_bytes: usize,
-    pub(super) sealed_bytes: usize,
-    pub(super) early_bytes: usize,
+    pub(super) records: Records,
     pub(super) scratch: Vec<u8>,
     /// Connections that ended without any result for the caller.
     pub(super) ended: Vec<u64>,
-    pub(super) stats: Stats,
-    /// Why connections were ended: the first message for each reason since the last
-    /// [`take_troubles`](Streams::take_troubles).
-    pub(super) told: [Option<String>; Trouble::COUNT],
-    pub(super) troubled: bool,
+    pub(super) ends: Ends,
 }
 
 impl Streams {
@@ -144,38 +163,28 @@ impl Streams {
             table: Table::new(),
             fresh: Fresh::new(),
             prefaces: HashMap::new(),
-            early: HashMap::new(),
-            due: ReadyHandshakes::default(),
-            begun: VecDeque::new(),
-            under_way: 0,
-            rush: 0,
-            turn_ns: 0,
+            handshakes: Handshakes::default(),
             crypt: Crypt::new(),
-            busy: HashMap::new(),
-            partial_bytes: 0,
-            sealed_bytes: 0,
-            early_bytes: 0,
+            records: Records::default(),
             scratch: Vec::new(),
             ended: Vec::new(),
-            stats: Stats::default(),
-            told: [const { None }; Trouble::COUNT],
-            troubled: false,
+            ends: Ends::default(),
         }
     }
 
     /// Counts since the shard began.
     pub fn stats(&self) -> Stats {
-        self.stats
+        self.ends.stats
     }
 
     /// Present sizes.
     pub fn usage(&self) -> Usage {
         Usage {
             connections: self.crypt.keys.len(),
-            under_way: self.under_way as u32,
+            under_way: self.handshakes.under_way as u32,
             key_bytes: self.crypt.keys.bytes(),
             descriptor_bytes: self.table.bytes(),
-            record_bytes: self.partial_bytes + self.sealed_bytes,
+            record_bytes: self.records.partial_bytes + self.records.sealed_bytes,
         }
     }
 
@@ -187,20 +196,20 @@ impl Streams {
     /// partial record (`record::length_of` refuses longer ones) and the rest of one sealed record, or of our flight
     /// (nothing is sealed before it is out).
     pub fn held_bytes(&self) -> usize {
-        self.partial_bytes
-            + self.sealed_bytes
-            + self.early_bytes
-            + self.busy.capacity() * size_of::<(u32, Busy)>()
-            + self.early.capacity() * size_of::<(u32, Early)>()
+        self.records.partial_bytes
+            + self.records.sealed_bytes
+            + self.handshakes.early_bytes
+            + self.records.busy.capacity() * size_of::<(u32, Busy)>()
+            + self.handshakes.early.capacity() * size_of::<(u32, Early)>()
             + self.prefaces.capacity() * size_of::<(u32, Preface)>()
-            + self.begun.capacity() * size_of::<(u32, u64)>()
-            + self.due.bytes()
+            + self.handshakes.begun.capacity() * size_of::<(u32, u64)>()
+            + self.handshakes.due.bytes()
     }
 
     /// Why connections were ended: each reason at most once, with the first message since the last call.
     pub fn take_troubles(&mut self) -> impl Iterator<Item = (Trouble, String)> {
-        let told = match std::mem::take(&mut self.troubled) {
-            true => std::mem::replace(&mut self.told, [const { None }; Trouble::COUNT]),
+        let told = match std::mem::take(&mut self.ends.troubled) {
+            true => std::mem::replace(&mut self.ends.told, [const { None }; Trouble::COUNT]),
             false => [const { None }; Trouble::COUNT],
         };
         let all = Trouble::ALL.into_iter().zip(told);
@@ -214,20 +223,20 @@ impl Streams {
 
     /// Counts an ended connection, and keeps the message if it is the first for its reason.
     pub(super) fn met(&mut self, trouble: Trouble, what: &str) {
-        self.stats.troubles[trouble as usize] += 1;
-        self.told[trouble as usize].get_or_insert_with(|| what.to_string());
-        self.troubled = true;
+        self.ends.stats.troubles[trouble as usize] += 1;
+        self.ends.told[trouble as usize].get_or_insert_with(|| what.to_string());
+        self.ends.troubled = true;
     }
 
     /// Removes the entry of a connection that has nothing under way any more.
     pub(super) fn forget_idle(&mut self, link: Link) {
-        let busy = &self.busy[&link.0];
+        let busy = &self.records.busy[&link.0];
         if busy.partial.is_empty() && busy.sealed.is_empty() {
-            self.busy.remove(&link.0);
+            self.records.busy.remove(&link.0);
         }
-        if self.busy.is_empty() {
+        if self.records.busy.is_empty() {
             // A table that was large once gives its memory back.
-            self.busy = HashMap::new();
+            self.records.busy = HashMap::new();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Faults of TLS in sentences: what `rustls` says of them has names of its source in it.
+//! Faults of TLS in sentences: the words of `rustls` have names of its source in them.
 
 use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys};
 

@@ -1,4 +1,4 @@
-//! The counted memory of connections with TLS is what they really hold, and bytes that come in pieces cost work in
+//! The counted memory of connections with TLS is the memory that they hold, and bytes that come in pieces cost work in
 //! proportion to the bytes, not to the pieces.
 
 #[allow(dead_code, reason = "other tests need the rest of it")]

@@ -1,4 +1,4 @@
-//! Bytes sent on one side arrive on the other, however they are cut and whatever the socket refuses.
+//! Bytes sent on one side arrive on the other, for any cuts of the bytes and any refusals of the socket.
 
 use crore_net::stream::{Handle, Then, Trouble};
 use proptest::prelude::*;

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::algorithm::{ALGORITHMS, Key};
 use super::{public, secret};
 
-/// Base64 with padding or without it, and with whatever bits behind the last byte.
+/// Base64 with padding or without it, and with any bits behind the last byte.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new()

@@ -1,4 +1,4 @@
-//! Secrets for HS256, and why a public key is none: whoever has it could make tokens.
+//! Secrets for HS256, and why a public key is none: everyone who has it could make tokens.
 //!
 //! Invariant: a public key, a certificate or a private key is refused in every form that a file of one has: armour, with text before it or
 //! not, DER, JSON, the line of OpenSSH; in base64, in hex, in UTF-16, and in the settings as in a file. What has no form (32 raw bytes)
@@ -85,7 +85,7 @@ fn is_key(key: &str) -> String {
     )
 }
 
-/// The key that these bytes are or hold, in whatever form.
+/// The key that these bytes are or hold, in any form.
 fn key_in(bytes: &[u8], depth: u8) -> Option<&'static str> {
     // Longer ones are refused for their length; within the bound the tries below are cheap.
     let bytes = &bytes[..bytes.len().min(2 * BYTES_MAX)];
@@ -177,7 +177,7 @@ fn base64(text: &[u8]) -> Vec<u8> {
     joined(digits.map_while(|digit| digit64(*digit)), 6)
 }
 
-/// The bytes that the text begins with in hex, with whatever stands between pairs there: in a list or a string of C too.
+/// The bytes that the text begins with in hex, with any bytes between pairs: in a list or a string of C too.
 fn hex(text: &[u8]) -> Vec<u8> {
     let text = text.strip_prefix(b"x").unwrap_or(text);
     let pairs = String::from_utf8_lossy(text)

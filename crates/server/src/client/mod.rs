@@ -1,4 +1,4 @@
-//! How this process asks a server over HTTP/1.1, with TLS where the URL says `https`: for the tools and for the access callback.
+//! The client's side of HTTP/1.1, with TLS where the URL says `https`: for the tools and for the access callback.
 //!
 //! Blocking sockets, one connection at a time.
 

@@ -1,9 +1,12 @@
 //! The resources of the host that the defaults depend on: its cores and its memory.
 
+use std::path::Path;
+
 use crore_broker::settings::Limits;
-use crore_net::memory::total_bytes;
 
 use super::check::MEMORY_SHARES;
+use super::groups;
+use super::tree::Tree;
 
 /// The share of the memory that all logs together may use by default (DESIGN: an eighth).
 const LOG_SHARE: u64 = 8;
@@ -33,6 +36,18 @@ pub fn keys_default(limits: &Limits) -> usize {
     limits.memory_bytes / KEYS_PART / KEY_BYTES
 }
 
+/// The memory that this process may use, in bytes: the machine's, or the least limit of the control groups that it runs in.
+pub fn memory_bytes() -> u64 {
+    let tree = Tree {
+        root: Path::new("/"),
+    };
+    let groups = tree.text("proc/self/cgroup").unwrap_or_default();
+    let limits = groups::read(&tree, &groups, None).into_iter();
+    limits
+        .map(|group| group.limit)
+        .fold(crore_net::memory::machine_bytes(), u64::min)
+}
+
 /// The resources that the defaults depend on: of this host, or of one that is only planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resources {
@@ -47,7 +62,7 @@ impl Resources {
     pub fn here() -> Resources {
         Resources {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: total_bytes(),
+            memory_bytes: memory_bytes(),
         }
     }
 

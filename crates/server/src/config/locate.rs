@@ -147,7 +147,7 @@ mod tests {
 
     const EXAMPLE: &str = include_str!("../../../../docs/crore.example.toml");
 
-    /// Reads `text` as far as it can be read; whatever is wrong must have a place and fit a line.
+    /// Reads `text` as far as it can be read; each fault must have a place and fit a line.
     fn explain(text: &str) {
         let (_, faults) = faults(&ServeArgs::default(), "f", text);
         for (_, line) in faults {

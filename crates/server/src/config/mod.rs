@@ -12,8 +12,10 @@ mod check;
 mod effective;
 mod flags;
 mod forms;
+pub mod groups;
 mod host;
 mod locate;
+pub mod tree;
 
 use std::mem::take;
 use std::path::{Path, PathBuf};
@@ -31,7 +33,7 @@ use crate::settings::problems::Check;
 use crate::settings::schema::SCHEMA;
 pub use effective::Effective;
 pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
-pub use host::Resources;
+pub use host::{Resources, memory_bytes};
 use locate::{ConfigError, Flags, Place, path_is_under};
 
 /// The file that is read when no `--config` is given and it exists in the current directory.

@@ -152,15 +152,9 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
             u64::from(settings.admin.connections_max),
             None,
         )),
-        memory_bytes.or_else(process::resident_bytes).map(|used| {
-            Limit::new(
-                "memory",
-                "bytes",
-                used,
-                crore_net::memory::total_bytes(),
-                None,
-            )
-        }),
+        memory_bytes
+            .or_else(process::resident_bytes)
+            .map(|used| Limit::new("memory", "bytes", used, crate::config::memory_bytes(), None)),
     ]
     .into_iter()
     .flatten()

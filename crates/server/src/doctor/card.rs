@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use super::tree::Tree;
+use crate::config::tree::Tree;
 
 /// Where the kernel lists network devices, below the root.
 const NETWORK: &str = "sys/class/net";

@@ -10,8 +10,8 @@ use std::path::Path;
 use crore_net::clock::{self, Discipline};
 
 use super::card::{self, Card};
-use super::group::{self, Group, Tasks};
-use super::tree::{Tree, field};
+use crate::config::groups::{self, Group, Tasks};
+use crate::config::tree::{Tree, field};
 
 /// Settings that are read: the part below `/proc/sys`, in the form of `sysctl`.
 const SYSCTLS: [&str; 28] = [
@@ -102,10 +102,10 @@ impl Host {
         Host {
             kernel,
             memory: tree.text("proc/meminfo").as_deref().and_then(Memory::parse),
-            groups: group::read(&tree, &groups, kernel),
-            tasks: group::tasks(&tree, &groups),
+            groups: groups::read(&tree, &groups, kernel),
+            tasks: groups::tasks(&tree, &groups),
             cores: allowed,
-            quota_cores: group::quota(&tree, &groups),
+            quota_cores: groups::quota(&tree, &groups),
             descriptors: tree
                 .text("proc/self/limits")
                 .as_deref()

@@ -13,11 +13,9 @@ mod card;
 mod checks;
 mod findings;
 pub mod formula;
-mod group;
 mod host;
 mod need;
 mod report;
-mod tree;
 pub mod words;
 
 use std::path::PathBuf;

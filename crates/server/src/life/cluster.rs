@@ -23,7 +23,7 @@ use crate::shard_loop::{Letter, Listener, LogNews, Member};
 
 /// The formats of a cluster, 1, 2, 3, and so on: the forms of batches, with their records, and of checkpoints in each.
 ///
-/// Every node writes in the format that the cluster has ([`crore_nats::Numbers`]), whatever newer ones it knows: so nodes of two successive versions
+/// Every node writes in the format that the cluster has ([`crore_nats::Numbers`]), also where it knows a newer one: so nodes of two successive versions
 /// work together, and no node finds what it cannot read. A version with other forms has a row more here, and writes both; the operator raises the
 /// cluster's format when all nodes know it, and a node that does not ends.
 const FORMATS: [(u8, u16); 1] = [(1, 9)];

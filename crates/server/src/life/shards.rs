@@ -74,7 +74,7 @@ impl Shards {
             waiting.by_ticket.insert(ticket, answer);
             ticket
         };
-        // A caller that stops waiting, for whatever reason, leaves no row behind.
+        // A caller that stops waiting leaves no row behind.
         let _forget = Forget(self, ticket);
         self.0.senders[shard as usize].post(Letter::Control(ticket, control));
         match tokio::time::timeout(ANSWER, answered).await {
@@ -110,7 +110,7 @@ impl Shards {
 
     fn answered(&self, ticket: Ticket, report: Report) {
         if let Some(answer) = self.waiting().by_ticket.remove(&ticket) {
-            let _ = answer.send(report); // who asked may have gone
+            let _ = answer.send(report); // the caller may have gone
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `[cluster]`: where the servers of NATS are that keep the log of several nodes, and who this node is there.
+//! `[cluster]`: where the servers of NATS are that keep the log of several nodes, and the credentials of this node there.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Where to listen: addresses with a port, and names that stand for some.
 //!
-//! Invariants: `localhost` is the loopback whatever a resolver says (RFC 6761 section 6.3), 127.0.0.1 first and `[::1]` where
+//! Invariants: `localhost` is the loopback, and no resolver is asked (RFC 6761 section 6.3), 127.0.0.1 first and `[::1]` where
 //! this host has it. Other names are asked of the host's resolver, once, when the settings are read; conclusions from an
 //! address, such as whether the server is exposed, are drawn from the resolved addresses and never from the name.
 

@@ -94,8 +94,8 @@ impl<T: Transport> ShardLoop<T> {
     /// Logs that an untrusted client came, as a shard without connections never ticks.
     fn tell_untrusted(&mut self, now: Now) {
         let untrusted = self.shard.stats().untrusted;
-        if untrusted > self.untrusted {
-            self.untrusted = untrusted;
+        if untrusted > self.told.untrusted {
+            self.told.untrusted = untrusted;
             let peers = "not in http.trusted_proxies, while http.proxy_protocol is on";
             self.tell(
                 &format!("{untrusted} came from peers that are {peers}"),
@@ -106,18 +106,18 @@ impl<T: Transport> ShardLoop<T> {
 
     pub(super) fn tell_turned_away(&mut self, now: Now) {
         let turned_away = self.shard.stats().turned_away;
-        if turned_away > self.turned_away {
-            self.turned_away = turned_away;
+        if turned_away > self.told.turned_away {
+            self.told.turned_away = turned_away;
             self.tell("a limit is reached", now);
         }
     }
 
     /// Says why connections are turned away, not for each of them.
     fn tell(&mut self, why: &str, now: Now) {
-        if now.s < self.told_s {
+        if now.s < self.told.quiet_until_s {
             return;
         }
-        self.told_s = now.s + TELL_EVERY_S;
+        self.told.quiet_until_s = now.s + TELL_EVERY_S;
         let connections = self.shard.connections();
         tracing::warn!(connections, "{why}: new connections are turned away");
     }

@@ -14,7 +14,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// Arranges so many events, a few hundred at most, from the event `from` on and round to it; `party` says whose an event is.
+    /// Arranges so many events, a few hundred at most, from the event `from` on and round to it; `party` says to which party an event belongs.
     pub fn arrange(&mut self, events: usize, from: usize, mut party: impl FnMut(usize) -> u64) {
         self.seen.clear();
         self.seen.resize(BUCKETS, 0);

@@ -1,4 +1,4 @@
-//! The flags by which the tools are told which server to ask, with which token, whom to trust by TLS, and what to show a server that
+//! The flags of the tools: the server, the token, the roots to trust by TLS, and the certificate for a server that
 //! asks for a certificate; and the variables that stand for them.
 
 use std::env::VarError;

@@ -62,7 +62,7 @@ const NO_TOKEN: &str = "has a character that no header may carry: a space, a con
 /// A value that stands in a line, a topic or a name: text without control characters. The server says what else is wrong with it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault, in words.
 pub fn line(text: &str) -> Result<String, String> {
     match () {
         () if text.is_empty() => Err("it is empty; write one".to_string()),
@@ -183,7 +183,7 @@ pub fn some_time(text: &str) -> Result<u64, String> {
 /// A value of a header: what stands in a line, without spaces around it, which a header would lose.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault, in words.
 pub fn field(text: &str) -> Result<String, String> {
     match text.trim() == text {
         true => line(text),
@@ -194,7 +194,7 @@ pub fn field(text: &str) -> Result<String, String> {
 /// A content type (RFC 9110 section 8.3).
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault, in words.
 pub fn content_type(text: &str) -> Result<String, String> {
     match text.is_ascii() {
         true => field(text),

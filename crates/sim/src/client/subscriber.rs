@@ -208,7 +208,7 @@ impl Subscriber {
         if filtered && since == "since=-2" {
             since = "since=oldest";
         }
-        if truth.retains && (since.is_empty() || filtered) {
+        if truth.terms.retains && (since.is_empty() || filtered) {
             // Retained messages would come first, out of their order.
             since = "since=live";
         }
@@ -338,7 +338,7 @@ impl Subscriber {
         for track in &mut self.tracks {
             let rule = &truth.topics[track.topic].rule;
             // Between two polls a topic without a log loses messages, and reports it only with the next message.
-            if !is_poll || (rule.messages_max() > 0 && truth.budgets_are_wide) {
+            if !is_poll || (rule.messages_max() > 0 && truth.terms.budgets_are_wide) {
                 track.at_head();
             }
         }

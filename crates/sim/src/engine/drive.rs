@@ -56,7 +56,7 @@ pub struct Start {
 }
 
 impl Drive {
-    /// An empty log. `seed` decides what a power cut takes.
+    /// An empty log. `seed` decides which bytes a power cut takes.
     pub fn new(seed: u64, segment_bytes: u64) -> Drive {
         let mut drive = Drive {
             disk: Disk::new(seed, Fault::None),
@@ -110,7 +110,7 @@ impl Drive {
         Ok(group)
     }
 
-    /// Tells what is synced of these partitions, in order.
+    /// Tells the synced batches of these partitions, in order.
     pub fn tell(&mut self, of: &[PartitionId]) -> Vec<Committed> {
         let told = |it: &Committed| of.contains(&it.partition);
         let all = std::mem::take(&mut self.stored);
@@ -135,7 +135,7 @@ impl Drive {
         self.log().end()
     }
 
-    /// The process ends in the middle of a commit, or before or behind one; with `cuts` the power goes. Returns what was synced.
+    /// The process ends in the middle of a commit, or before or behind one; with `cuts` the power goes. Returns the synced batches.
     pub fn crash(&mut self, cuts: bool, rng: &mut Rng) -> Vec<Batch> {
         let mut group = self.take(rng.range(0, 4));
         self.disk.power_goes_after(rng.below(CALLS));

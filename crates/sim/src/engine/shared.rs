@@ -1,7 +1,7 @@
 //! The log that the nodes of a cluster share: of each partition one order for all, batches of all writers, offsets and seconds of its own. Nodes read it
 //! each at its own pace, and may be cut off from it.
 //!
-//! It folds the log as any reader does, with what the records say of writers: a batch counts if its number is the next one of a writer that is
+//! It folds the log as any reader does, with the records about writers: a batch counts if its number is the next one of a writer that is
 //! not dead.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,7 +78,7 @@ impl Shared {
         &self.logs[usize::from(partition)].stored
     }
 
-    /// Whether a node has read what there was when it began.
+    /// Whether a node has read the batches that were there when it began.
     pub fn is_ready(&self, node: usize) -> bool {
         let Node {
             told, begins_at, ..

@@ -28,7 +28,7 @@ impl Plan {
             }
             if self.mqtt_clients > 0 && packets.chance(PACKETS_STEPS_PERCENT) {
                 let client = packets.below(self.mqtt_clients) as u8;
-                step.op = Op::Mqtt(client, Self::packets(&mut packets));
+                step.op = Op::Mqtt(client, packets_deed(&mut packets));
             }
             step
         };
@@ -56,7 +56,7 @@ impl Plan {
             3 => Op::Read(subscriber),
             4 => Op::Cut(subscriber),
             5 => Op::Window(subscriber),
-            6 => Op::Publish(publisher, Self::deed(rng)),
+            6 => Op::Publish(publisher, deed(rng)),
             7 => Op::ReadAnswer(publisher),
             _ => Op::CutPublisher(publisher),
         };
@@ -65,30 +65,30 @@ impl Plan {
             dice: rng.next(),
         }
     }
+}
 
-    fn packets(rng: &mut Rng) -> MqttDeed {
-        match rng.below(100) {
-            0..12 => MqttDeed::Connect,
-            12..15 => MqttDeed::TakeOver,
-            15..45 => MqttDeed::Read,
-            45..60 => MqttDeed::Acknowledge,
-            60..68 => MqttDeed::Change,
-            68..88 => MqttDeed::Publish(rng.pick(&[1, 1, 3])),
-            88..92 => MqttDeed::Ping,
-            92..94 => MqttDeed::Leave,
-            94..97 => MqttDeed::Cut,
-            _ => MqttDeed::Window,
-        }
+fn packets_deed(rng: &mut Rng) -> MqttDeed {
+    match rng.below(100) {
+        0..12 => MqttDeed::Connect,
+        12..15 => MqttDeed::TakeOver,
+        15..45 => MqttDeed::Read,
+        45..60 => MqttDeed::Acknowledge,
+        60..68 => MqttDeed::Change,
+        68..88 => MqttDeed::Publish(rng.pick(&[1, 1, 3])),
+        88..92 => MqttDeed::Ping,
+        92..94 => MqttDeed::Leave,
+        94..97 => MqttDeed::Cut,
+        _ => MqttDeed::Window,
     }
+}
 
-    fn deed(rng: &mut Rng) -> Deed {
-        match rng.below(100) {
-            0..50 => Deed::Pipeline(1),
-            50..75 => Deed::Pipeline(rng.range(2, 6) as u8),
-            75..92 => Deed::Batch(rng.range(1, BATCH_LINES_MAX) as u8),
-            92..95 => Deed::Delete,
-            95..98 => Deed::Create,
-            _ => Deed::Info,
-        }
+fn deed(rng: &mut Rng) -> Deed {
+    match rng.below(100) {
+        0..50 => Deed::Pipeline(1),
+        50..75 => Deed::Pipeline(rng.range(2, 6) as u8),
+        75..92 => Deed::Batch(rng.range(1, BATCH_LINES_MAX) as u8),
+        92..95 => Deed::Delete,
+        95..98 => Deed::Create,
+        _ => Deed::Info,
     }
 }

@@ -16,35 +16,35 @@ impl World {
         let shard = others.find(|it| self.serves(*it)).unwrap_or(shard);
         let window = rng.pick(&self.plan.windows);
         let link = self.net.connect(shard as ShardId, window);
-        self.live[shard].push(link);
+        self.loops[shard].links.push(link);
         link
     }
 
     /// A subscriber connects, or sends its next request.
     pub fn ask(&mut self, n: usize, rng: &mut Rng) {
-        if !self.subscribers[n].is_idle() {
+        if !self.clients.subscribers[n].is_idle() {
             return;
         }
-        match self.subscribers[n].link {
+        match self.clients.subscribers[n].link {
             Some(link) if self.net.sockets[link as usize].client_fin => return,
-            Some(_) => self.subscribers[n].request(&mut self.truth, rng),
+            Some(_) => self.clients.subscribers[n].request(&mut self.truth, rng),
             None => {
                 let link = self.connect(rng);
-                self.subscribers[n].connect(link, &mut self.truth, rng);
+                self.clients.subscribers[n].connect(link, &mut self.truth, rng);
             }
         }
         self.send_of_subscriber(n);
     }
 
     fn send_of_subscriber(&mut self, n: usize) {
-        let subscriber = &mut self.subscribers[n];
+        let subscriber = &mut self.clients.subscribers[n];
         if let Some(link) = subscriber.link {
             send(&mut self.net, link, &mut subscriber.out);
         }
     }
 
     pub(super) fn send_of_publisher(&mut self, n: usize) {
-        let publisher = &mut self.publishers[n];
+        let publisher = &mut self.clients.publishers[n];
         if let Some(link) = publisher.link {
             send(&mut self.net, link, &mut publisher.out);
         }
@@ -52,11 +52,11 @@ impl World {
 
     /// A publisher with a connection.
     pub fn ready_publisher(&mut self, n: usize, rng: &mut Rng) -> usize {
-        if self.publishers[n].link.is_none() {
+        if self.clients.publishers[n].link.is_none() {
             let link = self.connect(rng);
-            self.publishers[n].connect(link, &self.truth);
+            self.clients.publishers[n].connect(link, &self.truth);
             if rng.chance(80) {
-                self.publishers[n].retry(&mut self.truth, rng, &mut self.met);
+                self.clients.publishers[n].retry(&mut self.truth, rng, &mut self.met);
             }
         }
         n
@@ -64,16 +64,16 @@ impl World {
 
     /// A subscriber reads at most so many bytes.
     pub fn read(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
-        let Some(link) = self.subscribers[n].link else {
+        let Some(link) = self.clients.subscribers[n].link else {
             return Ok(());
         };
         let (bytes, end) = take(&mut self.net, link, bytes_max);
-        let subscriber = &mut self.subscribers[n];
+        let subscriber = &mut self.clients.subscribers[n];
         subscriber.read(&bytes, end, &mut self.truth, &mut self.met)?;
         let closes = subscriber.closes;
         self.check_kept()?;
         if closes || end {
-            self.subscribers[n].ended();
+            self.clients.subscribers[n].ended();
             self.hang_up(link);
             return Ok(());
         }
@@ -96,16 +96,16 @@ impl World {
 
     /// A publisher reads at most so many bytes.
     pub fn read_answer(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
-        let Some(link) = self.publishers[n].link else {
+        let Some(link) = self.clients.publishers[n].link else {
             return Ok(());
         };
         let (bytes, end) = take(&mut self.net, link, bytes_max);
-        let publisher = &mut self.publishers[n];
+        let publisher = &mut self.clients.publishers[n];
         publisher.read(&bytes, &mut self.truth, &mut self.met)?;
         let closes = publisher.closes;
         self.check_kept()?;
         if closes || end {
-            self.publishers[n].ended();
+            self.clients.publishers[n].ended();
             self.hang_up(link);
             return Ok(());
         }
@@ -115,20 +115,20 @@ impl World {
 
     /// A follower connects, if it is not connected.
     pub fn follow(&mut self, n: usize, rng: &mut Rng) {
-        if self.followers[n].link.is_none() {
+        if self.clients.followers[n].link.is_none() {
             let link = self.connect(rng);
-            self.followers[n].connect(link, &mut self.truth);
-            send(&mut self.net, link, &mut self.followers[n].out);
+            self.clients.followers[n].connect(link, &mut self.truth);
+            send(&mut self.net, link, &mut self.clients.followers[n].out);
         }
     }
 
     /// A follower reads at most so many bytes.
     pub fn read_news(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
-        let Some(link) = self.followers[n].link else {
+        let Some(link) = self.clients.followers[n].link else {
             return Ok(());
         };
         let (bytes, end) = take(&mut self.net, link, bytes_max);
-        let follower = &mut self.followers[n];
+        let follower = &mut self.clients.followers[n];
         follower.read(&bytes, &mut self.truth, &mut self.met)?;
         if follower.closes || end {
             follower.ended();

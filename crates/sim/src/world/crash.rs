@@ -10,7 +10,7 @@ use crore_broker::snapshot::Head;
 use crore_broker::{Control, Input, PartitionId, Report, Shadow, Shard, ShardId, Ticket};
 
 use super::restart::read;
-use super::{World, now};
+use super::{ShardLoop, World, now};
 use crate::checkpoint::Checkpoint;
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
@@ -59,11 +59,17 @@ impl World {
             engine.drive.as_mut().expect("and a disk").harm(rng)?;
         }
         self.net.begin_anew();
-        self.live.iter_mut().for_each(Vec::clear);
-        self.subscribers.iter_mut().for_each(Subscriber::ended);
-        self.publishers.iter_mut().for_each(Publisher::ended);
-        self.followers.iter_mut().for_each(Follower::ended);
-        self.mqtt.iter_mut().for_each(Client::crashed);
+        self.loops.iter_mut().for_each(|it| it.links.clear());
+        self.clients
+            .subscribers
+            .iter_mut()
+            .for_each(Subscriber::ended);
+        self.clients
+            .publishers
+            .iter_mut()
+            .for_each(Publisher::ended);
+        self.clients.followers.iter_mut().for_each(Follower::ended);
+        self.clients.mqtt.iter_mut().for_each(Client::crashed);
         self.truth.crashed = Some(self.truth.step);
         // Messages that homes had dropped before come back with the log.
         self.checkpoint = Checkpoint::default();
@@ -91,17 +97,17 @@ impl World {
 
     /// Messages that were sent may still come.
     fn hear_the_last(&mut self, rng: &mut Rng) -> Result<(), Violation> {
-        for n in 0..self.publishers.len() {
+        for n in 0..self.clients.publishers.len() {
             if rng.chance(60) {
                 self.read_answer(n, usize::MAX)?;
             }
         }
-        for n in 0..self.subscribers.len() {
+        for n in 0..self.clients.subscribers.len() {
             if rng.chance(60) {
                 self.read(n, usize::MAX)?;
             }
         }
-        for n in 0..self.mqtt.len() {
+        for n in 0..self.clients.mqtt.len() {
             if rng.chance(60) {
                 self.mqtt_read(n, usize::MAX, rng)?;
             }
@@ -148,8 +154,7 @@ impl World {
             shard.lose_unlogged();
             self.shards[n] = shard;
         }
-        self.ticked_s.fill(0);
-        self.busy.fill(false);
+        self.loops.iter_mut().for_each(ShardLoop::begin);
         self.begin_epochs(&start, before, rng)
     }
 
@@ -186,7 +191,7 @@ impl World {
         self.met.damages += 1;
         self.met.touched += touched.len() as u64;
         self.met.untouched += u64::from(self.shared.partitions) - touched.len() as u64;
-        for subscriber in &self.subscribers {
+        for subscriber in &self.clients.subscribers {
             subscriber.check(&self.truth, &[])?;
         }
         for topic in 0..self.truth.topics.len() {
@@ -195,7 +200,7 @@ impl World {
                 self.truth.harm(topic);
             }
         }
-        for subscriber in &mut self.subscribers {
+        for subscriber in &mut self.clients.subscribers {
             subscriber.harmed(&self.truth);
         }
         for partition in touched {
@@ -250,7 +255,7 @@ impl World {
         engine.drive.as_mut().expect("it was there").based(end)
     }
 
-    /// Asks a home which topics it has, and what they have lost.
+    /// Asks a home for its topics and their losses.
     fn floors(
         &mut self,
         home: usize,

@@ -33,7 +33,7 @@ const NAMES_STEPS: usize = 100;
 /// Ends of interest that are told at once, to the greatest possible number of followers.
 const ENDS_STEPS: usize = 64 * 5;
 
-/// The most steps of a unit of work, which is finished whatever the budget: a page of old messages is the largest. It
+/// The most steps of a unit of work, which is finished also past the budget: a page of old messages is the largest. It
 /// visits `page_visits` entries to drop old ones, as many to find its place, and as many for messages, finds its place in
 /// each list of the log by a mark, and copies messages. A publish may displace many small messages; after the last subscriber of
 /// QoS 1 or 2 has left, the next publish drops the messages that were kept for it beyond the rule.
@@ -95,8 +95,8 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     }
     // One publish more may begin while there is credit; all other asks are one request of each connection.
     let publish = plan.batch_lines_max() * (plan.message_bytes + FIELDS_BYTES);
-    let most = limits.publish_credit_bytes + publish + world.clients() * CONTROL_BYTES;
-    let bytes = world.net.most_bytes_under_way();
+    let most = limits.publish_credit_bytes + publish + world.clients.count() * CONTROL_BYTES;
+    let bytes = world.net.mail.most_bytes();
     if bytes > most {
         return Err(format!(
             "{bytes} bytes of asks under way from one shard to another"
@@ -106,18 +106,18 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     // began within it, and a few requests of each client, which may come on one connection after another.
     let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
     // A request by filter is answered for each partition, in a turn of its own if need be.
-    let asks = publishes + (4 + plan.partitions) * world.clients() + 8;
+    let asks = publishes + (4 + plan.partitions) * world.clients.count() + 8;
     let turns = plan.pace.turns_under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
     }
     // No shard falls further behind either, however seldom it gets a turn. Each ask, and each turn that answers one, may
     // come in a mail of its own, and another for the next ask of the same client.
-    let asked = asks.min(world.clients() * CLIENT_BATCHES * plan.batch_lines_max());
+    let asked = asks.min(world.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
     for to in 0..world.shards.len() {
         let held = world.shards[to].accounts();
-        let inputs = world.net.mail_inputs(to) + held.asks + held.pages;
+        let inputs = world.net.mail.inputs(to) + held.asks + held.pages;
         if inputs > inputs_max {
             return Err(format!(
                 "shard {to} is {inputs} inputs behind, at most {inputs_max}"

@@ -11,7 +11,7 @@ use crate::truth::Violation;
 impl World {
     /// One thing that an MQTT client does.
     pub fn mqtt(&mut self, n: usize, deed: MqttDeed, rng: &mut Rng) -> Result<(), Violation> {
-        let (client, truth) = (&mut self.mqtt[n], &mut self.truth);
+        let (client, truth) = (&mut self.clients.mqtt[n], &mut self.truth);
         match deed {
             MqttDeed::Connect if client.link.is_none() => self.mqtt_connect(n, rng),
             MqttDeed::Connect => {}
@@ -31,8 +31,8 @@ impl World {
                 if let Some(link) = client.link
                     && self.cut(link, rng)
                 {
-                    self.mqtt[n].ended();
-                    self.mqtt[n].old.push(link);
+                    self.clients.mqtt[n].ended();
+                    self.clients.mqtt[n].old.push(link);
                 }
             }
             MqttDeed::Window => {
@@ -51,27 +51,27 @@ impl World {
         let shards = 0..self.shards.len();
         let at_rest = shards
             .into_iter()
-            .all(|n| !self.busy[n] && !self.net.has_mail(n));
+            .all(|n| !self.loops[n].is_busy && !self.net.mail.is_for(n));
         let sockets = &self.net.sockets;
         let is_closed = |link: &u32| at_rest && sockets[*link as usize].server_closed;
-        self.mqtt[n].old.retain(|link| !is_closed(link));
+        self.clients.mqtt[n].old.retain(|link| !is_closed(link));
         let link = self.connect(rng);
-        self.mqtt[n].connect(link, &self.plan, &mut self.truth, rng);
+        self.clients.mqtt[n].connect(link, &self.plan, &mut self.truth, rng);
         self.mqtt_send(n);
     }
 
     fn mqtt_send(&mut self, n: usize) {
-        let client = &mut self.mqtt[n];
+        let client = &mut self.clients.mqtt[n];
         if let Some(link) = client.link {
             send(&mut self.net, link, &mut client.out);
         }
     }
 
     fn mqtt_hang_up(&mut self, n: usize) {
-        if let Some(link) = self.mqtt[n].link {
-            self.mqtt[n].ended();
+        if let Some(link) = self.clients.mqtt[n].link {
+            self.clients.mqtt[n].ended();
             // It counts as over when the server has closed it.
-            self.mqtt[n].old.push(link);
+            self.clients.mqtt[n].old.push(link);
             self.hang_up(link);
         }
     }
@@ -83,11 +83,11 @@ impl World {
         bytes_max: usize,
         rng: &mut Rng,
     ) -> Result<(), Violation> {
-        let Some(link) = self.mqtt[n].link else {
+        let Some(link) = self.clients.mqtt[n].link else {
             return Ok(());
         };
         let (bytes, end) = take(&mut self.net, link, bytes_max);
-        let client = &mut self.mqtt[n];
+        let client = &mut self.clients.mqtt[n];
         client.read(&bytes, &mut self.truth, &mut self.met)?;
         let closes = client.closes;
         self.check_kept()?;
@@ -96,7 +96,7 @@ impl World {
             return Ok(());
         }
         if rng.chance(40) {
-            self.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
+            self.clients.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
         }
         self.mqtt_send(n);
         Ok(())
@@ -144,15 +144,16 @@ impl World {
         rng: &mut Rng,
     ) -> Result<bool, Violation> {
         // Reading may send acknowledgements that it owed before.
-        let mut moved = self.has_bytes(self.mqtt[n].link) || self.mqtt[n].owes() > 0;
+        let mut moved =
+            self.has_bytes(self.clients.mqtt[n].link) || self.clients.mqtt[n].owes() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;
-        moved |= self.mqtt[n].owes() > 0;
-        self.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
-        if *asks < most && self.mqtt[n].link.is_none() {
+        moved |= self.clients.mqtt[n].owes() > 0;
+        self.clients.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
+        if *asks < most && self.clients.mqtt[n].link.is_none() {
             self.mqtt_connect(n, rng);
             *asks += 1;
             moved = true;
-        } else if *asks < most && self.mqtt[n].complete(&mut self.truth, rng) {
+        } else if *asks < most && self.clients.mqtt[n].complete(&mut self.truth, rng) {
             *asks += 1;
             moved = true;
         }

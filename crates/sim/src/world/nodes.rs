@@ -39,7 +39,7 @@ impl World {
         shard / self.plan.shards
     }
 
-    /// Whether clients may come to a shard: its node has read what there was when it began.
+    /// Whether clients may come to a shard: its node has read the batches that were there when it began.
     pub(super) fn serves(&self, shard: usize) -> bool {
         let engine = self.net.engine.as_ref();
         let shared = engine.and_then(|(engine, _)| engine.shared.as_ref());
@@ -55,7 +55,7 @@ impl World {
             .any(|it| self.serves(it));
         match rng.below(4) {
             0 => {
-                self.paused[node] = !self.paused[node];
+                self.nodes.paused[node] = !self.nodes.paused[node];
                 self.truth
                     .note(|| format!("node {node} is paused or goes on"));
             }
@@ -78,7 +78,7 @@ impl World {
 
     /// No node is paused or cut off any more.
     pub fn heal(&mut self) {
-        self.paused.fill(false);
+        self.nodes.paused.fill(false);
         if let Some((engine, _)) = &mut self.net.engine
             && let Some(shared) = &mut engine.shared
         {
@@ -95,14 +95,14 @@ impl World {
             let link = link.map(|link| usize::from(world.net.sockets[link as usize].shard));
             link.is_some_and(|shard| all.contains(&shard))
         };
-        for n in 0..self.subscribers.len() {
-            if is_its(self.subscribers[n].link, self) {
-                Subscriber::ended(&mut self.subscribers[n]);
+        for n in 0..self.clients.subscribers.len() {
+            if is_its(self.clients.subscribers[n].link, self) {
+                Subscriber::ended(&mut self.clients.subscribers[n]);
             }
         }
-        for n in 0..self.publishers.len() {
-            if is_its(self.publishers[n].link, self) {
-                Publisher::ended(&mut self.publishers[n]);
+        for n in 0..self.clients.publishers.len() {
+            if is_its(self.clients.publishers[n].link, self) {
+                Publisher::ended(&mut self.clients.publishers[n]);
             }
         }
         self.net.lose(all.clone());
@@ -111,7 +111,7 @@ impl World {
             true => Some(self.checkpoints(rng)?),
             false => None,
         };
-        let partitions = usize::from(self.nodes[node].partitions);
+        let partitions = usize::from(self.nodes.worlds[node].partitions);
         let told = begun
             .as_ref()
             .map_or(vec![0; partitions], |it| it.contained.clone());
@@ -121,14 +121,14 @@ impl World {
             shared.join(node, told);
         }
         self.met.nodes_joined += u64::from(joins_by_checkpoints);
-        self.paused[node] = false;
-        let former = &self.nodes[node];
-        self.writers += super::WRITERS_APART;
+        self.nodes.paused[node] = false;
+        let former = &self.nodes.worlds[node];
+        self.nodes.writers += super::WRITERS_APART;
         let world = Arc::new(crore_broker::World {
             settings: former.settings.clone(),
             rules: former.rules.clone(),
             admission: Admission::new(&former.settings, former.seed),
-            writer: Some(self.writers),
+            writer: Some(self.nodes.writers),
             ..**former
         });
         for shard in all {
@@ -145,17 +145,17 @@ impl World {
                 joined.adopt(restored.finish().map_err(|why| why.to_string())?);
             }
             self.shards[shard] = joined;
-            self.live[shard].clear();
-            (self.ticked_s[shard], self.busy[shard]) = (0, false);
+            self.loops[shard].links.clear();
+            self.loops[shard].begin();
         }
-        self.nodes[node] = world;
+        self.nodes.worlds[node] = world;
         Ok(())
     }
 
     /// Checkpoints of all partitions, each of a part of its log, and each made behind an earlier one.
     fn checkpoints(&mut self, rng: &mut Rng) -> Result<Begun, Violation> {
         let (head, moment) = (self.head(rng), now(self.truth.now_s));
-        let world = Shadow::world(&self.nodes[0]);
+        let world = Shadow::world(&self.nodes.worlds[0]);
         let engine = self.net.engine.as_ref();
         let shared = engine.and_then(|(engine, _)| engine.shared.as_ref());
         let shared = shared.expect("nodes share a log");

@@ -8,12 +8,12 @@ use crore_broker::admission::Admission;
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{Placement, Settled, Shard, ShardId};
 
-use super::{World, now};
+use super::{ShardLoop, World, now};
 use crate::checkpoint::{content, missing};
 use crate::rng::Rng;
 use crate::truth::Violation;
 
-/// Seconds after which homes append again what has no answer.
+/// Seconds after which homes append batches without an answer again.
 const AGAIN_S: u32 = 3;
 /// Rounds within which a world whose clock stands still comes to rest.
 const ROUNDS_MAX: usize = 20_000;
@@ -54,8 +54,7 @@ impl World {
             let restored = restored.map_err(|why| why.to_string())?;
             self.shards[usize::from(home)].adopt(restored);
         }
-        self.ticked_s.fill(0);
-        self.busy.fill(false);
+        self.loops.iter_mut().for_each(ShardLoop::begin);
         self.go_on_behind(snapshots)?;
         self.met.restarts += 1;
         Ok(())
@@ -66,7 +65,7 @@ impl World {
         self.met.restarts == 0 && self.met.damages == 0 && self.plan.nodes == 1
     }
 
-    /// Makes a checkpoint of what the engine has by now. Logs of before a restart are not in the engine's.
+    /// Makes a checkpoint of the batches that the engine has by now. Logs of before a restart are not in the engine's.
     pub fn checkpoint(&mut self) -> Result<(), Violation> {
         let now = now(self.truth.now_s);
         let is_apart = self.has_whole_log();
@@ -142,7 +141,7 @@ impl World {
 
     fn has_queue(&self, shard: usize) -> bool {
         let queued = |link: &u32| !self.net.sockets[*link as usize].accepted;
-        self.live[shard].iter().any(queued)
+        self.loops[shard].links.iter().any(queued)
     }
 
     /// Takes turns until nothing is under way.
@@ -214,7 +213,7 @@ impl World {
     }
 }
 
-/// Reads what these snapshots have for a home of this placement.
+/// Reads the part of these snapshots that belongs to a home of this placement.
 pub(super) fn read(
     mut restored: Restored,
     placement: Placement,

@@ -13,14 +13,14 @@ use crate::truth::Violation;
 impl World {
     /// Whether an input waits for this shard that would wake it.
     pub fn has_work(&self, shard: usize) -> bool {
-        self.busy[shard]
-            || self.net.has_mail(shard)
+        self.loops[shard].is_busy
+            || self.net.mail.is_for(shard)
             || (self.net.engine.as_ref()).is_some_and(|(engine, _)| {
                 engine.has_work(self.node_of(shard), self.partitions(shard))
             })
             || self.shards[shard].tick_in_ms().is_some()
-            || self.ticked_s[shard] != self.truth.now_s
-            || self.live[shard].iter().any(|link| {
+            || self.loops[shard].ticked_s != self.truth.now_s
+            || self.loops[shard].links.iter().any(|link| {
                 let socket = &self.net.sockets[*link as usize];
                 let (read, write, hangup) = socket.readiness();
                 !socket.accepted || read || write || hangup
@@ -35,8 +35,10 @@ impl World {
         self.shards[shard].set_wall(self.ahead_s);
         self.tick(shard, now);
         let sockets = &self.net.sockets;
-        self.live[shard].retain(|link| !sockets[*link as usize].server_closed);
-        let mut links = self.live[shard].clone();
+        self.loops[shard]
+            .links
+            .retain(|link| !sockets[*link as usize].server_closed);
+        let mut links = self.loops[shard].links.clone();
         rng.shuffle(&mut links);
         for link in links {
             if self.shards[shard].is_spent() {
@@ -52,10 +54,10 @@ impl World {
         let mut from: Vec<usize> = (first..first + self.plan.shards).collect();
         rng.shuffle(&mut from);
         for from in from {
-            while !self.net.mails(from, shard).is_empty()
+            while !self.net.mail.of(from, shard).is_empty()
                 && (whole || rng.chance(self.plan.mail_percent))
             {
-                let mail = self.net.mails(from, shard).pop_front();
+                let mail = self.net.mail.of(from, shard).pop_front();
                 let mail = mail.expect("it was just seen");
                 let most = limits::input_steps(&self.plan);
                 let state = &mut self.shards[shard];
@@ -64,7 +66,7 @@ impl World {
         }
         self.engine(shard, whole, now, rng)?;
         let before = self.shards[shard].steps();
-        self.busy[shard] = self.shards[shard].flush(now, &mut self.net);
+        self.loops[shard].is_busy = self.shards[shard].flush(now, &mut self.net);
         let (took, most) = (
             self.shards[shard].steps() - before,
             limits::flush_steps(&self.plan),
@@ -74,7 +76,7 @@ impl World {
                 "the end of a turn took {took} steps, at most {most}"
             ));
         }
-        self.met.cursors += u64::from(self.busy[shard]);
+        self.met.cursors += u64::from(self.loops[shard].is_busy);
         limits::check(self, shard)
     }
 
@@ -117,14 +119,14 @@ impl World {
     fn tick(&mut self, shard: usize, now: Now) {
         let (state, begins) = (
             &mut self.shards[shard],
-            self.ticked_s[shard] != self.truth.now_s,
+            self.loops[shard].ticked_s != self.truth.now_s,
         );
         let most = limits::input_steps(&self.plan);
         while begins && state.tick_in_ms().is_some() {
             handle(state, Input::Tick, now, &mut self.net, most);
         }
         if begins || state.tick_in_ms().is_some() {
-            self.ticked_s[shard] = self.truth.now_s;
+            self.loops[shard].ticked_s = self.truth.now_s;
             handle(state, Input::Tick, now, &mut self.net, most);
         }
     }

@@ -92,7 +92,7 @@ enum State {
     Done,
 }
 
-/// A chunked body on its way in. Small, and the same whatever the size of the body.
+/// A chunked body on its way in. Small, and of the same size for all bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunked {
     /// Bytes of the current chunk that are yet to come, or its size as far as it was read.

@@ -5,8 +5,8 @@
 
 use super::list;
 
-/// The tags of a list without what they are dressed in (quotes, escaped ones too, and `W/`): of `W/"x", "y"-gzip` they are `x`
-/// and `y"-gzip`. The suffix is left to those who know what a tag may be. No tag of ours has a comma, a quote or a backslash.
+/// The tags of a list without quotes (escaped ones too) and `W/`: of `W/"x", "y"-gzip` they are `x`
+/// and `y"-gzip`. The caller, which knows the form of its tags, judges the suffix. No tag of ours has a comma, a quote or a backslash.
 pub fn entity_tags(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     list(value).map(undress).filter(|tag| !tag.is_empty())
 }

@@ -51,7 +51,7 @@ pub struct Head<'b> {
 ///
 /// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). To call this
 /// again after a few more bytes costs one vectorized search for line ends. Callers must also ask
-/// [`Head::body`] of every head, whatever its method: that is where conflicting lengths show.
+/// [`Head::body`] of every head, for all methods: that is where conflicting lengths show.
 ///
 /// # Errors
 /// [`HeadError::TooLarge`], [`HeadError::Malformed`] or [`HeadError::Version`], as early as they show.

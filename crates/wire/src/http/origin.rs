@@ -12,7 +12,7 @@ use idna::uts46::{DnsLength, Hyphens, Uts46};
 /// ASCII form, no default port. `null` stays. Schemes that are not the web's (`file://`, those of extensions and of
 /// applications) may be without a host, and their hosts keep their case, as the URL standard has it.
 ///
-/// `None` for what is no origin: one with a path, a user or a bad port, or a text without a scheme.
+/// `None` for a text that is no origin: one with a path, a user or a bad port, or a text without a scheme.
 pub fn normal(origin: &[u8]) -> Option<String> {
     let text = core::str::from_utf8(origin).ok()?;
     if text == "null" {

@@ -39,7 +39,7 @@ pub(super) struct RequestLine<'b> {
 /// Parses `method SP target SP HTTP/1.x`, without the line end.
 ///
 /// # Errors
-/// [`HeadError::Version`] for another major version, whatever the target; else [`HeadError::Malformed`].
+/// [`HeadError::Version`] for another major version, with any target; else [`HeadError::Malformed`].
 pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
     let bad = HeadError::Malformed("bad request line");
     let first = memchr::memchr(b' ', line).ok_or(bad)?;

@@ -52,7 +52,7 @@ pub struct ResponseHead<'o> {
 }
 
 impl<'o> ResponseHead<'o> {
-    /// Begins a head with its status line. The version is always HTTP/1.1, whatever the request's: it states the version
+    /// Begins a head with its status line. The version is always HTTP/1.1, also for a request of another version: it states the version
     /// that we speak (RFC 9110 section 6.2).
     ///
     /// # Panics

@@ -10,7 +10,7 @@
 //! checked as it arrives; compressed text as it is inflated, when its message is whole.
 //!
 //! The work of a call may be bounded ([`next_within`]): a few bytes of frames without payload, or of compressed data, can make as much
-//! work as thousands of others. What is left is done by the next calls.
+//! work as thousands of others. The next calls do the rest.
 //!
 //! After [`Event::Close`] or a [`Violation`] the caller stops reading; nothing here remembers it.
 

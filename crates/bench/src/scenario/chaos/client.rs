@@ -1,32 +1,20 @@
-//! One subscriber: the bytes of its connection in, requests and pongs out, every message into its [`Track`].
-//!
-//! It behaves as a browser or a careful script does: it keeps the newest position that it read whole, and names
-//! it when it comes back. Nothing here touches a socket, so that any split of the bytes can be tried. An answer that
-//! the server must not give is an error with a reason, and ends the run as a failure.
-
-mod read;
-
-use std::fmt::Write;
+//! One subscriber: the messages of its connection go into a [`Track`] for each topic. An answer that the server must not give is an error with a
+//! reason, and ends the run as a failure.
 
 use super::track::{Counts, Track};
-use super::world::{Part, Transport, World, read_payload};
+use super::world::{Part, World, read_payload};
 use crate::client::place::Place;
-use crate::client::request;
+use crate::client::subscription::{Gap, Heard, Next, Subscription};
 use crate::measure::add::add;
 
 /// How many broken promises are kept in words.
 const BROKEN_MAX: usize = 20;
+/// The server's close codes: messages are lost, it restarts, a frame of the client came too slowly.
+const CLOSE_GAP: u16 = 4412;
+const CLOSE_RESTART: u16 = 1012;
+const CLOSE_SLOW: u16 = 1001;
 
-/// The client's next step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// It goes on.
-    Stay,
-    /// It connects again.
-    Return,
-}
-
-/// What a client has seen: the counts of its messages, connections and answers.
+/// The counts of a client's messages, connections and answers.
 #[derive(Clone, Debug, Default)]
 pub struct Met {
     /// The counts of the tracks.
@@ -43,7 +31,7 @@ pub struct Met {
     pub turned_away: u64,
     /// Long-polls that no message came for.
     pub empty_polls: u64,
-    /// Messages that are not what was published.
+    /// Messages that differ from those that were published.
     pub corrupt: u64,
     /// Messages of a topic that was not asked for.
     pub misdelivered: u64,
@@ -54,7 +42,7 @@ pub struct Met {
 }
 
 impl Met {
-    /// Adds what another client has seen.
+    /// Adds the counts of another client.
     pub fn merge(&mut self, other: &Met) {
         self.counts.merge(&other.counts);
         add!(
@@ -94,18 +82,17 @@ impl Met {
 
 /// A subscriber.
 pub struct Client {
-    part: Part,
-    tracks: Vec<Track>,
-    position: Option<String>,
-    /// Bytes that are not a whole unit yet; the first `decoded` of an event stream are out of their chunks.
-    held: Vec<u8>,
-    decoded: usize,
-    chunk_left: u32,
-    streaming: bool,
+    topics: Topics,
+    /// Its connection, as far as it is bytes.
+    pub subscription: Subscription,
     /// The connection was answered.
     pub live: bool,
-    /// Bytes to send.
-    pub out: Vec<u8>,
+}
+
+/// The topics of a subscriber, with a track for each.
+struct Topics {
+    part: Part,
+    tracks: Vec<Track>,
 }
 
 impl Client {
@@ -119,87 +106,91 @@ impl Client {
             }
             track
         };
+        let name = |topic: &u32| ("topic", world.topics[*topic as usize].name.as_str());
+        let first = if part.live { "live" } else { "oldest" };
         Client {
-            tracks: part.topics.iter().map(track).collect(),
-            part,
-            position: None,
-            held: Vec::new(),
-            decoded: 0,
-            chunk_left: 0,
-            streaming: false,
+            subscription: Subscription::new(part.transport, part.topics.iter().map(name), first),
+            topics: Topics {
+                tracks: part.topics.iter().map(track).collect(),
+                part,
+            },
             live: false,
-            out: Vec::new(),
         }
     }
 
     /// Makes the request over a new connection.
-    pub fn connected(&mut self, world: &World) {
-        self.held.clear();
-        self.out.clear();
-        (self.decoded, self.chunk_left) = (0, 0);
-        (self.streaming, self.live) = (false, false);
-        self.ask(world);
-    }
-
-    fn ask(&mut self, world: &World) {
-        let mut target = String::with_capacity(256);
-        let mut separator = '?';
-        target.push_str("/sub");
-        for topic in &self.part.topics {
-            let name = &world.topics[*topic as usize].name;
-            write!(target, "{separator}topic={name}").expect("a String takes all");
-            separator = '&';
-        }
-        let since = match (&self.position, self.part.transport) {
-            (Some(position), Transport::Ws) => position.as_str(),
-            (Some(_), _) => "",
-            (None, _) if self.part.live => "live",
-            (None, _) => "oldest",
-        };
-        if !since.is_empty() {
-            write!(target, "&since={since}").expect("a String takes all");
-        }
-        let lines = match (self.part.transport, &self.position) {
-            (Transport::Ws, _) => {
-                self.out = request::upgrade("localhost", &target, Some("ws+meta.nchan"));
-                return;
-            }
-            (Transport::Sse, None) => {
-                "Accept: text/event-stream\r\nCache-Control: no-cache\r\n".into()
-            }
-            (Transport::Sse, Some(position)) => {
-                format!(
-                    "Accept: text/event-stream\r\nCache-Control: no-cache\r\nLast-Event-ID: {position}\r\n"
-                )
-            }
-            (Transport::Poll, Some(tag)) => format!("If-None-Match: {tag}\r\n"),
-            (Transport::Poll, None) => String::new(),
-        };
-        let text = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n");
-        self.out.extend_from_slice(text.as_bytes());
+    pub fn connected(&mut self) {
+        self.live = false;
+        self.subscription.connected();
     }
 
     /// Whether the last message of every topic came, or is told to be lost.
     pub fn is_complete(&self, world: &World) -> bool {
-        let topics = self.part.topics.iter().zip(&self.tracks);
-        topics
-            .into_iter()
-            .all(|(topic, track)| track.known() >= world.begun(*topic))
+        let Topics { part, tracks } = &self.topics;
+        let mut topics = part.topics.iter().zip(tracks);
+        topics.all(|(topic, track)| track.known() >= world.begun(*topic))
     }
 
     /// Takes the bytes that have come.
     pub fn received(&mut self, bytes: &[u8], world: &World, met: &mut Met) -> Result<Next, String> {
-        self.held.extend_from_slice(bytes);
-        if !self.streaming {
-            let next = self.responses(world, met)?;
-            if next == Next::Return || !self.streaming {
-                return Ok(next);
+        let (topics, live) = (&mut self.topics, &mut self.live);
+        self.subscription.received(bytes, &mut |heard| {
+            match heard {
+                Heard::Answer { resumes } => {
+                    let is_first = !std::mem::replace(live, true);
+                    met.opened += u64::from(is_first);
+                    met.resumed += u64::from(is_first && resumes);
+                }
+                Heard::Message {
+                    position,
+                    topic,
+                    data,
+                } => topics.message(position, topic, data, world, met),
+                Heard::Gap(Gap::Any) => topics.gap(None, world, met),
+                Heard::Gap(Gap::Of(name)) => {
+                    let place = topics.named(name, world)?;
+                    topics.gap(Some(place), world, met);
+                }
+                Heard::Position => topics.promise(world),
+                Heard::Empty => met.empty_polls += 1,
+                Heard::TurnedAway => met.turned_away += 1,
+                Heard::End(code) => {
+                    met.ended += 1;
+                    match code {
+                        Some(CLOSE_GAP) => met.closed_for_gap += 1,
+                        None | Some(CLOSE_SLOW | CLOSE_RESTART) => {}
+                        Some(code) => return Err(format!("closed {code}")),
+                    }
+                }
             }
+            Ok(())
+        })
+    }
+
+    /// Judges the messages that have come, at the end of the run.
+    pub fn close(&mut self, world: &World, met: &mut Met) {
+        let Topics { part, tracks } = &mut self.topics;
+        for (topic, track) in part.topics.iter().zip(tracks) {
+            let (before, newest) = (met.counts.clone(), world.begun(*topic));
+            let what = track.close(newest, &mut met.counts);
+            let name = &world.topics[*topic as usize].name;
+            met.broke(
+                &before,
+                part,
+                name,
+                &format!("{what:?} of {newest} never came"),
+            );
         }
-        match self.part.transport {
-            Transport::Ws => self.frames(world, met),
-            Transport::Sse => self.events(world, met),
-            Transport::Poll => Ok(Next::Stay),
+    }
+}
+
+impl Topics {
+    /// A client that has a position must get every message whose publish begins from now on.
+    fn promise(&mut self, world: &World) {
+        for (topic, track) in self.part.topics.iter().zip(&mut self.tracks) {
+            if track.last() == 0 {
+                track.promise(world.begun(*topic) + 1);
+            }
         }
     }
 
@@ -257,21 +248,6 @@ impl Client {
             met.moved += 1;
             let what = format!("{number} came at {position}, stood at {other:?}");
             met.tell(&self.part, name, &what);
-        }
-    }
-
-    /// Judges what has come, at the end of the run.
-    pub fn close(&mut self, world: &World, met: &mut Met) {
-        for (topic, track) in self.part.topics.iter().zip(&mut self.tracks) {
-            let (before, newest) = (met.counts.clone(), world.begun(*topic));
-            let what = track.close(newest, &mut met.counts);
-            let name = &world.topics[*topic as usize].name;
-            met.broke(
-                &before,
-                &self.part,
-                name,
-                &format!("{what:?} of {newest} never came"),
-            );
         }
     }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::client::{Client, Met, Next};
+use super::client::{Client, Met};
 use super::world::World;
+use crate::client::subscription::Next;
 use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
@@ -44,7 +45,7 @@ pub struct CrowdResult {
 }
 
 impl CrowdResult {
-    /// Adds what another thread saw.
+    /// Adds the results of another thread.
     pub fn merge(&mut self, other: CrowdResult) {
         self.met.merge(&other.met);
         self.lost_connections += other.lost_connections;
@@ -212,7 +213,7 @@ impl<'a> Crowd<'a> {
         if sys::connect_result(row.fd).is_err() {
             return self.lost(seat);
         }
-        row.client.connected(self.world);
+        row.client.connected();
         self.flush(seat);
     }
 
@@ -221,14 +222,14 @@ impl<'a> Crowd<'a> {
         if !row.open || row.connecting {
             return;
         }
-        while !row.client.out.is_empty() {
-            match sys::send(row.fd, &row.client.out) {
+        while !row.client.subscription.out.is_empty() {
+            match sys::send(row.fd, &row.client.subscription.out) {
                 Ok(0) => break,
-                Ok(count) => drop(row.client.out.drain(..count)),
+                Ok(count) => drop(row.client.subscription.out.drain(..count)),
                 Err(_) => return self.lost(seat),
             }
         }
-        let wanted = sys::reading(!row.client.out.is_empty());
+        let wanted = sys::reading(!row.client.subscription.out.is_empty());
         if wanted != row.watched {
             row.watched = wanted;
             if self.epoll.modify(row.fd, wanted, seat as u64).is_err() {

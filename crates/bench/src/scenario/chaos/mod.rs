@@ -3,8 +3,8 @@
 //! A server of its own, clients of all transports with one or several topics, publishers that retry, and between them
 //! and the server a proxy that cuts, stalls, tears and delays. Then the network is mended, a last message goes to every
 //! topic, and each client must have every message of its topics once and in order, or have been told that some are lost.
-//! A failure is a message lost in silence, doubled or out of order, a gap told that was none, a message that is not what
-//! was published, or an answer that no client may get.
+//! A failure is a message lost in silence, doubled or out of order, a gap told that was none, a message that differs from the one
+//! that was published, or an answer that no client may get.
 
 mod client;
 mod crowd;
@@ -136,7 +136,7 @@ fn phases(
     Ok(samples)
 }
 
-/// How many topics there are of each kind, with what their logs keep.
+/// The number of topics of each kind, with the length of their logs.
 fn topics(world: &World) -> Value {
     let count = |kind| {
         world

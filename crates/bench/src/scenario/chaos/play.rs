@@ -46,7 +46,7 @@ pub fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 }
 
 /// Runs all clients, and publishers that make `rate` requests a second, at these addresses while `course` goes on.
-/// Returns what they saw, and what `course` did.
+/// Returns their results, and that of `course`.
 pub fn play<T>(
     world: &World,
     addresses: &[SocketAddr],

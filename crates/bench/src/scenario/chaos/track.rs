@@ -198,7 +198,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is left out of an ordered stream is a silent loss, to the message.
+        /// Each message that is left out of an ordered stream is a silent loss.
         #[test]
         fn losses_are_counted_to_the_message(came in prop::collection::vec(any::<bool>(), 1..60)) {
             let newest = came.len() as u32;

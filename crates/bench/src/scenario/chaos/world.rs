@@ -1,4 +1,4 @@
-//! What the threads of a run share: the topics with the retention of their logs, which client subscribes to what, the
+//! The state that the threads of a run share: the topics with the retention of their logs, the subscriptions of each client, the
 //! content of a message, and the progress of the publishers.
 //!
 //! Everything but the progress follows from the seed and the number of connections.
@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use crate::client::place::Place;
+pub use crate::client::subscription::Transport;
 use crate::measure::payload::Random;
 
 /// Clients for each ordinary topic, before some clients take several.
@@ -113,17 +114,6 @@ pub struct Topic {
     pub name: String,
     /// The retention of its log.
     pub kind: Kind,
-}
-
-/// How a client subscribes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// WebSocket with `ws+meta.nchan`.
-    Ws,
-    /// Server-Sent Events.
-    Sse,
-    /// HTTP long-poll.
-    Poll,
 }
 
 /// The part that one client plays.

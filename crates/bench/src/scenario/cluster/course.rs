@@ -1,4 +1,4 @@
-//! The course of a run: faults of each kind in random order, and what is waited for in between.
+//! The course of a run: faults of each kind in random order, and the waits in between.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::testbed::{Fault, Testbed};
+use crate::client::link::Link;
 use crate::measure::payload::Random;
 use crate::rig::pause;
 use crate::scenario::chaos::{Feed, World, finish, opened};
-use crate::scenario::crash::Link;
 use crate::{report, sys};
 
 /// Milliseconds without a fault before the next one, at least and at most.
@@ -26,7 +26,7 @@ const AWAY: u32 = 100;
 /// How often it is looked whether all is well.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A fault that is to come: what, at which one, and how many milliseconds it lasts.
+/// A fault that is to come: its kind, at which one, and how many milliseconds it lasts.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
     fault: Fault,
@@ -37,7 +37,7 @@ pub struct Planned {
 /// A fault that came. All by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultRecord {
-    /// What came.
+    /// Its kind.
     pub fault: Fault,
     /// When it came.
     pub begun_ns: u64,
@@ -170,14 +170,10 @@ fn await_all(world: &World, what: &str, mut is_so: impl FnMut() -> Result<bool>)
 
 /// Whether a node answers a publish.
 fn answers(address: SocketAddr) -> Option<()> {
-    let mut link = Link::open(address, ANSWER).ok()?;
     let request = "POST /pub/probe HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
-    link.send(request.as_bytes()).ok()?;
-    const STATUS: usize = "HTTP/1.1 20".len();
-    while link.held.len() < STATUS {
-        link.read().ok()?;
-    }
-    link.held.starts_with(b"HTTP/1.1 20").then_some(())
+    let mut link = Link::open(address, ANSWER).ok()?;
+    let (status, _) = link.ask(request.as_bytes()).ok()?;
+    (200..210).contains(&status).then_some(())
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::client::link::Link;
 use crate::scenario::chaos::{Client, Kept, Met, Part, Transport, World};
-use crate::scenario::crash::Link;
 
 /// How long the next bytes may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,9 +33,9 @@ fn topic_at(world: &World, topic: u32, address: SocketAddr, met: &mut Met) -> Re
         topics: vec![topic],
     };
     let mut client = Client::new(part, world);
-    client.connected(world);
+    client.connected();
     let mut link = Link::open(address, PATIENCE)?;
-    link.send(&client.out)?;
+    link.send(&client.subscription.out)?;
     while !client.is_complete(world) {
         link.read()?;
         let bytes = std::mem::take(&mut link.held);

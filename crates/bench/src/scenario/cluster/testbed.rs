@@ -17,7 +17,7 @@ pub const NODES: usize = 2;
 /// Servers of NATS.
 pub const SERVERS: u16 = 3;
 
-/// What is done to the testbed.
+/// A fault of the testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// `kill -9` of a node.

@@ -9,8 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::cluster::Testbed;
-use super::crash::Link;
-use crate::client::parse;
+use crate::client::link::Link;
 use crate::measure::sample::Process;
 use crate::measure::stats::median;
 use crate::report;
@@ -56,7 +55,7 @@ const LOADS: [Load; 3] = [
     },
     Load {
         name: "HTTP, 16 batches of 256",
-        // A connection has one request under way, whatever is pipelined behind it.
+        // A connection has one request under way, also if others are pipelined behind it.
         flags: &["--connections", "16", "--in-flight", "1", "--batch", "256"],
         qos: 0,
         in_flight: IN_FLIGHT,
@@ -206,7 +205,7 @@ fn cpu_since(testbed: &mut Testbed, before: &[f64]) -> Result<Vec<f64>> {
         .collect())
 }
 
-/// What a node has written to the log.
+/// The batches that a node has written to the log.
 struct Log {
     batches: u64,
     bytes: u64,
@@ -226,16 +225,10 @@ impl Log {
 }
 
 fn get(address: SocketAddr, path: &str) -> Result<Value> {
-    let mut link = Link::open(address, PATIENCE)?;
-    link.send(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())?;
-    loop {
-        if let Some(response) = parse::response(&link.held)? {
-            let status = response.head.status;
-            ensure!(status == 200, "{path} was answered with {status}");
-            return Ok(serde_json::from_slice(response.body)?);
-        }
-        link.read()?;
-    }
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let (status, body) = Link::open(address, PATIENCE)?.ask(request.as_bytes())?;
+    ensure!(status == 200, "{path} was answered with {status}");
+    Ok(serde_json::from_slice(&body)?)
 }
 
 /// From the publish at node 0 to the delivery at node 1.
@@ -249,7 +242,7 @@ fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
             Subscriber::start(args, &testbed.nodes[1], SUBSCRIBERS, &names, &flags)?;
         subscriber.open()?;
         let rate = rate.to_string();
-        // What is pipelined behind a request would wait for its answer.
+        // Requests that are pipelined behind another one would wait for its answer.
         let flags = ["--rate", &rate, "--connections", "16", "--in-flight", "1"];
         let publisher = Publisher::start_with(args, &testbed.nodes[0], &names, size, &flags)?;
         pause(REST_S);

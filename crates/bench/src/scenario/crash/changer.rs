@@ -1,5 +1,5 @@
 //! A client that does more than add messages: it deletes and purges topics, replaces latest values and retained messages, and lets
-//! short logs drop what is old. It does one thing at a time, so that after a crash each topic is as the last answer left it,
+//! short logs drop old messages. It does one thing at a time, so that after a crash each topic is as the last answer left it,
 //! or as the request without an answer would leave it.
 
 use std::net::SocketAddr;
@@ -8,11 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::judge::{Fault, Faults};
-use super::link::{End, Link, until_gone};
 use super::message::{self, CHANGED, Changed, Message, PUBLISHERS, TOPICS};
 use super::snapshot;
 use super::subscriber::{Seen, Subscriber};
-use crate::client::parse;
+use crate::client::link::{End, Link, until_gone};
 use crate::measure::payload::Random;
 
 /// How long an answer may take.
@@ -81,7 +80,7 @@ pub struct Changer {
     pending: Option<(u32, Change)>,
     /// Changes that were answered.
     pub answered: u64,
-    /// What no server may do.
+    /// Answers that no server may give.
     pub wrong: Vec<String>,
 }
 
@@ -138,14 +137,7 @@ impl Changer {
             }
         };
         self.pending = Some((index, change));
-        link.send(request(index, &change).as_bytes())?;
-        let (status, bytes) = loop {
-            match parse::response(&link.held).map_err(End::wrong)? {
-                Some(response) => break (response.head.status, response.bytes),
-                None => link.read()?,
-            }
-        };
-        link.held.drain(..bytes);
+        let (status, _) = link.ask(request(index, &change).as_bytes())?;
         match (change, status) {
             (Change::Publish { .. }, 201 | 202) | (Change::Delete | Change::Purge, 200 | 404) => {
                 self.topics[index as usize].apply(message::changed(index), &change);
@@ -158,7 +150,7 @@ impl Changer {
         Ok(())
     }
 
-    /// Compares all topics with what they must be, and goes on from what they are.
+    /// Compares all topics with their expected state, and goes on from the state that they have.
     pub fn compare(&mut self, address: SocketAddr, faults: &mut Faults) {
         for why in self.wrong.drain(..) {
             faults.add(Fault::Protocol, || why);

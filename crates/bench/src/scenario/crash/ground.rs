@@ -1,8 +1,8 @@
 //! Where the server keeps its state: a directory, or a file system of its own on a loop device, from which the power can be
 //! cut.
 //!
-//! The loop device writes into its file only what the file system has sent to the device. So a copy of that file, made while
-//! the server stands still, is what a disk would hold if the power failed now: nothing is synced or unmounted for
+//! The loop device writes into its file only the blocks that the file system has sent to the device. So a copy of that file, made while
+//! the server stands still, has the bytes that a disk would have if the power failed now: nothing is synced or unmounted for
 //! it. The file system is mounted in a mount namespace of this process' own and the device detaches itself, so that
 //! nothing stays behind however the run ends.
 
@@ -83,7 +83,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Copies the disk as it is at this moment. Whoever writes to it must stand still.
+    /// Copies the disk as it is at this moment. The server must stand still.
     pub fn copy(&mut self) -> Result<PathBuf> {
         self.cuts += 1;
         let copy = self.image.with_file_name(format!("disk-{}", self.cuts));

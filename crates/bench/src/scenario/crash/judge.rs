@@ -1,4 +1,4 @@
-//! Compares what was answered and seen before a crash with the logs after it. It only takes notes and counts: no sockets.
+//! Compares the answers and messages of before a crash with the logs after it. It only takes notes and counts: no sockets.
 //!
 //! The logs are read after each start while nobody publishes, and they keep everything. So a crash may add messages (those
 //! that were on their way), and nothing else may change.
@@ -28,7 +28,7 @@ pub enum Fault {
     Changed,
     /// A subscriber saw a message that is not there.
     SeenIsLost,
-    /// A subscriber did not get what follows the message that it had seen last.
+    /// A subscriber did not get the messages behind the one that it had seen last.
     Skipped,
     /// A subscriber got a message again, or out of order.
     SeenAgain,
@@ -98,7 +98,7 @@ impl Track {
 /// The logs, and the faults that were found.
 pub struct Judge {
     logs: Vec<Log>,
-    /// What was found.
+    /// The faults that were found.
     pub faults: Faults,
 }
 
@@ -219,7 +219,7 @@ impl Judge {
         check_epoch(log, answer.place, faults, name);
     }
 
-    /// Takes what a subscriber saw before the last start.
+    /// Takes a note of a subscriber from before the last start.
     pub fn saw(&mut self, who: &str, track: &mut Track, seen: Seen) {
         let (topic, number, place) = match seen {
             Seen::Anew => return track.0.fill(Next::Any),
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// A judge who has read messages 1 to 3 of publisher 0 in topic 0, at offsets 10, 20 and 30.
+    /// A judge that has read messages 1 to 3 of publisher 0 in topic 0, at offsets 10, 20 and 30.
     fn judge() -> Judge {
         let mut judge = Judge::new();
         for count in 1..=3 {

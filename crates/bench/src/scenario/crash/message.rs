@@ -1,5 +1,5 @@
-//! Topics and messages of a run. All of a message but its bytes is in its topic and its number, so that whoever reads it
-//! back knows who published it and whether it was to be retained.
+//! Topics and messages of a run. All of a message but its bytes is in its topic and its number, so that a reader
+//! knows its publisher, and whether it was to be retained.
 
 use std::fmt::Write;
 
@@ -41,7 +41,7 @@ pub fn way(publisher: u32) -> Way {
     [Way::Post, Way::Batch, Way::Post, Way::Mqtt][publisher as usize % 4]
 }
 
-/// Whether the publisher gives each message an idempotency key, and therefore repeats what is not answered.
+/// Whether the publisher gives each message an idempotency key, and therefore repeats messages without an answer.
 pub fn is_keyed(publisher: u32) -> bool {
     way(publisher) != Way::Mqtt && (publisher / 4).is_multiple_of(2)
 }
@@ -51,7 +51,7 @@ pub fn number(publisher: u32, count: u32) -> u32 {
     publisher << COUNT_BITS | count
 }
 
-/// Who published this number, and how many messages it had published with this one.
+/// The publisher of this number, and how many messages it had published with this one.
 pub fn origin(number: u32) -> (u32, u32) {
     (number >> COUNT_BITS, number & ((1 << COUNT_BITS) - 1))
 }
@@ -61,7 +61,7 @@ pub fn retains(topic: u32) -> bool {
     topic.is_multiple_of(RETAINED_TOPICS)
 }
 
-/// What a topic of those that are changed keeps.
+/// The log of a topic of those that are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// Everything.
@@ -72,7 +72,7 @@ pub enum Changed {
     Latest,
 }
 
-/// What topic `index` of those that are changed keeps.
+/// The log of topic `index` of those that are changed.
 pub fn changed(index: u32) -> Changed {
     [Changed::Long, Changed::Short, Changed::Latest][index as usize % 3]
 }

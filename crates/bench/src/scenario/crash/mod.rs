@@ -2,15 +2,14 @@
 //!
 //! Publishers over HTTP (single and batch, with and without keys) and MQTT, and subscribers of all transports, work
 //! until the server is killed at a random moment; then it starts again. While nobody publishes, all logs and retained messages
-//! are read and compared with the answers and with what subscribers saw. With `--power-cuts` the server's files lie on a disk of
-//! their own, which is replaced by a copy of what it held at that moment.
+//! are read and compared with the answers and with the messages that subscribers got. With `--power-cuts` the server's files lie on a disk of
+//! their own, which is replaced by a copy of its bytes at that moment.
 //!
 //! Each client is a thread that lives from one start to the next crash, so that all notes are judged by one thread.
 
 mod changer;
 mod ground;
 mod judge;
-mod link;
 mod message;
 mod publisher;
 mod rounds;
@@ -23,7 +22,6 @@ use serde_json::{Value, json};
 use crate::report;
 use crate::rig::{Directory, RunArgs};
 use ground::Disk;
-pub use link::Link;
 use rounds::{Ground, Outcome, Rounds};
 pub use snapshot::info;
 

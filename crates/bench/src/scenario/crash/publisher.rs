@@ -1,6 +1,6 @@
 //! A publisher: sends some messages, waits for their answers, and notes each. Its state outlives its connections.
 //!
-//! One with keys sends what was not answered again, with the same keys and before anything else. One without keys
+//! One with keys sends messages without an answer again, with the same keys and before anything else. One without keys
 //! never sends a message twice. So each message of the server's log was sent once, or has a key.
 
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use crore_wire::mqtt::{self, PacketId, Properties, Qos};
 use serde_json::Value;
 
-use super::link::{End, Link, until_gone};
 use super::message::{self, Message, Way};
+use crate::client::link::{End, Link, until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Version, client_id};
 use crate::client::parse;
 use crate::client::place::Place;
@@ -29,7 +29,7 @@ const PIPELINE: u32 = 4;
 /// Longest rest after the answers, in milliseconds: so slow that the tool leaves the server half of the machine.
 const REST_MS: u32 = 30;
 
-/// What publishers have done.
+/// The counts of publishers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Messages of which the server said that they are published.
@@ -72,9 +72,9 @@ pub struct Publisher {
     flight: VecDeque<Message>,
     /// Answers that nobody has judged yet.
     pub answers: Vec<Answer>,
-    /// What it has done.
+    /// Its counts.
     pub counts: Counts,
-    /// What no server may do.
+    /// Faults of the protocol.
     pub wrong: Vec<String>,
 }
 
@@ -261,24 +261,20 @@ impl Publisher {
             // Acknowledgements of QoS 1 come in the order of the messages (MQTT 5 §4.6).
             let mut expected = 1;
             while !self.flight.is_empty() {
-                match dialect.packet(&link.held).map_err(End::wrong)? {
-                    Some((packet, bytes)) => {
-                        if let Packet::Ack(_, id, failed) = packet {
-                            if id.get() != expected {
-                                return Err(End::wrong(format!(
-                                    "acknowledged {id}, not {expected}"
-                                )));
-                            }
-                            expected += 1;
-                            if failed {
-                                self.refused()
-                            } else {
-                                self.answered(None)
-                            }
-                        }
-                        link.held.drain(..bytes);
-                    }
-                    None => link.read()?,
+                let acknowledged = link.packet(dialect, |packet| match packet {
+                    Packet::Ack(_, id, failed) => Some((id, failed)),
+                    _ => None,
+                })?;
+                let Some((id, failed)) = acknowledged else {
+                    continue;
+                };
+                if id.get() != expected {
+                    return Err(End::wrong(format!("acknowledged {id}, not {expected}")));
+                }
+                expected += 1;
+                match failed {
+                    true => self.refused(),
+                    false => self.answered(None),
                 }
             }
             self.rest();

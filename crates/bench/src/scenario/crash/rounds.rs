@@ -43,7 +43,7 @@ const DISK_MIB: (u32, u32) = (32, 8);
 const LOOK: Duration = Duration::from_millis(2);
 /// Longest start, and longest stop.
 const READY: Duration = Duration::from_secs(60);
-/// In the end subscribers get what is left for them until no message came for this long.
+/// In the end subscribers get the last messages until no message came for this long.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The server's settings: everything is kept, and no limit of a client's is in the way.
@@ -100,7 +100,7 @@ pub struct Outcome {
     stops: u32,
     /// Bases that the server has written, for planned restarts or beside its work.
     pub bases: u64,
-    /// What the publishers did.
+    /// The counts of the publishers.
     pub counts: Counts,
     /// Deletions, purges and publishes of the client that changes topics.
     changes: u64,
@@ -112,7 +112,7 @@ pub struct Outcome {
     pub resumed: u64,
     /// Seconds from each start to the first answer.
     ready_s: Vec<f64>,
-    /// What was found.
+    /// The faults that were found.
     pub faults: Faults,
 }
 
@@ -246,7 +246,7 @@ impl Rounds {
         Ok(self.outcome)
     }
 
-    /// Has all clients work until the crash. In the last round publishers stop before, and subscribers get what is left.
+    /// Has all clients work until the crash. In the last round publishers stop before, and subscribers get the last messages.
     fn work(&mut self, is_last: bool) -> Result<()> {
         let (stop, address) = (AtomicBool::new(false), self.address);
         let (least, most) = WORK_MS;
@@ -278,7 +278,7 @@ impl Rounds {
                     disk.copy().map(Some)
                 }
             };
-            // Whatever has failed, the clients wait for this.
+            // The clients wait for this, also after a failure.
             server.kill();
             ensure!(!ended?, "the server ended by itself");
             copy
@@ -333,7 +333,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Reads the logs, and judges what publishers and subscribers noted before the crash.
+    /// Reads the logs, and judges the notes of publishers and subscribers from before the crash.
     fn compare(&mut self, from_the_beginning: bool) {
         let begun: Vec<u32> = self.publishers.iter().map(|one| one.begun).collect();
         let judge = &mut self.judge;

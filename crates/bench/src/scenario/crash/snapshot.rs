@@ -6,11 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::judge::{Fault, Judge};
-use super::link::{End, Link};
 use super::message::{self, TOPICS};
 use super::subscriber::{Seen, Subscriber};
+use crate::client::link::{End, Link};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
-use crate::client::parse;
 
 /// How long an answer or a retained message may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,7 +30,7 @@ impl Snapshot {
         }
     }
 
-    /// Reads what is new in all logs, and the retained messages. `begun` are the messages that each publisher has sent.
+    /// Reads the new messages of all logs, and the retained messages. `begun` are the messages that each publisher has sent.
     pub fn read(&mut self, address: SocketAddr, begun: &[u32], judge: &mut Judge) {
         for (topic, reader) in (0..).zip(&mut self.readers) {
             let now = count(address, topic).unwrap_or_else(|why| {
@@ -122,16 +121,11 @@ pub fn count(address: SocketAddr, topic: u32) -> Result<usize, End> {
 
 /// The info of a topic: null when there is none.
 pub fn info(address: SocketAddr, name: &str) -> Result<Value, End> {
-    let mut link = Link::open(address, PATIENCE)?;
     let request =
         format!("GET /pub/{name} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\n");
-    link.send(request.as_bytes())?;
-    loop {
-        match parse::response(&link.held).map_err(End::wrong)? {
-            Some(response) if response.head.status == 503 => return Err(End::Cut),
-            Some(response) => return Ok(serde_json::from_slice(response.body).unwrap_or_default()),
-            None => link.read()?,
-        }
+    match Link::open(address, PATIENCE)?.ask(request.as_bytes())? {
+        (503, _) => Err(End::Cut),
+        (_, body) => Ok(serde_json::from_slice(&body).unwrap_or_default()),
     }
 }
 
@@ -161,7 +155,7 @@ pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec
             None => {
                 let is_whole = found.len() >= least;
                 match link.read_for(if is_whole { QUIET } else { PATIENCE }) {
-                    // Too few are found by whoever compares.
+                    // The caller compares, and finds that there are too few.
                     Err(End::Wrong(_)) => return Ok(found),
                     read => read?,
                 }

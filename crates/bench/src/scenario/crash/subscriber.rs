@@ -7,13 +7,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crore_wire::websocket::frame::Opcode;
-
-use super::link::{End, Link, until_gone};
 use super::message::{self, GROUPS, TOPICS};
+use crate::client::link::{End, Link, until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 use crate::client::place::Place;
-use crate::client::{parse, request};
+use crate::client::subscription::{Heard, Next, Subscription, Transport};
 
 /// How long a subscriber waits for a byte. The topics are busy, and long-polls end in between.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,20 +20,7 @@ const ANEW_EVERY: u32 = 4;
 /// Topics of a subscriber with several.
 const SEVERAL: u32 = 3;
 
-/// The transport of a subscriber.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// Server-Sent Events.
-    Sse,
-    /// WebSocket with `ws+meta.nchan`.
-    Ws,
-    /// HTTP long-poll.
-    Poll,
-    /// MQTT with QoS 1.
-    Mqtt,
-}
-
-/// What a subscriber subscribes to.
+/// The topics of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interest {
     Topic(u32),
@@ -43,10 +28,22 @@ enum Interest {
     Group(u32),
 }
 
-/// What a subscriber noted.
+impl Interest {
+    fn topics(self) -> Vec<u32> {
+        match self {
+            Interest::Topic(topic) => vec![topic],
+            Interest::Topics(first) => (first..first + SEVERAL).collect(),
+            Interest::Group(group) => (0..TOPICS)
+                .filter(|topic| topic % GROUPS == group)
+                .collect(),
+        }
+    }
+}
+
+/// A note of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It began with the present: what comes next has nothing to do with what came before.
+    /// It began with the present: the next messages need not follow the earlier ones.
     Anew,
     /// A message.
     Message {
@@ -64,10 +61,10 @@ pub enum Seen {
 /// A subscriber.
 pub struct Subscriber {
     index: u32,
-    transport: Transport,
+    /// Over HTTP; else it speaks MQTT with QoS 1.
+    http: Option<(Transport, Subscription)>,
     interest: Interest,
     resumes: bool,
-    position: Option<String>,
     /// Notes that nobody has judged yet.
     pub seen: Vec<Seen>,
     /// So many notes are enough: then it leaves.
@@ -76,24 +73,20 @@ pub struct Subscriber {
     heard: Arc<AtomicU64>,
     /// Connections that named a position.
     pub resumed: u64,
-    /// What no server may do.
+    /// Faults of the protocol.
     pub wrong: Vec<String>,
 }
 
 impl Subscriber {
-    /// Subscriber `index` of a run, who counts its messages in `heard`.
+    /// Subscriber `index` of a run, which counts its messages in `heard`.
     pub fn new(index: u32, heard: &Arc<AtomicU64>) -> Subscriber {
-        let transport = [
-            Transport::Sse,
-            Transport::Ws,
-            Transport::Poll,
-            Transport::Mqtt,
-        ][index as usize % 4];
+        let all = [Transport::Sse, Transport::Ws, Transport::Poll].map(Some);
+        let transport = *all.get(index as usize % 4).unwrap_or(&None);
         let turn = index / 4;
-        let streams = matches!(transport, Transport::Sse | Transport::Ws);
+        let streams = matches!(transport, Some(Transport::Sse | Transport::Ws));
         let interest = match transport {
             // A retained message, which comes first over MQTT, is not the next one.
-            Transport::Mqtt => Interest::Topic(
+            None => Interest::Topic(
                 (0..TOPICS)
                     .filter(|topic| !message::retains(*topic))
                     .nth(turn as usize % 32)
@@ -101,32 +94,44 @@ impl Subscriber {
             ),
             _ if turn % 8 == 6 => Interest::Topics(turn % (TOPICS - SEVERAL)),
             // A long-poll of that many topics would not keep up: each message is a request.
-            Transport::Sse | Transport::Ws if turn % 16 == 7 => Interest::Group(turn % GROUPS),
+            _ if streams && turn % 16 == 7 => Interest::Group(turn % GROUPS),
             _ => Interest::Topic((turn * 3 + index % 4) % TOPICS),
         };
-        let resumes = transport == Transport::Poll || streams && turn % ANEW_EVERY != 1;
+        let polls = transport == Some(Transport::Poll);
+        let resumes = polls || streams && turn % ANEW_EVERY != 1;
         Subscriber::of(index, transport, interest, resumes, heard.clone())
     }
 
-    /// A reader of the whole log of a topic, who goes on where it left off.
+    /// A reader of the whole log of a topic, which goes on where it left off.
     pub fn reader(topic: u32) -> Subscriber {
         let interest = Interest::Topic(topic);
-        Subscriber::of(topic, Transport::Sse, interest, true, Arc::default())
+        Subscriber::of(topic, Some(Transport::Sse), interest, true, Arc::default())
     }
 
     fn of(
         index: u32,
-        transport: Transport,
+        transport: Option<Transport>,
         interest: Interest,
         resumes: bool,
         heard: Arc<AtomicU64>,
     ) -> Subscriber {
+        let names: Vec<(&str, String)> = match interest {
+            Interest::Group(group) => vec![("filter", format!("crash/{group}/#"))],
+            other => {
+                let topics = other.topics().into_iter();
+                topics
+                    .map(|topic| ("topic", message::name(topic)))
+                    .collect()
+            }
+        };
+        let names = names.iter().map(|(kind, name)| (*kind, name.as_str()));
+        let first = if resumes { "oldest" } else { "live" };
+        let http = transport.map(|it| (it, Subscription::new(it, names, first)));
         Subscriber {
             index,
-            transport,
+            http,
             interest,
             resumes,
-            position: None,
             seen: Vec::new(),
             enough: usize::MAX,
             heard,
@@ -142,21 +147,16 @@ impl Subscriber {
         } else {
             "begins anew"
         };
+        let transport = self.http.as_ref().map(|(transport, _)| transport);
         format!(
-            "subscriber {} ({:?}, {:?}, {how})",
-            self.index, self.transport, self.interest
+            "subscriber {} ({transport:?}, {:?}, {how})",
+            self.index, self.interest
         )
     }
 
     /// The topics that it gets.
     pub fn topics(&self) -> Vec<u32> {
-        match self.interest {
-            Interest::Topic(topic) => vec![topic],
-            Interest::Topics(first) => (first..first + SEVERAL).collect(),
-            Interest::Group(group) => (0..TOPICS)
-                .filter(|topic| topic % GROUPS == group)
-                .collect(),
-        }
+        self.interest.topics()
     }
 
     /// Whether it gets every message, from the first on.
@@ -167,9 +167,9 @@ impl Subscriber {
     /// Subscribes until it has so many notes or the server is gone.
     pub fn play(&mut self, address: SocketAddr, enough: usize) {
         self.enough = enough;
-        let wrong = until_gone(|| match self.transport {
-            Transport::Mqtt => self.over_mqtt(address),
-            _ => self.over_http(address),
+        let wrong = until_gone(|| match self.http {
+            Some(_) => self.over_http(address),
+            None => self.over_mqtt(address),
         });
         let named = wrong.map(|why| format!("{}: {why}", self.name()));
         self.wrong.extend(named);
@@ -177,199 +177,44 @@ impl Subscriber {
 
     fn over_http(&mut self, address: SocketAddr) -> Result<(), End> {
         let mut link = Link::open(address, PATIENCE)?;
+        let topics = self.topics();
+        let Some((_, http)) = &mut self.http else {
+            return Ok(());
+        };
         if !self.resumes {
             self.seen.push(Seen::Anew);
+            http.position = None;
         }
-        self.resumed += u64::from(self.resumes && self.position.is_some());
-        link.send(&self.request())?;
-        loop {
-            let response = parse::response(&link.held).map_err(End::wrong)?;
-            let Some(parse::Response { head, body, bytes }) = response else {
-                link.read()?;
-                continue;
-            };
-            match (self.transport, head.status) {
-                (Transport::Ws, 101) | (Transport::Sse, 200) => {
-                    link.held.drain(..bytes);
-                    break;
-                }
-                (Transport::Poll, 200 | 204 | 304) => {
-                    let tag = head
-                        .etag
-                        .map(|tag| String::from_utf8_lossy(tag).into_owned());
-                    if head.gap {
-                        self.seen.push(Seen::Gap);
-                    }
-                    if head.status == 200 {
-                        self.message(tag.as_deref(), body)?;
-                    }
-                    self.position = tag.or(self.position.take());
-                    link.held.drain(..bytes);
-                    if self.seen.len() >= self.enough {
-                        return Ok(());
-                    }
-                    link.send(&self.request())?;
-                }
-                (_, 408 | 429 | 503) => return Err(End::Cut),
-                (_, status) => {
-                    let said = String::from_utf8_lossy(body);
-                    return Err(End::wrong(format!("answered {status} {said}")));
-                }
-            }
-        }
-        match self.transport {
-            Transport::Ws => self.frames(&mut link),
-            _ => self.events(&mut link),
-        }
-    }
-
-    fn request(&self) -> Vec<u8> {
-        let mut target = "/sub".to_string();
-        let mut separator = '?';
-        let mut add = |name: &str, value: &str| {
-            target.push(separator);
-            target += name;
-            target.push('=');
-            request::escape(value, &mut target);
-            separator = '&';
-        };
-        match self.interest {
-            Interest::Group(group) => add("filter", &format!("crash/{group}/#")),
-            _ => self
-                .topics()
-                .iter()
-                .for_each(|topic| add("topic", &message::name(*topic))),
-        }
-        let position = self.position.as_deref().filter(|_| self.resumes);
-        match (self.transport, position) {
-            (Transport::Ws, Some(position)) => add("since", position),
-            (_, Some(_)) => {}
-            (_, None) => add("since", if self.resumes { "oldest" } else { "live" }),
-        }
-        let lines = match (self.transport, position) {
-            (Transport::Ws, _) => {
-                return request::upgrade("localhost", &target, Some("ws+meta.nchan"));
-            }
-            (Transport::Sse, Some(position)) => format!(
-                "Accept: text/event-stream\r\nCache-Control: no-cache\r\nLast-Event-ID: {position}\r\n"
-            ),
-            (Transport::Sse, None) => {
-                "Accept: text/event-stream\r\nCache-Control: no-cache\r\n".into()
-            }
-            (_, Some(tag)) => format!("If-None-Match: {tag}\r\n"),
-            (_, None) => String::new(),
-        };
-        format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n").into_bytes()
-    }
-
-    fn message(&mut self, position: Option<&str>, data: &[u8]) -> Result<(), End> {
-        let read = message::read(data).filter(|(topic, _)| self.topics().contains(topic));
-        let Some((topic, number)) = read else {
-            let start = String::from_utf8_lossy(&data[..data.len().min(60)]).into_owned();
-            return Err(End::wrong(format!(
-                "{} bytes that nobody published to it: {start}",
-                data.len()
-            )));
-        };
-        let place = position.and_then(Place::read);
-        self.heard.fetch_add(1, Relaxed);
-        self.seen.push(Seen::Message {
-            topic,
-            number,
-            place,
-        });
-        Ok(())
-    }
-
-    fn frames(&mut self, link: &mut Link) -> Result<(), End> {
+        self.resumed += u64::from(http.position.is_some());
+        http.connected();
         while self.seen.len() < self.enough {
-            let Some(frame) = parse::frame(&link.held).map_err(End::wrong)? else {
-                link.read()?;
-                continue;
-            };
-            let mut answer = Vec::new();
-            match frame.opcode {
-                Opcode::Ping => request::pong(frame.payload, &mut answer),
-                Opcode::Close => {
-                    let reason =
-                        String::from_utf8_lossy(frame.payload.get(2..).unwrap_or_default());
-                    return Err(End::wrong(format!("closed: {reason}")));
-                }
-                _ => self.meta(frame.payload)?,
-            }
-            let bytes = frame.bytes;
-            link.held.drain(..bytes);
-            link.send(&answer)?;
-        }
-        Ok(())
-    }
-
-    /// A message of `ws+meta.nchan`: lines, an empty line, data.
-    fn meta(&mut self, text: &[u8]) -> Result<(), End> {
-        let end = text.windows(2).position(|two| two == b"\n\n");
-        let end = end.ok_or_else(|| End::wrong("a message without its empty line"))?;
-        let head = String::from_utf8_lossy(&text[..end]).into_owned();
-        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-        let id = lines
-            .clone()
-            .find(|(name, _)| *name == "id")
-            .map(|(_, id)| id);
-        if lines.any(|(name, _)| name == "gap") {
-            self.seen.push(Seen::Gap);
-        } else {
-            self.message(id, &text[end + 2..])?;
-        }
-        self.position = id.map(String::from).or(self.position.take());
-        Ok(())
-    }
-
-    fn events(&mut self, link: &mut Link) -> Result<(), End> {
-        let (mut decoded, mut left) = (0, 0);
-        loop {
-            // What came with the head is there already.
-            let unchunked = parse::unchunk(&mut link.held, decoded, &mut left);
-            let (end, rest) = unchunked.map_err(End::wrong)?.ok_or(End::Cut)?;
-            let mut used = 0;
-            let event = |from: usize, held: &[u8]| {
-                held[from..end].windows(2).position(|two| two == b"\n\n")
-            };
-            while let Some(bytes) = event(used, &link.held) {
-                let event = String::from_utf8_lossy(&link.held[used..used + bytes]).into_owned();
-                self.event(&event)?;
-                used += bytes + 2;
-            }
-            link.held.drain(end..rest);
-            link.held.drain(..used);
-            decoded = end - used;
-            if self.seen.len() >= self.enough {
-                return Ok(());
-            }
+            link.send(&http.out)?;
+            http.out.clear();
             link.read()?;
-        }
-    }
-
-    fn event(&mut self, text: &str) -> Result<(), End> {
-        let (mut id, mut kind, mut data) = (None, "", None);
-        for line in text.lines() {
-            match line.split_once(": ") {
-                Some(("id", value)) => id = Some(value),
-                Some(("event", value)) => kind = value,
-                Some(("data", value)) => data = Some(value),
-                _ => {}
+            let bytes = std::mem::take(&mut link.held);
+            let (seen, all) = (&mut self.seen, &self.heard);
+            let next = http.received(&bytes, &mut |heard| {
+                match heard {
+                    Heard::Message { position, data, .. } => {
+                        seen.push(message(&topics, Some(position), data)?);
+                        all.fetch_add(1, Relaxed);
+                    }
+                    Heard::Gap(_) => seen.push(Seen::Gap),
+                    Heard::End(Some(code)) => return Err(format!("closed {code}")),
+                    _ => {}
+                }
+                Ok(())
+            });
+            if next.map_err(End::wrong)? == Next::Return {
+                return Err(End::Cut);
             }
         }
-        match (kind, data) {
-            ("crore.gap", _) => self.seen.push(Seen::Gap),
-            ("", Some(data)) => self.message(id, data.as_bytes())?,
-            ("", None) => {}
-            (kind, _) => return Err(End::wrong(format!("an event `{kind}`"))),
-        }
-        self.position = id.map(String::from).or(self.position.take());
         Ok(())
     }
 
     fn over_mqtt(&mut self, address: SocketAddr) -> Result<(), End> {
-        let filters: Vec<String> = self.topics().into_iter().map(message::name).collect();
+        let topics = self.topics();
+        let filters: Vec<String> = topics.iter().copied().map(message::name).collect();
         let args = MqttArgs {
             qos: 1,
             ..MqttArgs::default()
@@ -387,7 +232,9 @@ impl Subscriber {
                 dialect.packet(&link.held[used..]).map_err(End::wrong)?
             {
                 if let Packet::Publish(answer, data) = packet {
-                    self.message(None, data)?;
+                    let seen = message(&topics, None, data).map_err(End::wrong)?;
+                    self.seen.push(seen);
+                    self.heard.fetch_add(1, Relaxed);
                     answer
                         .into_iter()
                         .for_each(|(kind, id)| dialect.acknowledge(kind, id, &mut out));
@@ -401,4 +248,21 @@ impl Subscriber {
         }
         Ok(())
     }
+}
+
+/// The note of a message, if it was published to one of these topics.
+fn message(topics: &[u32], position: Option<&str>, data: &[u8]) -> Result<Seen, String> {
+    let read = message::read(data).filter(|(topic, _)| topics.contains(topic));
+    let Some((topic, number)) = read else {
+        let start = String::from_utf8_lossy(&data[..data.len().min(60)]).into_owned();
+        return Err(format!(
+            "{} bytes that nobody published to it: {start}",
+            data.len()
+        ));
+    };
+    Ok(Seen::Message {
+        topic,
+        number,
+        place: position.and_then(Place::read),
+    })
 }

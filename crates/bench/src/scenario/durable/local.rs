@@ -1,4 +1,4 @@
-//! What writes to the disk from here: the bare loop, and SQLite's shell.
+//! The sides of `durable` that write to the disk from this process: the bare loop, and SQLite's shell.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -55,7 +55,7 @@ fn allocated(path: &Path, zeros: bool) -> Result<File> {
     Ok(file)
 }
 
-/// What a program says that it is, when it is there.
+/// The version of a program, as it tells it, when it is there.
 pub fn version(program: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,5 +1,5 @@
 //! `durable`: publishes a second that are answered after they were synced to disk, beside a bare loop that writes and syncs
-//! the same bytes, and beside others who promise the same or somewhat less. All use one disk, that of the directory for
+//! the same bytes, and beside others that promise the same or somewhat less. All use one disk, that of the directory for
 //! temporary files (`TMPDIR`), and take turns; a figure is the median of the rounds.
 
 mod local;
@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::crash::Link;
+use crate::client::link::Link;
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Session, client_id};
 use crate::measure::stats::median;
 use crate::report;
@@ -27,7 +27,7 @@ const MQTT_CONNECTIONS: u32 = 8;
 /// Shards, unless told otherwise.
 const SHARDS: u32 = 2;
 
-/// What is asked of every side.
+/// The load of a row, for every side.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Its name in results.
@@ -67,7 +67,7 @@ const LOADS: [Load; 5] = [
     },
 ];
 
-/// Who publishes where.
+/// A column: a server and the way to publish to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     /// The bare loop, into a file whose blocks are allocated and not written yet, as the server's segments are.
@@ -222,7 +222,7 @@ fn measure(
     }
 }
 
-/// Starts what serves this side; nothing where the side is a part of this process.
+/// Starts the server of this side; none where the side is a part of this process.
 fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>> {
     let kind = match side {
         Side::Floor | Side::FloorOverZeros => return Ok(None),
@@ -264,13 +264,8 @@ fn be_away(server: &Server) -> Result<()> {
     let mut out = Vec::new();
     dialect.greet(&client_id(0, 'a', 0), &["#".into()], &mut out);
     link.send(&out)?;
-    loop {
-        match dialect.packet(&link.held)? {
-            Some((Packet::Suback { .. }, _)) => return Ok(()),
-            Some((_, bytes)) => drop(link.held.drain(..bytes)),
-            None => link.read()?,
-        }
-    }
+    while !link.packet(dialect, |packet| matches!(packet, Packet::Suback { .. }))? {}
+    Ok(())
 }
 
 /// How long an answer may take.

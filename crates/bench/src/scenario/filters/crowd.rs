@@ -226,7 +226,7 @@ impl Crowd {
         Ok(tally)
     }
 
-    /// Takes what has come; says whether a ping was answered.
+    /// Takes the packets that have come; says whether a ping was answered.
     fn turn(&mut self, most: Duration, tally: &mut Tally) -> Result<bool> {
         let mut answered = false;
         for index in 0..self.epoll.wait(most)? {

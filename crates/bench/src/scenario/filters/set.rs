@@ -9,7 +9,7 @@ pub const PER_CLIENT: u32 = 250;
 const RECEIVERS: u32 = 1_000;
 /// Topics that are drawn from, equally many for each set: a publish to a new topic costs the server a row.
 const NAMES: u32 = 1_000_000;
-/// Wildcards of a deep filter that the server takes whatever others there are.
+/// Wildcards of a deep filter that the server takes beside any others.
 const FREE_WILDCARDS: u32 = 2;
 /// Levels in which further wildcards stand: all combinations of as many are more than the server takes.
 const COMBINED_LEVELS: u32 = 12;

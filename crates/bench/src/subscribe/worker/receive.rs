@@ -1,21 +1,19 @@
 //! How a worker receives: it reads, takes whole units out of the bytes, counts messages, and answers where the protocol
 //! wants that.
 //!
-//! Invariant: an incomplete unit lies in the connection's spill and nowhere else. The next read puts
-//! it back in front of the new bytes.
-
-use std::fmt::Display;
+//! The next read puts the bytes of an incomplete unit back in front of the new bytes.
 
 use crore_wire::mqtt::PacketType;
 use crore_wire::websocket::frame::Opcode;
 
-use super::{RECEIVE_BYTES, Spill, Worker};
+use super::{RECEIVE_BYTES, Worker};
 use crate::client::mqtt::Packet;
 use crate::client::parse::{self, Response};
 use crate::client::request;
 use crate::measure::tally::{Gap, Tally};
 use crate::subscribe::args::Protocol;
-use crate::subscribe::connection::{NO_SPILL, Stage};
+use crate::subscribe::connection::{Row, Stage};
+use crate::subscribe::connections::Connections;
 use crate::sys;
 
 /// The tools send no larger unit.
@@ -27,12 +25,13 @@ type Result<T = ()> = std::result::Result<T, String>;
 impl Worker {
     /// Reads once.
     pub(super) fn readable(&mut self, row: u32, tally: &mut Tally) {
-        if self.rows[row as usize].stage == Stage::Closed {
+        if self.conns.rows[row as usize].stage == Stage::Closed {
             return;
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        let (held, decoded) = self.unspill(row, &mut buffer);
-        match self.receive(row, &mut buffer[held..]) {
+        let Connections { rows, spills, .. } = &mut self.conns;
+        let (held, decoded) = spills.take(&mut rows[row as usize], &mut buffer, RECEIVE_BYTES);
+        match self.conns.receive(row, &mut buffer[held..]) {
             Ok(Some(0)) => self.ended(row, "closed before it was open", tally),
             Ok(Some(count)) => {
                 tally.life.bytes += count as u64;
@@ -45,41 +44,15 @@ impl Worker {
         self.buffer = buffer;
     }
 
-    /// Copies the connection's spill to the start of the buffer; returns its bytes, and how many of them are decoded.
-    fn unspill(&mut self, row: u32, buffer: &mut Vec<u8>) -> (usize, usize) {
-        let place = std::mem::replace(&mut self.rows[row as usize].spill, NO_SPILL);
-        if place == NO_SPILL {
-            return (0, 0);
-        }
-        self.free_spills.push(place);
-        let spill = &self.spills[place as usize];
-        let held = spill.bytes.len();
-        if buffer.len() < held + RECEIVE_BYTES {
-            buffer.resize(held + RECEIVE_BYTES, 0);
-        }
-        buffer[..held].copy_from_slice(&spill.bytes);
-        (held, spill.decoded)
-    }
-
     fn spill(&mut self, row: u32, bytes: &[u8], decoded: usize) {
-        if bytes.is_empty() {
-            return;
-        }
-        let place = self.free_spills.pop().unwrap_or_else(|| {
-            self.spills.push(Spill::default());
-            self.spills.len() as u32 - 1
-        });
-        let spill = &mut self.spills[place as usize];
-        spill.bytes.clear();
-        spill.bytes.extend_from_slice(bytes);
-        spill.decoded = decoded;
-        self.rows[row as usize].spill = place;
+        let Connections { rows, spills, .. } = &mut self.conns;
+        spills.keep(&mut rows[row as usize], bytes, decoded);
     }
 
     /// Takes every whole unit of the bytes that have come, and spills the rest.
     fn received(&mut self, row: u32, bytes: &mut [u8], decoded: usize, tally: &mut Tally) {
         let now_ns = sys::now_ns();
-        let result = match (self.plan.protocol, self.rows[row as usize].stage) {
+        let result = match (self.plan.protocol, self.conns.rows[row as usize].stage) {
             (Protocol::Poll, _) => self.polled(row, bytes, now_ns, tally),
             (Protocol::Mqtt, _) => self
                 .packets(row, bytes, now_ns, tally)
@@ -103,7 +76,7 @@ impl Worker {
 
     /// Takes the head of a response whose body goes on; returns the bytes of the head, 0 when it is not whole.
     fn head(&mut self, row: u32, bytes: &[u8], tally: &mut Tally) -> Result<usize> {
-        let Some(head) = parse::head(bytes).map_err(words)? else {
+        let Some(head) = parse::head(bytes)? else {
             return Ok(0);
         };
         let upgrades = matches!(self.plan.protocol, Protocol::Ws | Protocol::MqttWs);
@@ -115,19 +88,19 @@ impl Worker {
             return Err("Sec-WebSocket-Accept does not answer the key".into());
         }
         if self.plan.protocol == Protocol::MqttWs {
-            self.rows[row as usize].stage = Stage::Greeting;
+            self.conns.rows[row as usize].stage = Stage::Greeting;
             self.say(row, &self.plan.greeting(self.first + row))?;
             return Ok(head.bytes);
         }
-        self.rows[row as usize].stage = Stage::Open;
-        self.rows[row as usize].chunked = head.chunked;
+        self.conns.rows[row as usize].stage = Stage::Open;
+        self.conns.rows[row as usize].chunked = head.chunked;
         self.opened(row, tally);
         Ok(head.bytes)
     }
 
     fn frames(&mut self, row: u32, bytes: &[u8], now: u64, tally: &mut Tally) -> Result {
         let mut used = 0;
-        while let Some(frame) = parse::frame(&bytes[used..]).map_err(words)? {
+        while let Some(frame) = parse::frame(&bytes[used..])? {
             used += frame.bytes;
             match frame.opcode {
                 Opcode::Text | Opcode::Binary => self.message(row, frame.payload, now, tally),
@@ -149,7 +122,7 @@ impl Worker {
         let mut answers = std::mem::take(&mut self.answers);
         answers.clear();
         let mut used = 0;
-        while let Some((packet, length)) = dialect.packet(&bytes[used..]).map_err(words)? {
+        while let Some((packet, length)) = dialect.packet(&bytes[used..])? {
             used += length;
             match packet {
                 Packet::Publish(answer, payload) => {
@@ -163,9 +136,9 @@ impl Worker {
                 }
                 Packet::Connack { .. } if self.plan.assignment.per_connection > 0 => {}
                 Packet::Connack { .. } | Packet::Suback { refused: 0, .. }
-                    if !matches!(self.rows[row as usize].stage, Stage::Open) =>
+                    if !matches!(self.conns.rows[row as usize].stage, Stage::Open) =>
                 {
-                    self.rows[row as usize].stage = Stage::Open;
+                    self.conns.rows[row as usize].stage = Stage::Open;
                     self.opened(row, tally);
                 }
                 other => return Err(format!("the server answered {other:?}")),
@@ -190,7 +163,7 @@ impl Worker {
             Opcode::Ping if !is_closed => self.pong(row, payload),
             opcode => is_closed |= opcode == Opcode::Close,
         };
-        let (end, rest) = parse::unframe(bytes, decoded, control).map_err(words)?;
+        let (end, rest) = parse::unframe(bytes, decoded, control)?;
         if is_closed {
             self.ended(row, "closed", tally);
             return Ok(());
@@ -206,7 +179,7 @@ impl Worker {
         if bytes.is_empty() {
             return Ok(());
         }
-        match self.send(row, bytes) {
+        match self.conns.send(row, bytes) {
             Ok(count) if count == bytes.len() => Ok(()),
             Ok(_) => Err("the socket did not take the acknowledgements".into()),
             Err(error) => Err(format!("send: {error}")),
@@ -218,7 +191,7 @@ impl Worker {
         let mut frame = Vec::new();
         request::pong(payload, &mut frame);
         // The server's heartbeat will close a connection that cannot take these few bytes.
-        let _ = self.send(row, &frame);
+        let _ = self.conns.send(row, &frame);
     }
 
     fn events(
@@ -229,29 +202,24 @@ impl Worker {
         now: u64,
         tally: &mut Tally,
     ) -> Result {
-        let state = &mut self.rows[row as usize];
-        let (end, rest) = if state.chunked {
-            match parse::unchunk(bytes, decoded, &mut state.chunk_left).map_err(words)? {
-                Some(split) => split,
-                None => {
-                    self.ended(row, "closed", tally);
-                    return Ok(());
-                }
+        let Row {
+            mut chunk_left,
+            chunked,
+            ..
+        } = self.conns.rows[row as usize];
+        let left = chunked.then_some(&mut chunk_left);
+        let events = parse::events(bytes, decoded, left, |data| {
+            self.message(row, data, now, tally);
+        });
+        let kept = events?;
+        self.conns.rows[row as usize].chunk_left = chunk_left;
+        match kept {
+            Some((kept, decoded)) => self.keep(row, kept, decoded),
+            None => {
+                self.ended(row, "closed", tally);
+                Ok(())
             }
-        } else {
-            (bytes.len(), bytes.len())
-        };
-        let mut used = 0;
-        while let Some((data, length)) = parse::event(&bytes[used..end]) {
-            if let Some(data) = data {
-                self.message(row, data, now, tally);
-            }
-            used += length;
         }
-        // What is left of the content is kept, and right behind it the bytes that are not decoded.
-        let raw = bytes.len() - rest;
-        bytes.copy_within(rest.., end);
-        self.keep(row, &bytes[used..end + raw], end - used)
     }
 
     fn keep(&mut self, row: u32, bytes: &[u8], decoded: usize) -> Result {
@@ -264,22 +232,22 @@ impl Worker {
 
     /// Long-poll: a whole response is a message (200) or none (204, 304, 408). The client will ask again.
     fn polled(&mut self, row: u32, bytes: &[u8], now: u64, tally: &mut Tally) -> Result {
-        let Some(Response { head, body, .. }) = parse::response(bytes).map_err(words)? else {
+        let Some(Response { head, body, .. }) = parse::response(bytes)? else {
             return self.keep(row, bytes, 0);
         };
         if head.length.is_none() && !matches!(head.status, 204 | 304) {
             return Err("a response without Content-Length".into());
         }
-        self.rows[row as usize].told |= head.gap;
+        self.conns.rows[row as usize].told |= head.gap;
         match head.status {
             200 => {
-                self.positions[row as usize] = position(&head);
+                self.polls.positions[row as usize] = position(&head);
                 self.message(row, body, now, tally);
             }
             204 | 304 | 408 => {
                 // The next poll goes on from here, so that nothing is lost between the two.
                 if let Some(position) = position(&head) {
-                    self.positions[row as usize] = Some(position);
+                    self.polls.positions[row as usize] = Some(position);
                 }
             }
             status => return Err(format!("the server answered {status}")),
@@ -289,7 +257,7 @@ impl Worker {
             self.close(row, sys::close);
             self.queue(row);
         } else {
-            self.answered.push(row);
+            self.polls.answered.push(row);
         }
         Ok(())
     }
@@ -303,7 +271,7 @@ impl Worker {
             tally.misdelivered += 1;
             return;
         };
-        let state = &mut self.rows[row as usize];
+        let state = &mut self.conns.rows[row as usize];
         let why = match (state.told, state.returned) {
             (true, _) => Gap::Told,
             (_, true) => Gap::Away,
@@ -322,20 +290,15 @@ impl Worker {
             state.run = header.run;
             state.sequence = 0;
             if several > 1 {
-                self.sequences[row as usize * several..][..several].fill(0);
+                self.conns.sequences[row as usize * several..][..several].fill(0);
             }
         }
         let last = match several {
             1 => &mut state.sequence,
-            _ => &mut self.sequences[row as usize * several + place as usize],
+            _ => &mut self.conns.sequences[row as usize * several + place as usize],
         };
         tally.in_sequence(last, header.sequence, why);
     }
-}
-
-/// An error in words.
-fn words(error: impl Display) -> String {
-    error.to_string()
 }
 
 /// The header lines of a request for what follows this response.

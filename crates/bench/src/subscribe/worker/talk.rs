@@ -42,12 +42,8 @@ struct Speaker {
     received: Vec<u8>,
 }
 
-/// The clients of one worker as speakers, and what each has heard.
-pub struct Talk {
-    plan: Arc<Plan>,
-    shared: Arc<Shared>,
-    grid: Grid,
-    first: u32,
+/// The turns of a worker's clients to speak.
+struct Turns {
     rows: u32,
     /// The worker's place among all workers, from 0 to 1. It shifts the turns, so that those of two workers do not coincide.
     share: f64,
@@ -56,7 +52,29 @@ pub struct Talk {
     every_us: u64,
     since_ns: u64,
     /// Turns that were taken since then.
-    turns: u64,
+    taken: u64,
+}
+
+impl Turns {
+    /// When the next turn comes.
+    fn next_ns(&self) -> u64 {
+        let turns = self.taken as f64 + self.share;
+        self.since_ns + (turns * self.every_us as f64 * 1e3 / f64::from(self.rows)) as u64
+    }
+
+    /// The row of the next turn.
+    fn next_row(&self) -> u32 {
+        (self.taken * u64::from(self.stride) % u64::from(self.rows)) as u32
+    }
+}
+
+/// The clients of one worker as speakers, and what each has heard.
+pub struct Talk {
+    plan: Arc<Plan>,
+    shared: Arc<Shared>,
+    grid: Grid,
+    first: u32,
+    turns: Turns,
     /// Requests that each client has made.
     said: Vec<u32>,
     /// The number of the last message that came on each way.
@@ -85,12 +103,14 @@ impl Talk {
             shared: shared.clone(),
             grid: Grid::of(plan.connections),
             first,
-            rows,
-            share: index as f64 / plan.threads as f64,
-            stride: stride(rows),
-            every_us: 0,
-            since_ns: 0,
-            turns: 0,
+            turns: Turns {
+                rows,
+                share: index as f64 / plan.threads as f64,
+                stride: stride(rows),
+                every_us: 0,
+                since_ns: 0,
+                taken: 0,
+            },
             said: vec![0; rows as usize],
             heard: vec![[0; WAYS]; rows as usize],
             speakers: (0..SPEAKERS_MAX).map(|_| None).collect(),
@@ -114,18 +134,12 @@ impl Talk {
     /// Takes a new order of how often clients speak; returns whether there was one.
     pub fn obey(&mut self) -> bool {
         let since_ns = self.shared.talk_since_ns.load(Acquire);
-        let is_new = since_ns != self.since_ns;
+        let is_new = since_ns != self.turns.since_ns;
         if is_new {
-            (self.since_ns, self.turns) = (since_ns, 0);
-            self.every_us = self.shared.talk_every_us.load(Relaxed);
+            (self.turns.since_ns, self.turns.taken) = (since_ns, 0);
+            self.turns.every_us = self.shared.talk_every_us.load(Relaxed);
         }
         is_new
-    }
-
-    /// When the turn of this number comes.
-    fn turn_ns(&self, turn: u64) -> u64 {
-        let turns = turn as f64 + self.share;
-        self.since_ns + (turns * self.every_us as f64 * 1e3 / f64::from(self.rows)) as u64
     }
 
     fn is_full(&self) -> bool {
@@ -138,7 +152,7 @@ impl Talk {
             return None;
         }
         let retry = (!self.again.is_empty()).then_some(self.paused_until_ns);
-        let next = (self.every_us > 0).then(|| self.turn_ns(self.turns));
+        let next = (self.turns.every_us > 0).then(|| self.turns.next_ns());
         let at_ns = retry.into_iter().chain(next).min()?;
         Some(at_ns.saturating_sub(now_ns).max(TICK_NS))
     }
@@ -158,15 +172,15 @@ impl Talk {
             };
             self.dial(row, epoll, said);
         }
-        while self.every_us > 0 && now_ns >= self.turn_ns(self.turns) && !self.is_full() {
-            let row = (self.turns * u64::from(self.stride) % u64::from(self.rows)) as u32;
+        while self.turns.every_us > 0 && now_ns >= self.turns.next_ns() && !self.is_full() {
+            let row = self.turns.next_row();
             if self.is_speaking(row) {
                 break;
             }
             said.requests += 1;
-            said.late_ns_max = said.late_ns_max.max(now_ns - self.turn_ns(self.turns));
+            said.late_ns_max = said.late_ns_max.max(now_ns - self.turns.next_ns());
             self.shared.speaking.fetch_add(1, Relaxed);
-            self.turns += 1;
+            self.turns.taken += 1;
             self.dial(row, epoll, said);
         }
     }
@@ -191,7 +205,7 @@ impl Talk {
                 received: Vec::new(),
             });
             let interest = sys::reading(!connected);
-            epoll.add(fd, interest, u64::from(self.rows) + slot as u64)?;
+            epoll.add(fd, interest, u64::from(self.turns.rows) + slot as u64)?;
             if connected {
                 self.speak(slot, dial.remote)?;
             }
@@ -249,7 +263,9 @@ impl Talk {
         let result = if speaker.messages == 0 {
             let (fd, row) = (speaker.fd, speaker.row);
             sys::connect_result(fd)
-                .and_then(|()| epoll.modify(fd, Interest::IN, u64::from(self.rows) + slot as u64))
+                .and_then(|()| {
+                    epoll.modify(fd, Interest::IN, u64::from(self.turns.rows) + slot as u64)
+                })
                 .and_then(|()| self.speak(slot, self.plan.dial(self.first + row).remote))
         } else {
             self.receive(slot, said)

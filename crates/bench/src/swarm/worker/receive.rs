@@ -2,7 +2,6 @@
 //!
 //! Invariant: an incomplete unit lies in the client's side row and nowhere else.
 
-use std::fmt::Display;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crore_wire::websocket::frame::Opcode;
@@ -29,11 +28,11 @@ impl Worker {
         let mut bytes = std::mem::take(&mut self.joined);
         bytes.clear();
         let mut decoded = 0;
-        let row = &mut self.rows[index as usize];
-        if let Some(side) = self.sides.get(row) {
+        let row = &mut self.clients.rows[index as usize];
+        if let Some(side) = self.clients.sides.get(row) {
             bytes.append(&mut side.held);
             decoded = std::mem::take(&mut side.decoded);
-            self.sides.tidy(row);
+            self.clients.sides.tidy(row);
         }
         bytes.extend_from_slice(data);
         if let Err(why) = self.units(index, &mut bytes, decoded, now_ns) {
@@ -46,7 +45,7 @@ impl Worker {
     fn wrong(&mut self, index: u32, why: &str, now_ns: u64) {
         self.counts.violated(why);
         self.reset(index, now_ns);
-        if self.rows[index as usize].state == State::Asked {
+        if self.clients.rows[index as usize].state == State::Asked {
             return self.failed(index, why, now_ns);
         }
         self.left(index);
@@ -56,14 +55,14 @@ impl Worker {
     /// Takes every whole unit, and holds the rest.
     fn units(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
         let mut start = 0;
-        if self.rows[index as usize].state == State::Asked {
+        if self.clients.rows[index as usize].state == State::Asked {
             start = match self.answer(index, bytes, now_ns)? {
                 Some(used) => used,
                 None => return self.hold(index, bytes, 0),
             };
         }
         let bytes = &mut bytes[start..];
-        if self.rows[index as usize].state != State::Open {
+        if self.clients.rows[index as usize].state != State::Open {
             return Ok(());
         }
         match self.plan.protocol {
@@ -82,7 +81,7 @@ impl Worker {
             }
             return Ok(end.map(|end| end + 1));
         }
-        let Some(head) = parse::head(bytes).map_err(words)? else {
+        let Some(head) = parse::head(bytes)? else {
             return Ok(None);
         };
         let is_upgrade = self.plan.protocol == Protocol::Ws;
@@ -104,8 +103,8 @@ impl Worker {
 
     /// From now on a client's messages must come.
     fn opened(&mut self, index: u32, is_chunked: bool, now_ns: u64) {
-        let published = self.plan.published[(self.first + index) as usize].load(Relaxed);
-        let row = &mut self.rows[index as usize];
+        let published = self.plan.published[(self.clients.first + index) as usize].load(Relaxed);
+        let row = &mut self.clients.rows[index as usize];
         row.state = State::Open;
         row.failures = 0;
         row.published = published;
@@ -116,7 +115,7 @@ impl Worker {
             row.mark(mark::HAS_ALARM, true);
             self.alarms.set(kind::SLOW, index, 0, now_ns);
         }
-        self.under_way -= 1;
+        self.opening.under_way -= 1;
         self.counts.setup.add(u64::from(setup_us) * 1_000);
         self.counts.tally.life.opened += 1;
         self.shared.open.fetch_add(1, Relaxed);
@@ -124,7 +123,7 @@ impl Worker {
 
     fn frames(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result {
         let mut used = 0;
-        while let Some(frame) = parse::frame(&bytes[used..]).map_err(words)? {
+        while let Some(frame) = parse::frame(&bytes[used..])? {
             used += frame.bytes;
             match frame.opcode {
                 Opcode::Text | Opcode::Binary => self.message(index, frame.payload, now_ns),
@@ -146,30 +145,22 @@ impl Worker {
     }
 
     fn events(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
-        let row = &mut self.rows[index as usize];
-        let (end, rest) = if row.is(mark::CHUNKED) {
-            match parse::unchunk(bytes, decoded, &mut row.chunk_left).map_err(words)? {
-                Some(split) => split,
-                None => {
-                    self.reset(index, now_ns);
-                    self.ended(index, now_ns);
-                    return Ok(());
-                }
+        let row = &self.clients.rows[index as usize];
+        let mut chunk_left = row.chunk_left;
+        let left = row.is(mark::CHUNKED).then_some(&mut chunk_left);
+        let events = parse::events(bytes, decoded, left, |data| {
+            self.message(index, data, now_ns);
+        });
+        let kept = events?;
+        self.clients.rows[index as usize].chunk_left = chunk_left;
+        match kept {
+            Some((kept, decoded)) => self.hold(index, kept, decoded),
+            None => {
+                self.reset(index, now_ns);
+                self.ended(index, now_ns);
+                Ok(())
             }
-        } else {
-            (bytes.len(), bytes.len())
-        };
-        let mut used = 0;
-        while let Some((data, length)) = parse::event(&bytes[used..end]) {
-            if let Some(data) = data {
-                self.message(index, data, now_ns);
-            }
-            used += length;
         }
-        // What is left of the content is held, and right behind it the bytes that are not decoded.
-        let raw = bytes.len() - rest;
-        bytes.copy_within(rest.., end);
-        self.hold(index, &bytes[used..end + raw], end - used)
     }
 
     fn lines(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result {
@@ -186,7 +177,10 @@ impl Worker {
             return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
         }
         if !bytes.is_empty() {
-            let side = self.sides.of(&mut self.rows[index as usize]);
+            let side = self
+                .clients
+                .sides
+                .of(&mut self.clients.rows[index as usize]);
             side.held.extend_from_slice(bytes);
             side.decoded = decoded;
         }
@@ -196,7 +190,7 @@ impl Worker {
     /// Checks a message. The first one after a connection opened may be any of those that were published by then and after
     /// the last that the client has; each next one is the next.
     fn message(&mut self, index: u32, payload: &[u8], now_ns: u64) {
-        let is_slow = self.rows[index as usize].is(mark::SLOW);
+        let is_slow = self.clients.rows[index as usize].is(mark::SLOW);
         let header = if is_slow {
             // The time that it takes is its own wish.
             self.counts.tally.messages += 1;
@@ -208,11 +202,14 @@ impl Worker {
             self.counts.wrong_length += 1;
         }
         let Some(header) = header else { return };
-        if header.topic != self.first + index {
+        if header.topic != self.clients.first + index {
             self.counts.tally.misdelivered += 1;
             return;
         }
-        let (row, tally) = (&mut self.rows[index as usize], &mut self.counts.tally);
+        let (row, tally) = (
+            &mut self.clients.rows[index as usize],
+            &mut self.counts.tally,
+        );
         if header.sequence <= row.last {
             tally.doubled += 1;
             return;
@@ -232,9 +229,4 @@ impl Worker {
         }
         row.last = header.sequence;
     }
-}
-
-/// An error in words.
-fn words(error: impl Display) -> String {
-    error.to_string()
 }

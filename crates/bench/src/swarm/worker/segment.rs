@@ -19,14 +19,14 @@ impl Worker {
         let now_ns = sys::now_ns();
         if let Some(segment) = packet::read(packet)
             && segment.from == self.plan.server
-            && let Some(index) = self.places.index(segment.to)
+            && let Some(index) = self.clients.places.index(segment.to)
         {
             self.segment(index, &segment, now_ns);
         }
     }
 
     fn segment(&mut self, index: u32, segment: &Segment<'_>, now_ns: u64) {
-        match self.rows[index as usize].state {
+        match self.clients.rows[index as usize].state {
             State::Closed | State::GivenUp => self.refuse(index, segment, now_ns),
             State::Dialing => self.dialing(index, segment, now_ns),
             _ if segment.has(flag::RST) => self.was_reset(index, segment, now_ns),
@@ -52,7 +52,7 @@ impl Worker {
     }
 
     fn dialing(&mut self, index: u32, segment: &Segment<'_>, now_ns: u64) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         if segment.has(flag::ACK) && segment.acknowledged != row.send_next {
             return self.refuse(index, segment, now_ns);
         }
@@ -67,14 +67,14 @@ impl Worker {
         row.state = State::Asked;
         let mut request = std::mem::take(&mut self.request);
         request.clear();
-        self.plan.request(self.first + index, &mut request);
+        self.plan.request(self.clients.first + index, &mut request);
         self.say(index, request.as_bytes(), now_ns);
         self.request = request;
     }
 
     /// The server has reset the connection. A reset with another number than the next one is not believed (§3.10.7.4).
     fn was_reset(&mut self, index: u32, segment: &Segment<'_>, now_ns: u64) {
-        let row = self.rows[index as usize];
+        let row = self.clients.rows[index as usize];
         if segment.sequence != row.receive_next {
             return self.owes_ack(index);
         }
@@ -94,23 +94,23 @@ impl Worker {
 
     /// Forgets the bytes that have arrived.
     fn acknowledged(&mut self, index: u32, acknowledged: u32) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         if !is_after(acknowledged, row.send_first) || is_after(acknowledged, row.send_next) {
             return;
         }
         let count = acknowledged.wrapping_sub(row.send_first) as usize;
         row.send_first = acknowledged;
-        if let Some(side) = self.sides.get(row) {
+        if let Some(side) = self.clients.sides.get(row) {
             // A FIN has a number and no byte.
             let count = count.min(side.unacknowledged.len());
             side.unacknowledged.drain(..count);
-            self.sides.tidy(row);
+            self.clients.sides.tidy(row);
         }
     }
 
     /// Takes the data that comes next, and the server's FIN.
     fn data(&mut self, index: u32, segment: &Segment<'_>, now_ns: u64) {
-        let row = &mut self.rows[index as usize];
+        let row = &mut self.clients.rows[index as usize];
         let mut data = segment.data;
         let is_end = segment.has(flag::FIN);
         if data.is_empty() && !is_end && segment.sequence == row.receive_next {
@@ -137,7 +137,7 @@ impl Worker {
             .receive_next
             .wrapping_add(data.len() as u32 + u32::from(is_end));
         self.owes_ack(index);
-        if !data.is_empty() && self.rows[index as usize].state != State::Closing {
+        if !data.is_empty() && self.clients.rows[index as usize].state != State::Closing {
             self.received(index, data, now_ns);
         }
         if is_end {
@@ -147,7 +147,7 @@ impl Worker {
 
     /// The server has sent its FIN.
     fn finished(&mut self, index: u32, now_ns: u64) {
-        let row = self.rows[index as usize];
+        let row = self.clients.rows[index as usize];
         match row.state {
             State::Closing => {
                 self.emit(index, flag::ACK, row.send_next, &[], now_ns);

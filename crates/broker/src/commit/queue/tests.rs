@@ -100,7 +100,7 @@ fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
         assert_eq!(sent(&mut commits, 0), [(1, u64::from(request), 1)]);
     }
     let one = size_of::<Entry<u32>>() + 4;
-    assert_eq!((commits.len(), commits.bytes), (3, 3 * one));
+    assert_eq!((commits.len(), commits.held.bytes), (3, 3 * one));
     assert!(due(&mut commits).is_empty());
     commits.committed(1, committed(1, 1), at(0));
     commits.committed(1, committed(1, 2), at(0));
@@ -111,7 +111,7 @@ fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
     assert_eq!(due(&mut commits), [2]);
     commits.committed(1, committed(1, 3), at(0));
     assert_eq!(due(&mut commits), [3]);
-    assert_eq!((commits.len(), commits.bytes), (0, 0));
+    assert_eq!((commits.len(), commits.held.bytes), (0, 0));
 }
 
 #[test]
@@ -241,10 +241,10 @@ fn buffers_of_open_batches_are_counted() {
         all.sum::<usize>()
     };
     assert!(open(&commits) >= 3 * large.len());
-    assert_eq!(commits.bytes(), commits.bytes + open(&commits));
+    assert_eq!(commits.bytes(), commits.held.bytes + open(&commits));
     sent(&mut commits, 0);
     assert!(open(&commits) <= 3 * OPEN_KEPT_BYTES);
-    assert_eq!(commits.bytes(), commits.bytes + open(&commits));
+    assert_eq!(commits.bytes(), commits.held.bytes + open(&commits));
 }
 
 #[test]
@@ -350,7 +350,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!((commits.len(), commits.bytes, done.len()), (0, 0, asked.len()));
+        prop_assert_eq!((commits.len(), commits.held.bytes, done.len()), (0, 0, asked.len()));
         let shares = |one: u32, other: u32| {
             let (one, other) = (asked[one as usize], asked[other as usize]);
             one == other || one.is_none() || other.is_none()

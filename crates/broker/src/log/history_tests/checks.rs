@@ -61,7 +61,7 @@ impl World {
                 assert_eq!(read, plain.offsets(topic, retained));
             }
         }
-        let counts = (log.superseded, log.expired);
+        let counts = (log.unneeded.superseded, log.unneeded.expired);
         assert_eq!(counts, (plain.superseded, plain.expired));
     }
 

@@ -110,7 +110,7 @@ impl Check {
         self
     }
 
-    /// It does not matter to the server, whatever it is.
+    /// It does not matter to the server.
     pub(super) fn only(mut self, state: State) -> Check {
         self.state = state;
         self

@@ -1,9 +1,9 @@
 //! Cores, threads, interrupts, network cards, clock.
 
 use super::check::{Check, State};
+use crate::config::groups::Tasks;
 use crate::doctor::card::{self, Card};
 use crate::doctor::formula;
-use crate::doctor::group::Tasks;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
 use crate::doctor::words::count;

@@ -61,7 +61,7 @@ fn memory(host: &Host, need: &Need) -> Check {
 }
 
 fn groups(host: &Host, need: &Need) -> Vec<Check> {
-    let one = |group: &super::super::group::Group| {
+    let one = |group: &crate::config::groups::Group| {
         let kernel = formula::charged_bytes(group.counts_sockets);
         let each = need.process_bytes() + kernel;
         let wanted = group.held + need.fixed_bytes() + need.connections * each;

@@ -1,7 +1,7 @@
 //! Checkpoints of a cluster: the steward of a partition folds its former checkpoint and the batches behind it into the next one, which goes into the
 //! object store in NATS. Nodes that join begin with the newest ones.
 //!
-//! Invariants: a checkpoint says what the log says, whoever writes it, so that two stewards at once do no harm. Two of each partition are kept;
+//! Invariants: a checkpoint follows from the log, so that two stewards at once write the same and do no harm. Two of each partition are kept;
 //! the log is purged no further than up to the older one, so that a newest one that is damaged loses nothing.
 
 use std::io::{BufReader, Read};

@@ -210,7 +210,7 @@ fn for_editors(schema: &mut Json, path: &str) {
 }
 
 impl Row {
-    /// What its help says behind its first paragraph.
+    /// Its help behind the first paragraph.
     fn note(&self) -> Option<String> {
         let (_, note) = self.word("description")?.split_once("\n\n")?;
         Some(note.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -42,7 +42,7 @@ impl Row {
         self.json[name].as_str()
     }
 
-    /// What it does, and what 0 stands for: the first paragraph of its help.
+    /// Its effect, and the meaning of 0: the first paragraph of its help.
     pub fn meaning(&self) -> String {
         let help = self.word("description").unwrap_or_default();
         let first = help.split("\n\n").next().unwrap_or_default();
@@ -266,7 +266,7 @@ impl Row {
         }
     }
 
-    /// The form of a value, for who has written another one.
+    /// The form of a value, for the error about another one.
     fn form(&self) -> String {
         let choices: Vec<String> = self.choices().iter().map(Value::to_string).collect();
         match (choices.split_last(), self.unit()) {

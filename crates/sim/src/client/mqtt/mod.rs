@@ -70,8 +70,8 @@ struct Conn {
     pings: VecDeque<Vec<u32>>,
 }
 
-/// The client.
-pub struct Client {
+/// The properties of a client that never change.
+struct Role {
     /// Its number among all clients.
     number: usize,
     id: String,
@@ -79,20 +79,17 @@ pub struct Client {
     framed: bool,
     /// Seconds that its session outlives a connection; 0: each connection has a new session.
     expiry_s: u32,
-    subs: Vec<Sub>,
     /// It also subscribes to `#`, and to nothing with QoS 0: then each message comes once.
     covers: bool,
-    /// That one was granted in this session.
-    is_covered: bool,
     /// The topics that it publishes to.
     publishes: Vec<usize>,
     retains: bool,
-    /// Its connection's link.
-    pub link: Option<u32>,
-    /// Connections that it has given up and has not seen closed.
-    pub old: Vec<u32>,
-    conn: Conn,
-    /// How often it sent a CONNECT.
+}
+
+/// A client's knowledge of its session at the server. A CONNECT without an answer may have found the session or begun another one.
+#[derive(Default)]
+struct Session {
+    /// How often the client sent a CONNECT.
     attempts: u32,
     /// The connections of the CONNECTs that asked for a new session.
     resets: Vec<u32>,
@@ -108,12 +105,32 @@ pub struct Client {
     may_be_gone: bool,
     /// The server may have another session since then, without the state that the client remembers.
     may_be_other: bool,
-    receipts: Vec<Receipt>,
-    receipts_made: u32,
-    sent: VecDeque<Sent>,
-    last_id: u16,
-    /// Subscriptions so far: their identifiers.
+    /// The subscription to `#` was granted in this session.
+    is_covered: bool,
+}
+
+/// The last numbers that a client has given.
+#[derive(Default)]
+struct Given {
+    packet_ids: u16,
+    /// To subscriptions.
     identifiers: u32,
+    receipts: u32,
+}
+
+/// The client.
+pub struct Client {
+    role: Role,
+    subs: Vec<Sub>,
+    /// Its connection's link.
+    pub link: Option<u32>,
+    /// Connections that it has given up and has not seen closed.
+    pub old: Vec<u32>,
+    conn: Conn,
+    session: Session,
+    receipts: Vec<Receipt>,
+    sent: VecDeque<Sent>,
+    given: Given,
     /// Bytes that it sends.
     pub out: Vec<u8>,
     /// It closes its connection after sending these.
@@ -141,39 +158,34 @@ impl Client {
             (1.., Version::V311) => most_s,
             (expiry_s, _) => expiry_s.min(most_s),
         };
+        let framed = rng.chance(30);
+        let subs = match subscribes {
+            true => topics.into_iter().map(Sub::new).collect(),
+            false => Vec::new(),
+        };
+        let publishes = match publishes {
+            true => all[..rng.range(1, all.len())].to_vec(),
+            false => Vec::new(),
+        };
         Client {
-            number,
-            id: format!("client{number}"),
-            version,
-            framed: rng.chance(30),
-            expiry_s,
-            subs: match subscribes {
-                true => topics.into_iter().map(Sub::new).collect(),
-                false => Vec::new(),
+            role: Role {
+                number,
+                id: format!("client{number}"),
+                version,
+                framed,
+                expiry_s,
+                covers: false,
+                publishes,
+                retains: plan.retains && rng.chance(50),
             },
-            covers: false,
-            is_covered: false,
-            publishes: match publishes {
-                true => all[..rng.range(1, all.len())].to_vec(),
-                false => Vec::new(),
-            },
-            retains: plan.retains && rng.chance(50),
+            subs,
             link: None,
             old: Vec::new(),
             conn: Conn::default(),
-            attempts: 0,
-            resets: Vec::new(),
-            unanswered: 0,
-            silent: Vec::new(),
-            may_come_late: false,
-            known_s: None,
-            may_be_gone: false,
-            may_be_other: false,
+            session: Session::default(),
             receipts: Vec::new(),
-            receipts_made: 0,
             sent: VecDeque::new(),
-            last_id: 0,
-            identifiers: 0,
+            given: Given::default(),
             out: Vec::new(),
             closes: false,
             turned_away: false,
@@ -183,7 +195,7 @@ impl Client {
     /// The same client, with a subscription that overlaps all others.
     pub fn covering(mut self) -> Client {
         // In 3.1.1 retained messages would come for both subscriptions.
-        self.covers = !self.subs.is_empty() && self.version == Version::V5;
+        self.role.covers = !self.subs.is_empty() && self.role.version == Version::V5;
         self
     }
 
@@ -199,25 +211,25 @@ impl Client {
             self.old.push(old);
         }
         self.link = Some(link);
-        self.silent.push(link);
+        self.session.silent.push(link);
         // A client asks for a new session only when none of its old connections is left. In 3.1.1 such a session would end
         // with its connection.
-        let anew = self.old.is_empty() && rng.chance(4) && self.version == Version::V5;
+        let anew = self.old.is_empty() && rng.chance(4) && self.role.version == Version::V5;
         self.conn = Conn {
-            clean: self.expiry_s == 0 || anew,
+            clean: self.role.expiry_s == 0 || anew,
             asked: truth.step,
             asked_s: truth.now_s,
-            receive_max: match self.version {
+            receive_max: match self.role.version {
                 Version::V311 => usize::from(u16::MAX),
                 Version::V5 => rng.pick(&[1, 1, 2, 3, 5, 100]),
             },
-            doubtful: self.may_be_other,
-            upgraded: !self.framed,
+            doubtful: self.session.may_be_other,
+            upgraded: !self.role.framed,
             ..Conn::default()
         };
         self.out.clear();
         self.closes = false;
-        if self.framed {
+        if self.role.framed {
             self.out.extend_from_slice(
                 b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
                   Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
@@ -226,17 +238,17 @@ impl Client {
             );
         }
         self.write_connect(plan, truth, rng);
-        if self.conn.clean && self.expiry_s > 0 {
-            (self.may_be_gone, self.may_be_other) = (true, true);
-            self.resets.push(link);
+        if self.conn.clean && self.role.expiry_s > 0 {
+            (self.session.may_be_gone, self.session.may_be_other) = (true, true);
+            self.session.resets.push(link);
         }
     }
 
     fn write_connect(&mut self, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         let mut set = PropertyBuf::new();
-        if self.version == Version::V5 {
-            if self.expiry_s > 0 {
-                set.session_expiry_interval_s(self.expiry_s);
+        if self.role.version == Version::V5 {
+            if self.role.expiry_s > 0 {
+                set.session_expiry_interval_s(self.role.expiry_s);
             }
             set.receive_maximum(self.conn.receive_max as u16);
             self.conn.aliases_max = rng.pick(&[0, 1, 2]);
@@ -265,7 +277,7 @@ impl Client {
             truth.said.insert(number, said);
             payload = truth.data(number);
             topic.clone_from(&truth.topics[at].name);
-            if self.version == Version::V5 {
+            if self.role.version == Version::V5 {
                 of_will.will_delay_interval_s(rng.pick(&[0, 0, 3, 100]));
             }
         }
@@ -276,7 +288,7 @@ impl Client {
             topic: &topic,
             payload: &payload,
         });
-        let (id, version, clean_start) = (self.id.clone(), self.version, self.conn.clean);
+        let (id, version, clean_start) = (self.role.id.clone(), self.role.version, self.conn.clean);
         let receive_max = self.conn.receive_max;
         truth.note(|| {
             format!(
@@ -284,8 +296,8 @@ impl Client {
                 self.link
             )
         });
-        self.attempts += 1;
-        self.unanswered += 1;
+        self.session.attempts += 1;
+        self.session.unanswered += 1;
         self.write(|out| {
             encode::connect(
                 out,
@@ -309,7 +321,7 @@ impl Client {
         let said = Said {
             qos: qos.bits(),
             retain,
-            by: Some(self.number),
+            by: Some(self.role.number),
         };
         truth.said.insert(number, said);
     }
@@ -324,13 +336,13 @@ impl Client {
         truth.note(|| {
             format!(
                 "{:?} {} is told {:?}, present: {present}",
-                self.link, self.id, connack.reason
+                self.link, self.role.id, connack.reason
             )
         });
         if self.conn.present.is_some() {
             return Err("a second CONNACK".into());
         }
-        self.silent.retain(|link| Some(*link) != self.link);
+        self.session.silent.retain(|link| Some(*link) != self.link);
         if connack.reason.is_error() {
             return self.refused(connack.reason, truth, met);
         }
@@ -355,7 +367,7 @@ impl Client {
         match reason {
             ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE if fights => {}
             _ if truth.may_refuse() => met.refused += 1,
-            reason => return Err(format!("{} was refused: {reason:?}", self.id)),
+            reason => return Err(format!("{} was refused: {reason:?}", self.role.id)),
         }
         Ok(())
     }
@@ -367,16 +379,16 @@ impl Client {
         }
         let mut set = PropertyBuf::new();
         let mut reason = ReasonCode::NORMAL_DISCONNECTION;
-        if self.version == Version::V5 && rng.chance(30) {
+        if self.role.version == Version::V5 && rng.chance(30) {
             reason = ReasonCode::DISCONNECT_WITH_WILL;
         }
-        if self.version == Version::V5 && self.expiry_s > 0 && rng.chance(20) {
+        if self.role.version == Version::V5 && self.role.expiry_s > 0 && rng.chance(20) {
             set.session_expiry_interval_s(0);
-            self.may_be_gone = true;
+            self.session.may_be_gone = true;
         }
-        let (link, id, ends) = (self.link, &self.id, self.may_be_gone);
+        let (link, id, ends) = (self.link, &self.role.id, self.session.may_be_gone);
         truth.note(|| format!("{link:?} {id} leaves: {reason:?}, its session may end: {ends}"));
-        let version = self.version;
+        let version = self.role.version;
         self.write(|out| {
             let properties = set.properties();
             encode::disconnect(out, version, &Disconnect { reason, properties });
@@ -424,7 +436,7 @@ impl Client {
         truth: &mut Truth,
         met: &mut Met,
     ) -> Result<(), Violation> {
-        truth.note(|| format!("{:?} {} is sent away: {reason:?}", self.link, self.id));
+        truth.note(|| format!("{:?} {} is sent away: {reason:?}", self.link, self.role.id));
         self.closes = true;
         match reason {
             ReasonCode::SESSION_TAKEN_OVER if !self.old.is_empty() => {
@@ -433,24 +445,24 @@ impl Client {
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
             // A publish whose outcome is not known.
-            ReasonCode::SERVER_BUSY if truth.engine_is_late => Ok(()),
-            _ if !truth.budgets_are_wide => Ok(()),
-            reason => Err(format!("{} was sent away: {reason:?}", self.id)),
+            ReasonCode::SERVER_BUSY if truth.terms.engine_is_late => Ok(()),
+            _ if !truth.terms.budgets_are_wide => Ok(()),
+            reason => Err(format!("{} was sent away: {reason:?}", self.role.id)),
         }
     }
 
     /// Compares all received messages with the published ones.
     pub fn check(&self, truth: &Truth) -> Result<(), Violation> {
         for sub in &self.subs {
-            let most = truth.session_messages;
+            let most = truth.terms.session_messages;
             let order = match sub.is_split() {
                 // Each of the two subscriptions brings its messages in their order.
                 true => Ok(()),
                 false => sub.track.check_orders(truth),
             };
             order
-                .and_then(|()| sub.track.check(truth, most, self.number))
-                .map_err(|wrong| format!("{}, topic {}: {wrong}", self.id, sub.track.topic))?;
+                .and_then(|()| sub.track.check(truth, most, self.role.number))
+                .map_err(|wrong| format!("{}, topic {}: {wrong}", self.role.id, sub.track.topic))?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ impl Client {
         if !self.conn.upgraded && !self.upgraded(truth, met)? {
             return Ok(());
         }
-        if self.framed {
+        if self.role.framed {
             self.unframe()?;
         } else {
             self.conn.packets.append(&mut self.conn.raw);
@@ -49,7 +49,7 @@ impl Client {
                 break;
             }
             let packet: Vec<u8> = self.conn.packets.drain(..end).collect();
-            let packet = mqtt::decode(self.version, header, &packet[len..])
+            let packet = mqtt::decode(self.role.version, header, &packet[len..])
                 .map_err(|error| format!("{:?}: {error}", header.kind()))?;
             self.packet(&packet, truth, met)?;
         }
@@ -65,7 +65,7 @@ impl Client {
         }
         self.turned_away = true;
         met.refused += 1;
-        match truth.budgets_are_wide {
+        match truth.terms.budgets_are_wide {
             true => Err("an MQTT client was answered over HTTP".into()),
             false => Ok(()),
         }
@@ -112,7 +112,7 @@ impl Client {
 
     /// Sends one packet.
     pub(super) fn write(&mut self, packet: impl FnOnce(&mut Vec<u8>)) {
-        if !self.framed {
+        if !self.role.framed {
             return packet(&mut self.out);
         }
         let mut bytes = Vec::new();

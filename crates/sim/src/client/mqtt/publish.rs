@@ -16,7 +16,7 @@ const SENT_MAX: usize = 12;
 impl Client {
     /// Publishes so many messages.
     pub fn publish(&mut self, count: u8, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
-        if !self.is_connected() || self.publishes.is_empty() {
+        if !self.is_connected() || self.role.publishes.is_empty() {
             return;
         }
         for _ in 0..count {
@@ -27,8 +27,8 @@ impl Client {
             if self.sent.len() >= most.min(SENT_MAX) {
                 return;
             }
-            let topic = rng.pick(&self.publishes);
-            let v5 = self.version == Version::V5;
+            let topic = rng.pick(&self.role.publishes);
+            let v5 = self.role.version == Version::V5;
             let keyed = v5 && truth.topics[topic].keeps_latest();
             let like = Like {
                 topic,
@@ -44,7 +44,7 @@ impl Client {
                 },
             };
             let qos = Qos::from_bits(rng.pick(&[0, 1, 1, 2, 2])).expect("below three");
-            let retain = self.retains && rng.chance(30);
+            let retain = self.role.retains && rng.chance(30);
             let number = truth.write(like);
             self.says(number, qos, retain, truth);
             if qos == Qos::AtMostOnce {
@@ -69,8 +69,8 @@ impl Client {
     /// A packet id that is not in use.
     pub(super) fn next_id(&mut self) -> u16 {
         loop {
-            self.last_id = self.last_id.wrapping_add(1).max(1);
-            let id = self.last_id;
+            self.given.packet_ids = self.given.packet_ids.wrapping_add(1).max(1);
+            let id = self.given.packet_ids;
             let used = self.sent.iter().any(|sent| sent.id == id)
                 || self.conn.asks.iter().any(|asked| asked.id == id);
             if !used {
@@ -102,7 +102,7 @@ impl Client {
             set.message_expiry_interval_s(ttl_s);
         }
         let topic = truth.topics[like.topic].name.clone();
-        let version = self.version;
+        let version = self.role.version;
         self.write(|out| {
             encode::publish(
                 out,

@@ -29,7 +29,7 @@ impl Client {
         if message.topic != topic {
             return Err(format!("message {number} came for topic {topic}"));
         }
-        if self.version == Version::V5 {
+        if self.role.version == Version::V5 {
             let mut keys = publish.properties.user_properties();
             let key = keys
                 .find(|(name, _)| *name == "crore-key")
@@ -44,13 +44,13 @@ impl Client {
             }
         }
         let at = self.subs.iter().position(|sub| sub.track.topic == topic);
-        if at.is_none() && !self.covers {
+        if at.is_none() && !self.role.covers {
             return Err(format!(
                 "message {number} of a topic that was never asked for"
             ));
         }
         if let Some(at) = at {
-            self.subs[at].check_options(number, publish, self.number, truth)?;
+            self.subs[at].check_options(number, publish, self.role.number, truth)?;
         }
         let is_new = match id {
             None => true,
@@ -127,7 +127,7 @@ impl Client {
             // A retained message may be shown once more, and another subscription may bring one once more, under an id
             // that was free again.
             let passed = self.conn.again.is_some_and(|last| last > receipt.serial);
-            let shown_again = (receipt.retained || self.covers) && receipt.is_told() && passed;
+            let shown_again = (receipt.retained || self.role.covers) && receipt.is_told() && passed;
             let same = is == (number, exactly_once, publish.retain) && !shown_again;
             if same && publish.dup && receipt.link != link && receipt.state != Stage::Done {
                 self.came_again(at)?;
@@ -157,13 +157,13 @@ impl Client {
                 return Err(format!("message {number} is sent again behind newer ones"));
             }
         }
-        self.receipts_made += 1;
+        self.given.receipts += 1;
         if publish.dup {
             // It never came before; any repeat that comes after it was sent after it.
-            self.conn.again = Some(self.receipts_made);
+            self.conn.again = Some(self.given.receipts);
         }
         self.receipts.push(Receipt {
-            serial: self.receipts_made,
+            serial: self.given.receipts,
             id,
             number,
             exactly_once,
@@ -262,7 +262,7 @@ impl Client {
     }
 
     fn write_ack(&mut self, pending: PendingAck, id: u16) {
-        let version = self.version;
+        let version = self.role.version;
         let ack = Ack {
             packet_id: PacketId::new(id).expect("ids are not 0"),
             reason: ReasonCode::SUCCESS,

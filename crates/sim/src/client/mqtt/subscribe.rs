@@ -46,7 +46,7 @@ impl Client {
     /// Subscriptions for which messages must be kept, as far as it knows; one by filter counts for each of so many homes.
     pub fn needs_kept(&self, homes: u32) -> u32 {
         let needs = |sub: &&Sub| sub.state == State::Yes && sub.options.max_qos != Qos::AtMostOnce;
-        let by_filter = if self.is_covered { homes } else { 0 };
+        let by_filter = if self.session.is_covered { homes } else { 0 };
         self.subs.iter().filter(needs).count() as u32 + by_filter
     }
 
@@ -66,21 +66,21 @@ impl Client {
     }
 
     fn subscribe(&mut self, places: &[usize], truth: &mut Truth, rng: &mut Rng) {
-        let version = self.version;
+        let version = self.role.version;
         let mut set = PropertyBuf::new();
         let identifies = version == Version::V5 && rng.chance(50);
         if identifies {
-            self.identifiers += 1;
-            set.subscription_identifier(self.identifiers);
+            self.given.identifiers += 1;
+            set.subscription_identifier(self.given.identifiers);
         }
-        let identifier = identifies.then_some(self.identifiers);
+        let identifier = identifies.then_some(self.given.identifiers);
         let mut what = Vec::new();
         for at in places {
             let options = self.options(rng);
             let again = self.subs[*at].ask(options, identifier, truth.step);
             what.push((*at, again));
         }
-        let cover = (self.covers && rng.chance(50)).then(|| self.cover(identifier, rng));
+        let cover = (self.role.covers && rng.chance(50)).then(|| self.cover(identifier, rng));
         let id = self.next_id();
         truth.note(|| {
             let asks = places
@@ -119,9 +119,9 @@ impl Client {
 
     /// Any options that the client may ask for.
     fn options(&self, rng: &mut Rng) -> SubscribeOptions {
-        let qos = rng.pick(&[0, 1, 1, 2, 2]).max(u8::from(self.covers));
+        let qos = rng.pick(&[0, 1, 1, 2, 2]).max(u8::from(self.role.covers));
         let mut options = SubscribeOptions::of(Qos::from_bits(qos).expect("below three"));
-        if self.version == Version::V5 {
+        if self.role.version == Version::V5 {
             options.no_local = rng.chance(20);
             options.retain_handling = rng.pick(&[
                 RetainHandling::Send,
@@ -149,7 +149,7 @@ impl Client {
     }
 
     fn unsubscribe(&mut self, places: &[usize], truth: &mut Truth) {
-        let (id, version) = (self.next_id(), self.version);
+        let (id, version) = (self.next_id(), self.role.version);
         let names: Vec<_> = places
             .iter()
             .map(|at| truth.topics[self.subs[*at].track.topic].name.clone())
@@ -193,12 +193,12 @@ impl Client {
         if asked.what.len() + usize::from(asked.covers) != reasons.len() {
             return Err(format!("{} answers to {}", reasons.len(), asked.what.len()));
         }
-        self.is_covered |= asked.covers && reasons.last().is_some_and(|it| !it.is_error());
+        self.session.is_covered |= asked.covers && reasons.last().is_some_and(|it| !it.is_error());
         for ((at, again), reason) in asked.what.into_iter().zip(reasons) {
             let sub = &mut self.subs[at];
             let qos = sub.options.max_qos;
             if reason.is_error() {
-                if truth.budgets_are_wide {
+                if truth.terms.budgets_are_wide {
                     return Err(format!("a subscription was refused: {reason:?}"));
                 }
                 met.refused += 1;
@@ -234,7 +234,7 @@ impl Client {
         }
         for sub in &mut self.subs {
             sub.at_head(truth)
-                .map_err(|wrong| format!("{}: {wrong}", self.id))?;
+                .map_err(|wrong| format!("{}: {wrong}", self.role.id))?;
         }
         Ok(())
     }

@@ -223,7 +223,7 @@ impl Sub {
         if topic.keeps_latest() {
             return self.has_values(asked, truth);
         }
-        if !truth.budgets_are_wide || !topic.deletes.is_empty() {
+        if !truth.terms.budgets_are_wide || !topic.deletes.is_empty() {
             return Ok(());
         }
         let mut there = truth.retained(self.track.topic);

@@ -222,7 +222,7 @@ impl Track {
             count += 1;
             bytes += truth.bytes_of(other as u32);
         }
-        !truth.budgets_are_wide
+        !truth.terms.budgets_are_wide
             || at_s - message.sent_s >= rule.log_age_s
             || count >= rule.messages_max().max(keeps)
             || bytes > rule.log_bytes

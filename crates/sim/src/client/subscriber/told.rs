@@ -114,7 +114,8 @@ impl Subscriber {
     /// Where next to nothing waits for a socket, a stalled subscription goes on from the log and gets nothing that expired
     /// before its socket opened, except for the page already begun and the first page of its stream.
     fn check_expiry(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
-        let (Some(rest), Some(begun), Some(waits)) = (truth.rest, self.conn.begun, truth.waits)
+        let (Some(rest), Some(begun), Some(waits)) =
+            (truth.rest, self.conn.begun, truth.terms.waits)
         else {
             return Ok(());
         };

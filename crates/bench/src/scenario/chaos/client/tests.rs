@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use proptest::prelude::*;
 
 use super::*;
+use crate::client::subscription::Transport;
 use crate::scenario::chaos::world::write_payload;
 
 /// A client of the first two topics of a world in which three messages of each had begun.
@@ -71,7 +72,7 @@ proptest! {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
             let (world, mut client) = client(transport);
             let mut met = Met::default();
-            client.connected(&world);
+            client.connected();
             let bytes = said(transport);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
             cuts.push(bytes.len());
@@ -81,7 +82,7 @@ proptest! {
                 let piece = &bytes[std::mem::replace(&mut start, end)..end];
                 prop_assert_eq!(client.received(piece, &world, &mut met), Ok(Next::Stay));
             }
-            prop_assert_eq!(client.position.as_deref().map(|id| id.trim_matches('"')), Some("p03"));
+            prop_assert_eq!(client.subscription.position.as_deref().map(|id| id.trim_matches('"')), Some("p03"));
             client.close(&world, &mut met);
             let counts = Counts { messages: 5, silent_losses: 1, ..Counts::default() };
             prop_assert_eq!(&met.counts, &counts);
@@ -96,15 +97,15 @@ proptest! {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
             let (world, mut client) = client(transport);
             let mut met = Met::default();
-            client.connected(&world);
+            client.connected();
             let bytes = said(transport);
             let part = &bytes[..cut % (bytes.len() + 1)];
             prop_assert_eq!(client.received(part, &world, &mut met), Ok(Next::Stay));
-            client.connected(&world);
+            client.connected();
             let ids = ["p01", "p11", "p02", "p12", "p03"];
             let whole = met.counts.messages as usize;
             let newest = whole.checked_sub(1).map(|index| ids[index]);
-            prop_assert_eq!(client.position.as_deref().map(|id| id.trim_matches('"')), newest);
+            prop_assert_eq!(client.subscription.position.as_deref().map(|id| id.trim_matches('"')), newest);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Counters of what a proxy has done.
+//! Counters of the faults that a proxy has caused.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Adds what another proxy did.
+    /// Adds the counts of another proxy.
     pub fn merge(&mut self, other: &Done) {
         add!(self, other; connections, resets, ends, ghosts, in_mid_bytes, stalls, tears, bytes);
     }

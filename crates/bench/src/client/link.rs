@@ -1,8 +1,11 @@
-//! A connection of one client: blocking, because each client has a thread of its own, and the end of the server ends it.
+//! A blocking connection of one client: for a request and its answer, and for clients that have a thread each.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+
+use super::mqtt::{Dialect, Packet};
+use super::parse;
 
 /// Why a client's connection ended.
 #[derive(Debug)]
@@ -11,7 +14,7 @@ pub enum End {
     Gone,
     /// The connection broke, or the client was turned away for now.
     Cut,
-    /// The server did what no server may do.
+    /// The server broke the protocol.
     Wrong(String),
 }
 
@@ -28,7 +31,7 @@ impl std::fmt::Display for End {
 impl std::error::Error for End {}
 
 impl End {
-    /// What no server may do.
+    /// The server broke the protocol.
     pub fn wrong(why: impl std::fmt::Display) -> End {
         End::Wrong(why.to_string())
     }
@@ -69,6 +72,36 @@ impl Link {
     /// Sends all.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), End> {
         self.stream.write_all(bytes).map_err(|_| End::Cut)
+    }
+
+    /// Sends a request over HTTP and waits for its answer: the status and the body.
+    pub fn ask(&mut self, request: &[u8]) -> Result<(u16, Vec<u8>), End> {
+        self.send(request)?;
+        loop {
+            if let Some(answer) = parse::response(&self.held).map_err(End::wrong)? {
+                let (status, body) = (answer.head.status, answer.body.to_vec());
+                let bytes = answer.bytes;
+                self.held.drain(..bytes);
+                return Ok((status, body));
+            }
+            self.read()?;
+        }
+    }
+
+    /// Waits for the next packet of MQTT, and returns the result of `take`.
+    pub fn packet<T>(
+        &mut self,
+        dialect: Dialect,
+        take: impl FnOnce(Packet<'_>) -> T,
+    ) -> Result<T, End> {
+        loop {
+            if let Some((packet, bytes)) = dialect.packet(&self.held).map_err(End::wrong)? {
+                let taken = take(packet);
+                self.held.drain(..bytes);
+                return Ok(taken);
+            }
+            self.read()?;
+        }
     }
 
     /// Waits for more bytes, so long at most.

@@ -1,0 +1,333 @@
+//! A subscription over HTTP: requests and pongs out, answers and messages in. It behaves as a browser or a careful script does: it keeps the
+//! newest position that it read whole, and names it when it comes back.
+//!
+//! Nothing here touches a socket, so that any split of the bytes can be tried. Only whole units are taken; the rest waits in `held`. An answer that
+//! no server may give is an error with a reason.
+
+use std::fmt::Write;
+
+use crore_wire::websocket::frame::Opcode;
+
+use super::parse::{self, Response};
+use super::request;
+
+/// The transport of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// WebSocket with `ws+meta.nchan`.
+    Ws,
+    /// Server-Sent Events.
+    Sse,
+    /// HTTP long-poll.
+    Poll,
+}
+
+/// A statement of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard<'a> {
+    /// It has answered a request, which named a position if it `resumes`.
+    Answer {
+        /// Whether it did.
+        resumes: bool,
+    },
+    /// A message with its position, and with its topic where the server names that.
+    Message {
+        /// The position.
+        position: &'a str,
+        /// The topic.
+        topic: Option<&'a str>,
+        /// The data.
+        data: &'a [u8],
+    },
+    /// Messages are lost.
+    Gap(Gap<'a>),
+    /// A position, and no message.
+    Position,
+    /// A poll that no message came for.
+    Empty,
+    /// The server has no room now, or the request came too slowly.
+    TurnedAway,
+    /// The server has ended the stream; a WebSocket with this code.
+    End(Option<u16>),
+}
+
+/// Of which topic messages are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap<'a> {
+    /// Of this one; without a name the connection has one topic.
+    Of(Option<&'a str>),
+    /// Of any.
+    Any,
+}
+
+/// The client's next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It goes on.
+    Stay,
+    /// It connects again.
+    Return,
+}
+
+/// The server's close code for messages that are lost.
+const CLOSE_GAP: u16 = 4412;
+/// The reason of that close ends with these words and a position.
+const RESUME: &str = "resume from ";
+
+/// A subscription.
+pub struct Subscription {
+    transport: Transport,
+    /// The topics or the filter, as a query.
+    query: String,
+    /// `since` of the first request.
+    first: &'static str,
+    /// The newest position that came.
+    pub position: Option<String>,
+    /// Bytes that are not a whole unit yet; the first `decoded` of an event stream are out of their chunks.
+    held: Vec<u8>,
+    decoded: usize,
+    chunk_left: u32,
+    is_streaming: bool,
+    /// The last request named a position.
+    resumes: bool,
+    /// Bytes to send.
+    pub out: Vec<u8>,
+}
+
+type Result<T = ()> = std::result::Result<T, String>;
+
+impl Subscription {
+    /// A subscription with these parameters; without a position it begins at `first`.
+    pub fn new<'a>(
+        transport: Transport,
+        names: impl IntoIterator<Item = (&'a str, &'a str)>,
+        first: &'static str,
+    ) -> Subscription {
+        let mut query = String::new();
+        for (name, value) in names {
+            query.push(if query.is_empty() { '?' } else { '&' });
+            write!(query, "{name}=").expect("a String takes all");
+            request::escape(value, &mut query);
+        }
+        Subscription {
+            transport,
+            query,
+            first,
+            position: None,
+            held: Vec::new(),
+            decoded: 0,
+            chunk_left: 0,
+            is_streaming: false,
+            resumes: false,
+            out: Vec::new(),
+        }
+    }
+
+    /// Makes the request over a new connection.
+    pub fn connected(&mut self) {
+        self.held.clear();
+        self.out.clear();
+        (self.decoded, self.chunk_left, self.is_streaming) = (0, 0, false);
+        self.ask();
+    }
+
+    fn ask(&mut self) {
+        self.resumes = self.position.is_some();
+        let since = match (&self.position, self.transport) {
+            (Some(position), Transport::Ws) => format!("&since={position}"),
+            (Some(_), _) => String::new(),
+            (None, _) => format!("&since={}", self.first),
+        };
+        let target = format!("/sub{}{since}", self.query);
+        const EVENTS: &str = "Accept: text/event-stream\r\nCache-Control: no-cache\r\n";
+        let lines = match (self.transport, &self.position) {
+            (Transport::Ws, _) => {
+                self.out = request::upgrade("localhost", &target, Some("ws+meta.nchan"));
+                return;
+            }
+            (Transport::Sse, None) => EVENTS.into(),
+            (Transport::Sse, Some(position)) => format!("{EVENTS}Last-Event-ID: {position}\r\n"),
+            (Transport::Poll, Some(tag)) => format!("If-None-Match: {tag}\r\n"),
+            (Transport::Poll, None) => String::new(),
+        };
+        let text = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n");
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    /// Takes the bytes that have come, and shows each statement in them to `each`.
+    pub fn received(
+        &mut self,
+        bytes: &[u8],
+        each: &mut impl FnMut(Heard<'_>) -> Result,
+    ) -> Result<Next> {
+        self.held.extend_from_slice(bytes);
+        if !self.is_streaming {
+            let next = self.responses(each)?;
+            if next == Next::Return || !self.is_streaming {
+                return Ok(next);
+            }
+        }
+        match self.transport {
+            Transport::Ws => self.frames(each),
+            Transport::Sse => self.events(each),
+            Transport::Poll => Ok(Next::Stay),
+        }
+    }
+
+    fn responses(&mut self, each: &mut impl FnMut(Heard<'_>) -> Result) -> Result<Next> {
+        loop {
+            let resumes = self.resumes;
+            let response = parse::response(&self.held)?;
+            let Some(Response { head, body, bytes }) = response else {
+                return Ok(Next::Stay);
+            };
+            match (self.transport, head.status) {
+                (Transport::Ws, 101) if head.accepted => {}
+                (Transport::Sse, 200) if head.chunked => {}
+                (Transport::Poll, status @ (200 | 204 | 304)) => {
+                    let tag = head.etag.map(String::from_utf8_lossy);
+                    if head.gap {
+                        each(Heard::Gap(Gap::Any))?;
+                    }
+                    each(match &tag {
+                        Some(tag) if status == 200 => Heard::Message {
+                            position: tag,
+                            topic: None,
+                            data: body,
+                        },
+                        None if status == 200 => return Err("a message without an ETag".into()),
+                        _ => Heard::Empty,
+                    })?;
+                    self.position = tag.map(String::from).or(self.position.take());
+                    self.held.drain(..bytes);
+                    each(Heard::Answer { resumes })?;
+                    self.ask();
+                    continue;
+                }
+                // The network stalled in the middle of the request (408), or the server has no room now.
+                (_, 408 | 429 | 503) => {
+                    each(Heard::TurnedAway)?;
+                    return Ok(Next::Return);
+                }
+                (transport, status) => {
+                    let said = String::from_utf8_lossy(body);
+                    return Err(format!("{transport:?}: {status} {said}"));
+                }
+            }
+            self.held.drain(..bytes);
+            self.is_streaming = true;
+            each(Heard::Answer { resumes })?;
+            return Ok(Next::Stay);
+        }
+    }
+
+    fn frames(&mut self, each: &mut impl FnMut(Heard<'_>) -> Result) -> Result<Next> {
+        let held = std::mem::take(&mut self.held);
+        let (mut used, mut next) = (0, Next::Stay);
+        while next == Next::Stay {
+            let frame = parse::frame(&held[used..])?;
+            let Some(frame) = frame else { break };
+            used += frame.bytes;
+            match frame.opcode {
+                Opcode::Text | Opcode::Binary => self.meta(frame.payload, each)?,
+                Opcode::Close => {
+                    self.closed(frame.payload, each)?;
+                    next = Next::Return;
+                }
+                Opcode::Ping => request::pong(frame.payload, &mut self.out),
+                other => return Err(format!("a frame of the kind {other:?}")),
+            }
+        }
+        self.held = held;
+        self.held.drain(..used);
+        Ok(next)
+    }
+
+    /// A message of `ws+meta.nchan`: lines, an empty line, data.
+    fn meta(&mut self, text: &[u8], each: &mut impl FnMut(Heard<'_>) -> Result) -> Result {
+        let end = text.windows(2).position(|two| two == b"\n\n");
+        let end = end.ok_or("a message without its empty line")?;
+        let head = std::str::from_utf8(&text[..end]).map_err(|_| "a line that is not text")?;
+        let (mut id, mut topic, mut gap) = (None, None, false);
+        for line in head.lines() {
+            match line.split_once(": ").ok_or("a line without a name")? {
+                ("id", value) => id = Some(value),
+                ("topic", value) => topic = Some(value),
+                ("gap", _) => gap = true,
+                _ => {}
+            }
+        }
+        let position = id.ok_or("a message without an id")?;
+        let data = &text[end + 2..];
+        each(match gap {
+            true => Heard::Gap(Gap::Of(topic)),
+            false => Heard::Message {
+                position,
+                topic,
+                data,
+            },
+        })?;
+        self.position = Some(position.to_string());
+        Ok(())
+    }
+
+    fn closed(&mut self, payload: &[u8], each: &mut impl FnMut(Heard<'_>) -> Result) -> Result {
+        let Some((code, reason)) = payload.split_first_chunk() else {
+            return Err("a close without a code".into());
+        };
+        let (code, reason) = (u16::from_be_bytes(*code), String::from_utf8_lossy(reason));
+        if code == CLOSE_GAP {
+            each(Heard::Gap(Gap::Any))?;
+            let position = reason.rsplit_once(RESUME);
+            let (_, position) = position.ok_or("4412 without a position")?;
+            self.position = Some(position.to_string());
+        }
+        each(Heard::End(Some(code))).map_err(|why| format!("{why} {reason}"))
+    }
+
+    fn events(&mut self, each: &mut impl FnMut(Heard<'_>) -> Result) -> Result<Next> {
+        let unchunked = parse::unchunk(&mut self.held, self.decoded, &mut self.chunk_left);
+        let Some((end, rest)) = unchunked? else {
+            each(Heard::End(None))?;
+            return Ok(Next::Return);
+        };
+        let held = std::mem::take(&mut self.held);
+        let mut used = 0;
+        while let Some(bytes) = held[used..end].windows(2).position(|two| two == b"\n\n") {
+            self.event(&held[used..used + bytes], each)?;
+            used += bytes + 2;
+        }
+        self.decoded = end - used;
+        self.held = held;
+        self.held.drain(end..rest);
+        self.held.drain(..used);
+        Ok(Next::Stay)
+    }
+
+    fn event(&mut self, bytes: &[u8], each: &mut impl FnMut(Heard<'_>) -> Result) -> Result {
+        let (mut id, mut kind, mut data) = (None, "", None);
+        let text = std::str::from_utf8(bytes).map_err(|_| "an event that is not text")?;
+        for line in text.lines() {
+            match line.split_once(": ") {
+                Some(("id", value)) => id = Some(value),
+                Some(("event", value)) => kind = value,
+                Some(("data", value)) if data.is_none() => data = Some(value),
+                _ => {}
+            }
+        }
+        match (kind, data, id) {
+            ("crore.gap", topic, _) => each(Heard::Gap(Gap::Of(topic)))?,
+            ("", Some(data), Some(position)) => each(Heard::Message {
+                position,
+                topic: None,
+                data: data.as_bytes(),
+            })?,
+            ("", Some(_), None) => return Err("a message without an id".into()),
+            ("", None, Some(_)) => each(Heard::Position)?,
+            ("", None, None) => {}
+            (kind, ..) => return Err(format!("an event `{kind}`")),
+        }
+        self.position = id.map(String::from).or(self.position.take());
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! The files of a log, and the room that they may take.
+//!
+//! Invariant: two files wait to become the next segments, as far as there is room, so that a full disk shows while there is room yet.
+
+use std::fmt;
+use std::io;
+
+use crate::scan::spare_name;
+use crate::storage::Storage;
+
+/// Files that wait to become segments.
+const SPARES: usize = 2;
+
+/// How a log is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes that all files may have together.
+    pub bytes_max: u64,
+    /// The log begins with this segment. Earlier ones are left of a removal; they are removed without being read.
+    pub first_segment: u64,
+}
+
+impl Default for Options {
+    /// Segments of 64 MiB, as much as the file system has room for.
+    fn default() -> Options {
+        Options {
+            segment_bytes: 64 << 20,
+            bytes_max: u64::MAX,
+            first_segment: 1,
+        }
+    }
+}
+
+/// Why a group was not committed.
+#[derive(Debug)]
+pub enum CommitError {
+    /// There is no room, on the file system or below `bytes_max`. Nothing was written: the same group can be tried again.
+    Full,
+    /// A write or a sync failed. It is not known how much of the group is on disk, and the log takes nothing more.
+    Failed(io::Error),
+}
+
+impl fmt::Display for CommitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CommitError::Full => write!(f, "there is no room for another segment of the log"),
+            CommitError::Failed(error) => write!(f, "the log cannot be written: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CommitError {}
+
+/// The files of a log, and the room that they may take.
+pub struct Files<S: Storage> {
+    pub storage: S,
+    pub options: Options,
+    /// Files of `segment_bytes` that wait, with their names.
+    pub spares: Vec<(String, S::File)>,
+    pub spares_made: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes of other files, which count as well.
+    pub beside: u64,
+}
+
+impl<S: Storage> Files<S> {
+    pub fn is_prepared(&self) -> bool {
+        self.spares.len() >= SPARES
+    }
+
+    pub fn prepare(&mut self) -> io::Result<bool> {
+        while !self.is_prepared() {
+            match self.make_file(self.options.segment_bytes)? {
+                Some(spare) => self.spares.push(spare),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// A new file of this length, if there is room for it.
+    pub fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
+        let taken = self.bytes.saturating_add(self.beside);
+        if taken.saturating_add(bytes) > self.options.bytes_max {
+            return Ok(None);
+        }
+        loop {
+            self.spares_made += 1;
+            let name = spare_name(self.spares_made);
+            match self.storage.create(&name, bytes) {
+                Ok(file) => {
+                    self.bytes += bytes;
+                    return Ok(Some((name, file)));
+                }
+                // Something that is none of ours, and was left alone.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if is_want_of_room(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A file of at least this length, with its name and length.
+    pub fn blank(&mut self, least: u64) -> Result<(String, S::File, u64), CommitError> {
+        let bytes = least.max(self.options.segment_bytes);
+        let spare = match least <= self.options.segment_bytes {
+            true => self.spares.pop(),
+            // One batch may be longer than a segment.
+            false => None,
+        };
+        let made = match spare {
+            Some(spare) => Ok(Some(spare)),
+            None => self.make_file(bytes),
+        };
+        match made {
+            Ok(Some((name, file))) => Ok((name, file, bytes)),
+            Ok(None) => Err(CommitError::Full),
+            Err(error) => Err(CommitError::Failed(error)),
+        }
+    }
+}
+
+fn is_want_of_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}

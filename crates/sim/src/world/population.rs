@@ -1,0 +1,105 @@
+//! The clients of a world, by kind. Kinds that came later have random numbers of their own, so that the actions of the others do not change.
+
+use crate::client::follower::Follower;
+use crate::client::mqtt::Client;
+use crate::client::publisher::Publisher;
+use crate::client::subscriber::{KINDS, Subscriber};
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::truth::Truth;
+
+/// The clients.
+pub struct Clients {
+    /// Over HTTP and WebSocket.
+    pub subscribers: Vec<Subscriber>,
+    /// Over HTTP and WebSocket.
+    pub publishers: Vec<Publisher>,
+    /// The followers of interest.
+    pub followers: Vec<Follower>,
+    /// The MQTT clients.
+    pub mqtt: Vec<Client>,
+}
+
+impl Clients {
+    /// The clients of this plan; `dice` makes them.
+    pub fn new(plan: &Plan, truth: &Truth, dice: u64) -> Clients {
+        let mut rng = Rng::new(dice);
+        let mut subscribers: Vec<Subscriber> = (0..plan.subscribers)
+            .map(|_| subscriber(truth, &mut rng))
+            .map(|subscriber| match plan.envelopes {
+                true => subscriber.in_envelopes(),
+                false => subscriber,
+            })
+            .collect();
+        filter(&mut subscribers, plan, truth, dice);
+        // The first one publishes at the end of a run.
+        let publishers = (0..plan.publishers)
+            .map(|n| match rng.below(10) {
+                0..4 if n > 0 => Publisher::over_socket(rng.below(plan.topics.len())),
+                0..7 => Publisher::careful(),
+                _ => Publisher::default(),
+            })
+            .collect();
+        Clients {
+            subscribers,
+            publishers,
+            followers: followers(plan, dice),
+            mqtt: mqtt_clients(plan, dice),
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.subscribers.len() + self.publishers.len() + self.followers.len() + self.mqtt.len()
+    }
+}
+
+fn subscriber(truth: &Truth, rng: &mut Rng) -> Subscriber {
+    let mut topics: Vec<usize> = (0..truth.topics.len()).collect();
+    rng.shuffle(&mut topics);
+    let several = rng.chance(25);
+    topics.truncate(if several { rng.range(1, 3) } else { 1 });
+    Subscriber::new(rng.pick(&KINDS), &topics, rng.chance(30))
+}
+
+/// Lets some subscribe by filter.
+fn filter(subscribers: &mut [Subscriber], plan: &Plan, truth: &Truth, dice: u64) {
+    let mut rng = Rng::new(dice ^ 0xF117_E250);
+    for subscriber in subscribers {
+        if !rng.chance(plan.filtered_percent) {
+            continue;
+        }
+        let filters = ["#", "+/+", "+/1", "a/#", "b/+", "a/1", "+/7", "x/+"];
+        let filters: Vec<String> = (0..rng.range(1, 3))
+            .map(|_| rng.pick(&filters).to_string())
+            .collect();
+        subscriber.filter(filters, plan.partitions, truth);
+    }
+}
+
+fn followers(plan: &Plan, dice: u64) -> Vec<Follower> {
+    let mut rng = Rng::new(dice ^ 0xF011_0135);
+    let mut filter = || match rng.below(4) {
+        0 => "#".to_string(),
+        1 => format!("{}/#", rng.pick(&["a", "b", "c"])),
+        2 => "+/1".to_string(),
+        _ => plan.topics[rng.below(plan.topics.len())].clone(),
+    };
+    (0..plan.followers)
+        .map(|n| Follower::new(filter(), n % 2 == 1))
+        .collect()
+}
+
+fn mqtt_clients(plan: &Plan, dice: u64) -> Vec<Client> {
+    let mut rng = Rng::new(dice ^ 0x3477_0311);
+    let mut covers = Rng::new(dice ^ 0xC07E_4511);
+    (0..plan.mqtt_clients)
+        .map(|n| {
+            let client = Client::new(n, plan, &mut rng);
+            match covers.chance(plan.covered_percent) {
+                true => client.covering(),
+                false => client,
+            }
+        })
+        .collect()
+}
