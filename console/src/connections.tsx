@@ -184,15 +184,10 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
 }
 
 function Client({ of }: { of: Connection }) {
+  if (of.user === null && !of.client_id) return <>{"\u2013"}</>;
   return (
     <>
-      {of.user ?? "\u2013"}
-      {of.client_id && (
-        <>
-          {" "}
-          <code>{of.client_id}</code>
-        </>
-      )}
+      {of.user} {of.client_id && <code>{of.client_id}</code>}
     </>
   );
 }

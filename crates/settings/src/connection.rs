@@ -92,7 +92,7 @@ pub struct Drain {
     #[default(30)]
     #[schemars(range(max = MAX_WAIT_S))]
     pub deadline_s: u32,
-    /// Where MQTT 5 clients are told to go (0x9C, Use another server). Empty: they are told that the server shuts down (0x8B).
+    /// The server to which MQTT 5 clients are redirected (0x9C, Use another server). Empty: they get 0x8B, Server shutting down.
     #[schemars(extend("format" = "at most 1,000 bytes"))]
     pub server_reference: String,
 }

@@ -44,7 +44,7 @@ pub struct Http {
     #[default(true)]
     #[serde(skip)]
     pub loopback_hosts_only: bool,
-    /// Networks (`"10.0.0.0/8"`) whose `X-Forwarded-For` and PROXY headers are believed ([behind a proxy](PROXIES.md)).
+    /// Networks (`"10.0.0.0/8"`) of proxies that are trusted to send `X-Forwarded-For` and PROXY headers ([behind a proxy](PROXIES.md)).
     #[serde(with = "networks")]
     #[schemars(with = "Vec<String>", extend("format" = "networks"))]
     pub trusted_proxies: Vec<(core::net::IpAddr, u8)>,

@@ -92,7 +92,7 @@ pub struct Limits {
     /// in the sockets' queues (`backlog`). A connection that is turned away at once counts a quarter.
     #[schemars(extend("x-changes" = "restart"))]
     pub accepts_per_s: u32,
-    /// Messages published in a second by everybody together; 503 past it. 0: no limit.
+    /// Messages published in a second by all clients together; 503 past it. 0: no limit.
     pub publishes_per_s: u32,
     /// Messages that may come at once after a quiet time, past `publishes_per_s`. 0: as many as in one second.
     pub publishes_burst: u32,

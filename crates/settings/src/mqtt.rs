@@ -10,8 +10,8 @@ use crate::bounds::MAX_KEYS;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mqtt {
-    /// The longest keep alive: a client of MQTT 5 that asks for more, or for none, is told this one. Clients of 3.1.1 cannot be
-    /// told and keep theirs. 0: any.
+    /// The longest keep alive: a client of MQTT 5 that asks for more, or for none, gets this one. MQTT 3.1.1 has no field for it,
+    /// and its clients keep theirs. 0: any.
     #[default(3600)]
     pub keep_alive_max_s: u16,
     /// QoS 1 and 2 messages that a client may have under way to the server. A client with more is not read until they are answered.
@@ -20,8 +20,7 @@ pub struct Mqtt {
     #[default(100)]
     #[schemars(range(min = 1, max = u16::MAX))]
     pub receive_max: u16,
-    /// QoS 1 and 2 messages that the server has under way to one client, whatever the client would take. Each is a copy until it is
-    /// acknowledged.
+    /// QoS 1 and 2 messages in flight to one client, even if the client allows more. Each is a copy until it is acknowledged.
     #[default(100)]
     #[schemars(range(min = 1, max = u16::MAX))]
     pub inflight_max: u16,
@@ -45,7 +44,7 @@ pub struct Mqtt {
     /// A session counts for the address that its client had last, and can be taken up from any.
     #[schemars(extend("x-changes" = "restart"))]
     pub sessions_per_address_max: u32,
-    /// Seconds from one message of a `$SYS` topic to the next, while somebody subscribes to it. 0: there are none.
+    /// Seconds from one message of a `$SYS` topic to the next, while a client subscribes to it. 0: there are none.
     #[default(10)]
     pub sys_interval_s: u32,
 }

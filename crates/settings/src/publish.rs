@@ -40,8 +40,8 @@ impl Publishing {
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Interest {
-    /// How long a topic must have had no subscriber before followers are told (at most a second longer). One that has a subscriber
-    /// again within it is not told. 0: at once.
+    /// How long a topic must be without subscribers before followers get its `last` (at most a second later). If a subscriber
+    /// comes earlier, there is no event. 0: at once.
     #[default(5)]
     #[schemars(range(max = MAX_DEBOUNCE_S))]
     pub debounce_s: u32,

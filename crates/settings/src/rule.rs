@@ -142,8 +142,8 @@ pub struct Rule {
     /// How long a message is kept. A subscriber that resumes from before messages that were removed for their age gets a gap.
     #[default(3600)]
     pub log_age_s: u32,
-    /// How long a message is worth sending; then it is neither sent nor missed ([time to live](PROTOCOLS.md#time-to-live)). A
-    /// message may bring a shorter time. 0: without end.
+    /// How long a message lives. Then it is not sent any more, and its absence is no gap ([time to live](PROTOCOLS.md#time-to-live)).
+    /// A message may have a shorter time. 0: without end.
     pub ttl_s: u32,
     /// How long a topic without subscribers and messages remembers its position.
     #[default(3600)]
@@ -155,7 +155,7 @@ pub struct Rule {
     /// Several long-poll subscribers of one topic: `"broadcast"` serves all; `"first"` keeps the first and `"last"` the last, the
     /// others get 409.
     pub concurrency: Concurrency,
-    /// Subscribing does not create the topic: 403 until somebody published.
+    /// Subscribing does not create the topic: 403 until its first message.
     pub publisher_creates: bool,
     /// How long a long-poll waits; 0 means without end.
     #[default(30)]
@@ -175,7 +175,7 @@ pub struct Rule {
     /// Messages that may wait, likewise. 0: any number.
     pub outbox_messages: u32,
     /// What happens to a subscriber that does not read, once its outbox is full and the log no longer reaches back. `"disconnect"`: it
-    /// is disconnected, and may resume. `"skip"`: it is told the gap and goes on.
+    /// is disconnected, and may resume. `"skip"`: it gets a gap and goes on.
     ///
     /// A WebSocket with plain frames has no place for that notice: it is closed with 4412 under `"skip"` too.
     pub slow: Slow,

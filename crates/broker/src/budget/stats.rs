@@ -73,7 +73,7 @@ counters! {
     relieved metric "crore_relieved_connections_total": "Connections that were ended, or lost what they had pipelined, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was passed";
     sessions_evicted metric "crore_evicted_sessions_total": "MQTT sessions that ended, or were not kept, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was near and their client held much";
     untrusted metric "crore_untrusted_connections_total": "Connections from peers that may not say who their clients are";
-    refused metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections whose credentials were worth nothing";
+    refused metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
     oversized metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
     denied metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without a grant";
     foreign_hosts metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests for another `Host` than the loopback, where only that is answered";
@@ -93,7 +93,7 @@ counters! {
     attaches: "Counted subscriptions";
     detaches: "Counted subscriptions that were given back";
     resumes metric "crore_resumed_subscriptions_total": "Subscriptions that began at a position and missed nothing";
-    gaps metric "crore_gaps_total": "Subscriptions that were told that messages are lost";
+    gaps metric "crore_gaps_total": "Gaps: subscriptions that lost messages and got a notice";
     short_logs metric "crore_short_logs_total": "Gaps whose topic's log no longer had the messages, by its rule or by `limits.log_bytes`";
     keys_refused metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused since `publish.idempotency_keys`, or their publisher's share of it, was used up";
     rates_refused metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused since `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";

@@ -70,7 +70,7 @@ impl Serialize for Secret {
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
-    /// Whether what everybody may do includes subscriptions by filters with wildcards, and following interest by them.
+    /// Whether anonymous clients may use filters with wildcards to subscribe and to follow interest.
     pub anonymous_wildcards: bool,
     /// The cookie that may hold a token; `""` for none.
     #[default("crore_token")]
@@ -88,11 +88,11 @@ pub struct Access {
     pub audience: String,
     /// The value that a token's `iss` must have; `""`: any, or none.
     pub issuer: String,
-    /// How far the clocks of those who issue tokens may be off.
+    /// Seconds by which the clock of a token's issuer may differ.
     #[default(5)]
     #[schemars(range(max = MAX_LEEWAY_S))]
     pub leeway_s: u32,
-    /// How long the answer about a token or a password is believed without verifying it again; a token's end counts all the same.
+    /// How long the result for a token or a password is used without verifying it again. A token still ends at its expiry.
     #[default(60)]
     #[schemars(range(max = MAX_CACHE_S))]
     pub cache_s: u32,
@@ -228,7 +228,7 @@ pub struct Callback {
     #[default(2)]
     #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
     pub timeout_s: u32,
-    /// How long an answer is believed that does not say it.
+    /// How long an answer without `cache_s` is used.
     #[default(60)]
     #[schemars(range(max = MAX_CACHE_S))]
     pub cache_s: u32,

@@ -32,7 +32,7 @@ pub struct Admin {
     /// A client that sends it (`Authorization: Bearer`) may do everything there. `""`: every client that reaches the port may.
     #[schemars(extend("format" = "from 16 characters"))]
     pub token: String,
-    /// Names besides its address (where it listens on all: any address), as they stand in `Host`, by which it may be asked.
+    /// Host names that requests may have in `Host`, besides its address (any address, if it listens on all).
     #[schemars(extend("format" = "hosts"))]
     pub hosts: Vec<String>,
     /// Connections at once, event streams included. Past it 503 with the reason; `/healthz` and `/readyz` are answered all the
