@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{self, Access, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 
 use crate::storage::{Entry, File, Storage};
 
@@ -93,6 +93,18 @@ impl Directory {
             _lock: None,
         })
     }
+}
+
+/// Whether this process may make files in a directory.
+///
+/// # Errors
+/// It may not, or it is no directory.
+pub fn may_write(directory: &Path) -> io::Result<()> {
+    if !std::fs::metadata(directory)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    Ok(fs::accessat(fs::CWD, directory, access, AtFlags::EACCESS)?)
 }
 
 /// Takes room where the file system cannot allocate it.

@@ -2,11 +2,11 @@
 //! the stop.
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use crore_broker::admission::Admission;
 use crore_broker::node::Node;
 use crore_broker::rules::Rules;
@@ -21,7 +21,7 @@ use crore_net::{Fd, Inbox, Sender, affinity, mailbox, memory};
 
 use crate::access::{self, Answer};
 use crate::board::{Board, Meter};
-use crate::config::{ALL_TOPICS, Effective, ServeArgs};
+use crate::config::{ALL_TOPICS, DEFAULT_FILE, Effective, ServeArgs};
 use crate::control;
 use crate::doctor::words::count;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
@@ -107,6 +107,36 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
             tls,
         },
     })
+}
+
+/// Whether a server could start on this host with these settings, as far as that can be seen without changing anything: their files, directories and
+/// addresses. A server may run with them meanwhile.
+///
+/// # Errors
+/// All that it could not begin with, a line each.
+pub fn check(file: &File) -> anyhow::Result<()> {
+    let mut faults = Vec::new();
+    faults.extend(tls::open(file).err());
+    faults.extend(state::check(&file.state).err());
+    let files = file.cluster.files().into_iter();
+    let unread = files.filter_map(|(key, path)| tls::file(key, path).err());
+    faults.extend(unread);
+    let admin = file.admin.listen.iter().map(|addr| ("admin.listen", addr));
+    let data = file.listen.iter().map(|addr| ("listen", addr));
+    for (key, addr) in data.chain(admin) {
+        // A port that is not the address's own, which a server may have.
+        if let Err(error) = UdpSocket::bind((addr.ip(), 0)) {
+            let ip = addr.ip();
+            faults.push(anyhow::anyhow!(
+                "{key}: {ip} is no address of this host: {error}; name one that is"
+            ));
+        }
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = faults.iter().map(|fault| format!("{fault:#}")).collect();
+    bail!("{}", lines.join("\n"))
 }
 
 /// The state that the shards share, in a server that keeps its topics like this.
@@ -321,9 +351,16 @@ fn say_first(
 ) -> anyhow::Result<()> {
     say_where(listen, &effective.file.tls);
     if let Some(admin) = admin {
-        tracing::info!("admin port at http://{}", admin.local_addr()?);
+        tracing::info!(
+            "admin port at http://{} (a console in a browser)",
+            admin.local_addr()?
+        );
     }
     say_kept(&effective.file);
+    match &effective.source {
+        Some(path) => tracing::info!("settings of {}", path.display()),
+        None => tracing::info!("built-in settings, since there is no ./{DEFAULT_FILE}"),
+    }
     // Where clients need a token, or roots to trust, these words would not do.
     if effective.file.access.is_none() && !effective.file.tls.required {
         say_how(listen);
@@ -349,41 +386,48 @@ fn say_kept(file: &File) {
     let rule = file.rules.iter().find(for_all).cloned();
     let others = match file.rules.len() - usize::from(rule.is_some()) {
         0 => String::new(),
-        1 => "; a rule says otherwise for its topics".to_string(),
-        several => format!("; {several} rules say otherwise for their topics"),
+        1 => "; one [[rule]] has topics of its own".to_string(),
+        several => format!("; {several} of [[rule]] have topics of their own"),
     };
     let rule = rule.unwrap_or_default();
     let most = match rule.keep {
         Keep::Latest => format!("the latest message of up to {} keys", rule.keys_max),
         Keep::Log if rule.log_messages == 0 => {
-            return tracing::info!("keeping no messages (rule.log_messages is 0){others}");
+            return tracing::info!("topics keep no messages (rule.log_messages is 0){others}");
         }
         Keep::Log => {
-            let mut most = vec![size(rule.log_bytes), format_seconds(rule.log_age_s.into())];
+            let mut most = vec![size(rule.log_bytes)];
             // By default bytes and age decide.
             if rule.log_messages < Rule::default().log_messages {
                 let messages = count(rule.log_messages.into());
                 most.insert(0, format!("{messages} messages"));
             }
-            format!("up to {}", most.join(" and "))
+            let most = most.join(" and ");
+            match rule.log_age_s {
+                0 => format!("up to {most} of messages"),
+                age_s => format!(
+                    "the messages of the last {}, up to {most},",
+                    format_seconds(age_s.into())
+                ),
+            }
         }
     };
     match file.state.directory() {
         None if file.cluster.is_on() => tracing::info!(
-            "keeping {most} of each topic, in the log of the cluster `{}` in NATS, which outlives every node{others}",
+            "each topic keeps {most} in the log of the cluster `{}` in NATS, which outlives every node{others}",
             file.cluster.name
         ),
         None => tracing::info!(
-            "keeping {most} of each topic, in memory until a restart (state.directory keeps them on disk){others}"
+            "each topic keeps {most} in memory, until a restart (state.directory keeps them on disk){others}"
         ),
         Some(directory) if file.state.is_durable() && rule.durable => {
             tracing::info!(
-                "keeping {most} of each topic, on disk in {}{others}",
+                "each topic keeps {most} on disk in {}{others}",
                 directory.display()
             );
         }
         Some(directory) => tracing::info!(
-            "keeping {most} of each topic, in memory, and in {} over a planned restart{others}",
+            "each topic keeps {most} in memory, and over a planned restart in {}{others}",
             directory.display()
         ),
     }
@@ -397,7 +441,9 @@ fn say_how(listen: &[SocketAddr]) {
         }
         _ => String::new(),
     };
-    tracing::info!("try it: `crore sub news{named}`, and elsewhere `crore pub news Hello{named}`");
+    tracing::info!(
+        "try it: `crore sub news{named}`, and in another terminal `crore pub news Hello{named}`"
+    );
 }
 
 /// Warns where few connections have room, and says what to raise.

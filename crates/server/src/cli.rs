@@ -205,6 +205,85 @@ mod tests {
         habits::known_to(Cli::program()).debug_assert();
     }
 
+    /// A line of a shell as far as it is one command of ours: its words. Quotes hold words together; what another program does is left out.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut quote, mut is_begun) = (vec![String::new()], None, false);
+        for letter in line.chars() {
+            match (letter, quote) {
+                (letter, Some(end)) if letter == end => quote = None,
+                ('\'' | '"', None) => (quote, is_begun) = (Some(letter), true),
+                ('|' | '>' | '<' | '#' | '&' | ';' | ')' | ',', None) => break,
+                (' ', None) if is_begun || !words[words.len() - 1].is_empty() => {
+                    words.push(String::new());
+                    is_begun = false;
+                }
+                (' ', None) => {}
+                (letter, _) => words.last_mut().expect("a word").push(letter),
+            }
+        }
+        if !is_begun && words[words.len() - 1].is_empty() {
+            words.pop();
+        }
+        words
+    }
+
+    /// Commands in the pages: in code between words, and behind the sign of a shell.
+    fn commands_of_pages() -> Vec<(String, String)> {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let pages = std::fs::read_dir(root.join("docs"))
+            .expect("the pages")
+            .map(|it| it.expect("a page").path());
+        let pages = pages.filter(|path| path.extension().is_some_and(|it| it == "md"));
+        let mut found = Vec::new();
+        for page in pages.chain([root.join("README.md")]) {
+            let text = std::fs::read_to_string(&page).expect("a page");
+            let code = text
+                .lines()
+                .filter(|line| !line.starts_with('$'))
+                .flat_map(|line| line.split('`').skip(1).step_by(2));
+            let shell = text
+                .lines()
+                .filter_map(|line| line.trim_start().strip_prefix("$ "));
+            for command in code.chain(shell).filter_map(|it| it.strip_prefix("crore ")) {
+                found.push((page.display().to_string(), format!("crore {command}")));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn commands_in_pages_and_examples_have_the_flags_that_they_name() {
+        fn examples(command: &clap::Command, found: &mut Vec<(String, String)>) {
+            let below = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let (_, lines) = below.split_once("Examples:\n").unwrap_or_default();
+            let commands = lines
+                .lines()
+                .filter_map(|line| line.find("crore ").map(|at| &line[at..]));
+            // Behind two spaces stands what it does.
+            let commands = commands.map(|it| it.split("  ").next().unwrap_or_default().to_string());
+            found.extend(commands.map(|it| (format!("{} --help", command.get_name()), it)));
+            command.get_subcommands().for_each(|it| examples(it, found));
+        }
+        let mut all = commands_of_pages();
+        examples(&Cli::program(), &mut all);
+        assert!(all.len() > 100, "{}", all.len());
+        let mut wrong = Vec::new();
+        let is_pattern = |command: &str| command.contains(['…']) || command.contains("COMMAND");
+        for (place, command) in all.into_iter().filter(|(_, command)| !is_pattern(command)) {
+            let read = habits::known_to(Cli::program()).try_get_matches_from(words(&command));
+            use clap::error::ErrorKind::{InvalidSubcommand, UnknownArgument};
+            if let Err(error) = read
+                && matches!(error.kind(), UnknownArgument | InvalidSubcommand)
+            {
+                wrong.push(format!("{place}: {command}: {error}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
     #[test]
     fn each_command_shows_an_example() {
         fn check(command: &clap::Command) {

@@ -61,6 +61,22 @@ const HABITS: &[Habit] = &[
     habit(&["sub", "history"], None, "from", "that is --since: oldest, live, -N for the newest N, or the id of a message"),
     habit(&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
     habit(&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
+    habit(&["pub"], Some('n'), "null-message", "an empty message is '': crore pub TOPIC ''"),
+    habit(&["pub"], Some('H'), "header", "the headers of a message have flags: --content-type, --event, --key, --ttl, --retain"),
+    habit(&["pub"], None, "stdin", "without a message stdin is read; leave it out (--lines makes a message of each line)"),
+    habit(CLIENTS, Some('b'), "broker", "the server is a URL: --server http://{}"),
+    habit(CLIENTS, Some('i'), "id", "connections have no names here; leave it out"),
+    habit(&["sub", "history"], None, "last", "that is --since -{}"),
+    habit(&["sub", "history"], None, "tail", "write --since -{} for the newest {}"),
+    habit(&["sub"], None, "from-beginning", "that is --since oldest"),
+    habit(&["sub"], None, "all", "that is --since oldest; all topics are '#'"),
+    habit(&["history"], None, "newest", "write --limit N for the newest N"),
+    habit(&["history"], None, "after", "write --since with the id of a message"),
+    habit(&["admin connections", "admin disconnect"], None, "client-id", "crore admin connections lists client ids, with the id that crore admin disconnect takes"),
+    habit(&["admin disconnect"], None, "id", "the id stands by itself: crore admin disconnect {}"),
+    habit(&["admin connections"], None, "id", "one connection: crore admin connection {}"),
+    habit(&["admin disconnect"], None, "all", "name which: --filter '#' for all that subscribe, or --transport"),
+    habit(&["admin messages"], None, "last", "that is --newest --limit {}"),
     habit(&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
     habit(&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
     habit(OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
@@ -157,12 +173,13 @@ pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
         ErrorKind::MissingRequiredArgument => example(program, &args),
         ErrorKind::UnknownArgument => {
             error.remove(ContextKind::Suggested);
-            argument_tip(&error)
+            argument_tip(&error, program, &args)
         }
         _ => None,
     };
     if let Some(tip) = tip {
         error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::SuggestedArg);
         let tip = ContextValue::StyledStrs(vec![tip.into()]);
         error.insert(ContextKind::Suggested, tip);
     }
@@ -170,8 +187,9 @@ pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
 }
 
 /// The tip about an argument that nothing takes.
-fn argument_tip(error: &Error) -> Option<String> {
+fn argument_tip(error: &Error, program: &Command, args: &[String]) -> Option<String> {
     match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(arg)) if arg.starts_with('-') => takers(program, args, arg),
         Some(ContextValue::String(arg)) if arg.ends_with(".toml") => Some(format!(
             "a settings file is named by a flag: --config {arg}"
         )),
@@ -180,6 +198,42 @@ fn argument_tip(error: &Error) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// The commands beside the one that these arguments name that have this flag; where they name none yet, those below.
+fn takers(program: &Command, args: &[String], flag: &str) -> Option<String> {
+    let mut path = vec![program];
+    for arg in args.iter().take_while(|arg| *arg != flag) {
+        path.extend(path[path.len() - 1].find_subcommand(arg));
+    }
+    if path.len() > 1 {
+        path.pop();
+    }
+    let has_it = |command: &&Command| {
+        let is_it = |it: &Arg| match flag.strip_prefix("--") {
+            Some(long) => it.get_long() == Some(long),
+            None => it
+                .get_short()
+                .is_some_and(|short| flag == format!("-{short}")),
+        };
+        command
+            .get_arguments()
+            .any(|it| is_it(it) && !it.is_hide_set())
+    };
+    let takers = path[path.len() - 1].get_subcommands().filter(has_it);
+    let takers = takers.map(|it| format!("`{} {}`", called(&path), it.get_name()));
+    let takers: Vec<_> = takers.collect();
+    let (last, others) = takers.split_last()?;
+    Some(match others {
+        [] => format!("{flag} is a flag of {last}"),
+        others => format!("{flag} is a flag of {} and {last}", others.join(", ")),
+    })
+}
+
+/// A command as it is typed.
+fn called(path: &[&Command]) -> String {
+    let names: Vec<&str> = path.iter().map(|it| it.get_name()).collect();
+    names.join(" ")
 }
 
 /// The first example of the command that these arguments name.

@@ -90,6 +90,7 @@ where
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_target(false)
         .with_ansi(colours)
         .with_writer(writer)
 }

@@ -83,18 +83,13 @@ fn serve(args: &ServeArgs, filter: &str) -> anyhow::Result<()> {
     crore_net::memory::map_large();
     if args.check {
         let effective = config::load(args)?;
-        // The check includes the files.
-        tls::open(&effective.file)?;
+        boot::check(&effective.file)?;
         effective.warn();
         return stdout::print(effective.to_toml().as_bytes());
     }
     let signals = Signals::block().context("cannot block signals")?;
     let _written_at_the_end = log::through_thread(filter);
     let effective = config::load(args)?;
-    match &effective.source {
-        Some(path) => tracing::info!(file = %path.display(), "settings read"),
-        None => tracing::info!("no ./{}: the built-in settings hold", config::DEFAULT_FILE),
-    }
     effective.warn();
     boot::serve(args, effective, signals)
 }

@@ -100,10 +100,14 @@ fn read(tls: &Tls) -> anyhow::Result<Source> {
     })
 }
 
-fn file(key: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+/// A file that a setting names.
+///
+/// # Errors
+/// It cannot be read.
+pub fn file(key: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| {
         let path = path.display();
-        format!("{key}: {path} cannot be read; name a PEM file that this user may read")
+        format!("{key}: {path} cannot be read; name a file that this user may read")
     })
 }
 

@@ -60,6 +60,16 @@ fn names_of_the_loopback_may_stand_for_its_addresses() {
         assert!(addresses.iter().all(|it| it == "[::1]:81"), "{addresses:?}");
         assert_eq!(table["admin"]["listen"].as_str(), Some("127.0.0.1:82"));
     }
+    // A port alone is one of the loopback.
+    let ports = ["--listen", "81", "--admin-listen", "82"];
+    for table in [
+        effective("listen = 81\n[admin]\nlisten = 82", &[]),
+        effective("listen = [81]\n[admin]\nlisten = '82'", &[]),
+        effective("", &ports),
+    ] {
+        assert_eq!(listed(&table), ["127.0.0.1:81"]);
+        assert_eq!(table["admin"]["listen"].as_str(), Some("127.0.0.1:82"));
+    }
     let list = effective("listen = ['localhost:81', '127.0.0.2:81']", &[]);
     assert_eq!(listed(&list)[..2], ["127.0.0.1:81", "127.0.0.2:81"]);
 }
@@ -71,7 +81,21 @@ fn settings_that_are_nearly_right_are_told_how() {
             "listen = 'localhost'",
             &["crore.toml:1:10: listen: `localhost`", "localhost:8800"],
         ),
-        ("listen = 8800", &["crore.toml:1:10: listen: ", "a list"]),
+        (
+            "listen = ':8800'",
+            &[
+                "crore.toml:1:10: listen: `:8800` has no address",
+                "\"127.0.0.1:8800\" for this machine alone",
+            ],
+        ),
+        (
+            "listen = 70000",
+            &["crore.toml:1:10: listen: `70000` is not an address"],
+        ),
+        (
+            "[admin]\nlisten = '127.0.0.1'",
+            &["admin.listen: `127.0.0.1` has no port"],
+        ),
         (
             "listen = ['localhost:1', '0.0.0.0:1']",
             &["crore.toml:1:26: listen[2]: 0.0.0.0:1", "--insecure"],
@@ -127,6 +151,65 @@ fn a_rule_that_none_of_its_topics_reaches_is_told_and_no_fault() {
     assert!(said.contains(line), "{said}");
 }
 
+#[test]
+fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
+    let place =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("check-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a directory");
+    let file = place.join("file");
+    std::fs::write(&file, "x").expect("a file");
+    let directory = |path: &Path| format!("[state]\ndirectory = '{}'\n", path.display());
+    let fresh = place.join("some/where");
+    let good = check(&directory(&fresh), &[]);
+    assert!(good.status.success(), "{}", text(&good.stderr));
+    assert!(!place.join("some").exists(), "it is not made");
+    assert!(check(&directory(&place), &[]).status.success());
+    let before = std::fs::read_dir(&place).expect("a directory").count();
+    assert_eq!(before, 1, "nothing is left there");
+    for (settings, words) in [
+        (
+            directory(&file),
+            &["state.directory: ", "cannot be written", "a directory"][..],
+        ),
+        (
+            directory(&file.join("below")),
+            &["state.directory: ", "cannot be written", "not a directory"],
+        ),
+        (
+            "[tls]\ncertificate = '/nowhere/c.pem'\nkey = '/nowhere/k.pem'\n".to_string(),
+            &["tls.certificate: /nowhere/c.pem cannot be read"],
+        ),
+        (
+            "[cluster]\nurls = ['nats://127.0.0.1:1']\ncredentials = '/nowhere/x.creds'\n"
+                .to_string(),
+            &["cluster.credentials: /nowhere/x.creds cannot be read"],
+        ),
+        (
+            "[admin]\nlisten = '192.0.2.1:8801'\ntoken = '0123456789abcdef'\n".to_string(),
+            &["admin.listen: 192.0.2.1 is no address of this host"],
+        ),
+    ] {
+        let output = check(&settings, &[]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{settings}{said}");
+        for words in words {
+            assert!(said.contains(words), "{settings}{said}");
+        }
+    }
+    // All at once.
+    let both = format!(
+        "{}[tls]\ncertificate = '/nowhere/c.pem'\nkey = '/nowhere/k.pem'\n",
+        directory(&file)
+    );
+    let said = check(&both, &[]);
+    let said = text(&said.stderr);
+    assert!(
+        said.contains("state.directory: ") && said.contains("tls.certificate: "),
+        "{said}"
+    );
+    let _ = std::fs::remove_dir_all(&place);
+}
+
 /// Text that was written in lines stays in them, also in a narrow terminal.
 #[test]
 fn examples_in_the_help_are_not_wrapped() {
@@ -176,7 +259,7 @@ fn the_help_names_every_command_and_what_ends_connections() {
         assert!(listed, "{command}");
     }
     let output = run(&["admin", "disconnect", "--help"]);
-    let usage = "admin disconnect [OPTIONS] <ID|--user <USER>|--address <IP>|--filter <FILTER>|--transport <TRANSPORT>|--slow>\n";
+    let usage = "admin disconnect [OPTIONS] <ID|--user <USER>|--address <IP>|--filter <TOPIC>|--transport <TRANSPORT>|--slow>\n";
     assert!(
         text(&output.stdout).contains(usage),
         "{}",
@@ -218,16 +301,49 @@ fn flags_of_other_tools_are_answered_with_what_to_write_here() {
         (&["admin", "messages", "a", "--since", "-5"], "--newest"),
         (&["serve", "--host", "127.0.0.1"], "--listen 127.0.0.1:8800"),
         (&["pub", "news", "two", "words"], "in quotes: 'two words'"),
+        (&["pub", "-n", "news"], "crore pub TOPIC ''"),
+        (
+            &["sub", "-b", "10.0.0.5:8800", "news"],
+            "--server http://10.0.0.5:8800",
+        ),
+        (&["sub", "news", "--last", "5"], "--since -5"),
+        (&["sub", "news", "--protocol", "mqtt"], "mosquitto_sub"),
+        (&["history", "news", "--newest", "5"], "--limit N"),
+        (
+            &["admin", "disconnect", "--client-id", "x"],
+            "crore admin connections",
+        ),
+        // Flags that commands beside it have, or those below.
+        (
+            &["-s", "10.0.0.5", "sub", "news"],
+            "-s is a flag of `crore pub`, `crore sub` and `crore history`",
+        ),
+        (
+            &["pub", "news", "x", "--since", "-1"],
+            "--since is a flag of `crore sub` and `crore history`",
+        ),
+        (
+            &["sub", "news", "--retain"],
+            "--retain is a flag of `crore pub`",
+        ),
+        (
+            &["admin", "topic", "news", "--newest"],
+            "--newest is a flag of `crore admin messages`",
+        ),
     ] {
         let output = run(args);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(words), "{args:?}: {said}");
     }
-    // What is known to no tool is not taken for a value.
+    // Text that is known to no tool is not taken for a value.
     let output = run(&["sub", "--nothing", "news"]);
     assert!(!text(&output.stderr).contains("as a value"), "{output:?}");
     assert!(text(&run(&["sub", "news", "-h"]).stdout).contains("Usage: crore sub"));
+}
+
+#[test]
+fn topics_that_are_hardly_meant_are_doubted() {
     // Nobody listens at port 1: the words about the topic come first.
     for (args, words) in [
         (

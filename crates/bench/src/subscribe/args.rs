@@ -10,10 +10,13 @@ use crate::measure::units;
 pub enum Protocol {
     /// WebSocket.
     #[default]
+    #[value(aliases = ["websocket", "websockets"])]
     Ws,
     /// Server-Sent Events.
+    #[value(aliases = ["eventsource", "events"])]
     Sse,
     /// HTTP long-poll.
+    #[value(aliases = ["longpoll", "long-poll"])]
     Poll,
     /// MQTT.
     Mqtt,

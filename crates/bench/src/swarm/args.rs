@@ -9,8 +9,10 @@ use crate::measure::units;
 pub enum Protocol {
     /// A WebSocket; a message is a frame
     #[default]
+    #[value(aliases = ["websocket", "websockets"])]
     Ws,
     /// Server-Sent Events; a message is an event
+    #[value(aliases = ["eventsource", "events"])]
     Sse,
     /// A line with the topic, which a line answers; then a message is a line
     Tcp,

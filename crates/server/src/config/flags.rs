@@ -25,7 +25,7 @@ TIME is seconds, or has a unit: 90s, 15m, 8h.
 Examples:
   crore serve
   crore serve --listen 127.0.0.1:8800 --listen '[::1]:8800' --shards 2
-  crore serve --config crore.toml --check       print what would hold, and exit
+  crore serve --config crore.toml --check       check, and print what would hold
   crore serve --allowed-origin null             let pages from files in
   crore serve --allowed-origin http://127.0.0.1:3000
   crore serve --listen 0.0.0.0:8800 --insecure  whoever reaches it may publish")]
@@ -37,7 +37,7 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Print the effective settings as TOML and exit
+    /// Check the settings and what they name, print them as TOML, and exit
     #[arg(long)]
     pub check: bool,
 

@@ -60,7 +60,12 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
             .max_by_key(|(_, used)| *used)?;
         Some(Limit::new(name, unit, used, limit, Some(id)))
     };
-    let room = shards.iter().map(|shard| shard.turns.room).min();
+    // None before the first turn.
+    let room = shards
+        .iter()
+        .map(|shard| shard.turns.room)
+        .min()
+        .filter(|room| *room > 0);
     let connections: fn(&Snapshot) -> u64 = |s| u64::from(s.accounts.connections);
     [
         together(
@@ -76,7 +81,7 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
             limits.connections_per_shard as u64,
         ),
         // The lesser of the setting and the limit of open files.
-        fullest("descriptors", "connections", connections, room.unwrap_or(0)),
+        room.and_then(|room| fullest("descriptors", "connections", connections, room)),
         together(
             "limits.topics_max",
             "topics",

@@ -169,6 +169,8 @@ pub struct Memory {
 #[derive(Serialize, ToSchema)]
 pub struct Table {
     pub name: &'static str,
+    /// What it is for.
+    pub what: &'static str,
     pub bytes: u64,
 }
 
@@ -197,32 +199,56 @@ fn sum(shards: &[Snapshot], of: impl Fn(&Snapshot) -> u64) -> u64 {
 
 /// The memory that the tables of all shards occupy, and that freed messages keep.
 pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
-    let of = |name, bytes: fn(&Snapshot) -> usize| Table {
+    let of = |name, what, bytes: fn(&Snapshot) -> usize| Table {
         name,
+        what,
         bytes: sum(shards, |shard| bytes(shard) as u64),
     };
     let part = |part: Part| Table {
         name: part.name(),
+        what: purpose(part),
         bytes: sum(shards, |shard| shard.accounts.parts[part as usize] as u64),
     };
     let mut tables = vec![
-        of("connections", |s| s.tables.connections),
-        of("mqtt", |s| s.tables.mqtt),
-        of("sides", |s| s.tables.sides),
-        of("carrier_topics", |s| s.tables.carrier_topics),
-        of("home_topics", |s| s.tables.home_topics),
-        of("names", |s| s.accounts.name_bytes),
-        of("sessions", |s| s.tables.sessions),
-        of("log", |s| s.tables.log),
-        of("tls_keys", |s| s.tls_usage.key_bytes),
-        of("tls_descriptors", |s| s.tls_usage.descriptor_bytes),
+        of("connections", "connections", |s| s.tables.connections),
+        of("mqtt", "MQTT connections", |s| s.tables.mqtt),
+        of("sides", "details of some connections", |s| s.tables.sides),
+        of("carrier_topics", "subscribed topics", |s| {
+            s.tables.carrier_topics
+        }),
+        of("home_topics", "topics", |s| s.tables.home_topics),
+        of("names", "names of topics", |s| s.accounts.name_bytes),
+        of("sessions", "MQTT sessions", |s| s.tables.sessions),
+        of("log", "room for kept messages", |s| s.tables.log),
+        of("tls_keys", "keys of TLS connections", |s| {
+            s.tls_usage.key_bytes
+        }),
+        of("tls_descriptors", "TLS connections", |s| {
+            s.tls_usage.descriptor_bytes
+        }),
     ];
     tables.extend(Part::ALL.map(part));
     tables.push(Table {
         name: "freed_pieces",
+        what: "freed room that waits for new messages",
         bytes: memory::kept_bytes() as u64,
     });
     tables
+}
+
+/// What clients make the server hold, in a few words.
+fn purpose(part: Part) -> &'static str {
+    match part {
+        Part::Received => "requests and packets that have come in part",
+        Part::Outboxes => "messages that wait for slow clients",
+        Part::Messages => "large messages that are still being sent",
+        Part::Turns => "messages between the server's threads",
+        Part::Connections => "unanswered requests, and state of connections",
+        Part::Sessions => "MQTT sessions whose clients are away",
+        Part::Subscriptions => "filters, groups and details of subscriptions",
+        Part::Answers => "idempotency keys",
+        Part::Tls => "TLS handshakes and incomplete records",
+    }
 }
 
 /// Refusals by reason; `rate` gives how much a count grows in a second.

@@ -137,6 +137,6 @@ fn settings(need: &Need, add: &mut impl FnMut(&str, u64, String)) {
     add(
         "limits.topics_per_shard, limits.topics_max",
         need.topics_max,
-        format!("a topic for each connection, over {} homes", need.homes),
+        format!("a topic for each connection, over {} shards", need.homes),
     );
 }

@@ -59,6 +59,7 @@ pub struct DoctorArgs {
         long,
         value_enum,
         default_value = "ws",
+        ignore_case = true,
         hide_possible_values = true
     )]
     pub protocol: Protocol,
@@ -79,7 +80,7 @@ pub struct DoctorArgs {
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Print all bounds, what memory is for, and each check with its reason
+    /// Print every limit, what memory is for, and each check with its reason
     #[arg(short, long, conflicts_with = "json")]
     pub all: bool,
 

@@ -13,10 +13,13 @@ use crate::settings::file::File;
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// WebSocket
+    #[value(aliases = ["websocket", "websockets"])]
     Ws,
     /// Server-Sent Events
+    #[value(aliases = ["eventsource", "events"])]
     Sse,
     /// HTTP long-poll
+    #[value(aliases = ["longpoll", "long-poll"])]
     Poll,
     /// MQTT, over TCP or WebSocket
     Mqtt,
@@ -31,6 +34,16 @@ impl Protocol {
             Protocol::Sse => 160,
             Protocol::Poll => 165,
             Protocol::Mqtt => 238,
+        }
+    }
+
+    /// Its name in a sentence.
+    pub fn title(self) -> &'static str {
+        match self {
+            Protocol::Ws => "WebSocket",
+            Protocol::Sse => "event stream (SSE)",
+            Protocol::Poll => "long-poll",
+            Protocol::Mqtt => "MQTT",
         }
     }
 

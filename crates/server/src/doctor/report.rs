@@ -21,7 +21,9 @@ const TOLD: usize = 6;
 /// The first screen: the verdict, the limit that is reached first, and what is to be changed.
 pub fn summary(findings: &Findings) -> String {
     let mut out = head(findings);
-    out.push_str("\nThe tightest bounds:\n");
+    out.push_str(
+        "\nWhat limits them, the tightest first, and how many connections each has room for:\n",
+    );
     out.push_str(&bounds(
         &findings.bounds[..findings.bounds.len().min(TIGHTEST)],
         findings,
@@ -30,7 +32,7 @@ pub fn summary(findings: &Findings) -> String {
     let mark = if account.is_over() { ">" } else { " " };
     let room = account.room.map_or("unknown".to_string(), bytes);
     out.push_str(&format!(
-        "{mark} memory when everything is full: {} of {room} available\n",
+        "{mark} memory that Crore may use when everything is full: {} of {room} available\n",
         bytes(account.bytes())
     ));
     let mut told: Vec<&Check> = findings.checks.iter().filter(|it| it.is_told()).collect();
@@ -58,7 +60,7 @@ pub fn summary(findings: &Findings) -> String {
         ));
     }
     out.push_str(&format!(
-        "\n{}\n`crore doctor --all` shows all bounds, what memory is for, and each of {} checks with its reason\n",
+        "\n{}\n`crore doctor --all` shows every limit, what memory is for, and each of {} checks with its reason\n",
         verdict(findings),
         findings.checks.len()
     ));
@@ -92,7 +94,9 @@ fn bounds(all: &[Bound], findings: &Findings) -> String {
 /// All findings as text.
 pub fn text(findings: &Findings) -> String {
     let mut out = head(findings);
-    out.push_str("\nWhat bounds the connections, the tightest first:\n\n");
+    out.push_str(
+        "\nWhat limits them, the tightest first, and how many connections each has room for:\n\n",
+    );
     out.push_str(&bounds(&findings.bounds, findings));
     out.push_str(&account(&findings.account));
     for check in &findings.checks {
@@ -135,12 +139,12 @@ fn head(findings: &Findings) -> String {
             format!("Linux {major}.{minor}")
         });
     format!(
-        "{} {} connections{} on {} cores, {memory}, {kernel}; {} shards\n{}\n",
+        "{} {} connections{} on {}, {memory}, {kernel}, with {} of Crore\n{}\n",
         count(need.connections),
-        need.protocol.name(),
+        need.protocol.title(),
         if need.tls { " over TLS" } else { "" },
-        need.cores,
-        need.shards,
+        several(need.cores as u64, "core"),
+        several(need.shards, "shard"),
         holds(findings)
     )
 }
@@ -148,26 +152,37 @@ fn head(findings: &Findings) -> String {
 fn holds(findings: &Findings) -> String {
     let tightest = &findings.bounds[0];
     format!(
-        "The host holds about {} connections; the limit that they reach first: {}",
+        "There is room for about {}; the limit that they would reach first: {}",
         count(tightest.holds),
         tightest.name
     )
+}
+
+fn several(number: u64, what: &str) -> String {
+    let end = if number == 1 { "" } else { "s" };
+    format!("{} {what}{end}", count(number))
 }
 
 /// The last line.
 fn verdict(findings: &Findings) -> String {
     let number = |state| {
         let same = findings.checks.iter().filter(|check| check.state == state);
-        same.count()
+        same.count() as u64
     };
     let (changes, advice) = (number(State::Change), number(State::Advice));
     let connections = count(findings.need.connections);
     match (findings.fits(), advice) {
         (false, _) => {
-            format!("{connections} connections do not fit: {changes} to change, {advice} advised")
+            let changes = several(changes, "setting");
+            format!(
+                "{connections} connections do not fit: change {changes}; {advice} more would help"
+            )
         }
         (true, 0) => format!("{connections} connections fit"),
-        (true, _) => format!("{connections} connections fit; {advice} advised"),
+        (true, _) => format!(
+            "{connections} connections fit as it is; {} of advice for more or steadier service",
+            several(advice, "piece")
+        ),
     }
 }
 

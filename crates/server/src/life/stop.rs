@@ -28,7 +28,7 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
     let most = Duration::from_secs(u64::from(drain.deadline_s)) + CLOSE;
     if before > 0 {
         let (rate, most) = (drain.rate_per_s, drain.deadline_s);
-        tracing::info!("moving {before} clients off: {rate} a second, for {most} s at most");
+        tracing::info!("moving clients off: {before}, {rate} a second, for {most} s at most");
         tell(before, before);
     }
     let mut told = began;
@@ -45,10 +45,12 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
         }
         tokio::time::sleep(LOOK).await;
     }
-    tracing::info!(
-        "{before} clients moved off in {:.1} s",
-        began.elapsed().as_secs_f64()
-    );
+    if before > 0 {
+        tracing::info!(
+            "clients moved off: {before}, in {:.1} s",
+            began.elapsed().as_secs_f64()
+        );
+    }
 }
 
 /// Writes down the state that the next server goes on with, where there is a directory for it. `log_end` says where the log ends. No client is connected any

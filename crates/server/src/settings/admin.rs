@@ -27,7 +27,7 @@ pub struct Admin {
     /// `admin.token`.
     #[default(Some(DEFAULT_LISTEN.parse().expect("a literal address")))]
     #[serde(with = "optional_address")]
-    #[schemars(with = "String", extend("format" = "an address", "x-flag" = "--admin-listen ADDR:PORT"))]
+    #[schemars(with = "String", extend("type" = ["string", "integer"], "format" = "an address", "x-flag" = "--admin-listen ADDR:PORT"))]
     pub listen: Option<SocketAddr>,
     /// A client that sends it (`Authorization: Bearer`) may do everything there. `""`: every client that reaches the port may.
     #[schemars(extend("format" = "from 16 characters"))]

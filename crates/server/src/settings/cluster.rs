@@ -1,6 +1,6 @@
 //! `[cluster]`: where the servers of NATS are that keep the log of several nodes, and the credentials of this node there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crore_nats::Credentials;
@@ -125,6 +125,20 @@ impl Cluster {
         } else {
             Credentials::None
         }
+    }
+
+    /// The files that it names, with their keys.
+    pub fn files(&self) -> Vec<(&'static str, &Path)> {
+        let all = [
+            ("cluster.credentials", &self.credentials),
+            ("cluster.tls_ca", &self.tls_ca),
+            ("cluster.tls_certificate", &self.tls_certificate),
+            ("cluster.tls_key", &self.tls_key),
+        ];
+        let named = all
+            .into_iter()
+            .filter(|(_, path)| !path.as_os_str().is_empty());
+        named.map(|(key, path)| (key, path.as_path())).collect()
     }
 
     /// Checks the values.

@@ -27,7 +27,7 @@ pub const MAX_SHARDS: usize = 256;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// Where to listen: addresses and ports. One needs no list. Others than the loopback need a table [`[access]`](#access).
+    /// Where to listen: addresses and ports. One needs no list; a port alone is one of 127.0.0.1. Others than the loopback need a table [`[access]`](#access).
     ///
     /// A name stands for the addresses that the host's resolver finds when the settings are read; `localhost` is 127.0.0.1, and `[::1]`
     /// where the host has IPv6. Without `[access]` everyone who reaches another address may publish and subscribe, so that only the
@@ -35,7 +35,7 @@ pub struct File {
     /// loopback are answered.
     #[default(vec![DEFAULT_LISTEN.parse().expect("a literal address")])]
     #[serde(with = "addresses")]
-    #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "type" = ["array", "string"], "format" = "addresses", "x-flag" = "-l, --listen ADDR:PORT"))]
+    #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "type" = ["array", "string", "integer"], "format" = "addresses", "x-flag" = "-l, --listen ADDR:PORT"))]
     pub listen: Vec<SocketAddr>,
     /// Shard threads.
     #[schemars(range(min = 1, max = MAX_SHARDS), extend("x-changes" = "restart", "x-zero" = "one for each core", "x-flag" = "--shards N"))]

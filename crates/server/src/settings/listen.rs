@@ -8,8 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::str::FromStr;
 
 /// The accepted forms, for error messages.
-pub const FORM: &str =
-    "an address and a port, such as \"127.0.0.1:8800\", \"[::1]:8800\" or \"localhost:8800\"";
+pub const FORM: &str = "an address and a port, such as \"127.0.0.1:8800\", \"[::1]:8800\" or \"localhost:8800\", or a port of the loopback alone, such as 8800";
 
 /// One entry of `listen`: the addresses that it stands for, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +21,10 @@ impl FromStr for Listen {
         if let Ok(address) = text.parse() {
             return Ok(Listen(vec![address]));
         }
-        let wrong = || format!("`{text}` is not {FORM}");
+        if let Some(port) = port(text) {
+            return Ok(Listen(vec![(Ipv4Addr::LOCALHOST, port).into()]));
+        }
+        let wrong = || format!("`{text}` {}", remedy(text));
         let (name, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port: u16 = port.parse().map_err(|_| wrong())?;
         if !is_name(name) {
@@ -43,6 +45,38 @@ impl FromStr for Listen {
             true => Err(format!("`{text}` has no address here")),
             false => Ok(Listen(addresses)),
         }
+    }
+}
+
+/// A port, in digits alone.
+fn port(text: &str) -> Option<u16> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_digits)
+}
+
+/// What is wrong with a text that is no address with a port, and what to write instead.
+fn remedy(text: &str) -> String {
+    let bare = ["http://", "https://"]
+        .iter()
+        .find_map(|scheme| text.strip_prefix(scheme));
+    if let Some(bare) = bare {
+        let bare = bare.split('/').next().unwrap_or_default();
+        return format!("is a URL; write the address and the port alone: \"{bare}\"");
+    }
+    let open = text.strip_prefix('*').unwrap_or(text);
+    match open.strip_prefix(':').and_then(port) {
+        Some(port) => format!(
+            "has no address; write \"127.0.0.1:{port}\" for this machine alone, or \"0.0.0.0:{port}\" for all its addresses"
+        ),
+        None if text.parse::<Ipv6Addr>().is_ok() => {
+            format!(
+                "is an address of IPv6 without brackets and port; write one such as \"[{text}]:8800\""
+            )
+        }
+        None if text.parse::<Ipv4Addr>().is_ok() || is_name(text) => {
+            format!("has no port; write it behind a colon, such as \"{text}:8800\"")
+        }
+        None => format!("is not {FORM}"),
     }
 }
 
@@ -151,11 +185,47 @@ mod tests {
     }
 
     #[test]
+    fn a_port_alone_is_one_of_the_loopback() {
+        for text in ["8800", "0", "65535"] {
+            let found = text.parse::<Listen>().expect("a port");
+            assert_eq!(
+                found.0,
+                [SocketAddr::from((
+                    Ipv4Addr::LOCALHOST,
+                    text.parse().unwrap()
+                ))]
+            );
+        }
+        for text in ["65536", "-1", "+1", "8800 "] {
+            assert!(text.parse::<Listen>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_lacks_a_part_is_told_what_to_write() {
+        for (text, words) in [
+            (
+                ":8800",
+                "write \"127.0.0.1:8800\" for this machine alone, or \"0.0.0.0:8800\"",
+            ),
+            ("*:80", "or \"0.0.0.0:80\" for all"),
+            ("0.0.0.0", "such as \"0.0.0.0:8800\""),
+            ("localhost", "such as \"localhost:8800\""),
+            ("::1", "\"[::1]:8800\""),
+            ("http://localhost:1/pub", "alone: \"localhost:1\""),
+        ] {
+            let error = text.parse::<Listen>().expect_err(text);
+            assert!(
+                error.starts_with(&format!("`{text}` ")) && error.contains(words),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn invalid_name_is_not_looked_up() {
         for text in [
             "",
-            ":1",
-            "localhost",
             "localhost:",
             "localhost:99999",
             "127.0.0.01:1",
@@ -164,7 +234,6 @@ mod tests {
             "[::1:1",
             "a b:1",
             "\u{fc}.example:1",
-            "http://localhost:1",
         ] {
             let error = text.parse::<Listen>().expect_err(text);
             assert!(error.ends_with(FORM), "{error}");

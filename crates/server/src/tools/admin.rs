@@ -7,10 +7,9 @@ mod list;
 mod overview;
 mod port;
 
-use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::flags::{TlsFlags, named};
@@ -32,7 +31,6 @@ const URL_VARIABLE: &str = "CRORE_ADMIN_URL";
 /// Where the token is looked for when no flag names one.
 const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
 /// The columns of tables that are made of other answers.
-const MEMORY_COLUMNS: &[&str] = &["name", "bytes", "limit"];
 const LIMIT_COLUMNS: &[&str] = &["name", "used", "limit", "unit", "share", "shard"];
 /// Of a rule what operators set most; `config` shows all of it.
 const RULE_COLUMNS: &[&str] = &[
@@ -59,6 +57,7 @@ Examples:
   crore admin drain                                 before a restart: clients move off
   crore admin stats --url http://10.0.0.5:8801      or CRORE_ADMIN_URL, CRORE_ADMIN_TOKEN
   crore admin stats --json | jq .connections        all of it, for programs
+  crore admin topics --sort messages --limit 10     those with the most messages
   crore admin topic chat/room1                      one of them
   crore admin publish chat/room1 'Hello.'
   crore admin purge chat/room1                      take its messages away
@@ -128,6 +127,9 @@ enum Order {
         /// Topics that it matches
         #[arg(default_value = "#", value_parser = values::filter)]
         filter: String,
+        /// Those with the most messages, bytes or subscribers first; without it by name
+        #[arg(long, value_enum, value_name = "BY", ignore_case = true)]
+        sort: Option<SortBy>,
         #[command(flatten)]
         limit: Limit,
     },
@@ -190,7 +192,7 @@ enum Order {
         /// Its topic, such as chat/lobby
         #[arg(value_parser = values::topic)]
         topic: String,
-        /// The message; without it, stdin
+        /// The message ('' for an empty one); without it, stdin
         data: Option<String>,
         /// Its content type
         #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
@@ -235,23 +237,54 @@ struct Limit {
     limit: u64,
 }
 
+/// What topics are sorted by, the most first.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SortBy {
+    Messages,
+    Bytes,
+    Subscribers,
+}
+
+impl SortBy {
+    fn field(self) -> &'static str {
+        match self {
+            SortBy::Messages => "messages",
+            SortBy::Bytes => "bytes",
+            SortBy::Subscribers => "subscribers",
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 struct ConnectionFilter {
     /// Those of this user
     #[arg(long, value_parser = values::line)]
     user: Option<String>,
     /// Those from this address
-    #[arg(long, value_name = "IP")]
+    #[arg(long, aliases = ["ip", "addr"], value_name = "IP")]
     address: Option<std::net::IpAddr>,
-    /// Those that subscribe to a topic that it matches
-    #[arg(long, value_parser = values::filter)]
+    /// Those that subscribe to this topic, or to one that this filter matches
+    #[arg(short, long, aliases = ["topic", "subscribed"], short_alias = 't', value_name = "TOPIC", value_parser = values::filter)]
     filter: Option<String>,
     /// Those that speak this: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing
-    #[arg(long, value_parser = values::line)]
+    #[arg(long, alias = "protocol", value_parser = transport)]
     transport: Option<String>,
     /// Those for which something waits
     #[arg(long)]
     slow: bool,
+}
+
+/// A transport by the name that the API has for it, or one that the tools have.
+fn transport(text: &str) -> Result<String, String> {
+    let name = text.to_ascii_lowercase().replace('-', "_");
+    let name = match &*name {
+        "ws" | "websockets" => "websocket",
+        "eventsource" | "events" => "sse",
+        "poll" | "long_poll" => "longpoll",
+        "mqtt_ws" => "mqtt_websocket",
+        name => name,
+    };
+    values::line(name)
 }
 
 impl ConnectionFilter {
@@ -294,7 +327,12 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
         _ if args.flags.json => serde_json::to_string_pretty(&answer)? + "\n",
         (Order::Stats { all: false }, _) => overview::text(&answer),
         (Order::Limits, _) => table(&overview::limits(&answer, usize::MAX), LIMIT_COLUMNS),
-        (Order::Memory, _) => table(&overview::memory(&answer), columns),
+        (Order::Memory, _) => overview::memory(&answer),
+        (Order::Topic { .. }, _) => overview::topic(&answer),
+        (Order::Config, _) => overview::config(&answer)?,
+        (Order::Reload, _) => overview::reload(&answer),
+        (Order::Drain, _) => overview::drain(&answer),
+        (Order::Publish { .. }, _) => overview::published(&answer),
         (Order::Rules, _) => table(&with_default(&answer), columns),
         (_, []) => sheet(&answer),
         (_, columns) => table(&answer, columns),
@@ -344,7 +382,7 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
         } => {
             let data = match data {
                 Some(data) => data.clone().into_bytes(),
-                None => from_stdin().context("stdin")?,
+                None => from_stdin()?,
             };
             let (text, encoded) = match String::from_utf8(data) {
                 Ok(text) => (Some(text), None),
@@ -364,7 +402,7 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
         }
         Order::Stats { .. } => stats()?,
         Order::Limits => json!({ "limits": stats()?["limits"] }),
-        Order::Memory => return Ok((memory(stats()?), MEMORY_COLUMNS)),
+        Order::Memory => memory(stats()?),
         Order::Rules => return Ok((port.ask("GET", "rules", None)?, RULE_COLUMNS)),
         Order::Config => port.ask("GET", "config", None)?,
         Order::Reload => port.ask("POST", "reload", None)?,

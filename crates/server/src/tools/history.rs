@@ -17,6 +17,9 @@ use crate::stdout;
 /// Longest answer, in bytes: a page of messages, or one of the largest that a server may be set to take, in base64 or escaped.
 const MAX_BYTES: usize = 64 << 20;
 
+/// The beginning of all that is kept.
+const OLDEST: &str = "oldest";
+
 /// Arguments of `crore history`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -25,7 +28,8 @@ How much a topic keeps is a setting (rule.log_bytes, rule.log_age_s, rule.log_me
 
 Examples:
   crore history chat/lobby                           all that is kept
-  crore history chat/lobby --since -20               the newest twenty
+  crore history chat/lobby --limit 20                the newest twenty
+  crore history chat/lobby --since oldest --limit 20     the oldest twenty
   crore history chat/lobby --json                    with id, time and content type")]
 pub struct HistoryArgs {
     /// The topic, such as chat/lobby
@@ -36,20 +40,19 @@ pub struct HistoryArgs {
     #[arg(short, long)]
     pub json: bool,
 
-    /// Print at most N messages
+    /// Print the newest N messages, oldest of these first; with --since the first N from there on
     #[arg(short = 'n', long, alias = "count", short_alias = 'c', value_name = "N", value_parser = values::some_count)]
     pub limit: Option<u64>,
 
-    /// Where to begin: oldest, -N for the newest N, or the id of a message to begin after
+    /// Where to begin: oldest, -N for the newest N, or the id of a message to begin after [default: oldest]
     #[arg(
         short = 'S',
         long,
         value_name = "POSITION",
-        default_value = "oldest",
         allow_hyphen_values = true,
         value_parser = begin
     )]
-    pub since: String,
+    pub since: Option<String>,
 
     #[command(flatten)]
     pub connect: Connect,
@@ -74,7 +77,12 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     let format = (!args.json).then(Format::data);
     let failed = || format!("{server}: cannot read the history of {}", args.topic);
     let limit = args.limit.unwrap_or(u64::MAX);
-    let (mut since, mut left) = (args.since.clone(), limit);
+    let begin = match (&args.since, args.limit) {
+        (Some(since), _) => since.clone(),
+        (None, Some(newest)) => format!("-{newest}"),
+        (None, None) => OLDEST.to_string(),
+    };
+    let (mut since, mut left) = (begin, limit);
     loop {
         let target = server.history_target(&args.topic, &since, left);
         let page = page(&server, &target).with_context(failed)?;
@@ -92,9 +100,9 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
             Some(last) if page.more && left > 0 => since = last,
             None if left == limit => {
                 // No error: a topic that keeps nothing has this history. A closed stderr is no reason to fail.
-                let behind = match since.as_str() {
-                    "oldest" => String::new(),
-                    since => format!(" from {since} on"),
+                let behind = match args.since.as_deref() {
+                    None | Some(OLDEST) => String::new(),
+                    Some(since) => format!(" from {since} on"),
                 };
                 let topic = &args.topic;
                 let _ = writeln!(

@@ -28,6 +28,7 @@ TIME is seconds, or has a unit: 90s, 15m, 8h, 30d.
 Examples:
   crore pub news 'Hello.'
   crore pub config/limits --retain 'on'              new subscribers get it at once
+  crore pub config/limits --retain ''                take that message away again
   date | crore pub clock                             all of stdin is one message
   crore pub photos --file cat.jpg --content-type image/jpeg
   tail -f access.log | crore pub logs/web --lines    each line is a message
@@ -39,7 +40,7 @@ pub struct PubArgs {
     #[arg(value_parser = values::topic)]
     pub topic: String,
 
-    /// The message; without it, that of --file, or stdin
+    /// The message ('' for an empty one); without it, that of --file, or stdin
     #[arg(conflicts_with_all = ["lines", "file"])]
     pub data: Option<String>,
 
@@ -109,6 +110,7 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
                 let mut data = Vec::new();
                 let read = open(source).and_then(|mut input| input.read_to_end(&mut data));
                 read.with_context(|| name.clone())?;
+                is_some(&data, &name)?;
                 match sources.len() {
                     1 => publisher.publish(&data)?,
                     _ => publisher.publish(&data).with_context(|| name.clone())?,
@@ -119,16 +121,31 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// An input that has nothing is a slip, such as a command before the pipe that failed: who means an empty message says so.
+///
+/// # Errors
+/// It is empty.
+fn is_some(data: &[u8], source: &str) -> anyhow::Result<()> {
+    if data.is_empty() {
+        bail!(
+            "{source} is empty, so nothing is published; write '' behind the topic for an empty message"
+        );
+    }
+    Ok(())
+}
+
 /// The name of a file that stands for stdin.
 const STDIN: &str = "-";
 
 /// All of stdin, as one message.
 ///
 /// # Errors
-/// It cannot be read.
-pub fn from_stdin() -> io::Result<Vec<u8>> {
-    let mut data = Vec::new();
-    open(Path::new(STDIN))?.read_to_end(&mut data)?;
+/// It cannot be read, or is empty.
+pub fn from_stdin() -> anyhow::Result<Vec<u8>> {
+    let (mut data, source) = (Vec::new(), Path::new(STDIN));
+    let read = open(source).and_then(|mut input| input.read_to_end(&mut data));
+    read.context("stdin")?;
+    is_some(&data, "stdin")?;
     Ok(data)
 }
 

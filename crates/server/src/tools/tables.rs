@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
 use crate::doctor::words;
+use crate::settings::units::format_seconds;
 
 /// Rows with more columns than this are shown one below the other.
 const COLUMNS_MAX: usize = 12;
@@ -27,8 +28,14 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// A field's value as a person reads it: of bytes with their unit.
+/// A field's value as a person reads it: of bytes and times with their unit.
 fn shown(name: &str, value: &Value) -> String {
+    if let Some(seconds) = value
+        .as_u64()
+        .filter(|_| name.ends_with(SECONDS) && !name.ends_with(PER_S))
+    {
+        return format_seconds(seconds);
+    }
     let is_of_bytes = name == "bytes" || name.ends_with(BYTES) || name.ends_with(BYTES_PER_S);
     match value.as_f64().filter(|_| is_of_bytes) {
         Some(bytes) => words::bytes(bytes.round() as u64),
@@ -39,6 +46,10 @@ fn shown(name: &str, value: &Value) -> String {
 /// The ends of the names of fields that count bytes.
 const BYTES: &str = "_bytes";
 const BYTES_PER_S: &str = "_bytes_per_s";
+
+/// The end of the names of fields that count seconds, and of those that count something else in one.
+const SECONDS: &str = "_s";
+const PER_S: &str = "_per_s";
 
 /// The field of a second, which a table shows as a date.
 const PUBLISHED: &str = "published_s";
@@ -186,11 +197,11 @@ mod tests {
     fn an_answer_is_values_by_name_with_its_lists_below() {
         let answer = json!({
             "name": "a\u{7}b",
-            "of": {"one": 1, "none": null, "in_bytes": 2048},
+            "of": {"one": 1, "none": null, "in_bytes": 2048, "age_s": 5400, "sent_per_s": 7},
             "shards": [{"shard": 0, "turns": 17}, {"shard": 1, "turns": 4}],
         });
         let text = sheet(&answer);
-        let wanted = "name         a b\nof.one       1\nof.none      -\nof.in_bytes  2.0 KiB\n\nshards:\nshard  turns\n0      17\n1      4\n";
+        let wanted = "name           a b\nof.one         1\nof.none        -\nof.in_bytes    2.0 KiB\nof.age_s       90m\nof.sent_per_s  7\n\nshards:\nshard  turns\n0      17\n1      4\n";
         assert_eq!(text, wanted);
         assert_eq!(sheet(&json!({"changed": []})), "changed  -\n");
     }

@@ -31,7 +31,7 @@ fn said(server: &Server, args: &[&str]) -> String {
 fn a_topic_is_published_to_listed_read_purged_and_deleted() {
     let server = Server::with_admin("");
     for text in ["one", "two", "three"] {
-        assert!(said(&server, &["publish", "a/b", text]).contains("offset"));
+        assert!(said(&server, &["publish", "a/b", text]).starts_with("id "));
     }
     let listed = said(&server, &["topics", "a/#"]);
     assert!(
@@ -67,13 +67,82 @@ fn a_topic_is_published_to_listed_read_purged_and_deleted() {
     };
     assert_eq!(
         (row("name"), row("messages")),
-        (vec!["name", "a/b"], vec!["messages", "0"]),
+        (
+            vec!["name", "a/b"],
+            vec!["messages", "0", "kept,", "0", "B"]
+        ),
         "{of_topic}"
     );
     assert!(said(&server, &["delete", "a/b"]).contains("true"));
     let gone = admin(&server, &["topic", "a/b"]);
     assert_eq!(gone.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&gone.stderr).contains("no such topic (404"));
+}
+
+#[test]
+fn topics_are_listed_by_name_or_by_what_they_have_most_of() {
+    let server = Server::with_shards(2, "");
+    for (topic, count) in [("b", 1), ("d", 3), ("a", 2), ("e", 1), ("c", 4)] {
+        for n in 0..count {
+            said(&server, &["publish", topic, &n.to_string()]);
+        }
+    }
+    let names = |args: &[&str]| -> String {
+        let text = said(&server, &[&["topics"], args].concat());
+        let names = text
+            .lines()
+            .skip(1)
+            .map(|line| line.split(' ').next().unwrap_or_default());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(&[]), "a b c d e");
+    assert_eq!(names(&["--sort", "messages", "--limit", "3"]), "c d a ...");
+    assert_eq!(
+        names(&["--sort", "Messages", "--limit", "5"])
+            .split(' ')
+            .collect::<Vec<_>>()[..3],
+        ["c", "d", "a"]
+    );
+}
+
+#[test]
+fn topics_and_settings_are_told_in_words() {
+    let server = Server::with_admin("[limits]\nmessage_bytes = '64 KiB'\n");
+    said(&server, &["publish", "chat/a", "Hello."]);
+    let topic = said(&server, &["topic", "chat/a"]);
+    let json: Value =
+        serde_json::from_str(&said(&server, &["messages", "chat/a", "--json"])).expect("JSON");
+    assert!(
+        topic.contains("1 kept, ") && topic.contains("never"),
+        "{topic}"
+    );
+    assert!(
+        topic.contains(&format!("-{}\n", json["messages"][0]["offset"])),
+        "{topic}"
+    );
+    // A file that a server would take.
+    let config = said(&server, &["config"]);
+    let table: toml::Table = config.parse().expect("TOML");
+    assert_eq!(
+        table["limits"]["message_bytes"].as_str(),
+        Some("64 KiB"),
+        "{config}"
+    );
+}
+
+#[test]
+fn connections_are_named_by_flags_that_people_guess() {
+    let server = Server::with_admin("");
+    for args in [
+        &["disconnect", "--topic", "news"][..],
+        &["disconnect", "-t", "news"],
+        &["connections", "--topic", "news"],
+        &["connections", "--protocol", "ws"],
+        &["connections", "--transport", "EventSource"],
+        &["connections", "--ip", "127.0.0.1"],
+    ] {
+        said(&server, args);
+    }
 }
 
 #[test]
@@ -145,17 +214,28 @@ fn connections_are_listed_and_ended() {
 fn memory_is_told_by_its_parts_and_limits() {
     let server = Server::with_admin("[limits]\nmemory_bytes = \"64 MiB\"\n");
     let told = said(&server, &["memory"]);
-    let row = |name: &str| -> Vec<&str> {
-        let mut rows = told.lines().map(|line| line.split_whitespace().collect());
-        rows.find(|row: &Vec<&str>| row[0] == name)
-            .unwrap_or_else(|| panic!("no {name} in {told}"))
-    };
-    assert_eq!(row("name"), ["name", "bytes", "limit"]);
-    for part in ["log", "received", "outboxes", "absent_sessions", "tls"] {
-        assert_eq!(row(part).last(), Some(&"-"));
-    }
-    assert_eq!(row("limits.memory_bytes")[3..], ["64.0", "MiB"]);
-    assert_eq!(row("memory")[2], "MiB", "{told}");
+    // What has a limit, and the parts of the process that are not empty, the largest first.
+    assert!(
+        told.starts_with("memory                     used"),
+        "{told}"
+    );
+    let row = |words: &str| told.lines().find(|line| line.starts_with(words));
+    let limited = row("what clients make it hold").expect("a row");
+    assert!(limited.ends_with("64.0 MiB  limits.memory_bytes"), "{told}");
+    assert!(
+        row("the whole process").expect("a row").contains(" MiB"),
+        "{told}"
+    );
+    assert!(
+        row("MQTT sessions")
+            .expect("a row")
+            .ends_with(" KiB  sessions"),
+        "{told}"
+    );
+    assert!(
+        row("messages that wait for slow clients").is_none() && told.contains("that are empty"),
+        "{told}"
+    );
     // A request that came in part is one of the parts, and in their sum.
     let mut half = TcpStream::connect(server.address()).unwrap();
     let head = format!("GET /pub/a HTTP/1.1\r\nX: {}", "x".repeat(5_000));
@@ -264,12 +344,12 @@ fn rules_are_a_table_and_the_message_may_come_from_stdin() {
     );
     let row = rows.next().unwrap();
     assert!(
-        row.starts_with("a/#           log ") && row.contains(" 28800 "),
+        row.starts_with("a/#           log ") && row.contains(" 8h "),
         "{rules}"
     );
     let others = rows.next().unwrap();
     assert!(
-        others.starts_with("(all others)  log ") && others.contains(" 3600 "),
+        others.starts_with("(all others)  log ") && others.contains(" 1h "),
         "{rules}"
     );
     let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));

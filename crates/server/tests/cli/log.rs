@@ -1,4 +1,4 @@
-//! A server whose stderr nobody reads.
+//! The log of a server on stderr: its first lines, and what happens where nobody reads them.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::crore;
-use crate::support::PATIENCE;
+use crate::support::state::State;
+use crate::support::{PATIENCE, Server};
 
 /// Ends with the test.
 struct Running(Child);
@@ -67,4 +68,40 @@ fn a_server_serves_and_stops_while_its_stderr_takes_nothing() {
         std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(ended.code(), Some(0));
+}
+
+#[test]
+fn the_first_lines_say_where_the_server_is_and_what_it_keeps() {
+    let state = State::new();
+    let in_memory = ["in memory, until a restart (state.directory keeps them on disk)"];
+    let place = format!("on disk in {}", state.0.display());
+    let on_disk = [&place[..], "; 2 of [[rule]]"];
+    let rules = "[[rule]]\nmatch = 'a'\n[[rule]]\nmatch = 'b'\n";
+    for (settings, kept) in [
+        (String::new(), &in_memory[..]),
+        (format!("{}{rules}", state.settings()), &on_disk),
+    ] {
+        let server = Server::with_admin(&settings);
+        server.await_log("try it: ");
+        let log = server.log();
+        let lines: Vec<&str> = log
+            .lines()
+            .map(|line| line.split_once(" INFO ").expect("a line").1)
+            .collect();
+        assert_eq!(lines.len(), 5, "{log}");
+        assert!(
+            lines[0].starts_with("listening on http://127.0.0.1:"),
+            "{log}"
+        );
+        assert!(
+            lines[1].starts_with("admin port at http://127.0.0.1:"),
+            "{log}"
+        );
+        assert!(
+            lines[2].starts_with("each topic keeps the messages of the last 1h, up to 256 KiB, "),
+            "{log}"
+        );
+        assert!(kept.iter().all(|words| lines[2].contains(words)), "{log}");
+        assert!(lines[3].starts_with("settings of /"), "{log}");
+    }
 }

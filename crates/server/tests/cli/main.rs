@@ -5,6 +5,7 @@
 mod support;
 
 mod disk_log;
+mod examples;
 mod log;
 mod probe;
 mod publish;

@@ -86,6 +86,43 @@ fn pub_takes_stdin_whole_or_by_lines() {
     );
 }
 
+/// As mosquitto_pub has it: a pipe that gives nothing is mostly a command before it that failed.
+#[test]
+fn an_input_that_is_empty_is_no_message_and_an_empty_message_is_written_as_one() {
+    let empty = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("empty-{}", std::process::id()));
+    std::fs::write(&empty, "").unwrap();
+    let empty = empty.to_str().unwrap();
+    // Nobody listens there.
+    for (args, source) in [
+        (&["pub", "a"][..], "stdin"),
+        (&["pub", "a", "--retain"], "stdin"),
+        (&["pub", "a", "--file", "-"], "stdin"),
+        (&["pub", "a", "--file", empty], empty),
+        (&["admin", "publish", "a"], "stdin"),
+    ] {
+        let output = output(crore(args).args(["--server", "http://127.0.0.1:1"]));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(
+            said.contains(&format!(
+                "{source} is empty, so nothing is published; write ''"
+            )),
+            "{args:?}: {said}"
+        );
+    }
+    let _ = std::fs::remove_file(empty);
+    // No line is no message, and no fault: a log that is followed may have none yet.
+    let output = output_of(&["pub", "a", "--lines", "--server", "http://127.0.0.1:1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let server = Scripted::start(&[|peer| {
+        assert_eq!(peer.request().body, "");
+        peer.respond("202 Accepted", "");
+    }]);
+    let output = server.run(&["pub", "a", ""]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 #[test]
 fn a_line_that_fails_is_named_with_how_many_were_published() {
     let server = Scripted::start(&[|peer| {

@@ -25,6 +25,32 @@ const STREAM: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n:\n\n";
 
 #[test]
+fn websocket_goes_on_from_the_position_before_its_first_message() {
+    let server = Scripted::start(&[
+        |peer| {
+            let request = peer.request();
+            assert!(!request.line.contains("since="), "{}", request.line);
+            peer.upgrade(&request);
+            peer.frame(Opcode::Text, r#"{"id":"1a-7"}"#);
+        },
+        |peer| {
+            let request = peer.request();
+            assert!(request.line.contains("since=1a-7"), "{}", request.line);
+            peer.upgrade(&request);
+            peer.frame(Opcode::Text, r#"{"topic":"a","id":"1a-8","data":"one"}"#);
+        },
+    ]);
+    let output = server.run(&["sub", "a", "--protocol", "WebSocket", "--count", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "one\n");
+    assert!(
+        !text(&output.stderr).contains("no position"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
 fn sse_goes_on_where_it_was_cut() {
     let server = Scripted::start(&[
         |peer| {

@@ -181,7 +181,7 @@ fn the_first_screen_fits_a_terminal_and_tells_what_to_change() {
 #[test]
 fn settings_of_old_guides_are_all_judged() {
     let findings = Tree::large().findings(MILLION);
-    // The experiments of 2012 and 2013.
+    // Experiments with a million connections (docs/DOCTOR.md).
     for setting in [
         "fs.nr_open",
         "RLIMIT_NOFILE",

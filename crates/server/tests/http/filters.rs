@@ -156,8 +156,16 @@ fn long_polls_walk_through_the_log_and_wait() {
 fn an_envelope_names_the_topic_of_each() {
     let server = Server::with_shards(3, "");
     let mut ws = Ws::open(&server, "/sub?filter=%2B&envelope=json", &[]);
+    let mut object =
+        || -> serde_json::Value { serde_json::from_str(&ws.message().text()).expect("JSON") };
+    // The position to begin with.
+    assert!(
+        object()["id"]
+            .as_str()
+            .is_some_and(|id| id.starts_with('3'))
+    );
     publish(&server, "one", "1");
-    let message: serde_json::Value = serde_json::from_str(&ws.message().text()).expect("JSON");
+    let message = object();
     assert_eq!(
         (&message["topic"], &message["data"]),
         (&"one".into(), &"1".into())

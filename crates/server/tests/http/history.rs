@@ -147,9 +147,37 @@ fn a_long_history_comes_page_by_page() {
         (300 - numbers.len() as u32..300).collect::<Vec<_>>()
     );
     assert!((200..260).contains(&numbers.len()), "{}", numbers.len());
-    let two = conn.request("GET", "/history/long?limit=2", &[], "");
+    let two = conn.request("GET", "/history/long?since=oldest&limit=2", &[], "");
     assert_eq!(messages(&two).len(), 2);
     assert_eq!(two.header("crore-more").as_deref(), Some("true"));
+    let begin = messages(&two)[0]["data"]
+        .as_str()
+        .expect("text")
+        .to_string();
+    assert!(begin.starts_with(&format!("{} ", numbers[0])), "{begin}");
+}
+
+#[test]
+fn a_limit_gives_the_newest_messages_and_with_a_position_those_behind_it() {
+    let server = Server::start();
+    for data in ["1", "2", "3", "4", "5"] {
+        publish(&server, "chat", data);
+    }
+    let all = messages(&get(&server, "/history/chat"));
+    let second = all[1]["id"].as_str().expect("a position");
+    for (query, expected) in [
+        ("limit=2", &["4", "5"][..]),
+        ("limit=1&since=", &["5"]),
+        ("limit=9", &["1", "2", "3", "4", "5"]),
+        ("limit=2&since=oldest", &["1", "2"]),
+        ("limit=2&since=-4", &["2", "3"]),
+        (&format!("limit=2&since={second}"), &["3", "4"]),
+    ] {
+        let page = get(&server, &format!("/history/chat?{query}"));
+        assert_eq!(data(&messages(&page)), expected, "{query}");
+        let more = expected.last() != Some(&"5");
+        assert_eq!(page.header("crore-more").is_some(), more, "{query}");
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn a_drain_tells_each_client_to_come_back_and_closes_the_port() {
     assert!((5..=20).contains(&after_s), "{after_s}");
     assert_eq!(ws.closed(), Some(1012));
     let log = server.ended();
-    assert!(log.contains("clients moved off"), "{log}");
+    assert!(log.contains("clients moved off: "), "{log}");
     assert!(std::net::TcpStream::connect(address).is_err());
 }
 

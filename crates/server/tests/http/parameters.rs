@@ -36,7 +36,18 @@ fn a_slip_in_a_parameter_is_refused_with_the_name_that_was_meant() {
         ("GET", "/history/a?limits=5", "`limits`", "limit=?"),
         ("GET", "/interest?mach=a", "`mach`", "match=?"),
         ("DELETE", "/pub/a?purg", "`purg`", "purge=?"),
-        ("POST", "/pub?topc=a", "`topc`", "topic=?"),
+        (
+            "POST",
+            "/pub?topc=a",
+            "`topc`",
+            "reads topic and channel; did you mean topic=?",
+        ),
+        (
+            "GET",
+            "/pub?topc=a",
+            "`topc`",
+            "reads topic and channel; did you mean topic=?",
+        ),
     ] {
         let answer = once(&server, method, target, &[], "");
         says(&answer, 400, &[slip, meant], target);
@@ -91,12 +102,10 @@ fn parameters_that_clients_caches_and_proxies_add_pass() {
         let target = format!("/sub/a?{added}");
         let answer = once(&server, "GET", &target, &[], "");
         says(&answer, 200, &["kept"], &target);
-        for (method, target, status) in [
-            ("POST", format!("/pub/b?{added}"), 202),
-            ("GET", format!("/history/a?{added}"), 200),
-        ] {
-            let answer = once(&server, method, &target, &[], "x");
-            assert_eq!(answer.status, status, "{method} {target}: {answer:?}");
+        for path in ["/history/a", "/pub/a"] {
+            let target = format!("{path}?{added}");
+            let answer = once(&server, "GET", &target, &[], "");
+            assert_eq!(answer.status, 200, "{target}: {answer:?}");
         }
     }
     // A client opens all its sockets with one query.
@@ -110,6 +119,110 @@ fn parameters_that_clients_caches_and_proxies_add_pass() {
     // As many as a head has room for.
     let many = format!("/sub/a?{}", "abcd=1&".repeat(1_000));
     assert_eq!(once(&server, "GET", &many, &[], "").status, 200);
+}
+
+/// Nothing adds parameters to these by itself, so that each has a wish of the client in it.
+#[test]
+fn a_request_that_changes_something_has_no_parameter_that_nothing_reads() {
+    let server = Server::start();
+    for (method, target, words) in [
+        (
+            "POST",
+            "/pub/a?retain=true",
+            &["`retain`", "the header Crore-Retain"][..],
+        ),
+        (
+            "POST",
+            "/pub/a?ttl=5",
+            &["`ttl`", "the header Crore-TTL (whole seconds)"],
+        ),
+        (
+            "POST",
+            "/pub/a?Message-TTL=5",
+            &["`Message-TTL`", "the header Crore-TTL"],
+        ),
+        ("POST", "/pub/a?key=k", &["`key`", "the header Crore-Key"]),
+        (
+            "POST",
+            "/pub/a?event=x",
+            &["`event`", "the header X-EventSource-Event"],
+        ),
+        (
+            "POST",
+            "/pub/a?message=hello",
+            &["`message`", "the body of the request"],
+        ),
+        (
+            "POST",
+            "/pub/a?access_token=t",
+            &["`access_token`", "the header Authorization"],
+        ),
+        (
+            "POST",
+            "/pub/a?_=1",
+            &["`_`", "this request reads topic and channel"],
+        ),
+        (
+            "POST",
+            "/pub?topic=a&x=1",
+            &["`x`", "this request reads topic and channel"],
+        ),
+        ("PUT", "/pub/a?ttl=5", &["`ttl`", "Crore-TTL"]),
+        (
+            "DELETE",
+            "/pub/a?dry_run=1",
+            &["`dry_run`", "reads topic, channel and purge"],
+        ),
+    ] {
+        let body = if method == "POST" { "x" } else { "" };
+        let answer = once(&server, method, target, &[], body);
+        says(&answer, 400, words, target);
+        assert!(!answer.text().contains("last_event_id"), "{answer:?}");
+    }
+    assert_eq!(
+        once(&server, "GET", "/pub/a", &[], "").status,
+        404,
+        "nothing is published"
+    );
+    // The token may stand there, as the settings say.
+    assert_eq!(
+        once(&server, "POST", "/pub/a?token=t", &[], "x").status,
+        202
+    );
+}
+
+#[test]
+fn a_header_of_a_publish_that_is_nearly_one_that_is_read_is_refused() {
+    let server = Server::start();
+    for (name, words) in [
+        ("Idempotency-Kye", "did you mean Idempotency-Key?"),
+        ("X-Idempotency-Key", "did you mean Idempotency-Key?"),
+        ("Core-Key", "did you mean Crore-Key?"),
+        ("X-EventSource-Events", "did you mean X-EventSource-Event?"),
+        ("TTL", "write it as the header Crore-TTL"),
+        ("Retain", "write it as the header Crore-Retain"),
+        ("Nats-Msg-Id", "write it as the header Idempotency-Key"),
+        ("Crore-Expiry", "write it as the header Crore-TTL"),
+    ] {
+        let answer = once(&server, "POST", "/pub/a", &[(name, "5")], "x");
+        says(&answer, 400, &[&format!("`{name}`"), words], name);
+    }
+    assert_eq!(
+        once(&server, "GET", "/pub/a", &[], "").status,
+        404,
+        "nothing is published"
+    );
+    // A request that reads has no use for them, whoever added them.
+    let read = once(&server, "GET", "/history/a", &[("TTL", "5")], "");
+    assert_eq!(read.status, 200);
+    let others = [
+        ("X-Request-Id", "r"),
+        ("Event", "push"),
+        ("Topic", "t"),
+        ("Urgency", "high"),
+        ("Traceparent", "x"),
+    ];
+    assert_eq!(once(&server, "POST", "/pub/a", &others, "x").status, 202);
 }
 
 #[test]

@@ -91,9 +91,18 @@ fn the_infos_text_is_what_nchans_clients_compare_and_match() {
     // Ruby's /^queued messages: (.*)\r$/ and /^last message id: (.*)$/.
     let lines: Vec<&str> = response.text().split('\n').collect();
     assert_eq!(lines[0], "queued messages: 1\r");
-    assert!(lines[1].starts_with("last requested: ") && lines[1].ends_with(" sec. ago\r"));
+    // Nobody has subscribed; programs read it in the JSON, as Nchan has it.
+    assert_eq!(lines[1], "last requested: never\r");
+    assert_eq!(info(&server, "news")["requested"], -1);
     assert_eq!(lines[2], "active subscribers: 0\r");
     let id = lines[3].strip_prefix("last message id: ").expect("an id");
     assert_eq!(info(&server, "news")["last_message_id"], *id);
     assert_eq!(lines[4..], [""]);
+    assert_eq!(once(&server, "GET", "/sub/news", &[], "").text(), "one");
+    let asked = once(&server, "GET", "/pub/news", &[], "");
+    let line = asked.text().lines().nth(1).expect("a line").to_string();
+    assert!(
+        line.starts_with("last requested: ") && line.ends_with(" sec. ago"),
+        "{line}"
+    );
 }

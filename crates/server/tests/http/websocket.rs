@@ -1,5 +1,7 @@
 //! WebSocket as it should be used: RFC 6455's handshake and framing, the meta subprotocol, resume.
 
+use serde_json::{Value, json};
+
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::ws::{
     ACCEPT, BINARY, CLOSE, CONTINUATION, FIN, Frame, KEY, PING, PONG, TEXT, Ws, handshake, line,
@@ -182,6 +184,47 @@ fn a_position_resumes_exactly() {
     assert_eq!(oldest.texts(6), ["0", "1", "2", "3", "4", "5"]);
     let mut newest = Ws::open(&server, "/sub/news?since=-2", &[]);
     assert_eq!(newest.texts(2), ["4", "5"]);
+}
+
+#[test]
+fn envelopes_tell_the_position_before_the_first_message() {
+    let server = Server::with_shards(2, "");
+    publish(&server, "old", "kept");
+    let object =
+        |ws: &mut Ws| -> Value { serde_json::from_str(&ws.message().text()).expect("JSON") };
+    for target in [
+        "/sub/new?envelope=json",
+        "/sub/old?envelope=json&since=live",
+        "/pubsub/new?envelope=json",
+        "/sub?topic=new&topic=other&envelope=json",
+        "/sub?filter=%23&envelope=json",
+    ] {
+        let topic = if target.contains("old") { "old" } else { "new" };
+        let mut ws = Ws::open(&server, target, &[]);
+        let begun = object(&mut ws);
+        let id = begun["id"].as_str().expect("a position").to_string();
+        assert_eq!(begun, json!({ "id": id }), "{target}");
+        // It was cut off before its first message, which another one gets.
+        drop(ws);
+        let data = format!("missed by {target}");
+        publish(&server, topic, &data);
+        let path = target.replace("&since=live", "");
+        let mut ws = Ws::open(&server, &format!("{path}&since={id}"), &[]);
+        assert_eq!(object(&mut ws)["data"], data, "{target}");
+    }
+    // Where a message comes at once it has its position, and other frames have no place for one.
+    let mut ws = Ws::open(&server, "/sub/old?envelope=json&since=oldest", &[]);
+    assert_eq!(object(&mut ws)["data"], "kept");
+    let opens: [fn(&Server, &str) -> Ws; 2] =
+        [|server, target| Ws::open(server, target, &[]), Ws::meta];
+    for open in opens {
+        let mut ws = open(&server, "/sub/quiet?since=live");
+        server.await_subscribers("quiet", 1);
+        publish(&server, "quiet", "first");
+        assert!(ws.message().text().ends_with("first"));
+        drop(ws);
+        server.await_subscribers("quiet", 0);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::client::words;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, Deliveries, Front, Matching};
 use crate::protocol::http::body::write_end;
-use crate::protocol::http::options::EVENTS;
+use crate::protocol::http::options::{ENVELOPE, EVENTS, META};
 use crate::protocol::http::state::Gap;
 use crate::protocol::mqtt::options::FRAMED;
 use crate::protocol::sse::{event_of_position, events_head};
@@ -90,9 +90,18 @@ impl Clients {
         slot: u32,
         offset: u64,
     ) {
-        if self.conns.get(slot).wants(EVENTS) {
-            event_of_position(self, matching, deliveries, slot, offset);
+        let row = self.conns.get(slot);
+        if row.wants(EVENTS) {
+            return event_of_position(self, matching, deliveries, slot, offset);
         }
+        if !row.wants(ENVELOPE) || row.wants(META) {
+            return;
+        }
+        let mut id = Vec::with_capacity(32);
+        self.write_id(matching, deliveries, slot, offset, &mut id);
+        let attaching = self.conns.extra(slot).own.attaching.as_mut();
+        let attaching = attaching.expect("the stream is not begun");
+        websocket::gap::write_position(&id, &mut attaching.body.own);
     }
 }
 

@@ -175,7 +175,7 @@ fn history_head(clients: &mut Clients, slot: u32, page: &Page, tag: &[u8], bytes
     }
 }
 
-/// Where a history begins, and how many messages it has at most.
+/// Where a history begins, and how many messages it has at most: without a position the newest ones, as of a file's end.
 fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
     let since = match query_position(query) {
         Some((_, value)) => {
@@ -186,7 +186,7 @@ fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
             let since = position::read_back(etag::undress(&text), read);
             since.map_err(|_| Reason::BadPosition)?[0]
         }
-        None => Since::Oldest,
+        None => Since::Default,
     };
     let most = match form::pairs(query).find(|(key, _)| *key == b"limit") {
         Some((_, value)) => {
@@ -195,6 +195,11 @@ fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
             number.filter(|most| *most > 0).ok_or(Reason::BadLimit)?
         }
         None => u32::MAX,
+    };
+    let since = match since {
+        Since::Default if most < u32::MAX => Since::Newest(most),
+        Since::Default => Since::Oldest,
+        since => since,
     };
     Ok((since, most))
 }

@@ -1,48 +1,41 @@
 //! The parameters and headers of a request that are ours: which of them each path reads, and what is said of the others. Probable slips are refused,
 //! so that no wish of a client passes in silence. What a parameter means is decided where it is read.
 //!
-//! Invariant: whatever clients, caches and proxies add to a URL of their own (`_=1700000000`, `t=`, tokens) passes: only a name that is nearly one of
-//! ours is refused, and one that another path reads. Headers that begin with `Crore-` are ours alone, so that each unknown one is refused.
+//! Invariant: whatever clients, caches and proxies add to the URL of a request that reads (`_=1700000000`, `t=`, tokens) passes: only a name that is nearly
+//! one of ours is refused there, and one that another path reads. A request that changes something has no parameter that nothing reads. Headers that
+//! begin with `Crore-` are ours alone, so that each unknown one is refused.
 
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
 
 use crore_wire::form;
 use crore_wire::http::head::{Head, Method};
 
 use crate::base::reason::Reason;
-use crate::mail::properties;
 use crate::protocol::front::{Context, Work};
+use crate::protocol::http::slips::{
+    habit, header_words, is_unread_header, is_within, is_wrong_header, letters, listed, quoted,
+};
 use crate::protocol::http::task::Door;
 
-/// The beginning of the headers that are ours.
-const OURS: &[u8] = b"crore-";
-/// Those of them that requests may have.
-const HEADERS: [&str; 4] = ["Crore-Key", "Crore-TTL", properties::HEADER, "Crore-Retain"];
 /// The parameters of all doors.
-const ALL: [&str; 8] = [
-    "topic", "channel", "filter", "since", "envelope", "limit", "match", "purge",
+const ALL: [&str; 9] = [
+    "topic", "channel", "filter", "since", "envelope", "limit", "match", "purge", EVENT_ID,
 ];
 /// The parameter of a last event id, which `EventSource` polyfills add to any URL.
 const EVENT_ID: &str = "last_event_id";
 /// In so many parameters that are not read a slip is looked for: the client chooses how many there are.
 const UNREAD_MAX: usize = 32;
-/// Longest name that may be a slip, in letters.
-const NAME_LETTERS_MAX: usize = 16;
-/// So many bytes of a value stand in an answer.
-const SHOWN_BYTES_MAX: usize = 40;
-
-/// The parameters that are read at a door, besides [`EVENT_ID`].
+/// The parameters that are read at a door. [`EVENT_ID`] passes at every door that reads.
 fn parameters(door: Door, method: Method) -> &'static [&'static str] {
     match door {
         Door::Publish if method == Method::Delete => &["topic", "channel", "purge"],
         Door::Publish => &["topic", "channel"],
-        Door::Subscribe => &["topic", "channel", "filter", "since", "envelope"],
-        Door::PubSub => &["topic", "channel", "since", "envelope"],
+        Door::Subscribe => &["topic", "channel", "filter", "since", "envelope", EVENT_ID],
+        Door::PubSub => &["topic", "channel", "since", "envelope", EVENT_ID],
         // Its messages are envelopes, whether or not they are asked for.
-        Door::History => &["topic", "channel", "since", "limit", "envelope"],
+        Door::History => &["topic", "channel", "since", "limit", "envelope", EVENT_ID],
         Door::Interest => &["match"],
     }
 }
@@ -57,13 +50,10 @@ pub(crate) fn is_read(
     head: &Head<'_>,
     door: Door,
 ) -> Result<(), (Reason, String)> {
-    if let Some(name) = head.names().find(|name| is_unread_header(name)) {
-        let words = format!(
-            "the header {} means nothing; those that begin with Crore- are {}, and the event name is X-EventSource-Event",
-            quoted(name.as_bytes()),
-            HEADERS.join(", ")
-        );
-        return Err((Reason::Unread, words));
+    let publishes = door == Door::Publish && head.method == Method::Post;
+    let is_slip = |name: &&str| is_unread_header(name) || publishes && is_wrong_header(name);
+    if let Some(name) = head.names().find(is_slip) {
+        return Err((Reason::Unread, header_words(name)));
     }
     if head.query.is_empty() {
         return Ok(());
@@ -75,23 +65,32 @@ pub(crate) fn is_read(
     };
     let known = parameters(door, head.method);
     let token = ctx.world.settings.access.query.as_bytes();
+    // Nothing adds parameters to these by itself, and what was asked for and is not done cannot be asked for again.
+    let changes = matches!(head.method, Method::Post | Method::Put | Method::Delete);
     let is_known = |key: &[u8]| {
         let is_ours = known.iter().any(|name| name.as_bytes() == key);
-        is_ours || is_event_id(key) || key == token
+        is_ours || key.is_empty() || key == token || !changes && is_event_id(key)
     };
     let pairs = form::pairs(head.query);
     let unread = pairs.filter(|(key, _)| !is_known(key)).take(UNREAD_MAX);
     for (key, _) in unread {
         work.steps.add(1);
         let slip = meant(known, key);
-        if slip.is_none() && !ALL.iter().any(|name| name.as_bytes() == key) {
+        let is_of_another = ALL.iter().any(|name| name.as_bytes() == key);
+        if !changes && slip.is_none() && !is_of_another {
             continue;
         }
-        let tip = slip.map_or(String::new(), |name| format!("; did you mean {name}=?"));
+        let tip = match slip {
+            Some(name) => format!("; did you mean {name}=?"),
+            None if changes => {
+                habit(key).map_or(String::new(), |(how, _)| format!("; write it as {how}"))
+            }
+            None => String::new(),
+        };
         let words = format!(
-            "the parameter {} means nothing here: this request reads {} and {EVENT_ID}{tip}",
+            "the parameter {} means nothing here: this request reads {}{tip}",
             quoted(key),
-            known.join(", ")
+            listed(known)
         );
         return Err((Reason::Unread, words));
     }
@@ -142,44 +141,11 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
     }
 }
 
-/// A client's text in an answer: short, and in printable ASCII.
-pub(crate) fn quoted(text: &[u8]) -> String {
-    let shown = &text[..text.len().min(SHOWN_BYTES_MAX)];
-    let more = if shown.len() < text.len() { "..." } else { "" };
-    format!("`{}{more}`", shown.escape_ascii())
-}
-
-fn is_unread_header(name: &str) -> bool {
-    let begin = name.as_bytes().get(..OURS.len());
-    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(OURS))
-        && !HEADERS.iter().any(|known| known.eq_ignore_ascii_case(name))
-}
-
 /// The parameter that a key nearly is.
 fn meant(known: &[&'static str], key: &[u8]) -> Option<&'static str> {
     let key = letters(key);
-    let mut names = known.iter().copied().chain([EVENT_ID]);
-    names.find(|name| is_slip(&key, &letters(name.as_bytes())))
-}
-
-/// A name without what people write in several ways: case, hyphens, underscores.
-fn letters(name: &[u8]) -> Vec<u8> {
-    let letters = name.iter().filter(|b| !matches!(b, b'-' | b'_'));
-    let letters = letters.map(u8::to_ascii_lowercase);
-    letters.take(NAME_LETTERS_MAX).collect()
-}
-
-/// Whether one letter at most is too many, missing or another, or two neighbours are swapped.
-fn is_slip(one: &[u8], other: &[u8]) -> bool {
-    let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
-    let (one, other) = (&one[same..], &other[same..]);
-    let ends = one.iter().rev().zip(other.iter().rev());
-    let same = ends.take_while(|(a, b)| a == b).count();
-    match (&one[..one.len() - same], &other[..other.len() - same]) {
-        ([] | [_], [] | [_]) => true,
-        ([a, b], [c, d]) => (a, b) == (d, c),
-        _ => false,
-    }
+    let mut names = known.iter().copied();
+    names.find(|name| is_within(&key, &letters(name.as_bytes()), 1))
 }
 
 #[cfg(test)]
@@ -261,38 +227,5 @@ mod tests {
                     .all(|name| ALL.contains(name))
             );
         }
-    }
-
-    #[test]
-    fn headers_that_begin_as_ours_are_known() {
-        for name in [
-            "crore-key",
-            "CRORE-TTL",
-            "Crore-Property",
-            "Crore-Retain",
-            "Crore",
-            "X-Crore-Key",
-            "Cror\u{e9}-x",
-        ] {
-            assert!(!is_unread_header(name), "{name}");
-        }
-        for name in [
-            "Crore-Event",
-            "crore-keys",
-            "CRORE-",
-            "Crore-Idempotency-Key",
-        ] {
-            assert!(is_unread_header(name), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_value_in_an_answer_is_short_and_plain() {
-        assert_eq!(quoted(b"yes"), "`yes`");
-        assert_eq!(quoted(b"\x1b[2J"), r"`\x1b[2J`");
-        assert_eq!(
-            quoted(&[b'x'; 8_000]).len(),
-            SHOWN_BYTES_MAX + "``...".len()
-        );
     }
 }

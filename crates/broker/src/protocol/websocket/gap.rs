@@ -1,4 +1,4 @@
-//! How a gap is told in frames.
+//! What frames tell besides messages: a gap, and the position before the first message.
 
 use alloc::vec::Vec;
 
@@ -43,4 +43,14 @@ pub(crate) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> boo
     }
     frame::write_frame(out, Opcode::Text, &text);
     true
+}
+
+/// Appends a frame that tells the position before the first message: an envelope without data. Other frames have no place for it: Nchan's clients hand
+/// each frame of `ws+meta.nchan` to their page as a message.
+pub(crate) fn write_position(id: &[u8], out: &mut Vec<u8>) {
+    let mut text = Vec::with_capacity(48);
+    text.extend_from_slice(b"{\"id\":");
+    json::write_string(&mut text, id);
+    text.push(b'}');
+    frame::write_frame(out, Opcode::Text, &text);
 }

@@ -87,7 +87,7 @@ fn send(host: &Host, need: &Need) -> Check {
     )
     .because(format!(
         "when a hundredth of the connections stops reading, their unsent bytes must fit tcp_mem: {} / ({} / 100), a power of two, at least 64 KiB. \
-         The server's setting does it for its sockets alone; the 4096 16384 of 2012 and 2013 is not needed",
+         The server's setting does it for its sockets alone: guides that set 4096 16384 here for everything are of no use to it",
         bytes(most.saturating_mul(formula::PAGE_BYTES)),
         count(need.connections),
     ))
@@ -103,7 +103,7 @@ fn receive(host: &Host) -> Check {
     Check::new(NAME, host.numbers::<3>(NAME).map(spaced), "any: the kernel's default is good")
         .because(
             "a bound and no reservation: an idle socket holds nothing, and the server reads what comes within the turn. \
-             The 1024 4096 16384 of 2013 and 4096 16384 33554432 of 2012 are not needed",
+             Guides that set smaller or larger values here gain nothing for it",
         )
         .only(State::Note)
 }
@@ -111,7 +111,7 @@ fn receive(host: &Host) -> Check {
 fn receive_max(host: &Host) -> Check {
     const NAME: &str = "net.core.rmem_max";
     Check::new(NAME, host.number(NAME).map(count), "any")
-        .because("bounds what programs ask for with SO_RCVBUF, and the server does not ask. The 33554432 of 2012 did nothing for TCP that tcp_rmem does not do")
+        .because("bounds what programs ask for with SO_RCVBUF, and the server does not ask. Guides that raise it do nothing for TCP that tcp_rmem does not do")
         .only(State::Note)
 }
 
@@ -125,6 +125,6 @@ fn send_max(host: &Host) -> Check {
 fn moderate(host: &Host) -> Check {
     const NAME: &str = "net.ipv4.tcp_moderate_rcvbuf";
     Check::new(NAME, host.number(NAME).map(count), "1, the kernel's default")
-        .because("0 (2013) kept receive buffers small; they grow only where a sender keeps them full, so that idle connections gain nothing by it")
+        .because("0, as guides have it, keeps receive buffers small; they grow only where a sender keeps them full, so that idle connections gain nothing by it")
         .only(State::Note)
 }

@@ -95,7 +95,7 @@ fn topics(need: &Need) -> Check {
     let wanted = wanted + wanted / 16;
     Check::new(NAME, Some(count(each)), format!("at least {}", count(wanted)))
         .because(format!(
-            "a topic for each connection, over {} homes, and a sixteenth more, since names are hashed. Where connections share topics, fewer do",
+            "a topic for each connection, over {} shards, and a sixteenth more, since names are hashed. Where connections share topics, fewer do",
             need.homes
         ))
         .unless(

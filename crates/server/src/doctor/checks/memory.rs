@@ -172,7 +172,7 @@ fn swappiness(host: &Host) -> Check {
     Check::new(NAME, shown, format!("at most {SWAPPINESS_MAX}, or no swap"))
         .because(
             "the tables of a million connections are read at random: a page that is swapped out costs a disk's time for each message. \
-             Not 0 (2012), which kills programs before it swaps",
+             Not 0, which kills programs before it swaps",
         )
         .unless(
             no_swap || is.is_none_or(|is| is <= SWAPPINESS_MAX),
@@ -185,6 +185,6 @@ fn min_free(host: &Host, need: &Need) -> Check {
     const NAME: &str = "vm.min_free_kbytes";
     let total = host.memory.map_or(u64::MAX, |memory| memory.total);
     Check::at_least(host, NAME, formula::min_free_kib(total, need.cores), State::Advice).because(
-        "16 MiB for each core, at least 64 MiB (2012: 65,536 kB), at most a 64th of the memory: packets that arrive cannot wait for memory to be freed, and are dropped",
+        "16 MiB for each core, at least 64 MiB, at most a 64th of the memory: packets that arrive cannot wait for memory to be freed, and are dropped",
     )
 }

@@ -95,7 +95,7 @@ fn packets(host: &Host) -> Check {
         _ => formula::packet_queue().max(is * 2),
     };
     Check::at_least(host, NAME, wanted, State::Advice).because(format!(
-        "packets that wait for a busy core where RPS, a tunnel or the loopback passes them on: 150,000 a second for 10 ms, a power of two (2012: 2,500); {} were dropped so far",
+        "packets that wait for a busy core where RPS, a tunnel or the loopback passes them on: 150,000 a second for 10 ms, a power of two; {} were dropped so far",
         count(drops)
     ))
 }
@@ -143,7 +143,7 @@ fn orphans(host: &Host, need: &Need) -> Check {
 fn time_wait(host: &Host, need: &Need) -> Check {
     let wanted = formula::time_waits(need.connections, need.accepts_per_s);
     Check::at_least(host, "net.ipv4.tcp_max_tw_buckets", wanted, State::Advice).because(format!(
-        "connections that the server closed first, for 60 s each, as many a second as come ({}), at most all of them (2012: 360,000); past it they are forgotten at once, and logged",
+        "connections that the server closed first, for 60 s each, as many a second as come ({}), at most all of them; past it they are forgotten at once, and logged",
         count(need.accepts_per_s)
     ))
 }
@@ -158,7 +158,7 @@ fn reuse(host: &Host) -> Check {
 fn recycle(host: &Host) -> Check {
     const NAME: &str = "net.ipv4.tcp_tw_recycle";
     let is = host.number(NAME);
-    let why = "gone since Linux 4.12; before, 1 (2013) dropped clients that share an address. tcp_tw_reuse is what is left of it";
+    let why = "gone since Linux 4.12; before, 1 dropped clients that share an address. tcp_tw_reuse is what is left of it";
     match is {
         None => Check::new(NAME, Some("gone".to_string()), "gone")
             .because(why)
@@ -190,7 +190,7 @@ fn ports(host: &Host, need: &Need) -> Check {
     .because(format!(
         "one local address makes (last - first + 1) connections to each address and port that the server listens on, {} here with this range: \
          {} connections through proxies or from load tools need {addresses} local addresses or as many more listening ones. {whom}. \
-         Not below 1024 (2013: 500), where services listen",
+         Not below 1024, where services listen",
         count(each),
         count(need.connections),
     ))

@@ -278,12 +278,34 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
     let tried = made
         .and_then(|()| File::create_new(&probe))
         .and_then(|_| fs::remove_file(&probe));
-    tried.with_context(|| {
-        format!(
-            "state.directory: {} cannot be written; name a directory that belongs to the server's user, or leave the setting out",
-            directory.display()
-        )
-    })?;
+    tried.with_context(|| unwritable(directory))?;
+    is_of_this_version(directory)
+}
+
+/// Whether [`prepare`] would succeed, as far as that can be seen without making anything.
+///
+/// # Errors
+/// When it would not.
+pub fn could_prepare(directory: &Path) -> anyhow::Result<()> {
+    let there = directory
+        .ancestors()
+        .find(|path| path.symlink_metadata().is_ok());
+    let there = there.unwrap_or(directory);
+    let may_write = crore_disk::may_write(there);
+    may_write
+        .with_context(|| there.display().to_string())
+        .with_context(|| unwritable(directory))?;
+    is_of_this_version(directory)
+}
+
+fn unwritable(directory: &Path) -> String {
+    format!(
+        "state.directory: {} cannot be written; name a directory that belongs to the server's user, or leave the setting out",
+        directory.display()
+    )
+}
+
+fn is_of_this_version(directory: &Path) -> anyhow::Result<()> {
     let former = directory.join("home-0.state");
     if former.exists() {
         anyhow::bail!(

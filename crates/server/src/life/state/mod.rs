@@ -32,6 +32,14 @@ pub use files::{Base, LOG};
 pub use load::{Documents, verify};
 pub use store::store;
 
+/// Whether a server could keep its state there, as far as that can be seen without changing anything.
+///
+/// # Errors
+/// Why not, with the remedy.
+pub fn check(state: &State) -> anyhow::Result<()> {
+    state.directory().map_or(Ok(()), files::could_prepare)
+}
+
 /// The state with which a server starts.
 pub struct Resumed {
     /// The world, as the last server left it, or a new one.
@@ -237,11 +245,14 @@ fn resumed(
     clock::go_on_from(moment.unix_s.max(last_unix_s).into(), clock::unix_s());
     if let Some(documents) = &documents {
         tracing::info!(
-            directory = %directory.display(),
+            "going on with what the last server left in {}",
+            directory.display()
+        );
+        tracing::debug!(
             homes = homes.len(),
             homes_before = documents.homes(),
             partitions = world.partitions,
-            "going on with what the last server left"
+            "of that server"
         );
     }
     let mut base = documents.map(|documents| documents.base);

@@ -119,14 +119,17 @@ fn replayed(
     let short = (ends < contained).then(|| {
         format!("the log ends with group {ends}, before group {contained} of its documents")
     });
-    tracing::info!(
-        segments = found.segments,
-        batches = found.batches,
-        torn = found.torn.is_some(),
-        damages = found.damages.len(),
-        "read the log in {}",
-        source.directory.display()
-    );
+    if found.batches > 0 || found.torn.is_some() {
+        let torn = match found.torn {
+            Some(_) => "; its end was being written, as in a crash",
+            None => "",
+        };
+        tracing::info!(
+            "read {} batches of messages from the log in {}{torn}",
+            found.batches,
+            source.directory.display()
+        );
+    }
     let mut touched = read.continuity.touched(before);
     touched.extend(damaged.into_iter().filter(|it| *it < world.partitions));
     touched.sort_unstable();

@@ -37,7 +37,7 @@ pub async fn store(
     match stored {
         Ok(bytes) => {
             tracing::info!(
-                "{bytes} bytes of state left in {} in {:.1} s",
+                "state written to {} for the next start: {bytes} bytes in {:.1} s",
                 directory.display(),
                 began.elapsed().as_secs_f64()
             );

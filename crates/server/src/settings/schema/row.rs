@@ -87,6 +87,16 @@ impl Row {
         self.json.get("items").is_some()
     }
 
+    /// Whether one value may stand where a list is asked for.
+    fn takes_one(&self) -> bool {
+        self.json["type"].is_array() && self.is_list()
+    }
+
+    /// Whether it is where to listen.
+    fn is_address(&self) -> bool {
+        matches!(self.word("format"), Some("an address" | "addresses"))
+    }
+
     /// The schema of the value, or of each value of a list.
     fn item(&self) -> &Json {
         self.json.get("items").unwrap_or(&self.json)
@@ -146,10 +156,10 @@ impl Row {
     /// The value that the file has at `place`, as [`File`] takes it.
     pub(super) fn value(&self, place: &str, value: Value, check: &mut Check) -> Option<Value> {
         // One address is a list of it, and its place has no number.
-        let is_one = value.is_str();
+        let is_one = !value.is_array();
         let list = match value {
             Value::Array(list) if self.is_list() => list,
-            Value::String(_) if self.json["type"].is_array() && self.is_list() => vec![value],
+            Value::String(_) | Value::Integer(_) if self.takes_one() => vec![value],
             Value::Array(_) | Value::Table(_) => {
                 check.fail(place, format!("{} is not {}", shown(&value), self.form()));
                 return None;
@@ -199,6 +209,8 @@ impl Row {
                 let time = i64::try_from(parse_time(text, unit_ms)?);
                 self.in_range(time.unwrap_or(i64::MAX))
             }
+            // A port of the loopback.
+            (Value::Integer(port), _) if self.is_address() => self.tried(port.to_string().into()),
             (Value::String(_) | Value::Integer(_), _) if self.is("string") => self.tried(value),
             (Value::Integer(number), _) if self.is("integer") => self.in_range(*number),
             (Value::Boolean(_), _) if self.is("boolean") => Ok(value),

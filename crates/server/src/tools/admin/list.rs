@@ -1,12 +1,13 @@
 //! Listings of the admin API, a page after the other.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::super::tables::plain;
-use super::{Limit, Order, Port};
+use super::{Limit, Order, Port, SortBy};
 use crate::client::server::escape;
 
 /// Entries of one page; the tool asks for as many as it needs.
@@ -48,6 +49,8 @@ pub struct List {
     query: String,
     /// Only the newest entries, and those first.
     newest: bool,
+    /// The entries with the most of this first; else by name.
+    most: Option<SortBy>,
     limit: usize,
     pub columns: &'static [&'static str],
 }
@@ -55,13 +58,18 @@ pub struct List {
 impl List {
     pub(super) fn of(order: &Order) -> Option<List> {
         let list = match order {
-            Order::Topics { filter, limit } => List {
+            Order::Topics {
+                filter,
+                sort,
+                limit,
+            } => List {
                 path: "topics",
                 rows: "topics",
                 behind: "cursor",
                 begin: Value::Null,
                 query: format!("&filter={}", escape(filter)),
                 newest: false,
+                most: *sort,
                 limit: entries(limit),
                 columns: TOPIC_COLUMNS,
             },
@@ -77,6 +85,7 @@ impl List {
                 begin: json!(after),
                 query: format!("&name={}", escape(name)),
                 newest: *newest,
+                most: None,
                 limit: entries(limit),
                 columns: MESSAGE_COLUMNS,
             },
@@ -87,6 +96,7 @@ impl List {
                 begin: Value::Null,
                 query: which.query(),
                 newest: false,
+                most: None,
                 limit: entries(limit),
                 columns: CONNECTION_COLUMNS,
             },
@@ -108,8 +118,13 @@ impl Port<'_> {
         if list.newest && list.limit > PAGE {
             bail!("--limit is at most {PAGE} with --newest");
         }
-        while all.len() < list.limit {
-            let left = PAGE.min(list.limit - all.len());
+        let mut is_cut = false;
+        while all.len() < list.limit || list.most.is_some() {
+            let left = match list.most {
+                // Those with the most may stand on any page.
+                Some(_) => PAGE,
+                None => PAGE.min(list.limit - all.len()),
+            };
             let mut target = format!("{}?limit={left}{}{newest}", list.path, list.query);
             newest = "";
             if !next.is_null() {
@@ -119,10 +134,20 @@ impl Port<'_> {
             if let Some(Value::Array(more)) = page.get_mut(list.rows).map(Value::take) {
                 all.extend(more);
             }
+            if let Some(by) = list.most {
+                all.sort_by_key(|row: &Value| Reverse(row[by.field()].as_u64()));
+                is_cut |= all.len() > list.limit;
+                all.truncate(list.limit);
+            }
             next = page.get_mut("next").map(Value::take).unwrap_or_default();
             if next.is_null() {
                 break;
             }
+        }
+        match list.most {
+            Some(_) if is_cut => next = json!(true),
+            None if list.rows == "topics" => all.sort_by_key(|row| plain(&row["name"])),
+            _ => {}
         }
         if list.newest {
             // The server tells them from the oldest on.

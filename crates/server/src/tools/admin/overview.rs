@@ -1,8 +1,12 @@
 //! The first screen of `crore admin stats`: what an operator looks for first, in a line each.
 
+use std::cmp::Reverse;
+
+use anyhow::Context as _;
+use crore_broker::position::{self, Position};
 use serde_json::{Value, json};
 
-use super::super::tables::{aligned, plain, table};
+use super::super::tables::{aligned, plain, sheet, table};
 use crate::doctor::words;
 
 /// Limits that are shown.
@@ -119,17 +123,135 @@ pub fn limits(stats: &Value, most: usize) -> Value {
     json!({ "limits": rows.collect::<Vec<_>>() })
 }
 
-/// What memory is for, as a person reads it.
-pub fn memory(answer: &Value) -> Value {
-    let rows = answer["memory"].as_array().into_iter().flatten();
-    let shown = |bytes: &Value| match bytes {
-        Value::Null => Value::Null,
-        bytes => json!(words::bytes(whole(bytes))),
+/// What memory is for, as a person reads it: the process and what of it has a limit, and then the tables that are not empty.
+pub fn memory(answer: &Value) -> String {
+    let rows = || answer["memory"].as_array().into_iter().flatten();
+    let bytes = |value: &Value| words::bytes(whole(value));
+    let mut limited = vec![["memory", "used", "limit", "setting"].map(str::to_string)];
+    for row in rows().filter(|row| !row["limit"].is_null()) {
+        let (what, setting) = match row["name"].as_str().unwrap_or_default() {
+            "memory" => ("the whole process", "-"),
+            "limits.log_bytes" => ("kept messages", "limits.log_bytes"),
+            "limits.memory_bytes" => ("what clients make it hold", "limits.memory_bytes"),
+            other => (other, other),
+        };
+        let (used, limit) = (bytes(&row["bytes"]), bytes(&row["limit"]));
+        limited.push([what.to_string(), used, limit, setting.to_string()]);
+    }
+    let mut tables: Vec<&Value> = rows().filter(|row| row["limit"].is_null()).collect();
+    let all = tables.len();
+    tables.retain(|row| whole(&row["bytes"]) > 0);
+    tables.sort_by_key(|row| Reverse(whole(&row["bytes"])));
+    let mut parts = vec![["of the process", "used", "name in /metrics"].map(str::to_string)];
+    for row in &tables {
+        let what = row["what"].as_str().unwrap_or_default();
+        parts.push([what.to_string(), bytes(&row["bytes"]), plain(&row["name"])]);
+    }
+    let lines = |rows: Vec<Vec<String>>| aligned(&rows);
+    format!(
+        "{}\n{}... and {} that are empty\n",
+        lines(limited.into_iter().map(Vec::from).collect()),
+        lines(parts.into_iter().map(Vec::from).collect()),
+        all - tables.len()
+    )
+}
+
+/// A topic, as a person reads it.
+pub fn topic(topic: &Value) -> String {
+    let requested = match &topic["requested_s"] {
+        Value::Null => "never".to_string(),
+        ago => format!("{} ago", words::span(whole(ago))),
     };
-    let rows = rows.map(|row| {
-        json!({ "name": row["name"], "bytes": shown(&row["bytes"]), "limit": shown(&row["limit"]) })
-    });
-    json!({ "memory": rows.collect::<Vec<_>>() })
+    let lines = [
+        ("name", plain(&topic["name"])),
+        (
+            "messages",
+            format!(
+                "{} kept, {}",
+                words::count(whole(&topic["messages"])),
+                words::bytes(whole(&topic["bytes"]))
+            ),
+        ),
+        ("newest id", id(topic)),
+        ("subscribers", words::count(whole(&topic["subscribers"]))),
+        ("last asked for", requested),
+        ("rule", plain(&topic["rule"])),
+        ("shard", plain(&topic["home"])),
+    ];
+    let lines: Vec<_> = lines
+        .map(|(name, text)| vec![name.to_string(), text])
+        .into();
+    let of_cluster = match &topic["cluster"] {
+        Value::Null => String::new(),
+        cluster => "\nin the cluster:\n".to_string() + &sheet(cluster),
+    };
+    aligned(&lines) + &of_cluster
+}
+
+/// The position of the newest message, as clients name it.
+fn id(topic: &Value) -> String {
+    let number = |name: &str| topic[name].as_u64().unwrap_or_default();
+    let epoch = u32::try_from(number("epoch")).unwrap_or_default();
+    let mut id = Vec::new();
+    position::write(
+        &mut id,
+        Position {
+            epoch,
+            offset: number("offset"),
+        },
+    );
+    String::from_utf8_lossy(&id).into_owned()
+}
+
+/// What a reload has changed.
+pub fn reload(answer: &Value) -> String {
+    let keys = |field: &str| match plain(&answer[field]) {
+        none if none == "-" => None,
+        keys => Some(keys.replace(',', ", ")),
+    };
+    let changed = match keys("changed") {
+        Some(keys) => format!("changed: {keys}\n"),
+        None => "nothing has changed\n".to_string(),
+    };
+    match keys("kept") {
+        Some(keys) => format!("{changed}these change with a restart only: {keys}\n"),
+        None => changed,
+    }
+}
+
+/// What a drain has begun.
+pub fn drain(answer: &Value) -> String {
+    let connections = words::count(whole(&answer["connections"]));
+    format!("the server moves its clients off and stops; connections: {connections}\n")
+}
+
+/// What became of a message.
+pub fn published(answer: &Value) -> String {
+    let lines = [
+        ("id", plain(&answer["last_message_id"])),
+        ("subscribers", words::count(whole(&answer["subscribers"]))),
+        (
+            "messages",
+            format!("{} kept", words::count(whole(&answer["messages"]))),
+        ),
+    ];
+    aligned(&lines.map(|(name, text)| vec![name.to_string(), text]))
+}
+
+/// The settings that hold, as a file that gives them again.
+///
+/// # Errors
+/// The answer has no settings.
+pub fn config(answer: &Value) -> anyhow::Result<String> {
+    let from = match &answer["source"] {
+        Value::Null => "built-in defaults and flags".to_string(),
+        source => format!("{} and flags", plain(source)),
+    };
+    let settings = serde_json::from_value::<toml::Table>(answer["config"].clone());
+    let settings = settings.context("the answer has no settings")?;
+    Ok(format!(
+        "# the settings that hold, from {from}; (secret) stands for each secret\n{settings}"
+    ))
 }
 
 fn share(limit: &Value) -> f64 {

@@ -46,6 +46,11 @@ impl<'a> Envelope<'a> {
         serde_json::from_slice(bytes)
     }
 
+    /// Whether it has no message, and says only from where to go on.
+    pub fn is_position(&self) -> bool {
+        self.data.is_none() && self.data_base64.is_none() && self.gap.is_none()
+    }
+
     /// The line to print, with one end: the object again, or what the format says.
     ///
     /// # Errors

@@ -44,10 +44,11 @@ pub enum Protocol {
 }
 
 fn protocol(text: &str) -> Result<Protocol, String> {
-    match text {
-        "sse" => Ok(Protocol::Sse),
-        "ws" => Ok(Protocol::Ws),
-        "poll" => Ok(Protocol::Poll),
+    match &*text.to_ascii_lowercase() {
+        "sse" | "eventsource" | "events" => Ok(Protocol::Sse),
+        "ws" | "websocket" | "websockets" => Ok(Protocol::Ws),
+        "poll" | "longpoll" | "long-poll" => Ok(Protocol::Poll),
+        "mqtt" => Err("clients of MQTT, such as mosquitto_sub, speak it; write sse, ws or poll, which give the same messages".to_string()),
         // As other tools have it.
         port if port.parse::<u16>().is_ok() => Err(format!(
             "a port stands in the URL: --server http://127.0.0.1:{port}; the protocol is sse, ws or poll"

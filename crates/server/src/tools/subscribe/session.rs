@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
         let begins_live = self.since.is_none_or(|since| since == "live");
         if self.position.is_none() && begins_live {
             tracing::warn!(
-                "no message has come yet, so no position is known: messages that are published until the connection is back may be missing (--protocol sse always knows one)"
+                "no message has come yet, so no position is known: messages that are published until the connection is back may be missing"
             );
         }
     }
@@ -176,6 +176,10 @@ impl<'a> Session<'a> {
                 envelope.event.as_deref().unwrap_or_default(),
                 envelope.id.as_deref(),
             );
+            return Ok(());
+        }
+        if let (true, Some(position)) = (envelope.is_position(), &envelope.id) {
+            self.stands_at(position);
             return Ok(());
         }
         let line = envelope

@@ -149,8 +149,12 @@ pub fn web_socket_of_two(server: &Server, tally: &Tally) -> Result<(), String> {
     follow(tally, &mut follower, |follower| {
         socket.read(|message| {
             let value: Option<serde_json::Value> = serde_json::from_slice(message).ok();
-            let data = value.as_ref().and_then(|value| value["data"].as_str());
-            follower.take(data.map_or(message, str::as_bytes));
+            let field = |name| value.as_ref().and_then(|value| value[name].as_str());
+            match (field("data"), field("id"), field("gap")) {
+                // The position before the first message.
+                (None, Some(_), None) => {}
+                (data, ..) => follower.take(data.map_or(message, str::as_bytes)),
+            }
         })
     })
 }

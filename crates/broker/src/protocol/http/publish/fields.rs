@@ -7,7 +7,7 @@ use crore_wire::http::head::Head;
 
 use crate::base::position;
 use crate::client::fields::FIELD_BYTES_MAX;
-use crate::protocol::http::parameters::quoted;
+use crate::protocol::http::slips::quoted;
 
 /// The content type of the message. That of forms counts as none: `curl -d` says it of any data, and no form is read here.
 pub(super) fn content_type<'h>(head: &'h Head<'_>) -> &'h [u8] {

@@ -1,0 +1,228 @@
+//! The examples of the pages that show what `crore` and `curl` print: each is run, and prints lines of the same shape, in the same order. Numbers and
+//! ids differ from run to run; lines that a page leaves out are no fault.
+//!
+//! A block is run where each of its commands is one of these two, or a `cat` that shows a file. What has to be there before stands in the page, in a
+//! comment: `<!-- before: crore pub chat/room1 Hello -->`. A block below `<!-- not run: REASON -->` is left out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::program::finished;
+use crate::support::{Server, tools};
+
+/// The pages whose examples are those of a server with its defaults.
+const PAGES: [&str; 3] = ["README.md", "docs/PROTOCOLS.md", "docs/OPERATIONS.md"];
+/// An example that does not end by itself is ended after so long, in seconds; what it printed counts.
+const STREAM_S: &str = "2";
+
+/// A command, and the lines that a page shows below it.
+#[derive(Default)]
+struct Example {
+    command: String,
+    shown: Vec<String>,
+}
+
+/// The blocks of a page that are run, and where each begins.
+fn blocks(text: &str) -> Vec<(usize, Vec<Example>)> {
+    let mut found = Vec::new();
+    let mut before: Vec<Example> = Vec::new();
+    let mut lines = text.lines().zip(1..);
+    let mut is_left_out = false;
+    while let Some((line, number)) = lines.next() {
+        let comment = |name: &str| {
+            line.strip_prefix("<!-- ")?
+                .strip_suffix(" -->")?
+                .strip_prefix(name)
+        };
+        if let Some(command) = comment("before: ") {
+            before.push(Example {
+                command: command.to_string(),
+                shown: Vec::new(),
+            });
+        }
+        is_left_out |= comment("not run: ").is_some();
+        if !line.starts_with("```") {
+            continue;
+        }
+        let block: Vec<&str> = lines
+            .by_ref()
+            .map(|(line, _)| line)
+            .take_while(|line| !line.starts_with("```"))
+            .collect();
+        let mut examples = std::mem::take(&mut before);
+        for line in block {
+            match (line.strip_prefix("$ "), examples.last_mut()) {
+                (Some(command), _) => examples.push(Example {
+                    command: command.to_string(),
+                    shown: Vec::new(),
+                }),
+                (None, Some(example)) if example.command.ends_with('\\') => {
+                    example.command.truncate(example.command.len() - 1);
+                    example.command.push_str(line.trim_start());
+                }
+                (None, Some(example)) => example.shown.push(line.to_string()),
+                (None, None) => {}
+            }
+        }
+        let is_run = |example: &Example| {
+            let mut words = example.command.split(' ');
+            matches!(
+                (words.next(), words.next()),
+                (Some("curl" | "cat"), _)
+                    | (Some("crore"), Some("pub" | "sub" | "history" | "admin"))
+            )
+        };
+        if !std::mem::take(&mut is_left_out) && !examples.is_empty() && examples.iter().all(is_run)
+        {
+            found.push((number, examples));
+        }
+    }
+    found
+}
+
+/// A line without what differs from run to run: words that have a digit, times, and units of bytes; of spaces one stands for several.
+fn shape(line: &str) -> String {
+    let mut out = String::new();
+    for part in
+        line.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_'))
+    {
+        let word =
+            part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_'));
+        let dates = [
+            "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "Jan", "Feb", "Mar", "Apr", "May",
+            "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+        ];
+        let word = match word {
+            "KiB" | "MiB" | "GiB" => "B",
+            word if dates.contains(&word) || word.chars().any(|c| c.is_ascii_digit()) => "#",
+            word => word,
+        };
+        out.push_str(word);
+        out.push_str(
+            &part[part
+                .trim_end_matches(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_'))
+                .len()..],
+        );
+    }
+    let spaced: Vec<&str> = out.split_whitespace().collect();
+    spaced.join(" ").replace("never", "# sec. ago")
+}
+
+/// The first line that a page shows and the program has not printed in its place. Ids that stand in the place of the page's are noted.
+fn lacking<'a>(
+    shown: &'a [String],
+    printed: &str,
+    ids: &mut Vec<(String, String)>,
+) -> Option<&'a str> {
+    let mut printed = printed.lines();
+    let mut is_lacking = |line: &&String| {
+        let wanted = shape(line);
+        let found = match wanted.is_empty() {
+            true => return false,
+            false => printed.find(|other| shape(other) == wanted),
+        };
+        let words = |line: &str| -> Vec<String> {
+            let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+            words
+                .filter(|word| word.contains('-'))
+                .map(str::to_string)
+                .collect()
+        };
+        ids.extend(
+            found
+                .into_iter()
+                .flat_map(|other| words(line).into_iter().zip(words(other))),
+        );
+        found.is_none()
+    };
+    shown
+        .iter()
+        .find(|line| is_lacking(line))
+        .map(String::as_str)
+}
+
+/// What a command prints in this directory, against this server.
+fn printed(command: &str, directory: &Path, server: &Server) -> String {
+    let data = server.address().to_string();
+    let program = env!("CARGO_BIN_EXE_crore");
+    let command = command.replace("127.0.0.1:8800", &data);
+    let command = match command.strip_prefix("crore ") {
+        Some(rest) => format!("{program} {rest}"),
+        None => command.replacen("curl ", "curl -sS ", 1),
+    };
+    let mut shell = Command::new("timeout");
+    shell
+        .args([STREAM_S, "sh", "-c", &command])
+        .current_dir(directory)
+        .env("CRORE_SERVER", format!("http://{data}"))
+        .env("CRORE_ADMIN_URL", format!("http://{}", server.admin()))
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let done = finished(shell.spawn().expect("it starts"));
+    [done.stdout, done.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).replace('\r', ""))
+        .concat()
+}
+
+#[test]
+fn examples_print_what_their_pages_show() {
+    if !tools::has("curl") {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (mut compared, mut faults) = (0, Vec::new());
+    for page in PAGES {
+        let text = std::fs::read_to_string(root.join(page)).expect("a page");
+        let server = Server::with_admin("");
+        let directory: PathBuf =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("examples-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let mut ids: Vec<(String, String)> = Vec::new();
+        for (line, examples) in blocks(&text) {
+            for Example { command, shown } in examples {
+                if let Some(file) = command.strip_prefix("cat ") {
+                    std::fs::write(directory.join(file), shown.join("\n") + "\n").expect("a file");
+                    continue;
+                }
+                let command = ids.iter().rev().fold(command, |command, (of_page, id)| {
+                    command.replace(of_page, id)
+                });
+                let printed = printed(&command, &directory, &server);
+                compared += usize::from(!shown.is_empty());
+                if let Some(lacking) = lacking(&shown, &printed, &mut ids) {
+                    faults.push(format!("{page}, block at line {line}\n$ {command}\nlacks: {lacking}\nprinted:\n{printed}"));
+                }
+            }
+        }
+        let _ = std::fs::remove_dir_all(&directory);
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(compared >= 15, "{compared} examples");
+}
+
+#[test]
+fn shapes_have_no_numbers_and_tell_words_apart() {
+    assert_eq!(
+        shape("chat/room1   10   1 KiB  #"),
+        shape("chat/room1 2 80 B #")
+    );
+    assert_eq!(
+        shape("Last-Modified: Sat, 21 Nov 2026 06:35:45 GMT"),
+        shape("Last-Modified: Thu, 26 Nov 2026 13:35:45 GMT")
+    );
+    assert_eq!(
+        shape("last message id: 1c9aab8ab-1"),
+        shape("last message id: 19582c7cf-7")
+    );
+    assert_ne!(shape("active subscribers: 1"), shape("active clients: 1"));
+    let shown = ["one", "", "three 3"].map(str::to_string);
+    let mut ids = Vec::new();
+    let printed = "zero\none\ntwo\nthree 4\n";
+    assert_eq!(lacking(&shown, printed, &mut ids), None);
+    assert_eq!(lacking(&shown, "three 3\none\n", &mut ids), Some("three 3"));
+    let shown = ["ETag: \"1c9-1\"".to_string()];
+    assert_eq!(lacking(&shown, "ETag: \"175-8\"", &mut ids), None);
+    assert_eq!(ids, [("1c9-1".to_string(), "175-8".to_string())]);
+}
