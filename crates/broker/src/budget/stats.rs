@@ -68,23 +68,23 @@ macro_rules! counters {
 
 #[rustfmt::skip]
 counters! {
-    accepted metric "crore_accepted_connections_total": "Connections that came in";
+    accepted metric "crore_accepted_connections_total": "Accepted connections";
     turned_away: "Connections for which there was no room";
-    relieved metric "crore_relieved_connections_total": "Connections that were ended, or lost what they had pipelined, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was passed";
-    sessions_evicted metric "crore_evicted_sessions_total": "MQTT sessions that ended, or were not kept, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was near and their client held much";
-    untrusted metric "crore_untrusted_connections_total": "Connections from peers that may not say who their clients are";
+    relieved metric "crore_relieved_connections_total": "Connections that ended, or lost their pipelined requests, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was used up";
+    sessions_evicted metric "crore_evicted_sessions_total": "MQTT sessions that ended, or were not kept, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was nearly used up and their client held much of it";
+    untrusted metric "crore_untrusted_connections_total": "Connections refused because their peer is not in `http.trusted_proxies`, with `http.proxy_protocol`";
     refused metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
     oversized metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
-    denied metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without a grant";
-    foreign_hosts metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests for another `Host` than the loopback, where only that is answered";
-    hidden_answers metric "crore_hidden_answers_total": "Answers that browsers hide from the page that asked, since its Origin is not in `http.allowed_origins`";
-    stray_upgrades metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404, since their path has none and they did not offer the subprotocol `mqtt`";
+    denied metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without the right";
+    foreign_hosts metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests with another `Host` than the loopback, while only that is accepted";
+    hidden_answers metric "crore_hidden_answers_total": "Answers that browsers hide from the page, because its Origin is not in `http.allowed_origins`";
+    stray_upgrades metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404: the path has no WebSocket, and the client did not offer the subprotocol `mqtt`";
     mqtt_refused metric "crore_refused_packets_total" refusal "an MQTT packet": "Packets of MQTT clients that were refused, or ended their connection, for another reason than rights: a subscription past `limits.topics_per_connection`, a topic with a control character. The log says so once a minute, and names one with the reason";
-    foreign_origins metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages whose `Origin` is not allowed what they asked for (`http.allowed_origins`)";
-    lapsed metric "crore_lapsed_connections_total": "Connections and polls that ended with their token, or since the settings [grant less](ACCESS.md#when-the-settings-grant-less)";
-    published metric "crore_published_messages_total": "Messages that were published";
-    published_bytes metric "crore_published_bytes_total": "Data of the published messages";
-    delivered metric "crore_delivered_messages_total": "Messages that were given to connections, each as often as it was";
+    foreign_origins metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages with an `Origin` that is not in `http.allowed_origins`";
+    lapsed metric "crore_lapsed_connections_total": "Connections and polls that ended because their token expired, or because the settings [grant less](ACCESS.md#when-the-settings-grant-less)";
+    published metric "crore_published_messages_total": "Published messages";
+    published_bytes metric "crore_published_bytes_total": "Bytes of data of the published messages";
+    delivered metric "crore_delivered_messages_total": "Deliveries: a message counts once for each connection that gets it";
     delivered_bytes: "Bytes of the delivered messages, as their transports carry them";
     dropped: "Messages that did not reach a client: too large for it, or without QoS and past a limit";
     packets_received: "MQTT packets received, but for messages";
@@ -92,16 +92,16 @@ counters! {
     sessions_expired: "MQTT sessions that expired";
     attaches: "Counted subscriptions";
     detaches: "Counted subscriptions that were given back";
-    resumes metric "crore_resumed_subscriptions_total": "Subscriptions that began at a position and missed nothing";
+    resumes metric "crore_resumed_subscriptions_total": "Subscriptions that resumed at a position without a gap";
     gaps metric "crore_gaps_total": "Gaps: subscriptions that lost messages and got a notice";
-    short_logs metric "crore_short_logs_total": "Gaps whose topic's log no longer had the messages, by its rule or by `limits.log_bytes`";
-    keys_refused metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused since `publish.idempotency_keys`, or their publisher's share of it, was used up";
-    rates_refused metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused since `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";
-    fallbacks metric "crore_fallbacks_total": "Subscriptions that fell behind their socket and went on from the log";
+    short_logs metric "crore_short_logs_total": "Gaps because the topic's log was too short, by its rule or by `limits.log_bytes`";
+    keys_refused metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused because `publish.idempotency_keys`, or the publisher's share of it, was used up";
+    rates_refused metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused because `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";
+    fallbacks metric "crore_fallbacks_total": "Subscriptions of slow clients that continued from the log";
     credit_waits metric "crore_credit_waits_total": "Publishers that waited for another shard";
     pages_waited: "Pages that had to wait for others or for another turn";
-    superseded metric "crore_superseded_messages_total": "Kept messages that a newer one of their key took the place of";
-    expired metric "crore_expired_messages_total": "Kept messages whose time to live passed";
+    superseded metric "crore_superseded_messages_total": "Kept messages that were replaced by a newer one with the same key";
+    expired metric "crore_expired_messages_total": "Kept messages that expired";
 }
 
 impl Stats {

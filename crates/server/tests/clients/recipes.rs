@@ -215,6 +215,7 @@ fn answer_is_whole(language: &str, command: &str) {
     recipe.write(name, &named);
     let mut page = recipe.open(network.address(), "a1");
     server.await_subscribers("answers/a1", 1);
+    page.expect("#state", "^connected$");
     // The first word comes, then the connection is lost, while two hundred words come.
     publish(&server, "answers/a1", "\"The \"");
     page.expect("#answer", "^The $");
