@@ -189,7 +189,19 @@ impl Command {
     }
 }
 
+/// The words that are a filter by themselves.
+const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+
 fn log_filter(text: &str) -> Result<String, String> {
+    // Any other word would be the name of a module, of which there is none: nothing would be logged.
+    let is_other = |word: &str| {
+        let is_level = LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+        !is_level && !word.contains('=') && !word.starts_with("crore")
+    };
+    if text.split(',').any(|word| is_other(word.trim())) {
+        let levels = LEVELS.join(", ");
+        return Err(format!("write {levels}, or a filter such as crore=debug"));
+    }
     match EnvFilter::builder().parse(text) {
         Ok(_) => Ok(text.to_string()),
         Err(error) => Err(error.to_string()),

@@ -63,6 +63,8 @@ const HABITS: &[Habit] = &[
     habit(&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
     habit(&["pub"], Some('n'), "null-message", "an empty message is '': crore pub TOPIC ''"),
     habit(&["pub"], Some('H'), "header", "the headers of a message have flags: --content-type, --event, --key, --ttl, --retain"),
+    habit(&["pub"], None, "count", "each call publishes one message; --lines makes one of each line: seq {} | crore pub TOPIC --lines"),
+    habit(&["doctor"], None, "", "the number has a flag: crore doctor --connections {}"),
     habit(&["pub"], None, "stdin", "without a message stdin is read; leave it out (--lines makes a message of each line)"),
     habit(CLIENTS, Some('b'), "broker", "the server is a URL: --server http://{}"),
     habit(CLIENTS, Some('i'), "id", "connections have no names here; leave it out"),
@@ -173,6 +175,10 @@ pub fn with_fit_tip(mut error: Error, program: &Command) -> Error {
         ErrorKind::MissingRequiredArgument => example(program, &args),
         ErrorKind::UnknownArgument => {
             error.remove(ContextKind::Suggested);
+            // It is that of a flag which is only alike.
+            if error.get(ContextKind::SuggestedArg).is_some() {
+                error.remove(ContextKind::Usage);
+            }
             argument_tip(&error, program, &args)
         }
         _ => None,

@@ -273,64 +273,39 @@ fn the_help_names_every_command_and_what_ends_connections() {
     }
 }
 
+/// Command lines that people try, and words of the answer.
+#[rustfmt::skip]
+const TRIED: &[(&[&str], &str)] = &[
+    (&["sub", "-p", "19000", "news"], "--server http://127.0.0.1:19000"),
+    (&["sub", "-h", "10.0.0.5", "-t", "news"], "--server http://10.0.0.5:8800"),
+    (&["sub", "--host", "10.0.0.5", "news"], "--server http://10.0.0.5:8800"),
+    (&["sub", "--filter", "a/#"], "crore sub 'a/#'"),
+    (&["sub", "-u", "ann", "news"], "crore token mint --user ann"),
+    (&["pub", "-p", "1883", "-t", "news"], "--server http://127.0.0.1:1883"),
+    (&["admin", "topics", "--filter", "a/#"], "crore admin topics 'a/#'"),
+    (&["admin", "messages", "a", "--since", "-5"], "--newest"),
+    (&["serve", "--host", "127.0.0.1"], "--listen 127.0.0.1:8800"),
+    (&["pub", "news", "two", "words"], "in quotes: 'two words'"),
+    (&["pub", "-n", "news"], "crore pub TOPIC ''"),
+    (&["sub", "-b", "10.0.0.5:8800", "news"], "--server http://10.0.0.5:8800"),
+    (&["sub", "news", "--last", "5"], "--since -5"),
+    (&["sub", "news", "--protocol", "mqtt"], "mosquitto_sub"),
+    (&["history", "news", "--newest", "5"], "--limit N"),
+    (&["admin", "disconnect", "--client-id", "x"], "crore admin connections"),
+    (&["pub", "news", "x", "--count", "3"], "seq 3 | crore pub TOPIC --lines"),
+    (&["doctor", "10000"], "--connections 10000"),
+    (&["history", "news", "--limit", "-5"], "1 or more"),
+    (&["serve", "--check", "--log", "verbose"], "write error, warn, info, debug"),
+    // Flags that commands beside it have, or those below.
+    (&["-s", "10.0.0.5", "sub", "news"], "-s is a flag of `crore pub`, `crore sub` and `crore history`"),
+    (&["pub", "news", "x", "--since", "-1"], "--since is a flag of `crore sub` and `crore history`"),
+    (&["sub", "news", "--retain"], "--retain is a flag of `crore pub`"),
+    (&["admin", "topic", "news", "--newest"], "--newest is a flag of `crore admin messages`"),
+];
+
 #[test]
 fn flags_of_other_tools_are_answered_with_what_to_write_here() {
-    for (args, words) in [
-        (
-            &["sub", "-p", "19000", "news"][..],
-            "--server http://127.0.0.1:19000",
-        ),
-        (
-            &["sub", "-h", "10.0.0.5", "-t", "news"],
-            "--server http://10.0.0.5:8800",
-        ),
-        (
-            &["sub", "--host", "10.0.0.5", "news"],
-            "--server http://10.0.0.5:8800",
-        ),
-        (&["sub", "--filter", "a/#"], "crore sub 'a/#'"),
-        (&["sub", "-u", "ann", "news"], "crore token mint --user ann"),
-        (
-            &["pub", "-p", "1883", "-t", "news"],
-            "--server http://127.0.0.1:1883",
-        ),
-        (
-            &["admin", "topics", "--filter", "a/#"],
-            "crore admin topics 'a/#'",
-        ),
-        (&["admin", "messages", "a", "--since", "-5"], "--newest"),
-        (&["serve", "--host", "127.0.0.1"], "--listen 127.0.0.1:8800"),
-        (&["pub", "news", "two", "words"], "in quotes: 'two words'"),
-        (&["pub", "-n", "news"], "crore pub TOPIC ''"),
-        (
-            &["sub", "-b", "10.0.0.5:8800", "news"],
-            "--server http://10.0.0.5:8800",
-        ),
-        (&["sub", "news", "--last", "5"], "--since -5"),
-        (&["sub", "news", "--protocol", "mqtt"], "mosquitto_sub"),
-        (&["history", "news", "--newest", "5"], "--limit N"),
-        (
-            &["admin", "disconnect", "--client-id", "x"],
-            "crore admin connections",
-        ),
-        // Flags that commands beside it have, or those below.
-        (
-            &["-s", "10.0.0.5", "sub", "news"],
-            "-s is a flag of `crore pub`, `crore sub` and `crore history`",
-        ),
-        (
-            &["pub", "news", "x", "--since", "-1"],
-            "--since is a flag of `crore sub` and `crore history`",
-        ),
-        (
-            &["sub", "news", "--retain"],
-            "--retain is a flag of `crore pub`",
-        ),
-        (
-            &["admin", "topic", "news", "--newest"],
-            "--newest is a flag of `crore admin messages`",
-        ),
-    ] {
+    for (args, words) in TRIED {
         let output = run(args);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");

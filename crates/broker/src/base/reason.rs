@@ -111,7 +111,7 @@ reasons! {
     Displaced, 409, 0, NONE, Refused, "a later subscriber took this place";
     Occupied, 409, 0, NONE, Refused, "another subscriber waits already";
     NotCreated, 403, 0, NOT_AUTHORIZED, Refused, "publishers create topics here, and none has created this one";
-    NoTopic, 404, 0, NONE, Refused, "there is no such topic";
+    NoTopic, 404, 0, NONE, Refused, "there is no such topic; the first publish (POST) makes it";
     Reserved, 403, 0, NOT_AUTHORIZED, Refused, "topics that begin with $ are the server's own";
     BadName, 400, 0, NONE, Refused, "a topic or filter of the request is not valid";
     NoName, 400, 0, NONE, Refused, "no topic is named: put it behind the path or into ?topic=";

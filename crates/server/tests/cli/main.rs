@@ -75,6 +75,8 @@ fn wrong_usage_exits_with_2() {
         &["serve", "--listen", "localhost"],
         &["serve", "--message-bytes", "1 XB"],
         &["serve", "--log", "crore=loud"],
+        &["serve", "--log", "verbose"],
+        &["sub", "a", "--log", ""],
         &["pub"],
         &["pub", "a", "b", "--lines"],
         &["pub", "a", "b", "--event", "x\ny"],

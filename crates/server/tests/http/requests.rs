@@ -24,6 +24,8 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
                 "{method} {target}: {other} in {response:?}"
             );
         }
+        // Who posts to the path of subscribers is told where that publishes.
+        assert_eq!(said.contains("/pub/{topic}"), method == "POST", "{said}");
         assert!(
             !response.lists("allow", method),
             "{method} {target}: {response:?}"
@@ -57,7 +59,7 @@ fn methods_are_answered_alike_whoever_asks() {
 #[test]
 fn each_port_names_the_other_to_whom_has_taken_it_for_that() {
     let server = Server::with_admin("");
-    for path in ["/api/v1/stats", "/metrics", "/healthz"] {
+    for path in ["/api/v1/stats", "/metrics", "/healthz", "/health"] {
         let answer = once(&server, "GET", path, &[], "");
         assert_eq!(answer.status, 404, "{path}");
         assert!(answer.text().contains("admin.listen"), "{answer:?}");

@@ -157,12 +157,15 @@ fn an_envelope_tells_the_gap_where_it_is() {
         if of == "news" {
             server.await_subscribers("news", 1);
         } // By filter a stream begins when it is on.
+        // The position to begin with.
+        assert!(envelope(&mut slow)["data"].is_null());
         flood(&server);
         let (mut numbers, mut gap_at) = (Vec::new(), None);
         while numbers.last() != Some(&(MESSAGES - 1)) {
             let object = envelope(&mut slow);
             if object["gap"].is_null() {
-                let data = object["data"].as_str().expect("text");
+                let data = object["data"].as_str();
+                let data = data.unwrap_or_else(|| panic!("{target}: {object} behind {numbers:?}"));
                 numbers.push(number_of(data.as_bytes()));
                 continue;
             }

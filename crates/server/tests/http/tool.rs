@@ -134,11 +134,16 @@ fn history_prints_what_is_kept_and_ends() {
     assert_eq!(said(&all), (&lines(0..300)[..], ""));
     let some = history(&["long/a b", "--since", "-200", "--limit", "150"]);
     assert_eq!(said(&some), (&lines(100..250)[..], ""));
+    // The newest, over two pages too.
+    let newest = history(&["long/a b", "--limit", "200"]);
+    assert_eq!(said(&newest), (&lines(100..300)[..], ""));
+    let oldest = history(&["long/a b", "--since", "oldest", "-n", "2"]);
+    assert_eq!(said(&oldest), (&lines(0..2)[..], ""));
     let one = history(&["long/a b", "--limit", "1", "--json"]);
     let message: serde_json::Value = serde_json::from_slice(&one.stdout).expect("JSON");
     assert_eq!(
         (&message["data"], &message["topic"]),
-        (&"0".into(), &"long/a b".into())
+        (&"299".into(), &"long/a b".into())
     );
     assert!(
         message["id"].is_string() && message["time"].is_number(),

@@ -277,6 +277,11 @@ fn method_not_allowed(clients: &mut Clients, slot: u32, head: &Head<'_>, door: O
     let allowed = allowed(door.unwrap_or(Door::Publish));
     let method = head.method_name.escape_ascii();
     let reason = match door {
+        Some(_) if head.method == Method::Post => {
+            format!(
+                "{method} does nothing on this path; it takes {allowed}, and POST publishes at /pub/{{topic}}\n"
+            )
+        }
         Some(_) => format!("{method} does nothing on this path; it takes {allowed}\n"),
         None => format!(
             "{method} does nothing anywhere; POST publishes at /pub/{{topic}}, and GET reads at /sub/{{topic}}\n"
@@ -309,7 +314,7 @@ fn has_body(body: Body) -> bool {
 
 /// Why there is nothing at a path. Who asks for what only the admin port has is told of that.
 fn nowhere(path: &[u8]) -> Reason {
-    let of_admin = [&b"/api/"[..], b"/metrics", b"/healthz", b"/readyz"];
+    let of_admin = [&b"/api/"[..], b"/metrics", b"/health", b"/ready"];
     match of_admin.iter().any(|begin| path.starts_with(begin)) {
         true => Reason::AdminPath,
         false => Reason::NoPath,
