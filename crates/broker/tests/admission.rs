@@ -1,5 +1,5 @@
-//! Whatever connections do, in any order: no more are let in than the limits allow, those that are in are served, and
-//! when all are gone every counter stands where it began.
+//! Connections open and close in any order: the server admits no more than the limits allow, serves those that it admitted, and
+//! every counter is back at its first value when all are closed.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use support::{NOW, Town};
 mod support;
 
 const DAY_S: i32 = 86_400;
-/// What the wall clock is ahead by, one after the other.
+/// Offsets of the wall clock, one after the other.
 const STEPS: [&[i32]; 6] = [
     &[0],
     &[DAY_S],

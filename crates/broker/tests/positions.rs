@@ -98,7 +98,7 @@ fn a_position_of_another_set_is_unknown() {
     );
 }
 
-/// What proxies put behind a tag: Apache, Caddy, Jetty, LiteSpeed, nginx' modules; before or behind the quote.
+/// Suffixes that proxies (Apache, Caddy, Jetty, LiteSpeed, nginx' modules) append to an ETag, before or behind the quote.
 const SUFFIXES: &[&str] = &[
     "-gzip",
     ";gzip",

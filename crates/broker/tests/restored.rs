@@ -1,4 +1,4 @@
-//! What a home reads of a snapshot.
+//! A home restores its topics from a snapshot.
 
 use std::sync::Arc;
 

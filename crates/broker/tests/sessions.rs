@@ -232,7 +232,7 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
     }
 }
 
-/// What a client sends with one write is done in its order, whether the topic has its home beside the client or elsewhere.
+/// The server handles the packets of one write in their order, whether the topic's home is the client's shard or another one.
 #[test]
 fn a_client_gets_what_it_publishes_behind_its_subscription() {
     let mut pair = Pair::new(Settings::default());

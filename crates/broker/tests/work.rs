@@ -15,7 +15,7 @@ use support::{NOW, Town};
 
 mod support;
 
-/// What a unit of work may take past the budget of a turn: 64 KiB of a message, a publish to all groups that it is given to at
+/// Work by which one unit may exceed the budget of a turn: 64 KiB of a message, a publish to all groups that it is given to at
 /// once, or as much matching.
 const UNIT: u64 = 1_200;
 const BUDGET: u32 = 1_024;

@@ -241,7 +241,7 @@ fn module_docs(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Who depends on the protocol of a connection asks the contract, which names every protocol.
+/// Code that depends on the protocol of a connection asks the contract, which names every protocol.
 fn protocols(tree: &Tree) -> Vec<String> {
     let elsewhere = tree.codes().filter(|(path, _)| {
         path.starts_with("crates/broker/src/")

@@ -92,7 +92,7 @@ impl Hall {
         Hall { town, world }
     }
 
-    /// What the account has of one of these parts, at all shards.
+    /// Bytes that the accounts of all shards hold for these parts.
     fn charged(&self, parts: &[Part]) -> usize {
         let of = |shard: &crore_broker::Shard| {
             let held = shard.accounts().parts;
@@ -146,7 +146,7 @@ fn filter(n: usize, part: usize) -> String {
     format!("{}/+", levels.collect::<Vec<_>>().join("/"))
 }
 
-/// What so many guests of a kind make the allocator give, and what the account has of it.
+/// Compares the bytes that the allocator gave for so many guests of a kind with the bytes in the account.
 fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(usize) -> Guest) {
     let mut hall = Hall::new(shards, 4 << 30);
     for n in 0..64 {

@@ -116,7 +116,7 @@ impl Nodes {
         node.town.settle();
     }
 
-    /// Whatever these nodes write is stored and told to them.
+    /// Stores the entries that these nodes write, and tells the nodes.
     fn run(&mut self, nodes: &[usize]) {
         loop {
             let before = self.log.len();
@@ -186,7 +186,7 @@ impl Nodes {
             .collect()
     }
 
-    /// What each home of a node knows.
+    /// The state of each home of a node.
     fn states(&mut self, node: usize) -> Vec<ClusterState> {
         let town = &mut self.all[node].town;
         (0..2)

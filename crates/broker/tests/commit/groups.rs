@@ -24,7 +24,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What members were given: the data of messages.
+/// Adds the data of the messages that members were given.
 fn take(town: &mut Town, conn: usize, given: &mut Vec<String>) {
     let told = town.told(conn).into_iter();
     let messages = told.filter_map(|packet| Some(packet.split_once("t/")?.1.to_string()));

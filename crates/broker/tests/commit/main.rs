@@ -256,7 +256,7 @@ fn no_client_hears_of_a_message_before_it_is_committed() {
             "\u{81}\u{5}hello".replace('\u{81}', "\u{fffd}")
         );
         assert_eq!(town.statuses(publisher), [201]);
-        // What was asked behind the publish sees it.
+        // A query that follows the publish sees it.
         assert!(town.text(asker).contains("\"messages\": 1"));
         assert!(town.text(late).ends_with("hello"));
     }

@@ -51,7 +51,7 @@ fn a_home_whose_engine_is_silent_is_not_idle() {
     assert_eq!(town.statuses(publisher), [202]);
 }
 
-/// What a client publishes behind its subscription to a filter reaches it, though one partition of the home takes longer.
+/// A client that subscribes to a filter and then publishes gets its message, though one partition of the home takes longer.
 #[test]
 fn a_filter_begins_before_what_was_published_behind_it() {
     let [slow, quick] = [0, 1].map(|partition| {

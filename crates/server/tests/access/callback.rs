@@ -103,7 +103,7 @@ impl Endpoint {
     }
 }
 
-/// What the endpoint says to a credential: the status and the body.
+/// The endpoint's answer to a credential: the status and the body.
 fn answer(word: &str) -> (&'static str, String) {
     match word {
         "yes" => (
@@ -413,7 +413,7 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
     let asked = endpoint.asked();
     let cases = [
         (with("localhost", Some(&other)), "access.callback.ca"),
-        // Whatever this host trusts, it is not that.
+        // No root that this host trusts signed the certificate.
         (with("localhost", None), "access.callback.ca"),
         (with("127.0.0.1", Some(&root)), "ask it by one of its names"),
     ];

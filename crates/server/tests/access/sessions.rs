@@ -37,7 +37,7 @@ fn nobody_takes_over_the_session_of_another_user() {
     let (mut bobs, present) = connect(&broker, &token_of("bob", &["#"]));
     assert!(!present, "bob has no session of this id");
     bobs.deliver(&message("a/1", 1, 1, b"kept for ann"));
-    // What came to him would come before the acknowledgement.
+    // A message of his would come before the acknowledgement.
     bobs.deliver(&message("b/1", 1, 2, b"x"));
     let (mut anns, present) = connect(&broker, &ann);
     assert!(present, "ann's is there");

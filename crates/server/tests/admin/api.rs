@@ -104,7 +104,7 @@ impl Walk {
         answer
     }
 
-    /// What the description names and no answer was.
+    /// Answers that the description names and that no request got.
     fn missed(&self) -> Vec<(String, String, String)> {
         let mut missed = Vec::new();
         for (path, methods) in self.api["paths"].as_object().expect("paths") {

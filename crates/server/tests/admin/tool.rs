@@ -315,7 +315,7 @@ fn subscriber_that_is_cut_off_before_its_first_message_misses_nothing() {
     assert_eq!(output.stdout, b"one\ntwo\n");
 }
 
-/// What a subscriber of two messages prints, whose connection is ended before they are published.
+/// Ends the connection of a subscriber that waits for two messages, publishes them, and returns the subscriber's output.
 fn cut_off(server: &Server, url: &str, topic: &str) -> Output {
     let child = Command::new(env!("CARGO_BIN_EXE_crore"))
         .args(["sub", topic, "--count", "2", "--server", url])

@@ -1,4 +1,4 @@
-//! What outlives a connection: sessions with large wills, with long filters and in many groups.
+//! Sessions that outlive their connection: with large wills, with long filters and in many groups.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

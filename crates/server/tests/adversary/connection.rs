@@ -12,7 +12,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::answers::Answers;
 use crate::script::{Script, Send, Step, TlsStart};
 
-/// Whatever a script says, its connection is closed after that.
+/// A connection is closed after that time, at any point of its script.
 const LIFE: Duration = Duration::from_secs(30);
 /// A send that the socket does not take for so long is given up, with all that would be sent later.
 const SEND_PATIENCE: Duration = Duration::from_secs(6);

@@ -165,7 +165,7 @@ pub struct Memory {
     pub beyond_bytes: u64,
     /// The differences that were more than they may be.
     unexplained: u32,
-    /// What the process took at the last look, and what the server had named just before.
+    /// Bytes of the process at the last look, and bytes that the server had named just before.
     last: Option<(u64, u64)>,
 }
 

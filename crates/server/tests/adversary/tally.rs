@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Faults that are kept; further ones say nothing new.
 const FAULTS_MAX: usize = 20;
-/// Whatever took longer is looked at again when it is known what the machine did meanwhile.
+/// A step that took longer is judged later, together with the stalls of the machine in that time.
 const NOTED: Duration = Duration::from_millis(50);
 
 /// Something that took long.

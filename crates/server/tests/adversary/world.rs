@@ -65,7 +65,7 @@ impl Room {
         }
     }
 
-    /// Who may do what. In the small room anybody may do anything: where rights are granted, the sessions of anonymous clients end with their
+    /// The settings of access. In the small room every client may do everything: where rights are granted, the sessions of anonymous clients end with their
     /// connections.
     fn access(self) -> String {
         match self {

@@ -352,7 +352,7 @@ fn a_stream_outlives_the_server(front: &Front, server: Server) {
     server.await_subscribers("news", 1);
     publish(&server, "news", "before");
     act(json!({ "do": "expect", "at": "#heard", "like": "^before$" }));
-    // What Crore refuses stays refused.
+    // The proxy passes Crore's refusals on.
     let events = "Accept: text/event-stream";
     let status = |kind: &str, path: &str| {
         let args = [

@@ -41,7 +41,7 @@ fn a_topic_has_interest_while_it_has_a_subscriber_at_any_node() {
             told => return told,
         }
     };
-    // What this node does not know yet of a subscriber at the other one may end and begin again.
+    // The interest of a subscriber at the other node may end and begin again until this node knows of it.
     let until_present = |follower: &mut Follower, all: BTreeSet<String>| {
         while follower.present != all {
             follower.next();
@@ -63,7 +63,7 @@ fn a_topic_has_interest_while_it_has_a_subscriber_at_any_node() {
     drop(more);
     assert_eq!(told(&mut follower), last("a/2"));
     until_present(&mut there, names([]));
-    // Who follows something else is told of that, too.
+    // A follower of another filter gets its own events.
     let mut second = Follower::open(&one, "/interest?match=b");
     assert_eq!(told(&mut second), first("b"));
     // Subscribers of a node that dies are gone.

@@ -28,7 +28,7 @@ pub fn reaches(from: &Server, at: &Server, topic: &str) {
     assert_eq!(client.packet().publish().payload, b"hello");
 }
 
-/// What a client of MQTT publishes at `from` comes to a subscriber by filter at `at`.
+/// Checks that a subscriber by filter at `at` gets the message of an MQTT client at `from`.
 pub fn reaches_by_mqtt(from: &Server, at: &Server, topic: &str) {
     let mut stream = Stream::open(at, &format!("/sub?filter={topic}/%2B"), &[]);
     let mut client = mqtt::Conn::at(from, Version::V311);
@@ -57,7 +57,7 @@ pub fn retains(from: &Server, at: &Server, topic: &str) {
     });
 }
 
-/// What both have published has one order and the same positions at both; each position of `one` resumes at `other`.
+/// Checks that the messages of both have one order and the same positions at both, and that each position of `one` resumes at `other`.
 pub fn resumes(one: &Server, other: &Server, topic: &str) {
     let all: Vec<String> = (0..6).map(|n| n.to_string()).collect();
     for (n, text) in all.iter().enumerate() {

@@ -115,7 +115,7 @@ impl Reader {
         self.stream = Stream::open(at, "/sub/a", &[("Last-Event-ID", &last.id)]);
     }
 
-    /// What it has read when there is so much.
+    /// Reads until there are so many events, and returns all.
     fn all(&mut self, count: usize) -> Vec<(String, String)> {
         while self.read.len() < count {
             self.read

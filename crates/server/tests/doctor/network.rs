@@ -1,4 +1,4 @@
-//! What the doctor says of network cards, tracked connections, dropped packets and local ports.
+//! `crore doctor` reports network cards, tracked connections, dropped packets and local ports.
 
 use crate::tree::Tree;
 use crate::{MILLION, TEN};

@@ -92,7 +92,7 @@ fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_s
         Some("true")
     );
 
-    // What was read while the clock was wrong has a date of the future when it is right again.
+    // An answer that was read while the clock was wrong has a date in the future once the clock is right again.
     let seen = answer.header("last-modified").expect("a date");
     step(&clock, &server, 0);
     publish(&server, "a", "second");

@@ -400,7 +400,7 @@ fn a_page_elsewhere_reads_nothing_without_an_origin() {
     }
 }
 
-/// What EventSource polyfills, Mercure's clients, htmx and tracing send besides what the standard's EventSource does.
+/// Headers that EventSource polyfills, Mercure's clients, htmx and tracing send besides those of the standard's EventSource.
 #[test]
 fn scripts_of_an_allowed_origin_may_send_the_headers_of_common_clients() {
     let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");

@@ -365,7 +365,7 @@ fn files_that_are_none_of_ours_are_left_alone_and_told() {
         let _ = fs::remove_file(path);
         fs::create_dir(path).expect("a directory");
     }
-    // What a start and a checkpoint leave that were killed.
+    // The files that a killed start and a killed checkpoint leave.
     fs::write(state.0.join("probe"), "").expect("a file");
     fs::create_dir(state.0.join("base.part")).expect("a directory");
     fs::write(log.join("spare-7"), "").expect("a file");

@@ -106,7 +106,7 @@ fn damage(state: &State) {
     std::fs::write(segment(state), bytes).expect("the segment");
 }
 
-/// What a stream gets: messages by their data, `GAP` for a gap; and the position behind it.
+/// The items of a stream (the data of a message, `GAP` for a gap), and the position behind the last one.
 fn items(server: &Server, target: &str, position: &str, count: usize) -> (Vec<String>, String) {
     let mut stream = Stream::open(server, target, &[("Last-Event-ID", position)]);
     let (mut items, mut id) = (Vec::new(), String::new());

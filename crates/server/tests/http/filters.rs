@@ -305,7 +305,7 @@ fn a_stream_begins_with_the_newest_of_each_topic() {
 #[test]
 fn a_filter_that_a_url_cut_off_is_told_and_not_waited_for() {
     let server = Server::start();
-    // What a client sends of `?filter=scores/#`, `?filter=#` and `/sub/scores/#`; and a filter in a path.
+    // The targets that a client sends for `?filter=scores/#`, `?filter=#` and `/sub/scores/#` (it drops the fragment), and a filter in a path.
     for target in [
         "/sub?filter=scores/",
         "/sub?filter=",

@@ -92,7 +92,7 @@ fn a_history_that_is_known_already_is_304() {
         assert_eq!((again.status, again.body.len()), (304, 0), "{tag}");
         assert_eq!(again.header("etag"), first.header("etag"));
     }
-    // Whatever changes the answer changes the tag.
+    // Each parameter that changes the answer changes the tag.
     for other in ["/history/chat?since=-1", "/history/chat?since=-5&limit=1"] {
         let other = once(&server, "GET", other, &[("If-None-Match", &tag)], "");
         assert_eq!(messages(&other).len(), 1);

@@ -6,7 +6,7 @@ use crate::support::stream::Stream;
 use crate::support::ws::Ws;
 use crate::support::{Server, until};
 
-/// What a server says that must not start with these settings; `name` is of this test alone.
+/// The output of a server that must not start with these settings; `name` is of this test alone.
 pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
     let file = std::env::temp_dir().join(format!("crore-test-{name}-{}", std::process::id()));
     std::fs::write(&file, settings).expect("settings");

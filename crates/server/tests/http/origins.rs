@@ -1,4 +1,4 @@
-//! What the operator and the page are told where a page of another origin cannot read an answer, or is refused.
+//! The log tells the operator, and the answer tells the page, where a page of another origin cannot read an answer or is refused.
 
 use crate::support::http::{once, publish};
 use crate::support::{Server, until};

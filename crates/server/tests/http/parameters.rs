@@ -1,4 +1,4 @@
-//! What a request asks for in words that nothing reads is refused and named, whatever else clients, caches and proxies add passes; and a refusal for a
+//! The server refuses a request with an unknown parameter and names it, and ignores those that clients, caches and proxies add; a refusal for a
 //! limit names the limit, its number and its setting.
 
 use serde_json::Value;

@@ -33,7 +33,7 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
     }
 }
 
-/// What a method does is told whoever asks: a browser asks by OPTIONS without credentials, and TRACE is nobody's right.
+/// OPTIONS and unknown methods get their answer without credentials: a browser sends none with OPTIONS, and no right covers TRACE.
 #[test]
 fn methods_are_answered_alike_whoever_asks() {
     let access = "[[access.key]]\nalg = 'HS256'\nsecret = '0123456789abcdef0123456789abcdef'\n";

@@ -236,7 +236,7 @@ fn a_gap_is_told_as_an_event_with_a_new_id() {
 fn silence_is_broken_by_comments() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
     let mut stream = Stream::open(&server, "/sub/news", &[]);
-    // What it begins with, and what is due.
+    // The first lines of a stream, and the comment that is due.
     for begins in [":\nretry: ", "id: ", ":\n"] {
         let chunk = String::from_utf8(stream.conn.chunk()).expect("text");
         assert!(chunk.starts_with(begins), "{chunk:?}");

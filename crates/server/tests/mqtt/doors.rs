@@ -209,7 +209,7 @@ fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_i
         if is_new(&got) {
             break;
         }
-        // What was shown before the cut comes once more.
+        // The server sends the unacknowledged message of before the cut once more.
         conn.acknowledge(
             PacketType::PubAck,
             got.publish().packet_id.expect("an id").get(),

@@ -48,7 +48,7 @@ fn publish(publisher: &mut Conn, numbers: std::ops::Range<u16>) {
     }
 }
 
-/// What came to a client.
+/// The messages that a client received.
 #[derive(Default)]
 struct Taken {
     /// The copies of each message.
@@ -121,7 +121,7 @@ impl Taken {
 }
 
 impl Taken {
-    /// What came of these messages while a filter ended, of those before and those from 81 on.
+    /// Checks the copies of these messages that came while a filter ended: those before and those from 81 on.
     fn check_without(&self, gone: &str, matched: &[u16]) {
         for number in matched {
             let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];

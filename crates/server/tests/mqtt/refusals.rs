@@ -1,4 +1,4 @@
-//! What clients are refused is told in plain words: in the answer where it has a place for them, and in the log, once for many.
+//! The server gives the reason of a refusal in plain words: in the answer, where it has a place for them, and in the log, once for many.
 
 use crate::doors::http;
 use crate::support::broker::Broker;
@@ -137,7 +137,7 @@ fn the_reason_string_says_what_is_wrong_with_a_packet() {
     let words = disconnect.properties.reason_string();
     assert_eq!(words, Some("the packet ends within a field"));
     broker.server().await_log("the packet ends within a field");
-    // What was told in no other way is told in the CONNACK's code alone, and in the log.
+    // Without room for a reason string, the client gets the CONNACK's code alone; the log has the reason.
     let mut properties = PropertyBuf::new();
     properties.authentication_method("x").expect("it fits");
     let mut connect = plain(Version::V5, "it");

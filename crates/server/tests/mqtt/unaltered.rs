@@ -1,4 +1,4 @@
-//! What a publisher of 5.0 says in a message's properties comes out as it went in, on every way from MQTT to MQTT: at once, from the log, as
+//! Subscribers get the properties of an MQTT 5.0 message unaltered, on every way from MQTT to MQTT: at once, from the log, as
 //! the retained message, to a session that was away, sent again, as a will, to a group, and behind a planned restart.
 
 use crate::support::broker::Broker;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Server;
 use super::stream::Stream;
 
-/// What a follower is told.
+/// An event that a follower of interest gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     First(String),

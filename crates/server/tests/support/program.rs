@@ -15,7 +15,7 @@ pub fn output(command: &mut Command) -> Output {
     finished(piped.spawn().expect("it starts"))
 }
 
-/// What a program has printed when it ends. One that does not is killed, and the test fails.
+/// The output of a program when it ends. A program that does not end is killed, and the test fails.
 pub fn finished(child: Child) -> Output {
     let id = child.id().to_string();
     let (tell, told) = mpsc::channel();

@@ -275,7 +275,7 @@ fn keys(leaf: &str, key: &str) -> Vec<Bad> {
     ]
 }
 
-/// What `crore` says with these arguments, which it must end by with 1.
+/// The error output of `crore` with these arguments; it must exit with 1.
 fn complaint(args: &[&str]) -> String {
     let done = output(Command::new(program()).args(args));
     let said = String::from_utf8_lossy(&done.stderr).into_owned();

@@ -123,7 +123,7 @@ pub fn limits(stats: &Value, most: usize) -> Value {
     json!({ "limits": rows.collect::<Vec<_>>() })
 }
 
-/// What memory is for, as a person reads it: the process and what of it has a limit, and then the tables that are not empty.
+/// The memory by use, with sizes in words: the process, the parts with a limit, and then the tables that are not empty.
 pub fn memory(answer: &Value) -> String {
     let rows = || answer["memory"].as_array().into_iter().flatten();
     let bytes = |value: &Value| words::bytes(whole(value));
