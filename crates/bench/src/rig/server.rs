@@ -209,6 +209,18 @@ impl Server {
         self.wait()
     }
 
+    /// The same, at the most for so long; the seconds from the start until it accepted.
+    pub fn time_start_with(&mut self, shards: u32, most: Duration) -> Result<f64> {
+        let begin = Instant::now();
+        self.spawn_again_with(shards)?;
+        while TcpStream::connect(self.addresses[0]).is_err() {
+            self.is_there()?;
+            ensure!(begin.elapsed() < most, "the start takes too long");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
     /// The same with so many shards, on all cores, and does not wait.
     pub fn spawn_again_with(&mut self, shards: u32) -> Result<()> {
         let mut command = Command::new(self.command.get_program());

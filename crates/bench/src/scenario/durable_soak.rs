@@ -2,12 +2,12 @@
 //! and the time of the start are noted each time, and must not grow; the last messages that were answered before a kill must be there behind it.
 
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::crash::info;
@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         };
         let (rate, (memory, disk)) =
             live(&mut server, &mut writers, (size, LIFE_S, pause_s), measure)?;
-        let start_s = start_again(&mut server, shards)?;
+        let start_s = server.time_start_with(shards, PATIENCE)?;
         missing += count_missing(server.addresses[0], &writers)?;
         report::note(&format!(
             "life {life} of {lives}: {rate:.0} messages/s, {:.0} MB on disk, {:.0} MB of memory, the next start took {start_s:.2} s",
@@ -194,18 +194,6 @@ fn publish(
 
 fn topic(writer: u64, message: u64) -> String {
     format!("s/{writer}/{}", message / PER_TOPIC)
-}
-
-/// Starts the server again; returns the seconds until it listens.
-fn start_again(server: &mut Server, shards: u32) -> Result<f64> {
-    let begin = Instant::now();
-    server.spawn_again_with(shards)?;
-    while TcpStream::connect(server.addresses[0]).is_err() {
-        ensure!(!server.has_ended()?, "the server ended");
-        ensure!(begin.elapsed() < PATIENCE, "the start takes too long");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(begin.elapsed().as_secs_f64())
 }
 
 /// The topics of the last batches that were answered which do not have all of their messages.

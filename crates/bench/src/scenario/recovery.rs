@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -96,14 +96,7 @@ fn row(
     read_all(&state)?;
     let read_s = began.elapsed().as_secs_f64();
     drop_caches();
-    let began = Instant::now();
-    server.spawn_again_with(shards)?;
-    while TcpStream::connect(server.addresses[0]).is_err() {
-        ensure!(!server.has_ended()?, "the server ended");
-        ensure!(began.elapsed() < START, "the start takes too long");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let start_s = began.elapsed().as_secs_f64();
+    let start_s = server.time_start_with(shards, START)?;
     let memory = server.sample()?;
     let mb = bytes as f64 / 1e6;
     report::say(&format!(

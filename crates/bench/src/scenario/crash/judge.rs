@@ -310,6 +310,17 @@ mod tests {
         }
     }
 
+    /// A subscriber got this message of the first topic.
+    fn saw(judge: &mut Judge, track: &mut Track, number: u32, place: Option<Place>) {
+        let topic = 0;
+        let seen = Seen::Message {
+            topic,
+            number,
+            place,
+        };
+        judge.saw("one", track, seen);
+    }
+
     #[test]
     fn a_log_that_holds_everything_in_its_place_is_without_fault() {
         let mut judge = judge();
@@ -317,15 +328,7 @@ mod tests {
         let mut track = Track::new(true);
         for count in 1..=3u32 {
             let (number, place) = (number(0, count), Some(place(u64::from(count) * 10)));
-            judge.saw(
-                "one",
-                &mut track,
-                Seen::Message {
-                    topic: 0,
-                    number,
-                    place,
-                },
-            );
+            saw(&mut judge, &mut track, number, place);
         }
         assert_eq!(judge.left(0, &track), 0);
         assert_eq!(kinds(&judge), []);
@@ -383,30 +386,14 @@ mod tests {
             let (mut judge, mut track) = (judge(), Track::new(true));
             for count in counts {
                 let number = number(0, count);
-                judge.saw(
-                    "one",
-                    &mut track,
-                    Seen::Message {
-                        topic: 0,
-                        number,
-                        place: None,
-                    },
-                );
+                saw(&mut judge, &mut track, number, None);
             }
             assert_eq!(kinds(&judge), [kind]);
         }
         let (mut judge, mut track) = (judge(), Track::new(true));
         judge.saw("one", &mut track, Seen::Anew);
         let number = number(0, 3);
-        judge.saw(
-            "one",
-            &mut track,
-            Seen::Message {
-                topic: 0,
-                number,
-                place: None,
-            },
-        );
+        saw(&mut judge, &mut track, number, None);
         assert_eq!(kinds(&judge), []);
         judge.saw("one", &mut track, Seen::Gap);
         assert_eq!(kinds(&judge), [Fault::Gap]);
