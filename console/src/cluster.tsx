@@ -11,7 +11,7 @@ export function Nodes() {
   const { got: cluster, error } = usePolled(() => api.cluster(), () => EVERY_MS, [api]);
   return (
     <section class="panel" aria-labelledby="nodes">
-      <h2 id="nodes">Nodes{cluster !== null && ` of ${cluster.name}`}</h2>
+      <h2 id="nodes">Nodes{cluster !== null && ` of the cluster ${cluster.name}`}</h2>
       {error !== null && <Trouble>{error.message}</Trouble>}
       {cluster?.problems.map((problem) => <Trouble key={problem}>{problem}</Trouble>)}
       {cluster !== null && <Shown cluster={cluster} />}

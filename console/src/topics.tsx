@@ -78,7 +78,7 @@ export function Topics({ filter }: { filter: string }) {
             Reload
           </button>
           <button type="button" class="quiet" aria-pressed={tail} onClick={() => follow(!tail)}>
-            Tail this filter
+            Live tail
           </button>
         </form>
         <p class="hint" id="filter-hint">

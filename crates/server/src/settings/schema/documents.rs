@@ -8,20 +8,20 @@ use super::{Row, SCHEMA, joined};
 
 const HEAD: &str = "\
 #:schema ./crore.schema.json
-# Every key of crore.toml with its default. What is left out keeps its default; unknown keys are errors.
-# SETTINGS.md says what each means. Print what holds: crore serve --check
+# Every key of crore.toml with its default. A missing key has its default; an unknown key is an error.
+# SETTINGS.md explains each key. `crore serve --check` prints the resulting settings.
 ";
 
 /// Tables that are switched off in the example, and why.
 const OFF: [(&str, &str); 2] = [
     (
         "access",
-        "Who may do what (docs/ACCESS.md, which also has the tables below this one). Without this table everybody may do everything, on the\n\
-         # loopback only; with it, only what is granted. These are the defaults of its keys.",
+        "Rights of clients (docs/ACCESS.md, which also has the tables below this one). Without this table every client may do everything, on\n\
+         # the loopback only. With it, clients have only granted rights. These are the defaults of its keys.",
     ),
     (
         "rule",
-        "Rules by topic; the first that matches governs. The keys below `match` show the defaults that hold for topics that no rule matches.",
+        "Rules by topic: the first that matches applies. The keys below `match` have the defaults for topics without a rule.",
     ),
 ];
 
