@@ -30,7 +30,10 @@ pub(crate) mod work;
 
 use crate::base::reason::Closed;
 use crate::budget::world::World;
+use crate::client::send::writable;
+use crate::protocol::contract::ended;
 use crate::protocol::front::Front;
+use crate::protocol::http::publish::outcomes::info_counted;
 use crate::store::shared::Part;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -126,8 +129,8 @@ impl Shard {
 
     /// Changes how much a turn does.
     pub fn set_pace(&mut self, pace: Pace) {
-        self.front.meter.work.pace = pace;
-        self.front.meter.work.begin();
+        self.front.clients.meter.work.pace = pace;
+        self.front.clients.meter.work.begin();
         self.front.subs.lanes.under_way_max = pace.turns_under_way;
         self.front.subs.lanes.ask_bytes = pace.ask_bytes;
         if let Some(home) = &mut self.home {
@@ -165,7 +168,7 @@ impl Shard {
 
     /// The counters of this shard since it began.
     pub fn stats(&self) -> Stats {
-        let mut stats = self.front.meter.stats;
+        let mut stats = self.front.clients.meter.stats;
         if let Some(home) = &self.home {
             stats += home.stats();
         }
@@ -174,7 +177,7 @@ impl Shard {
 
     /// Connections that were not let in: for want of room, or because no proxy may connect from there.
     pub fn arrivals_turned_away(&self) -> u64 {
-        self.front.meter.stats.turned_away + self.front.meter.stats.untrusted
+        self.front.clients.meter.stats.turned_away + self.front.clients.meter.stats.untrusted
     }
 
     /// Begins a turn at this moment, on a clock that all shards share and that is never 0. The shard only passes the
@@ -238,17 +241,23 @@ impl Shard {
             }
             Input::Writable(conn) => {
                 if self.front.clients.conns.is_current(conn) {
-                    self.front.writable(conn.slot, io);
+                    writable(
+                        &mut self.front.clients,
+                        &mut self.front.subs,
+                        &mut self.front.queues,
+                        conn.slot,
+                        io,
+                    );
                 }
             }
             Input::End(conn) => {
                 if self.front.clients.conns.is_current(conn) {
-                    self.front.ended(conn.slot, io);
+                    ended(&mut self.front.clients, conn.slot, io);
                 }
             }
             Input::Closed(conn) => {
                 if self.front.clients.conns.is_current(conn) {
-                    self.front.drop_conn(conn.slot, Close::Now, io);
+                    self.front.clients.drop_conn(conn.slot, Close::Now);
                 }
             }
             Input::Mail(mail) => self.mail(mail),
@@ -262,14 +271,20 @@ impl Shard {
                 conn,
                 verdict,
             ),
-            Input::Counted(to, elsewhere) => self.front.counted(to, elsewhere, io),
+            Input::Counted(to, elsewhere) => info_counted(
+                &mut self.front.clients,
+                &mut self.front.queues,
+                to,
+                elsewhere,
+                io,
+            ),
             Input::Tick => {
                 self.tick(io);
                 // However many rows the tick looks at, each turn serves some input.
-                self.front.meter.work.begin();
+                self.front.clients.meter.work.begin();
             }
         }
-        self.front.end_missed(about, io);
+        self.front.end_input(about, io);
         self.front.charge_input(&mut self.sessions, io);
         self.take_own_asks();
     }
@@ -279,7 +294,7 @@ impl Shard {
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.front.clients.ctx.set_now(now);
         let now = self.front.clients.ctx.now;
-        self.front.meter.work.begin();
+        self.front.clients.meter.work.begin();
         // Once a turn: a snapshot of a million topics is many turns.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
@@ -292,21 +307,21 @@ impl Shard {
         }
         // First, and not the whole budget: no delivery of this turn's frames is under way yet.
         self.go_on(io);
-        let mut visits = self.front.meter.work.visits();
+        let mut visits = self.front.clients.meter.work.visits();
         let mut more_news;
         loop {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
             more_news =
                 home.is_some_and(|home| home.interest.tell_followers(&home.topics, now, lanes));
-            if let Some((tells, frames)) = self.front.subs.lanes.take_own() {
-                self.enqueue(self.front.clients.ctx.me, tells, frames);
+            if let Some((tells, frames)) = lanes.take_own() {
+                let me = self.front.clients.ctx.me;
+                self.front.feed.deliveries.enqueue(me, tells, frames);
             }
-            if !self.deliver(&mut visits, io) {
+            if !self.front.deliver(&mut visits, io) {
                 break;
             }
-            self.front.end_broken(io);
             self.take_own_asks();
-            let waits = !self.has_more() || self.front.meter.work.is_half_spent();
+            let waits = !self.has_more() || self.front.clients.meter.work.is_half_spent();
             if waits
                 && !self.front.subs.lanes.has_own()
                 && !self
@@ -318,7 +333,7 @@ impl Shard {
             }
             self.go_on(io);
         }
-        self.front.end_missed(None, io);
+        self.front.end_input(None, io);
         self.send_batches(io);
         self.report(io);
         let posted = &mut self.posted;
@@ -328,7 +343,7 @@ impl Shard {
         });
         let front = &mut self.front;
         if front.queues.has_stalled() && !must_stall(&mut front.subs.lanes, &front.clients.ctx) {
-            release_stalled(&mut front.clients, &mut front.queues, &front.meter.work, io);
+            release_stalled(&mut front.clients, &mut front.queues, io);
         }
         if let Some(home) = &mut self.home {
             home.end_turn();
@@ -337,7 +352,7 @@ impl Shard {
         let (conns, census) = (&mut front.clients.conns, &mut front.census);
         charge_turn(conns, &front.subs, &front.queues, census, held, io);
         let relieves = self.front.relieve(&mut self.sessions, io);
-        self.front.meter.work.begin();
+        self.front.clients.meter.work.begin();
         relieves
             || more_news
             || forgets
@@ -361,11 +376,11 @@ impl Shard {
 
     fn accepted<I: Io>(&mut self, link: Link, peer: IpAddr, io: &mut I) {
         if !self.front.clients.ctx.is_expected(peer) {
-            self.front.meter.stats.untrusted += 1;
+            self.front.clients.meter.stats.untrusted += 1;
             io.close(link, Close::Now);
             return;
         }
-        self.front.meter.stats.accepted += 1;
+        self.front.clients.meter.stats.accepted += 1;
         let settings = &self.front.clients.ctx.world.settings;
         let state = if settings.http.proxy_protocol {
             State::Proxy
@@ -379,13 +394,12 @@ impl Shard {
         );
         row.sent_s = self.front.clients.ctx.now.s;
         if !enter(
-            &self.front.clients,
+            &mut self.front.clients,
             &mut self.front.gate,
-            &mut self.front.meter.stats,
             &mut row,
             peer,
         ) {
-            self.front.meter.stats.closed[Closed::Full as usize] += 1;
+            self.front.clients.meter.stats.closed[Closed::Full as usize] += 1;
             self.shed(link, io);
             return;
         }
@@ -411,7 +425,10 @@ impl Shard {
         };
         self.take_asks(mail.from, asked);
         if let Some(frames) = mail.frames {
-            self.enqueue(mail.from, mail.tells, frames);
+            self.front
+                .feed
+                .deliveries
+                .enqueue(mail.from, mail.tells, frames);
         }
     }
 }

@@ -207,8 +207,8 @@ const PLANTED: &[(&str, &str, &str)] = &[
     ),
     (
         "types",
-        "crates/broker/src/protocol/http/judge.rs",
-        "impl Front { fn f(&self) {} }\n",
+        "crates/broker/src/shard/tick.rs",
+        "impl Shard { fn f(&self) {} }\n",
     ),
     ("floors", "crates/wire/src/new.rs", "//! New.\n"),
     ("floors", "crates/new/src/lib.rs", "//! New.\n"),

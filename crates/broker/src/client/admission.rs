@@ -28,15 +28,14 @@ impl Context {
 
 /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
 pub(crate) fn enter<P: ProtocolTypes>(
-    clients: &Clients<P>,
+    clients: &mut Clients<P>,
     gate: &mut Gate,
-    stats: &mut Stats,
     row: &mut Row,
     peer: IpAddr,
 ) -> bool {
     let (world, http) = (&clients.ctx.world, &clients.ctx.world.settings.http);
     if !gate.has_room(clients.conns.len()) {
-        return gate.turn_away_later(stats, &clients.ctx, row);
+        return gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row);
     }
     let entered = world.admission.enter().and_then(|()| {
         if http.proxy_protocol {
@@ -57,14 +56,13 @@ pub(crate) fn enter<P: ProtocolTypes>(
     if entered.is_ok() {
         return true;
     }
-    gate.turn_away_later(stats, &clients.ctx, row)
+    gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row)
 }
 
 /// A PROXY header has named the client.
 pub(crate) fn enter_proxied<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     gate: &mut Gate,
-    stats: &mut Stats,
     slot: u32,
     address: IpAddr,
 ) {
@@ -85,7 +83,7 @@ pub(crate) fn enter_proxied<P: ProtocolTypes>(
         clients.ctx.world.admission.leave();
         row.flags |= TURNED_AWAY;
         gate.turn_away();
-        stats.turned_away += 1;
+        clients.meter.stats.turned_away += 1;
     }
 }
 
@@ -114,14 +112,14 @@ impl Gate {
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether this connection may publish a message now.
-    pub(crate) fn may_publish(&self, stats: &mut Stats, slot: u32) -> Result<(), Reason> {
+    pub(crate) fn may_publish(&mut self, slot: u32) -> Result<(), Reason> {
         let client = self.conns.get(slot).client;
         let admitted = self
             .ctx
             .world
             .admission
             .publish(client, self.ctx.now.unix_s);
-        stats.rates_refused += u64::from(admitted.is_err());
+        self.meter.stats.rates_refused += u64::from(admitted.is_err());
         admitted
     }
 }

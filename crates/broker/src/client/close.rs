@@ -1,8 +1,13 @@
 //! How connections end, and the count of why.
 //!
-//! Invariants: each end is counted once, when it begins: a connection with `CLOSING` was counted. After its last bytes a
-//! connection is sent nothing, also while they wait for the socket: it is `Draining` from then on, gets no answer and no
-//! message, and [`Clients::put`] sends nothing to it. So nothing follows a Close frame (RFC 6455 section 5.5.1).
+//! A function that finds a reason to end a connection needs the connections for that and no other part: [`Clients::shut`] and [`Clients::drop_conn`]
+//! mark the end. From then on the connection is `Draining`: it gets no answer and no message, and [`Clients::put`] sends nothing to it. Its
+//! subscriptions, its session and its row go when the input, the delivery or the turn of a row at hand is over, in
+//! [`Front::carry_out_ends`] and nowhere else.
+//!
+//! Invariants: each end is counted once, when it begins: a connection with `CLOSING` was counted. Nothing follows a Close frame (RFC 6455
+//! section 5.5.1), also while its bytes wait for the socket. The row of a marked connection stays until its end is carried out, so that a slot
+//! names the same connection throughout an input.
 //!
 //! Where rows contradict each other, which is a fault of the server, their connection ends and is counted as
 //! [`Closed::Broken`]. A contradiction that would endanger other clients' bytes still asserts.
@@ -10,134 +15,153 @@
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::client::front::Front;
-use crate::client::parts::{Clients, Stats};
+use crate::client::parts::{Clients, Queues, Subscriptions};
 use crate::client::protocols::Protocols;
 use crate::client::row::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
+use crate::client::scratch::End;
+use crate::client::subscriptions::unsubscribe;
 use crate::client::types::ProtocolTypes;
 use crate::io::{Close, Io};
 use crate::store::slab::NONE;
 
 impl<P: Protocols> Front<P> {
-    /// Our last bytes are written, or wait for the socket: ends the subscription and lets the peer close.
-    pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.unsubscribe(slot);
-        count_end(&mut self.clients, &mut self.meter.stats, slot, Closed::Done);
-        let row = self.clients.conns.get_mut(slot);
-        row.flags |= CLOSING;
-        row.state = State::Draining;
-        if row.outbox != NONE {
-            return;
-        }
-        if row.is(EOF) {
-            self.drop_conn(slot, Close::Now, io);
-            return;
-        }
-        row.flags &= !PAUSED;
-        row.place = 0;
-        row.deadline_s = self.clients.ctx.now.s + self.clients.ctx.world.settings.timeouts.drain_s;
-        io.close(row.link, Close::Drain);
-        self.clients.conns.update_interest(slot, io);
-    }
-
-    /// Discards bytes that come after our last ones. A client that still sends the body of a refused request would get a reset if
-    /// they were not read, and might never see the answer. No more are discarded than a body may have.
-    pub(crate) fn throw_away<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) {
-        let limits = &self.clients.ctx.world.settings.limits;
-        let most = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
-        let row = self.clients.conns.get_mut(slot);
-        row.place = row
-            .place
-            .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if row.place as usize > most {
-            self.drop_conn(slot, Close::Now, io);
-        }
-    }
-
-    /// Forgets the connection.
-    pub(crate) fn drop_conn<I: Io>(&mut self, slot: u32, how: Close, io: &mut I) {
-        self.unsubscribe(slot);
-        count_end(&mut self.clients, &mut self.meter.stats, slot, Closed::Peer);
-        P::dropped(&mut self.clients, slot);
-        let row = self.clients.conns.remove(slot);
-        self.gate.left(&self.clients.ctx, &row);
-        io.close(row.link, how);
-    }
-
-    /// Ends the connection that an input was about, if its rows were followed to a row that is not there, and all connections
-    /// marked by [`Clients::broken`]. If the input was about no connection, the fault is only counted.
-    pub(crate) fn end_missed<I: Io>(&mut self, about: Option<ConnId>, io: &mut I) {
+    /// After an input: ends the connections that it marked, and the connection that it was about if its rows were followed to a row that is
+    /// not there. If the input was about no connection, the fault is only counted.
+    pub(crate) fn end_input<I: Io>(&mut self, about: Option<ConnId>, io: &mut I) {
         let missed = [
             self.clients.conns.was_missed(),
             self.subs.topics.was_missed(),
         ];
         if missed.contains(&true) {
             match about.filter(|conn| self.clients.conns.is_current(*conn)) {
-                Some(conn) => self.clients.scratch.mark_broken(conn),
-                None => self.meter.stats.closed[Closed::Broken as usize] += 1,
+                Some(conn) => self.clients.broken(conn.slot),
+                None => self.clients.meter.stats.closed[Closed::Broken as usize] += 1,
             }
         }
-        self.end_broken(io);
+        self.carry_out_ends(io);
     }
 
-    /// Ends the connections marked by [`Clients::broken`].
-    pub(crate) fn end_broken<I: Io>(&mut self, io: &mut I) {
-        while let Some(conn) = self.clients.scratch.next_broken() {
-            if self.clients.conns.is_current(conn) {
-                self.clients.scratch.reply().clear();
-                self.clients.scratch.is_broken();
-                self.reset(conn.slot, io);
-            }
+    /// Carries out the ends that were marked.
+    #[inline]
+    pub(crate) fn carry_out_ends<I: Io>(&mut self, io: &mut I) {
+        while let Some(end) = self.clients.scratch.next_end() {
+            self.end_one(end, io);
         }
     }
 
-    /// Ends a connection for this reason, in its protocol's words; false when this call did not end it.
-    pub(crate) fn end_for<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) -> bool {
-        let closed = reason.row().closed;
-        match reason {
-            Reason::TooSlow | Reason::Operator => self.clients.scratch.because(closed),
-            Reason::InputsFull | Reason::MemoryFull => {
-                self.clients.scratch.because(closed);
-                if self.clients.conns.get(slot).outbox != NONE {
-                    // It does not read what it is sent.
-                    self.reset(slot, io);
-                    return true;
-                }
-            }
-            _ => {}
+    fn end_one<I: Io>(&mut self, End { conn, how }: End, io: &mut I) {
+        if !self.clients.conns.is_current(conn) {
+            return;
         }
-        P::end_for(self, slot, reason, io)
-    }
-
-    /// Ends a connection that cannot be served further.
-    pub(crate) fn reset<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.drop_conn(slot, Close::Reset, io);
+        self.clients.scratch.reply().clear();
+        P::leaves(self, conn.slot);
+        unsubscribe(&mut self.clients, &mut self.subs, conn.slot);
+        // From now on it counts the bytes that are thrown away.
+        self.clients.conns.get_mut(conn.slot).place = 0;
+        P::dropped(&mut self.clients, conn.slot);
+        self.clients.conns.drop_extra(conn.slot);
+        let Some(how) = how else { return };
+        let row = self.clients.conns.remove(conn.slot);
+        self.gate.left(&self.clients.ctx, &row);
+        io.close(row.link, how);
     }
 }
 
-/// Counts the end of a connection, once: one that is closing was counted when that began.
-fn count_end<P: ProtocolTypes>(
+/// Ends a connection, whatever it has begun: it is too slow, the operator wants it, or memory is short.
+pub(crate) fn end_connection<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
-    stats: &mut Stats,
     slot: u32,
-    otherwise: Closed,
+    reason: Reason,
+    io: &mut I,
 ) {
-    let row = clients.conns.get(slot);
-    let reason = match clients.scratch.take_reason() {
-        _ if row.is(TURNED_AWAY) => Closed::Full,
-        Some(reason) => reason,
-        None => otherwise,
-    };
-    if !row.is(CLOSING) {
-        stats.closed[reason as usize] += 1;
+    clients.scratch.because(reason.row().closed);
+    let for_room = matches!(reason, Reason::InputsFull | Reason::MemoryFull);
+    if for_room && clients.conns.get(slot).outbox != NONE {
+        // It does not read what it is sent.
+        return clients.reset(slot);
     }
+    P::end_connection(clients, slot, reason, io);
+}
+
+/// Ends what a connection subscribes to or waits for, for this reason and in its protocol's words, and the connection with it unless another request may
+/// follow; false when nothing ends.
+pub(crate) fn end_for<P: Protocols, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    reason: Reason,
+    io: &mut I,
+) -> bool {
+    P::end_for(clients, subs, queues, slot, reason, io)
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// The rows of this connection contradict each other: it ends with this input, and the process goes on. The code that finds
+    /// Our last bytes are written, or wait for the socket: the connection ends when the peer closes.
+    pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        let waits = row.outbox != NONE;
+        let how = (!waits && row.is(EOF)).then_some(Close::Now);
+        self.mark_end(slot, Closed::Done, how);
+        if waits || how.is_some() {
+            return;
+        }
+        let row = self.conns.get_mut(slot);
+        row.flags &= !PAUSED;
+        row.deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.drain_s;
+        io.close(row.link, Close::Drain);
+        self.conns.update_interest(slot, io);
+    }
+
+    /// The connection is to be forgotten. Bytes that it holds go at once: the caller may need the room.
+    pub(crate) fn drop_conn(&mut self, slot: u32, how: Close) {
+        self.mark_end(slot, Closed::Peer, Some(how));
+        self.conns.take_spill(slot);
+        self.conns.drop_outbox(slot);
+    }
+
+    /// The connection cannot be served further.
+    pub(crate) fn reset(&mut self, slot: u32) {
+        self.drop_conn(slot, Close::Reset);
+    }
+
+    /// The rows of this connection contradict each other: it ends, and the process goes on. The code that finds
     /// the contradiction calls this and returns without doing more.
     pub(crate) fn broken(&mut self, slot: u32) {
         self.scratch.reply().clear();
-        self.scratch.mark_broken(self.conns.id_of(slot));
+        self.scratch.is_broken();
+        self.reset(slot);
+    }
+
+    /// Marks an end, and counts it, once: one that is closing was counted when that began.
+    fn mark_end(&mut self, slot: u32, otherwise: Closed, how: Option<Close>) {
+        let row = self.conns.get_mut(slot);
+        let reason = match self.scratch.take_reason() {
+            _ if row.is(TURNED_AWAY) => Closed::Full,
+            Some(reason) => reason,
+            None => otherwise,
+        };
+        if !row.is(CLOSING) {
+            self.meter.stats.closed[reason as usize] += 1;
+        }
+        row.flags |= CLOSING;
+        row.state = State::Draining;
+        let conn = self.conns.id_of(slot);
+        self.scratch.mark_end(End { conn, how });
+    }
+
+    /// Discards bytes that come after our last ones. A client that still sends the body of a refused request would get a reset if
+    /// they were not read, and might never see the answer. No more are discarded than a body may have.
+    pub(crate) fn throw_away(&mut self, slot: u32, bytes: usize) {
+        let limits = &self.ctx.world.settings.limits;
+        let most = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
+        let row = self.conns.get_mut(slot);
+        row.place = row
+            .place
+            .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+        if row.place as usize > most {
+            self.drop_conn(slot, Close::Now);
+        }
     }
 }
 
@@ -164,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn of_whom_rows_contradict_each_other_ends_alone_and_is_counted() {
+    fn connection_with_contradicting_rows_ends_alone_and_is_counted() {
         let mut io = Recorded::default();
         let mut shard = begun(&mut io);
         shard.front().clients.broken(0);

@@ -1,4 +1,5 @@
-//! The state that every decision reads and none changes: the shard's number, the world with its settings and rules, and the time of the input at hand.
+//! The state that every decision reads and none changes: the shard's number, the world with its settings and rules, the time of the input at hand,
+//! and whether clients are being moved off.
 
 use alloc::sync::Arc;
 
@@ -16,6 +17,8 @@ pub(crate) struct Context {
     pub(crate) world: Arc<World>,
     pub(crate) now: Now,
     pub(crate) wall: Wall,
+    /// Clients are being moved off this server.
+    pub(crate) drains: bool,
 }
 
 impl Context {

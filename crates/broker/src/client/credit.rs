@@ -11,7 +11,7 @@
 use crate::base::ids::ConnId;
 use crate::base::planted::{self, Fault};
 use crate::client::front::Front;
-use crate::client::parts::{Clients, Connections, Context, Lanes, Queues, Stats, Work};
+use crate::client::parts::{Clients, Connections, Context, Lanes, Queues, Stats};
 use crate::client::protocols::Protocols;
 use crate::client::row::{EOF, PAUSED};
 use crate::client::types::ProtocolTypes;
@@ -28,14 +28,15 @@ impl<P: Protocols> Front<P> {
         let Some(conn) = self.queues.next_resumed() else {
             return false;
         };
-        let before = self.meter.work.count();
-        self.meter.work.steps.add(1);
+        let before = self.clients.meter.work.count();
+        self.clients.meter.work.steps.add(1);
         if self.clients.conns.is_current(conn) {
-            self.meter.work.begin_share(SHARES);
+            self.clients.meter.work.begin_share(SHARES);
             P::resume(self, conn, home, io);
-            self.meter.work.end_share();
+            self.carry_out_ends(io);
+            self.clients.meter.work.end_share();
         }
-        let did = self.meter.work.count() - before;
+        let did = self.clients.meter.work.count() - before;
         self.queues.did(did);
         true
     }
@@ -55,12 +56,11 @@ pub(crate) fn stall_if_needed<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     lanes: &mut Lanes,
     queues: &mut Queues,
-    stats: &mut Stats,
     slot: u32,
     io: &mut I,
 ) {
     if must_stall(lanes, &clients.ctx) && !clients.conns.get(slot).is(PAUSED) {
-        queues.stall(&mut clients.conns, stats, slot, io);
+        queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
     }
 }
 
@@ -73,11 +73,10 @@ pub(crate) fn is_held<P: Protocols>(conns: &Connections<P>, slot: u32) -> bool {
 pub(crate) fn release_stalled<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     queues: &mut Queues,
-    work: &Work,
     io: &mut I,
 ) {
     for conn in queues.take_stalled() {
-        work.steps.add(1);
+        clients.meter.work.steps.add(1);
         if !clients.conns.is_current(conn) {
             continue;
         }

@@ -1,25 +1,27 @@
 //! Ends connections whose deadline has passed, and says when a heartbeat is due. The sweep that finds them is the shard's (`shard/tick.rs`): no timers, no links in the rows.
 
 use crate::base::reason::Closed;
-use crate::client::front::Front;
-use crate::client::parts::Clients;
+use crate::client::parts::{Clients, Deliveries, Queues, Subscriptions};
 use crate::client::protocols::Protocols;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::store::slab::NONE;
 
-impl<P: Protocols> Front<P> {
-    /// The connection's deadline has passed.
-    pub(crate) fn deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.clients.conns.get(slot);
-        if row.outbox != NONE {
-            // The client reads nothing: its outbox would only hold memory.
-            self.clients.scratch.because(Closed::Slow);
-            self.reset(slot, io);
-            return;
-        }
-        P::deadline_passed(self, slot, io);
+/// The connection's deadline has passed.
+pub(crate) fn deadline<P: Protocols, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    deliveries: &Deliveries,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    if clients.conns.get(slot).outbox != NONE {
+        // The client reads nothing: its outbox would only hold memory.
+        clients.scratch.because(Closed::Slow);
+        return clients.reset(slot);
     }
+    P::deadline_passed(clients, subs, deliveries, queues, slot, io);
 }
 
 impl<P: ProtocolTypes> Clients<P> {

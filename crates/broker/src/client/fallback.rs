@@ -6,7 +6,7 @@
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filtered_mut;
-use crate::client::parts::{Clients, Matching, Stats};
+use crate::client::parts::{Clients, Matching};
 use crate::client::row::{LIVE, MULTI};
 use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
@@ -14,20 +14,14 @@ use crate::filters::matching::At;
 
 impl<P: ProtocolTypes> Clients<P> {
     /// A subscription to a topic cannot take its messages: it has seen the topic up to `offset`.
-    pub(crate) fn fall_back(&mut self, stats: &mut Stats, slot: u32, part: u32, offset: u64) {
-        stats.fallbacks += 1;
+    pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
+        self.meter.stats.fallbacks += 1;
         self.read_on(slot, part, offset);
     }
 
     /// The same of a stream that has not begun: messages before `offset` are held and not sent yet, so that its position stays behind them.
-    pub(crate) fn fall_back_unsent(
-        &mut self,
-        stats: &mut Stats,
-        slot: u32,
-        part: u32,
-        offset: u64,
-    ) {
-        stats.fallbacks += 1;
+    pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
+        self.meter.stats.fallbacks += 1;
         ask_again(self, slot, part, offset);
     }
 
@@ -46,13 +40,12 @@ impl<P: ProtocolTypes> Clients<P> {
     pub(crate) fn fall_back_in(
         &mut self,
         matching: &Matching,
-        stats: &mut Stats,
         slot: u32,
         serial: u32,
         partition: PartitionId,
         offset: u64,
     ) {
-        stats.fallbacks += 1;
+        self.meter.stats.fallbacks += 1;
         let (seen, epoch) = (matching.seen.clone(), self.ctx.world.epoch);
         let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
             return self.broken(slot);

@@ -9,12 +9,13 @@ use crate::budget::shard_account::ShardAccount;
 use crate::budget::world::World;
 use crate::client::parts::{
     Census, Clients, Connections, Context, Deliveries, Feed, Forms, Gate, Lanes, Matching, Meter,
-    Queues, Run, Scratch, Stats, Subscriptions, Topics, Work,
+    Notices, Queues, Run, Scratch, Stats, Subscriptions, Topics, Work,
 };
 use crate::client::run::Encodings;
 use crate::client::types::ProtocolTypes;
 
-/// The clients' side of a shard. Generic over [`Io`](crate::Io) in each call, never `dyn`.
+/// The clients' side of a shard. Generic over [`Io`](crate::Io) in each call, never `dyn`. Its methods are entries that need nearly all parts, and the
+/// place where ends of connections are carried out; all other functions take the parts.
 pub struct Front<P: ProtocolTypes> {
     pub(crate) clients: Clients<P>,
     pub(crate) subs: Subscriptions,
@@ -24,9 +25,6 @@ pub struct Front<P: ProtocolTypes> {
     /// Which clients hold how much, while the account is near its limit.
     pub(crate) census: Census,
     pub(crate) gate: Gate,
-    pub(crate) meter: Meter,
-    /// What only protocols know.
-    pub(crate) own: P::Own,
 }
 
 impl<P: ProtocolTypes> Front<P> {
@@ -48,11 +46,6 @@ impl<P: ProtocolTypes> Front<P> {
             queues: Queues::default(),
             census: Census::default(),
             gate: Gate::new(world.settings.limits.connections_per_shard),
-            meter: Meter {
-                work,
-                stats: Stats::default(),
-            },
-            own: P::own(now),
             clients: Clients {
                 conns: Connections::new(account),
                 scratch: Scratch::new(),
@@ -61,7 +54,14 @@ impl<P: ProtocolTypes> Front<P> {
                     world,
                     now,
                     wall: Wall::default(),
+                    drains: false,
                 },
+                meter: Meter {
+                    work,
+                    stats: Stats::default(),
+                    notices: Notices::default(),
+                },
+                own: P::own(now),
             },
         }
     }

@@ -1,7 +1,6 @@
-//! The gate of a shard: its room for connections, the count of those that wait to be turned away, what the operator is
-//! told of requests, the verdicts on credentials that the shard remembers, and whether clients are being moved off.
+//! The gate of a shard: its room for connections, the count of those that wait to be turned away, and the verdicts on credentials that
+//! the shard remembers.
 
-use crate::base::notices::Notices;
 use crate::budget::verdicts::Verdicts;
 
 /// Connections of one shard that wait to be turned away: each holds a descriptor and some 4 kB of the kernel until its
@@ -14,10 +13,7 @@ pub(crate) struct Gate {
     room: u32,
     /// Connections that wait to be turned away.
     turned_away: u32,
-    notices: Notices,
     verdicts: Verdicts,
-    /// Clients are being moved off this server.
-    pub(crate) drains: bool,
 }
 
 impl Gate {
@@ -26,9 +22,7 @@ impl Gate {
         Gate {
             room: u32::try_from(room).unwrap_or(u32::MAX),
             turned_away: 0,
-            notices: Notices::default(),
             verdicts: Verdicts::default(),
-            drains: false,
         }
     }
 
@@ -57,11 +51,6 @@ impl Gate {
         self.turned_away -= 1;
     }
 
-    /// What the operator is told of requests.
-    pub(crate) fn notices(&mut self) -> &mut Notices {
-        &mut self.notices
-    }
-
     /// The verdicts that are remembered.
     pub(crate) fn verdicts(&mut self) -> &mut Verdicts {
         &mut self.verdicts
@@ -73,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_are_turned_away_take_no_room() {
+    fn connections_that_are_turned_away_take_no_room() {
         let mut gate = Gate::new(2);
         assert!(gate.has_room(1) && !gate.has_room(2));
         gate.turn_away();
@@ -86,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_wait_to_be_turned_away_at_most() {
+    fn number_of_connections_that_wait_to_be_turned_away_is_bounded() {
         let mut gate = Gate::new(0);
         for _ in 0..TURNED_AWAY_MAX {
             assert!(gate.may_turn_away());

@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
-use crate::client::front::Front;
-use crate::client::parts::{Clients, Connections, Context};
+use crate::client::close::end_connection;
+use crate::client::parts::{Census, Clients, Connections, Context, Queues};
 use crate::client::progress::Allowance;
 use crate::client::protocols::{Holds, Protocols};
 use crate::client::row::PAUSED;
@@ -42,42 +42,53 @@ enum Class {
     Poll,
 }
 
-impl<P: Protocols> Front<P> {
-    /// Whether a connection may hold so many more received bytes, which are not counted yet: there is room, if need be by making
-    /// some, or its client holds little. Connections that end for room are answered, so no answer of the caller's may be half
-    /// written in `reply`.
-    pub(crate) fn has_receive_room<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
-        // If little of the memory is received input, dropping input would not help.
-        let part = self.clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
-        if self.clients.conns.lacks(bytes) > 0 && self.clients.conns.receive_bytes() > part {
-            self.make_room(slot, bytes, io);
-        }
-        self.clients.conns.lacks(bytes) == 0 || self.clients.may_take(&self.census, slot, bytes)
+/// Whether a connection may hold so many more received bytes, which are not counted yet: there is room, if need be by making
+/// some, or its client holds little. Connections that end for room are answered, so no answer of the caller's may be half
+/// written in `reply`.
+pub(crate) fn has_receive_room<P: Protocols, I: Io>(
+    clients: &mut Clients<P>,
+    queues: &Queues,
+    census: &Census,
+    slot: u32,
+    bytes: usize,
+    io: &mut I,
+) -> bool {
+    // If little of the memory is received input, dropping input would not help.
+    let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
+    if clients.conns.lacks(bytes) > 0 && clients.conns.receive_bytes() > part {
+        make_room(clients, queues, slot, bytes, io);
     }
+    clients.conns.lacks(bytes) == 0 || clients.may_take(census, slot, bytes)
+}
 
-    /// Makes room for so many bytes of this connection, at the cost of some of the next rows.
-    fn make_room<I: Io>(&mut self, newcomer: u32, bytes: usize, io: &mut I) {
-        let part = self.clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
-        for (class, .., slot) in hoarders(&mut self.clients, newcomer, bytes) {
-            let enough = match class {
-                Class::Large => self.clients.conns.lacks(bytes) == 0,
-                Class::Slow | Class::Poll => self.clients.conns.lacks(bytes + part) == 0,
-            };
-            if enough {
-                return;
-            }
-            match class {
-                Class::Poll => P::drop_pipelined(&mut self.clients, &self.queues, slot, io),
-                Class::Slow => _ = self.end_for(slot, Reason::TooSlow, io),
-                Class::Large => self.end_for_room(slot, io),
-            }
+/// Makes room for so many bytes of this connection, at the cost of some of the next rows.
+fn make_room<P: Protocols, I: Io>(
+    clients: &mut Clients<P>,
+    queues: &Queues,
+    newcomer: u32,
+    bytes: usize,
+    io: &mut I,
+) {
+    let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
+    for (class, .., slot) in hoarders(clients, newcomer, bytes) {
+        let enough = match class {
+            Class::Large => clients.conns.lacks(bytes) == 0,
+            Class::Slow | Class::Poll => clients.conns.lacks(bytes + part) == 0,
+        };
+        if enough {
+            return;
+        }
+        match class {
+            Class::Poll => P::drop_pipelined(clients, queues, slot, io),
+            Class::Slow => end_connection(clients, slot, Reason::TooSlow, io),
+            Class::Large => end_for_room(clients, slot, io),
         }
     }
+}
 
-    /// Ends a connection to make room for what clients send, and tells it why if it still reads.
-    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.end_for(slot, Reason::InputsFull, io);
-    }
+/// Ends a connection to make room for what clients send, and tells it why if it still reads.
+pub(crate) fn end_for_room<P: Protocols, I: Io>(clients: &mut Clients<P>, slot: u32, io: &mut I) {
+    end_connection(clients, slot, Reason::InputsFull, io);
 }
 
 impl Context {

@@ -13,11 +13,11 @@
 pub(crate) mod admission;
 pub(crate) mod asking;
 pub(crate) mod census;
-mod close;
+pub(crate) mod close;
 pub(crate) mod connections;
 pub(crate) mod context;
 pub(crate) mod credit;
-mod deadlines;
+pub(crate) mod deadlines;
 pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod fallback;

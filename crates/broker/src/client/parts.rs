@@ -1,6 +1,7 @@
 //! The parts of a shard's clients' side. A function takes the parts that it reads or changes, and no others: its signature says what a change
 //! of it may break. Where one field of a part is enough, it takes that field.
 
+pub(crate) use crate::base::notices::Notices;
 pub(crate) use crate::budget::stats::Stats;
 pub(crate) use crate::client::census::Census;
 pub(crate) use crate::client::connections::Connections;
@@ -18,11 +19,14 @@ pub(crate) use crate::store::shared::Forms;
 
 use crate::client::types::ProtocolTypes;
 
-/// The connections, and what is at hand to answer one of them.
+/// The connections, and what is at hand to answer one of them: buffers, the settings and the time, the counts.
 pub(crate) struct Clients<P: ProtocolTypes> {
     pub(crate) conns: Connections<P>,
     pub(crate) scratch: Scratch,
     pub(crate) ctx: Context,
+    pub(crate) meter: Meter,
+    /// The state of a shard that only protocols know.
+    pub(crate) own: P::Own,
 }
 
 /// The topics and filters that connections subscribe to, and the way to the homes, which have the topics.
@@ -41,8 +45,9 @@ pub(crate) struct Feed {
     pub(crate) forms: Forms,
 }
 
-/// The counts of the shard: its work, against the budget of a turn, and the counters that the operator sees.
+/// The counts of the shard: its work, against the budget of a turn, and the counters and notices that the operator sees.
 pub(crate) struct Meter {
     pub(crate) work: Work,
     pub(crate) stats: Stats,
+    pub(crate) notices: Notices,
 }

@@ -12,7 +12,7 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::client::joining::filtered;
 use crate::client::outbox::{PARTS_MAX, send_rope};
-use crate::client::parts::{Clients, Connections, Matching, Run, Stats, Subscriptions};
+use crate::client::parts::{Clients, Connections, Matching, Run, Subscriptions};
 use crate::client::row::{FILTERS, State};
 use crate::client::run::Encodings;
 use crate::client::send::{fits, queue_message, queue_rope};
@@ -59,20 +59,19 @@ pub(crate) fn push<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
-    stats: &mut Stats,
     parcel: &Parcel<'_, P::Encoding>,
     io: &mut I,
 ) {
     if run.is_joined(parcel.encoding, parcel.messages.clone()) {
-        return send_joined(clients, subs, run, stats, parcel, io);
+        return send_joined(clients, subs, run, parcel, io);
     }
     let row = clients.conns.get_mut(parcel.slot);
     if row.outbox != NONE {
-        return queue(clients, subs, run, stats, parcel, parcel.messages.start);
+        return queue(clients, subs, run, parcel, parcel.messages.start);
     }
     row.sent_s = clients.ctx.now.s;
     let sent = send_parts(&clients.conns, run, parcel, io);
-    keep_rest(clients, subs, run, stats, parcel, sent, io);
+    keep_rest(clients, subs, run, parcel, sent, io);
 }
 
 /// Gives a connection some messages of the run, which are picked from the parcel.
@@ -80,29 +79,20 @@ pub(crate) fn push_picks<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
-    stats: &mut Stats,
     parcel: &Parcel<'_, P::Encoding>,
     picks: &[u32],
     io: &mut I,
 ) {
     let is_all = parcel.messages.len() == picks.len();
     if is_all && run.is_joined(parcel.encoding, parcel.messages.clone()) {
-        return send_joined(clients, subs, run, stats, parcel, io);
+        return send_joined(clients, subs, run, parcel, io);
     }
     let (mut bytes, mut ends) = (Rope::default(), Vec::new());
     for n in picks {
         run.append(parcel.encoding, *n as usize, parcel.frames, &mut bytes);
         ends.push(bytes.len());
     }
-    put_picks(
-        clients,
-        subs,
-        run,
-        stats,
-        parcel,
-        (&bytes, &ends, picks),
-        io,
-    );
+    put_picks(clients, subs, run, parcel, (&bytes, &ends, picks), io);
 }
 
 /// Sends messages that lie side by side.
@@ -110,23 +100,22 @@ fn send_joined<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
-    stats: &mut Stats,
     parcel: &Parcel<'_, P::Encoding>,
     io: &mut I,
 ) {
     let row = clients.conns.get_mut(parcel.slot);
     if row.outbox != NONE {
-        return queue(clients, subs, run, stats, parcel, parcel.messages.start);
+        return queue(clients, subs, run, parcel, parcel.messages.start);
     }
-    debug_assert!(row.state != State::Draining, "who was sent its last left");
+    debug_assert!(row.state != State::Draining, "it was sent its last bytes");
     row.sent_s = clients.ctx.now.s;
     let part = run.joined(parcel.encoding, parcel.messages.clone(), parcel.frames);
     let len = part.as_ref().len();
     let sent = io.send(row.link, &[part]);
     if sent < len {
-        return keep_rest(clients, subs, run, stats, parcel, sent, io);
+        return keep_rest(clients, subs, run, parcel, sent, io);
     }
-    stats.sent(parcel.messages.len(), len);
+    clients.meter.stats.sent(parcel.messages.len(), len);
 }
 
 /// Gives a connection these messages of the run, which lie side by side in `bytes` with these ends.
@@ -134,13 +123,12 @@ pub(crate) fn put_picks<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
-    stats: &mut Stats,
     parcel: &Parcel<'_, P::Encoding>,
     (bytes, ends, picks): (&Rope, &[usize], &[u32]),
     io: &mut I,
 ) {
     let slot = parcel.slot;
-    let taken = clients.offer(stats, slot, bytes, ends, io);
+    let taken = clients.offer(slot, bytes, ends, io);
     for n in taken..ends.len() {
         let record = run.records()[picks[n] as usize];
         let mut message = Rope::default();
@@ -149,10 +137,10 @@ pub(crate) fn put_picks<P: ProtocolTypes, I: Io>(
             || clients.bounds_in_run(&subs.topics, run, slot, picks[n] as usize, parcel.frames);
         if record.latest || !fits(&clients.conns, slot, message.len(), bounds) {
             let rest = picks[n..].iter().map(|pick| *pick as usize);
-            return fell_behind_in_run(clients, &subs.matching, run, stats, slot, rest);
+            return fell_behind_in_run(clients, &subs.matching, run, slot, rest);
         }
         clients.put_messages(slot, &message, &[message.len()], io);
-        stats.sent(1, message.len());
+        clients.meter.stats.sent(1, message.len());
     }
 }
 
@@ -162,7 +150,6 @@ fn keep_rest<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
-    stats: &mut Stats,
     parcel: &Parcel<'_, P::Encoding>,
     sent: usize,
     io: &mut I,
@@ -176,14 +163,14 @@ fn keep_rest<P: ProtocolTypes, I: Io>(
         before += len;
         n += 1;
     }
-    stats.sent(n - parcel.messages.start, before);
+    clients.meter.stats.sent(n - parcel.messages.start, before);
     if n == parcel.messages.end {
         return;
     }
     let mut cut = Rope::default();
     if sent > before {
         run.append(parcel.encoding, n, parcel.frames, &mut cut);
-        stats.sent(1, cut.len());
+        clients.meter.stats.sent(1, cut.len());
         n += 1;
     }
     let from = match planted::is(Fault::HalfFrame) {
@@ -192,7 +179,7 @@ fn keep_rest<P: ProtocolTypes, I: Io>(
     };
     let to = cut.len();
     clients.refused_rest(parcel.slot, |queue| queue.append(&cut, from, to), io);
-    queue(clients, subs, run, stats, parcel, n);
+    queue(clients, subs, run, parcel, n);
 }
 
 /// A request or stream by filter cannot take these messages of the run: it reads them from the logs of their partitions.
@@ -200,7 +187,6 @@ fn fell_behind_in_run<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     matching: &Matching,
     run: &Run,
-    stats: &mut Stats,
     slot: u32,
     rest: impl Iterator<Item = usize>,
 ) {
@@ -217,7 +203,7 @@ fn fell_behind_in_run<P: ProtocolTypes>(
         let offset = record.offset - 1;
         if !behind.contains(&partition) {
             behind.push(partition);
-            clients.fall_back_in(matching, stats, slot, serial, partition, offset);
+            clients.fall_back_in(matching, slot, serial, partition, offset);
         }
     }
 }
@@ -265,7 +251,6 @@ fn queue<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
-    stats: &mut Stats,
     parcel: &Parcel<'_, P::Encoding>,
     from: usize,
 ) {
@@ -282,12 +267,11 @@ fn queue<P: ProtocolTypes>(
                     clients,
                     &subs.matching,
                     run,
-                    stats,
                     parcel.slot,
                     n..parcel.messages.end,
                 );
             }
-            return clients.fall_back(stats, parcel.slot, 0, offset);
+            return clients.fall_back(parcel.slot, 0, offset);
         }
         match run.is_joined(parcel.encoding, n..n + 1) && len < SHARED_MIN {
             true => {
@@ -300,7 +284,7 @@ fn queue<P: ProtocolTypes>(
                 queue_rope(clients, parcel.slot, &message);
             }
         }
-        stats.sent(1, len);
+        clients.meter.stats.sent(1, len);
     }
 }
 
@@ -310,7 +294,6 @@ impl<P: ProtocolTypes> Clients<P> {
     /// whether they wait or the subscription falls back.
     pub(crate) fn offer<I: Io>(
         &mut self,
-        stats: &mut Stats,
         slot: u32,
         bytes: &Rope,
         ends: &[usize],
@@ -320,11 +303,11 @@ impl<P: ProtocolTypes> Clients<P> {
         if row.outbox != NONE {
             return 0;
         }
-        debug_assert!(row.state != State::Draining, "who was sent its last left");
+        debug_assert!(row.state != State::Draining, "it was sent its last bytes");
         row.sent_s = self.ctx.now.s;
         let sent = send_rope(row.link, bytes, io);
         if sent == bytes.len() {
-            stats.sent(ends.len(), sent);
+            self.meter.stats.sent(ends.len(), sent);
             return ends.len();
         }
         let whole = ends.iter().take_while(|end| **end <= sent).count();
@@ -332,7 +315,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let cut = if sent > before { ends[whole] } else { sent };
         self.refused_rest(slot, |queue| queue.append(bytes, sent, cut), io);
         let taken = whole + usize::from(sent > before);
-        stats.sent(taken, cut);
+        self.meter.stats.sent(taken, cut);
         taken
     }
 }

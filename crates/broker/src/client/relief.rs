@@ -97,11 +97,12 @@ impl<P: Protocols> Front<P> {
                 None => return,
                 Some(Holder::Session(id)) => {
                     let evicted = sessions.evict(id, &self.clients.ctx.world.admission);
-                    self.meter.stats.sessions_evicted += u64::from(evicted);
+                    self.clients.meter.stats.sessions_evicted += u64::from(evicted);
                 }
                 Some(Holder::Connection(conn)) if self.clients.conns.is_current(conn) => {
-                    P::relieve(self, conn.slot, io);
-                    self.meter.stats.relieved += 1;
+                    P::relieve(&mut self.clients, &self.queues, conn.slot, io);
+                    self.carry_out_ends(io);
+                    self.clients.meter.stats.relieved += 1;
                 }
                 Some(Holder::Connection(_)) => {}
             }

@@ -16,9 +16,8 @@ use alloc::vec::Vec;
 
 use crate::base::access::Right;
 use crate::base::settings::Settings;
-use crate::client::front::Front;
 use crate::client::joining;
-use crate::client::parts::{Clients, Connections, Matching, Subscriptions, Topics, Work};
+use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions, Topics};
 use crate::client::protocols::Protocols;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
@@ -58,24 +57,27 @@ impl Review {
     }
 }
 
-impl<P: Protocols> Front<P> {
-    /// Ends the connection if its subscriptions would be refused now; false when it stays.
-    pub(crate) fn review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let ended =
-            !self.clients.conns.get(slot).is(CLOSING) && P::settings_changed(self, slot, io);
-        self.meter.stats.lapsed += u64::from(ended);
-        ended
-    }
+/// Ends the connection if its subscriptions would be refused now; false when it stays.
+pub(crate) fn review<P: Protocols, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) -> bool {
+    let closes = clients.conns.get(slot).is(CLOSING);
+    let ended = !closes && P::settings_changed(clients, subs, queues, slot, io);
+    clients.meter.stats.lapsed += u64::from(ended);
+    ended
 }
 
 /// Whether the client could subscribe now to all that it is subscribed to.
 pub(crate) fn may_keep<P: ProtocolTypes>(
     clients: &Clients<P>,
     subs: &Subscriptions,
-    work: &Work,
     slot: u32,
 ) -> Result<(), Reason> {
-    let may = |name: &[u8]| clients.may(work, slot, Right::Subscribe, name);
+    let may = |name: &[u8]| clients.may(slot, Right::Subscribe, name);
     all_topics_of(&clients.conns, &subs.topics, slot)
         .into_iter()
         .try_for_each(may)?;

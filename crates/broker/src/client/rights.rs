@@ -11,37 +11,35 @@ use crate::base::access::{Credential, Digest, Grants, Identity, Known, Question,
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::admission::Party;
-use crate::client::front::Front;
-use crate::client::parts::{Clients, Connections, Gate, Queues, Stats, Work};
+use crate::client::close::end_for;
+use crate::client::parts::{Clients, Connections, Gate, Queues, Subscriptions};
 use crate::client::protocols::Protocols;
 use crate::client::row::{CLOSING, PAUSED};
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 
-impl<P: Protocols> Front<P> {
-    /// The client's credential has expired: ends a stream, a poll or an MQTT client. False when there is none to end.
-    pub(crate) fn lapse<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let ended =
-            !self.clients.conns.get(slot).is(CLOSING) && self.end_for(slot, Reason::Expired, io);
-        self.meter.stats.lapsed += u64::from(ended);
-        ended
-    }
+/// The client's credential has expired: ends a stream, a poll or an MQTT client. False when there is none to end.
+pub(crate) fn lapse<P: Protocols, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) -> bool {
+    let closes = clients.conns.get(slot).is(CLOSING);
+    let ended = !closes && end_for(clients, subs, queues, slot, Reason::Expired, io);
+    clients.meter.stats.lapsed += u64::from(ended);
+    ended
 }
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether the connection's client has this right on every topic that `filter` matches; a plain topic name is a filter too.
-    pub(crate) fn may(
-        &self,
-        work: &Work,
-        slot: u32,
-        right: Right,
-        filter: &[u8],
-    ) -> Result<(), Reason> {
+    pub(crate) fn may(&self, slot: u32, right: Right, filter: &[u8]) -> Result<(), Reason> {
         let access = &self.ctx.world.settings.access;
         if !access.closed {
             return Ok(());
         }
-        let steps = &work.steps;
+        let steps = &self.meter.work.steps;
         let identity = self.conns.identity(slot);
         if let Some((grants, until_unix_s)) = identity {
             if until_unix_s <= self.ctx.wall_s() {
@@ -68,7 +66,6 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Whether the client has all of these rights on each of these topics or filters.
     pub(crate) fn may_all(
         &self,
-        work: &Work,
         slot: u32,
         rights: &[Right],
         names: &[Vec<u8>],
@@ -76,7 +73,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let each = |right: &Right| {
             names
                 .iter()
-                .try_for_each(|name| self.may(work, slot, *right, name))
+                .try_for_each(|name| self.may(slot, *right, name))
         };
         rights.iter().try_for_each(each)
     }
@@ -102,12 +99,7 @@ impl<P: ProtocolTypes> Clients<P> {
     ///
     /// # Errors
     /// Why the credential was refused.
-    pub(crate) fn enter_as(
-        &mut self,
-        stats: &mut Stats,
-        slot: u32,
-        who: Option<Identity>,
-    ) -> Result<(), Reason> {
+    pub(crate) fn enter_as(&mut self, slot: u32, who: Option<Identity>) -> Result<(), Reason> {
         match who {
             None | Some(Ok(None)) => Ok(()),
             Some(Ok(Some(known))) if known.until_unix_s <= self.ctx.wall_s() => {
@@ -120,8 +112,8 @@ impl<P: ProtocolTypes> Clients<P> {
             Some(Err(refusal)) => Err(refusal),
         }
         .inspect_err(|refusal| {
-            stats.refused += 1;
-            stats.oversized += u64::from(*refusal == Reason::TokenTooLong);
+            self.meter.stats.refused += 1;
+            self.meter.stats.oversized += u64::from(*refusal == Reason::TokenTooLong);
         })
     }
 }

@@ -1,13 +1,21 @@
-//! What exists only while one input is handled: buffers, kept so that the next input need not allocate, and notes from the code that finds a
-//! reason to end a connection, for the code that ends it (`close`).
+//! The state that exists only while one input is handled: buffers, kept so that the next input need not allocate, and notes from the code that
+//! finds a reason to end a connection, for the code that ends it (`close`).
 
 use alloc::vec::Vec;
 
 use crate::base::ids::ConnId;
 use crate::base::reason::Closed;
+use crate::io::Close;
 
 /// A buffer for responses that has grown past so many bytes is given back.
 const KEPT_BYTES_MAX: usize = 1 << 16;
+
+/// A connection whose end is to be carried out.
+pub(crate) struct End {
+    pub(crate) conn: ConnId,
+    /// How its socket is closed; none where the peer closes it.
+    pub(crate) how: Option<Close>,
+}
 
 /// The buffers and notes of the input at hand.
 pub(crate) struct Scratch {
@@ -15,8 +23,8 @@ pub(crate) struct Scratch {
     id: Vec<u8>,
     /// Why the connection at hand is about to end, where that is not its peer's doing.
     why: Option<Closed>,
-    /// Connections that end with this input, since their rows contradict each other.
-    broken: Vec<ConnId>,
+    /// Connections that end with this input.
+    ends: Vec<End>,
 }
 
 impl Scratch {
@@ -25,7 +33,7 @@ impl Scratch {
             reply: Vec::new(),
             id: Vec::new(),
             why: None,
-            broken: Vec::new(),
+            ends: Vec::new(),
         }
     }
 
@@ -73,14 +81,15 @@ impl Scratch {
         self.why = None;
     }
 
-    /// The rows of this connection contradict each other.
-    pub(crate) fn mark_broken(&mut self, conn: ConnId) {
-        self.broken.push(conn);
+    /// This connection ends with the input at hand.
+    pub(crate) fn mark_end(&mut self, end: End) {
+        self.ends.push(end);
     }
 
-    /// The next connection that is to end as broken. For that end no other reason counts.
-    pub(crate) fn next_broken(&mut self) -> Option<ConnId> {
-        self.broken.pop()
+    /// The next end to be carried out.
+    #[inline]
+    pub(crate) fn next_end(&mut self) -> Option<End> {
+        self.ends.pop()
     }
 
     /// The connection at hand ends as broken, whatever reason was noted.

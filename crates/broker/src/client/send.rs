@@ -1,9 +1,8 @@
 //! Sends bytes on a connection, or adds them to its outbox where bytes wait already or the socket takes no more.
 
 use crate::budget::account::Level;
-use crate::client::front::Front;
 use crate::client::outbox::{Bounds, Outbox, send_rope};
-use crate::client::parts::{Clients, Connections, Run, Topics};
+use crate::client::parts::{Clients, Connections, Queues, Run, Subscriptions, Topics};
 use crate::client::protocols::Protocols;
 use crate::client::row::{CLOSING, State};
 use crate::client::types::ProtocolTypes;
@@ -13,33 +12,36 @@ use crate::store::rope::{Queue, Rope};
 use crate::store::shared::Part;
 use crate::store::slab::NONE;
 
-impl<P: Protocols> Front<P> {
-    pub(crate) fn writable<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.clients.conns.get(slot).outbox == NONE {
-            return;
-        }
-        let (sent, waiting) = self.clients.conns.send_outbox(slot, io);
-        if sent > 0 {
-            self.meter.work.steps.add_bytes(sent);
-            let row = self.clients.conns.get_mut(slot);
-            row.deadline_s =
-                self.clients.ctx.now.s + self.clients.ctx.world.settings.timeouts.body_s;
-            row.sent_s = self.clients.ctx.now.s;
-        }
-        if waiting > 0 {
-            return self.clients.conns.weigh_outbox(slot);
-        }
-        self.clients.conns.drop_outbox(slot);
-        let deadline_s = P::silent_until_s(&self.clients, slot);
-        let row = self.clients.conns.get_mut(slot);
-        row.deadline_s = deadline_s;
-        if row.is(CLOSING) {
-            self.shut(slot, io);
-            return;
-        }
-        self.clients.conns.update_interest(slot, io);
-        P::sent_all(self, slot);
+/// The socket takes more bytes.
+pub(crate) fn writable<P: Protocols, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    if clients.conns.get(slot).outbox == NONE {
+        return;
     }
+    let (sent, waiting) = clients.conns.send_outbox(slot, io);
+    if sent > 0 {
+        clients.meter.work.steps.add_bytes(sent);
+        let row = clients.conns.get_mut(slot);
+        row.deadline_s = clients.ctx.now.s + clients.ctx.world.settings.timeouts.body_s;
+        row.sent_s = clients.ctx.now.s;
+    }
+    if waiting > 0 {
+        return clients.conns.weigh_outbox(slot);
+    }
+    clients.conns.drop_outbox(slot);
+    let deadline_s = P::silent_until_s(clients, slot);
+    let row = clients.conns.get_mut(slot);
+    row.deadline_s = deadline_s;
+    if row.is(CLOSING) {
+        return clients.shut(slot, io);
+    }
+    clients.conns.update_interest(slot, io);
+    P::sent_all(clients, subs, queues, slot);
 }
 
 /// The second up to which the client may be silent from now on; 0 where it may always be.

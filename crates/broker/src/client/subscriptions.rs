@@ -9,52 +9,50 @@ use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position, Since};
 use crate::base::settings::Rule;
 use crate::budget::admission::Client;
-use crate::client::front::Front;
 use crate::client::parts::{
     Clients, Connections, Context, Deliveries, Matching, Subscriptions, Topics,
 };
-use crate::client::protocols::Protocols;
 use crate::client::row::{COUNTED, FILTERS, LIVE, MULTI};
 use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
 use crate::mail::Attach;
 use crate::store::slab::NONE;
 
-impl<P: Protocols> Front<P> {
-    /// Takes the connection out of all its topics and filters.
-    pub(crate) fn unsubscribe(&mut self, slot: u32) {
-        P::leaves(self, slot);
-        let row = self.clients.conns.get_mut(slot);
-        if row.wants(MULTI) {
-            row.options &= !MULTI;
-            let extra = self.clients.conns.extra(slot);
-            extra.shared_bytes = 0;
-            for sub in core::mem::take(&mut extra.list) {
-                if sub.topic == NONE {
-                    continue;
-                }
+/// Takes the connection out of all its topics and filters.
+pub(crate) fn unsubscribe<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+) {
+    let row = clients.conns.get_mut(slot);
+    if row.wants(MULTI) {
+        row.options &= !MULTI;
+        let extra = clients.conns.extra(slot);
+        extra.shared_bytes = 0;
+        for sub in core::mem::take(&mut extra.list) {
+            if sub.topic != NONE {
                 part_one(
-                    &mut self.clients,
-                    &mut self.subs,
+                    clients,
+                    subs,
                     sub.topic,
                     sub.place,
                     sub.flags & COUNTED != 0,
                 );
             }
-            return;
         }
-        if row.wants(FILTERS) {
-            row.options &= !FILTERS;
-            return self.clients.leave_filters(&mut self.subs, slot);
-        }
-        if row.topic == NONE {
-            return;
-        }
-        let (topic, place, counted) = (row.topic, row.place, row.is(COUNTED));
-        row.topic = NONE;
-        row.flags &= !(COUNTED | LIVE);
-        part_one(&mut self.clients, &mut self.subs, topic, place, counted);
+        return;
     }
+    if row.wants(FILTERS) {
+        row.options &= !FILTERS;
+        return clients.leave_filters(subs, slot);
+    }
+    if row.topic == NONE {
+        return;
+    }
+    let (topic, place, counted) = (row.topic, row.place, row.is(COUNTED));
+    row.topic = NONE;
+    row.flags &= !(COUNTED | LIVE);
+    part_one(clients, subs, topic, place, counted);
 }
 
 /// The topic of a part, or `NONE`.

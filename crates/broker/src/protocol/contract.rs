@@ -17,16 +17,25 @@ pub(crate) mod run;
 pub(crate) mod streams;
 
 use crate::base::ids::{ConnId, ShardId};
+use crate::base::reason::Reason;
 use crate::budget::stats::Transport;
 use crate::client::row::{EOF, PAUSED, Row, State};
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::session::SessionId;
-use crate::protocol::front::{Clients, Connections, Front};
-use crate::protocol::http::options::{HISTORY, PINGS};
+use crate::protocol::contract::streams::end_stream;
+use crate::protocol::front::{Clients, Connections, Deliveries, Front, Queues, Subscriptions};
+use crate::protocol::http::close::{move_idle, tell_when_to_come_back};
+use crate::protocol::http::options::{HISTORY, KEEP, PINGS};
+use crate::protocol::http::pipelined::hold_pipelined;
+use crate::protocol::longpoll::poll::end_poll;
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, mqtt_session};
+use crate::protocol::mqtt::close::{mqtt_late, mqtt_move};
 use crate::protocol::mqtt::options::FRAMED;
+use crate::protocol::mqtt::publish::mqtt_second;
 use crate::protocol::sse::comment_if_quiet;
+use crate::protocol::websocket::heartbeat::ping_if_quiet;
+use crate::protocol::websocket::publish::frame_published;
 use crate::store::slab::NONE;
 
 impl Front {
@@ -54,56 +63,20 @@ impl Front {
         let row = self.clients.conns.get(slot);
         match row.state {
             State::Proxy | State::Http => self.http_received(slot, bytes, home, io),
-            State::Waiting | State::Poll => self.hold(slot, bytes, io),
+            State::Waiting | State::Poll => hold_pipelined(
+                &mut self.clients,
+                &self.queues,
+                &self.census,
+                slot,
+                bytes,
+                io,
+            ),
             State::WebSocket => self.frames_received(slot, bytes, home, io),
             State::Mqtt if row.wants(FRAMED) => self.frames_received(slot, bytes, home, io),
             State::Mqtt => self.mqtt_received(slot, bytes, home, io),
-            State::Draining => self.throw_away(slot, bytes.len(), io),
+            State::Draining => self.clients.throw_away(slot, bytes.len()),
             // A client has nothing to say behind its request.
             State::Sse => {}
-        }
-    }
-
-    /// This node has no way to the log of its cluster: a connection ends whose client would do without answers. Says whether it did.
-    pub(crate) fn cut_off<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        match self.clients.conns.get(slot).state {
-            State::Mqtt => self.mqtt_cut_off(slot, io),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => return false,
-        }
-        true
-    }
-
-    /// The peer has closed its side: the connection ends, unless an answer is due.
-    pub(crate) fn ended<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.clients.conns.get_mut(slot);
-        let answer_due = match row.state {
-            State::Waiting => true,
-            State::Http | State::Draining => row.outbox != NONE,
-            State::Proxy | State::Poll | State::Sse | State::WebSocket | State::Mqtt => false,
-        };
-        if answer_due {
-            row.flags |= EOF | PAUSED;
-            return self.clients.conns.update_interest(slot, io);
-        }
-        self.drop_conn(slot, Close::Now, io);
-    }
-
-    /// A second has passed in which the connection neither lagged nor was late.
-    #[inline]
-    pub(crate) fn second<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.clients.conns.get(slot);
-        match row.state {
-            State::Sse if row.outbox == NONE => comment_if_quiet(&mut self.clients, slot, io),
-            State::WebSocket if row.outbox == NONE => self.ping_if_quiet(slot, io),
-            State::Mqtt if row.extra != NONE => self.mqtt_second(slot, io),
-            State::Sse | State::WebSocket | State::Mqtt => {}
-            State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {}
         }
     }
 
@@ -124,8 +97,87 @@ impl Front {
             | State::Poll
             | State::Sse
             | State::WebSocket
-            | State::Draining => self.frame_published(slot, data, binary, home, io),
+            | State::Draining => frame_published(
+                &mut self.clients,
+                &mut self.subs,
+                slot,
+                data,
+                binary,
+                home,
+                io,
+            ),
         }
+    }
+}
+
+/// This node has no way to the log of its cluster: a client of MQTT ends, and may find another node that has; the others stay, and catch up. Says
+/// whether the connection ends.
+pub(crate) fn cut_off<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
+    let ends = clients.conns.get(slot).state == State::Mqtt;
+    if ends {
+        mqtt_late(clients, slot, Reason::CutOff, io);
+    }
+    ends
+}
+
+/// The server is about to stop: asks the client to come back, here or elsewhere, and ends the connection; false when it stays.
+pub(crate) fn move_off<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    deliveries: &Deliveries,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) -> bool {
+    let row = clients.conns.get_mut(slot);
+    match row.state {
+        State::Proxy => clients.drop_conn(slot, Close::Now),
+        State::Http => return move_idle(clients, slot, io),
+        State::Waiting => {
+            // It ends with its answer, which comes soon.
+            row.options &= !KEEP;
+            return false;
+        }
+        State::Poll => {
+            row.options &= !KEEP;
+            end_poll(clients, subs, deliveries, queues, slot, io);
+        }
+        State::Sse => {
+            tell_when_to_come_back(clients, slot, io);
+            end_stream(clients, slot, Reason::Restart, io);
+        }
+        State::WebSocket => end_stream(clients, slot, Reason::Restart, io),
+        State::Mqtt => mqtt_move(clients, slot, io),
+        State::Draining => return false,
+    }
+    true
+}
+
+/// The peer has closed its side: the connection ends, unless an answer is due.
+pub(crate) fn ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    let row = clients.conns.get_mut(slot);
+    let answer_due = match row.state {
+        State::Waiting => true,
+        State::Http | State::Draining => row.outbox != NONE,
+        State::Proxy | State::Poll | State::Sse | State::WebSocket | State::Mqtt => false,
+    };
+    if answer_due {
+        row.flags |= EOF | PAUSED;
+        return clients.conns.update_interest(slot, io);
+    }
+    clients.drop_conn(slot, Close::Now);
+}
+
+/// A second has passed in which the connection neither lagged nor was late.
+#[inline]
+pub(crate) fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    let row = clients.conns.get(slot);
+    match row.state {
+        State::Sse if row.outbox == NONE => comment_if_quiet(clients, slot, io),
+        State::WebSocket if row.outbox == NONE => ping_if_quiet(clients, slot, io),
+        State::Mqtt if row.extra != NONE => mqtt_second(clients, slot, io),
+        State::Sse | State::WebSocket | State::Mqtt => {}
+        State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {}
     }
 }
 

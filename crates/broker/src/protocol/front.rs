@@ -3,7 +3,7 @@
 
 use crate::client;
 pub(crate) use crate::client::parts::{
-    Context, Deliveries, Feed, Forms, Gate, Lanes, Matching, Meter, Queues, Run, Stats,
+    Census, Context, Deliveries, Feed, Forms, Gate, Lanes, Matching, Meter, Queues, Run, Stats,
     Subscriptions, Topics, Work,
 };
 use crate::protocol::mqtt::state::Subscribed;

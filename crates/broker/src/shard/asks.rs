@@ -9,6 +9,7 @@ use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell, Verb};
 use crate::shard::Shard;
+use crate::shard::sessions::trim;
 
 /// Asks of one lane that are carried out before it is the next one's turn.
 const ASKS_TOGETHER: usize = 4 * WARMED;
@@ -26,7 +27,7 @@ impl Shard {
     /// next turns.
     pub(crate) fn take_asks(&mut self, from: ShardId, asked: UnhandledAsks) {
         // Mail without asks has nothing to wait for.
-        let spent = !asked.asks.is_empty() && self.front.meter.work.is_spent();
+        let spent = !asked.asks.is_empty() && self.front.clients.meter.work.is_spent();
         let lane = &mut self.front.subs.lanes.to[from as usize];
         if !lane.waiting.is_empty() || spent {
             return lane.waiting.push_back(asked);
@@ -49,17 +50,17 @@ impl Shard {
         let mut done = 0;
         while !asked.asks.is_empty()
             && done < most
-            && (done == 0 || !self.front.meter.work.is_spent())
+            && (done == 0 || !self.front.clients.meter.work.is_spent())
         {
             self.warm_asks(asked.asks.as_slices().0, &asked.bytes);
             for _ in 0..WARMED {
                 let Some(ask) = asked.asks.pop_front() else {
                     break;
                 };
-                self.front.meter.work.steps.add(1);
+                self.front.clients.meter.work.steps.add(1);
                 asked.weight -= self.asked(from, ask, &asked.bytes);
                 done += 1;
-                if self.front.meter.work.is_spent() {
+                if self.front.clients.meter.work.is_spent() {
                     break;
                 }
             }
@@ -146,7 +147,7 @@ impl Shard {
                 self.session_open(claim, (hash, &client));
             }
             Ask::SessionClose(mut farewell) => {
-                self.trim(&mut farewell);
+                trim(&mut self.front, &self.sessions, &mut farewell);
                 self.session_close(*farewell);
             }
             Ask::Bury(writer) => self.is_to_tell_death(writer),
@@ -231,7 +232,7 @@ impl Shard {
             Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
             // The failure is only counted.
             Answer::None if matches!(outcome, Outcome::Full(_)) => {
-                self.front.meter.stats.dropped += 1;
+                self.front.clients.meter.stats.dropped += 1;
             }
             Answer::Failure(_) | Answer::None => {}
         }

@@ -47,7 +47,7 @@ impl Shard {
     /// Carries out what has waited for the engine, as far as the turn goes; says whether there was any.
     pub(crate) fn go_on_with_commits(&mut self) -> bool {
         let mut any = false;
-        while !self.front.meter.work.is_spent() || !any {
+        while !self.front.clients.meter.work.is_spent() || !any {
             let home = &mut self.home;
             let counts = |at, writer, number| match home {
                 Some(home) => home.logs.counts(at, writer, number),
@@ -57,7 +57,7 @@ impl Shard {
                 break;
             };
             any = true;
-            self.front.meter.work.steps.add(1);
+            self.front.clients.meter.work.steps.add(1);
             match next {
                 Next::Request(waiting, record) => self.take_effect(waiting, record),
                 Next::Foreign(record) => self.take_aside(&record),
@@ -70,9 +70,9 @@ impl Shard {
     /// records stay in flight.
     pub(crate) fn go_on_with_late(&mut self) -> bool {
         let mut any = false;
-        while self.commits.may_have_late() && (!self.front.meter.work.is_spent() || !any) {
+        while self.commits.may_have_late() && (!self.front.clients.meter.work.is_spent() || !any) {
             any = true;
-            self.front.meter.work.steps.add(1);
+            self.front.clients.meter.work.steps.add(1);
             if let Some(waiting) = self.commits.next_late()
                 && let Some((from, due)) = waiting.answer_late()
             {
@@ -141,7 +141,7 @@ impl Shard {
         match outcome {
             Some(outcome) => self.reply(from, answer, outcome),
             // The record was encoded here, for this request.
-            None => self.front.meter.stats.closed[Closed::Broken as usize] += 1,
+            None => self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1,
         }
     }
 

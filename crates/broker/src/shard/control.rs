@@ -2,45 +2,63 @@
 
 use crate::base::notices::Notice;
 use crate::mail::Outcome;
-use crate::mail::orders::{Control, Ended, Interested, Report, Ticket};
+use crate::mail::orders::{Control, Ended, Report, Ticket};
+use crate::protocol::front::Front;
+use crate::shard::control::connections::{
+    client_ids, connection, connections_page, end_by_order, end_connections,
+};
+use crate::shard::control::topics::{interested, log_page, order_change, topic, topics_page};
 use alloc::boxed::Box;
 
 use crate::io::Io;
 use crate::shard::Shard;
 
 mod connections;
-mod topics;
+pub(in crate::shard) mod topics;
 
 impl Shard {
     pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
+        let Front { clients, subs, .. } = &mut self.front;
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
             Control::Notice(kind @ (Notice::ShortLog | Notice::Keys)) => {
                 let home = self.home.as_mut();
                 Report::Notice(home.and_then(|home| home.reports.take_notice(kind)))
             }
-            Control::Notice(kind) => Report::Notice(self.front.gate.notices().take(kind)),
-            Control::Topics(page) => Report::Topics(self.topics_page(&page)),
-            Control::Topic(name) => Report::Topic(self.topic(&name).map(Box::new)),
-            Control::Log(page) => Report::Messages(self.log_page(&page)),
+            Control::Notice(kind) => Report::Notice(clients.meter.notices.take(kind)),
+            Control::Topics(page) => {
+                Report::Topics(topics_page(self.home.as_ref(), clients.ctx.now, &page))
+            }
+            Control::Topic(name) => {
+                let topic = topic(self.home.as_ref(), clients.ctx.now, &name);
+                Report::Topic(topic.map(Box::new))
+            }
+            Control::Log(page) => {
+                Report::Messages(log_page(self.home.as_mut(), &clients.ctx, &page))
+            }
             // A document that is being written must not change.
             Control::Purge(..) | Control::Delete(_) | Control::Publish(_) if self.stopped => {
                 Report::Outcome(Outcome::Unknown)
             }
-            Control::Purge(name, until) => return self.purge_some(&name, until, ticket),
-            Control::Delete(name) => return self.delete_topic(&name, ticket),
-            Control::Publish(message) => return self.publish_ordered(&message, ticket),
-            Control::Connections { which, from, most } => {
-                Report::Connections(self.connections_page(&which, from, most as usize, io))
+            order @ (Control::Purge(..) | Control::Delete(_) | Control::Publish(_)) => {
+                return order_change(clients, subs, order, ticket);
             }
-            Control::Connection(id) => Report::Connection(self.connection(id, io).map(Box::new)),
-            Control::ClientIds(sessions) => Report::ClientIds(self.client_ids(&sessions)),
+            Control::Connections { which, from, most } => {
+                let most = most as usize;
+                Report::Connections(connections_page(clients, subs, &which, from, most, io))
+            }
+            Control::Connection(id) => {
+                Report::Connection(connection(clients, subs, id, io).map(Box::new))
+            }
+            Control::ClientIds(sessions) => {
+                Report::ClientIds(client_ids(&self.sessions, &sessions))
+            }
             Control::Disconnect(id) => Report::Ended(Ended {
-                count: u32::from(self.end_connection(id, io)),
+                count: u32::from(end_by_order(clients, id, io)),
                 next: None,
             }),
             Control::DisconnectAll { which, from } => {
-                Report::Ended(self.end_connections(&which, from, io))
+                Report::Ended(end_connections(clients, subs, &which, from, io))
             }
             Control::Foresee(world) => {
                 let home = self.home.as_mut();
@@ -57,18 +75,7 @@ impl Shard {
                 )
             }
             Control::Cluster => Report::Cluster(self.cluster_state()),
-            Control::Interest(order) => {
-                let home = self.home.as_mut();
-                Report::Interest(match home {
-                    Some(home) => home.interest.interest_order(
-                        &home.topics,
-                        &home.readings,
-                        &home.pace,
-                        order,
-                    ),
-                    None => Interested::Done,
-                })
-            }
+            Control::Interest(order) => Report::Interest(interested(self.home.as_mut(), order)),
             Control::Drain => {
                 self.drain(self.front.clients.ctx.now);
                 Report::Done

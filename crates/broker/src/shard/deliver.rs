@@ -10,12 +10,15 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::base::work::STEP_BYTES;
+use crate::client;
 use crate::client::deliveries::Flow;
 use crate::client::delivery::{Delivery, IN_ORDER, Run, key_of};
 use crate::client::run::cost_of_bytes;
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
-use crate::shard::Shard;
+use crate::protocol::front::{
+    Clients, Connections, Deliveries, Forms, Front, Stats, Subscriptions, Topics, Work,
+};
 use crate::store::slab::NONE;
 
 /// Messages of one topic that are taken together.
@@ -77,7 +80,7 @@ fn keep_order(tells: &[Tell], keys: &mut [u64]) {
     }
 }
 
-impl Shard {
+impl Deliveries {
     /// Takes tells in as a delivery, which goes through them topic by topic.
     pub(crate) fn enqueue(&mut self, home: ShardId, tells: Vec<Tell>, frames: Arc<Frames>) {
         let mut keys = Vec::with_capacity(tells.len());
@@ -90,7 +93,7 @@ impl Shard {
             keep_order(&tells, &mut keys);
         }
         keys.sort_unstable();
-        self.front.feed.deliveries.came.push_back(Delivery {
+        self.came.push_back(Delivery {
             tells,
             frames,
             keys,
@@ -102,38 +105,40 @@ impl Shard {
             run: Run::default(),
         });
     }
+}
 
+impl Front {
     /// Works through the deliveries; false when the budget of visits was spent first.
     pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
         let all = *budget;
-        let reserved = self.front.feed.deliveries.reserved(all);
+        let reserved = self.feed.deliveries.reserved(all);
         *budget -= reserved;
         self.answer(budget, io);
         self.deliver_queued(budget, io);
         *budget += reserved;
         self.deliver_flows(budget, io);
-        self.front.meter.work.steps.add((all - *budget) as usize);
-        let done = self.front.feed.deliveries.is_empty();
+        self.clients.meter.work.steps.add((all - *budget) as usize);
+        let done = self.feed.deliveries.is_empty();
         if !done {
-            let made = self.front.feed.forms.take_made_bytes();
-            self.front.meter.work.steps.add_bytes(made);
+            let made = self.feed.forms.take_made_bytes();
+            self.clients.meter.work.steps.add_bytes(made);
         }
-        self.front.feed.deliveries.late = !self.front.feed.deliveries.queued.is_empty();
+        self.feed.deliveries.late = !self.feed.deliveries.queued.is_empty();
         done
     }
 
     /// Gives the answers among the tells that came.
     fn answer<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some(mut d) = self.front.feed.deliveries.came.pop_front()
+            && let Some(mut d) = self.feed.deliveries.came.pop_front()
         {
             let frames = d.frames.clone();
             while *budget > 0 && d.is_at_answer() {
                 self.step(&mut d, &frames, budget, io);
             }
             match d.is_at_answer() {
-                true => self.front.feed.deliveries.came.push_front(d),
-                false => self.front.feed.deliveries.queued.push_back(d),
+                true => self.feed.deliveries.came.push_front(d),
+                false => self.feed.deliveries.queued.push_back(d),
             }
         }
     }
@@ -141,19 +146,19 @@ impl Shard {
     /// Works through what came, in order; fan-outs that take long become flows.
     fn deliver_queued<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some(mut d) = self.front.feed.deliveries.queued.pop_front()
+            && let Some(mut d) = self.feed.deliveries.queued.pop_front()
         {
-            let waiting = &self.front.feed.deliveries;
+            let waiting = &self.feed.deliveries;
             let waits =
                 waiting.has(Flow::ordered(d.home)) || d.ordered && waiting.has_topics_of(d.home);
             let done = !waits && self.go_through_tells(&mut d, budget, io);
             if done {
-                self.delivered(d);
+                self.subs.delivered(self.clients.ctx.me, d);
             } else if waits || d.ordered && (d.run.len > 0 || d.walking) {
                 let flow = Flow::ordered(d.home);
-                self.front.feed.deliveries.park(flow, flow.own_party(), d);
+                self.feed.deliveries.park(flow, flow.own_party(), d);
             } else {
-                self.front.feed.deliveries.queued.push_front(d);
+                self.feed.deliveries.queued.push_front(d);
             }
         }
     }
@@ -161,56 +166,24 @@ impl Shard {
     /// Goes on with fan-outs that take long, in fair turns.
     fn deliver_flows<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some((flow, mut d)) = self.front.feed.deliveries.next()
+            && let Some((flow, mut d)) = self.feed.deliveries.next()
         {
-            let most = match self.front.feed.deliveries.has_next() {
+            let most = match self.feed.deliveries.has_next() {
                 true => FLOW_VISITS.min(*budget),
                 false => *budget,
             };
             let mut left = most;
             let done = self.go_on_with_flow(&mut d, &mut left, io);
             *budget -= most - left;
-            let party = self.party_of_flow(flow);
+            let party = party_of_flow(&self.clients, &self.subs.topics, flow);
             let rest = match done {
                 true => {
-                    self.delivered(d);
+                    self.subs.delivered(self.clients.ctx.me, d);
                     None
                 }
                 false => Some(d),
             };
-            self.front
-                .feed
-                .deliveries
-                .did(flow, party, most - left, rest);
-        }
-    }
-
-    /// Lets go of what was delivered.
-    fn delivered(&mut self, d: Delivery) {
-        let Delivery { tells, home, .. } = d;
-        if home == self.front.clients.ctx.me {
-            self.front.subs.lanes.recycle(tells);
-        }
-    }
-
-    /// The party that a flow's work is done for.
-    fn party_of_flow(&self, flow: Flow) -> u64 {
-        let Some(row) = flow.row() else {
-            return flow.own_party();
-        };
-        let last = self.front.subs.topics.places(row).saturating_sub(1);
-        let party = |place| {
-            let member = self.front.subs.topics.member(row, place)?;
-            Some(self.front.clients.party(member).number())
-        };
-        let first = match self.front.subs.topics.places(row) {
-            0 => None,
-            _ => party(0),
-        };
-        let same = [last / 2, last].map(|place| first.is_some() && party(place) == first);
-        match (first, same) {
-            (Some(party), [true, true]) => party,
-            _ => flow.own_party(),
+            self.feed.deliveries.did(flow, party, most - left, rest);
         }
     }
 
@@ -218,28 +191,38 @@ impl Shard {
     /// and so does what concerns a topic that has one.
     fn go_through_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
-        let before = self.front.meter.stats.delivered;
+        let before = self.clients.meter.stats.delivered;
         let done = loop {
-            self.charge_made(budget);
+            charge_made(&mut self.feed.forms, budget);
             let Some(key) = d.keys.get(d.at) else {
                 break true;
             };
             if *budget == 0 {
                 break false;
             }
-            let crowded = self.front.feed.deliveries.has_flows();
+            let crowded = self.feed.deliveries.has_flows();
             if crowded
                 && let Some(topic) = Delivery::topic_of(*key)
-                && self.front.feed.deliveries.has(Flow::topic(d.home, topic))
+                && self.feed.deliveries.has(Flow::topic(d.home, topic))
             {
-                self.park_topic(d, topic);
+                park_topic(
+                    &self.clients,
+                    &self.subs.topics,
+                    &mut self.feed.deliveries,
+                    d,
+                    topic,
+                );
                 continue;
             }
             if d.at.is_multiple_of(WARMED) {
-                self.warm(&d.keys[d.at..d.keys.len().min(d.at + WARMED)]);
+                warm(
+                    &self.clients.conns,
+                    &self.subs.topics,
+                    &d.keys[d.at..d.keys.len().min(d.at + WARMED)],
+                );
             }
             let topic = Delivery::topic_of(*key);
-            let share = match crowded || self.front.feed.deliveries.late {
+            let share = match crowded || self.feed.deliveries.late {
                 true => CROWDED_VISITS.min(*budget),
                 false => *budget,
             };
@@ -248,20 +231,26 @@ impl Shard {
             *budget -= share - left;
             match topic {
                 _ if done => {}
-                Some(topic) if !d.ordered => self.park_topic(d, topic),
+                Some(topic) if !d.ordered => park_topic(
+                    &self.clients,
+                    &self.subs.topics,
+                    &mut self.feed.deliveries,
+                    d,
+                    topic,
+                ),
                 _ => break false,
             }
         };
-        self.count_written(&frames, before, io);
+        count_written(&self.clients.meter.stats, &frames, before, io);
         done
     }
 
     /// Goes on with a flow until it is done or the budget is spent.
     fn go_on_with_flow<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
-        let before = self.front.meter.stats.delivered;
+        let before = self.clients.meter.stats.delivered;
         let done = loop {
-            self.charge_made(budget);
+            charge_made(&mut self.feed.forms, budget);
             if d.at == d.keys.len() {
                 break true;
             }
@@ -269,28 +258,8 @@ impl Shard {
                 break false;
             }
         };
-        self.count_written(&frames, before, io);
+        count_written(&self.clients.meter.stats, &frames, before, io);
         done
-    }
-
-    /// The tells of the topic at the cursor become a flow, or join it.
-    fn park_topic(&mut self, d: &mut Delivery, topic: u32) {
-        let flow = Flow::topic(d.home, topic);
-        let party = self.party_of_flow(flow);
-        self.front.feed.deliveries.park(flow, party, d.take_topic());
-    }
-
-    /// Megabytes that one message was turned into took as long as many visits.
-    fn charge_made(&mut self, budget: &mut u32) {
-        let made = self.front.feed.forms.take_made_bytes() / STEP_BYTES;
-        *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
-    }
-
-    fn count_written<I: Io>(&self, frames: &Frames, before: u64, io: &mut I) {
-        let deliveries = self.front.meter.stats.delivered.wrapping_sub(before);
-        if frames.stamp != 0 && deliveries > 0 {
-            io.written(frames.stamp, deliveries);
-        }
     }
 
     /// Does what the tell at the cursor says, or a run of them; false when the budget was spent first.
@@ -303,9 +272,9 @@ impl Shard {
     ) -> bool {
         let tell = &d.tells[d.keys[d.at] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
-            let end = self.gather(d, topic);
+            let end = gather(&mut self.feed.run, d, topic);
             // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
-            if self.front.subs.topics.is_current(topic, serial)
+            if self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(d, topic, serial, frames, budget, io)
             {
                 return false;
@@ -318,7 +287,7 @@ impl Shard {
         }
         if let Tell::Gone { topic, serial } | Tell::Displaced { topic, serial } = *tell {
             let gone = matches!(tell, Tell::Gone { .. });
-            if self.front.subs.topics.is_current(topic, serial)
+            if self.subs.topics.is_current(topic, serial)
                 && !self.end_members(d, topic, serial, gone, budget, io)
             {
                 return false;
@@ -327,79 +296,10 @@ impl Shard {
             return true;
         }
         *budget = budget.saturating_sub(cost_of(tell));
-        self.tell(d.home, tell, frames, io);
+        self.told(d.home, tell, frames, io);
+        self.carry_out_ends(io);
         d.at += 1;
         true
-    }
-
-    /// Touches the rows that the next deliveries need. They are cold, and each leads to the next; side by
-    /// side the processor waits for several at once.
-    fn warm(&self, keys: &[u64]) {
-        let mut members = [NONE; WARMED];
-        for (member, key) in members.iter_mut().zip(keys) {
-            if let Some(topic) = Delivery::topic_of(*key) {
-                *member = self.front.subs.topics.only_member(topic).unwrap_or(NONE);
-            }
-        }
-        let touch = |sum, slot: &u32| {
-            self.front
-                .clients
-                .conns
-                .try_get(*slot)
-                .map_or(sum, |row| sum ^ row.link.0 ^ u32::from(row.flags))
-        };
-        core::hint::black_box(members.iter().fold(0, touch));
-    }
-
-    fn tell<I: Io>(&mut self, home: ShardId, tell: &Tell, frames: &Frames, io: &mut I) {
-        match *tell {
-            Tell::Live { .. } | Tell::Match { .. } | Tell::Gone { .. } | Tell::Displaced { .. } => {
-                unreachable!("what concerns all members walks over them")
-            }
-            Tell::Matches {
-                to,
-                serial,
-                ref page,
-            } => self.front.match_page(to, serial, page, frames, io),
-            Tell::Page {
-                topic,
-                to,
-                ref page,
-                ..
-            } => self.front.page(topic, to, page, frames, io),
-            Tell::Outcome(to, outcome) => self.front.outcome(to, outcome, io),
-            Tell::Fenced(to) => self.front.fenced(to, io),
-            Tell::GroupJoined { to, group, counts } => {
-                self.front.group_joined(home, to, group, counts, io);
-            }
-            Tell::Shared {
-                to,
-                group,
-                name,
-                ref record,
-            } => self
-                .front
-                .shared_message(home, to, group, name, record, frames, io),
-            Tell::Session(to, ref given) => self.front.session_given(to, given, io),
-            Tell::SessionTaken(holder) => self.front.session_taken(holder, io),
-            Tell::Interest { to, ref news, part } => self.front.interest(to, news, part, io),
-        }
-    }
-
-    /// Takes the run of live messages at the cursor; returns where it ends.
-    fn gather(&mut self, d: &Delivery, of: u32) -> usize {
-        let mut bytes = 0;
-        let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
-            match &d.tells[*key as u32 as usize] {
-                Tell::Live { topic, record, .. } if *topic == of && bytes < TOGETHER_BYTES => {
-                    bytes += record.frame_bytes();
-                    Some(*record)
-                }
-                _ => None,
-            }
-        });
-        self.front.feed.run.begin(run);
-        d.at + self.front.feed.run.records().len()
     }
 
     pub(crate) fn fan_out<I: Io>(
@@ -411,18 +311,18 @@ impl Shard {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let (mut done, cost) = (true, cost_of_bytes(self.front.feed.run.bytes));
-        if self.front.subs.topics.places(topic) == 1 && !d.walking {
+        let (mut done, cost) = (true, cost_of_bytes(self.feed.run.bytes));
+        if self.subs.topics.places(topic) == 1 && !d.walking {
             *budget = budget.saturating_sub(cost);
-            if let Some(conn) = self.front.subs.topics.member(topic, 0) {
-                self.live(conn, topic, frames, budget, io);
+            if let Some(conn) = self.subs.topics.member(topic, 0) {
+                self.live_at(conn, topic, frames, budget, io);
             }
         } else {
             if !d.walking {
-                self.front.subs.topics.begin_walk(topic);
+                self.subs.topics.begin_walk(topic);
                 (d.walking, d.place) = (true, 0);
             }
-            while let Some(conn) = self.front.subs.topics.at_place(topic, d.place) {
+            while let Some(conn) = self.subs.topics.at_place(topic, d.place) {
                 if *budget == 0 {
                     done = false;
                     break;
@@ -430,56 +330,144 @@ impl Shard {
                 d.place += 1;
                 // Large messages that wait behind others are not written now.
                 let is_written =
-                    cost == 1 || conn == NONE || self.front.clients.conns.get(conn).outbox == NONE;
+                    cost == 1 || conn == NONE || self.clients.conns.get(conn).outbox == NONE;
                 *budget = budget.saturating_sub(if is_written { cost } else { 1 });
                 if conn != NONE {
-                    self.live(conn, topic, frames, budget, io);
+                    self.live_at(conn, topic, frames, budget, io);
                 }
             }
             if done {
                 d.walking = false;
-                self.end_walk(topic);
+                end_walk(&mut self.clients.conns, &mut self.subs.topics, topic);
             }
         }
-        if done && self.front.subs.topics.is_current(topic, serial) {
-            self.front.subs.topics.close_if_unused(topic);
+        if done && self.subs.topics.is_current(topic, serial) {
+            self.subs.topics.close_if_unused(topic);
         }
         done
     }
 
     /// Gives a member the run.
     #[inline]
-    fn live<I: Io>(
+    fn live_at<I: Io>(
         &mut self,
-        conn: u32,
+        slot: u32,
         topic: u32,
         frames: &Frames,
         budget: &mut u32,
         io: &mut I,
     ) {
-        let before = self.front.meter.work.count();
-        self.front.live(conn, topic, frames, io);
-        self.charge_matching(before, budget);
+        let before = self.clients.meter.work.count();
+        self.live(slot, topic, frames, io);
+        self.carry_out_ends(io);
+        charge_matching(&self.clients.meter.work, before, budget);
     }
+}
 
-    /// Matching since the shard had done so many steps takes its time, whether it found anything or not.
-    #[inline]
-    pub(crate) fn charge_matching(&self, before: u64, budget: &mut u32) {
-        let steps = self.front.meter.work.count() - before;
-        if steps >= STEPS_PER_VISIT {
-            let visits = u32::try_from(steps / STEPS_PER_VISIT).unwrap_or(u32::MAX);
-            *budget = budget.saturating_sub(visits);
+impl Subscriptions {
+    /// Lets go of a delivery that is done.
+    fn delivered(&mut self, me: ShardId, d: Delivery) {
+        if d.home == me {
+            self.lanes.recycle(d.tells);
         }
     }
+}
 
-    /// Gives every member that moved its new place.
-    pub(crate) fn end_walk(&mut self, topic: u32) {
-        let (topics, conns) = (&mut self.front.subs.topics, &mut self.front.clients.conns);
-        topics.end_walk(topic, |moved| {
-            assert!(
-                conns.has_moved(topic, &moved),
-                "a member has the topic in its list"
-            );
-        });
+/// The party that a flow's work is done for.
+fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
+    let Some(row) = flow.row() else {
+        return flow.own_party();
+    };
+    let last = topics.places(row).saturating_sub(1);
+    let party = |place| {
+        let member = topics.member(row, place)?;
+        Some(clients.party(member).number())
+    };
+    let first = match topics.places(row) {
+        0 => None,
+        _ => party(0),
+    };
+    let same = [last / 2, last].map(|place| first.is_some() && party(place) == first);
+    match (first, same) {
+        (Some(party), [true, true]) => party,
+        _ => flow.own_party(),
     }
+}
+
+/// The tells of the topic at the cursor become a flow, or join it.
+fn park_topic(
+    clients: &Clients,
+    topics: &Topics,
+    deliveries: &mut Deliveries,
+    d: &mut Delivery,
+    topic: u32,
+) {
+    let flow = Flow::topic(d.home, topic);
+    let party = party_of_flow(clients, topics, flow);
+    deliveries.park(flow, party, d.take_topic());
+}
+
+/// Megabytes that one message was turned into took as long as many visits.
+fn charge_made(forms: &mut Forms, budget: &mut u32) {
+    let made = forms.take_made_bytes() / STEP_BYTES;
+    *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
+}
+
+fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, io: &mut I) {
+    let deliveries = stats.delivered.wrapping_sub(before);
+    if frames.stamp != 0 && deliveries > 0 {
+        io.written(frames.stamp, deliveries);
+    }
+}
+
+/// Touches the rows that the next deliveries need. They are cold, and each leads to the next; side by
+/// side the processor waits for several at once.
+fn warm(conns: &Connections, topics: &Topics, keys: &[u64]) {
+    let mut members = [NONE; WARMED];
+    for (member, key) in members.iter_mut().zip(keys) {
+        if let Some(topic) = Delivery::topic_of(*key) {
+            *member = topics.only_member(topic).unwrap_or(NONE);
+        }
+    }
+    let touch = |sum, slot: &u32| {
+        let row = conns.try_get(*slot);
+        row.map_or(sum, |row| sum ^ row.link.0 ^ u32::from(row.flags))
+    };
+    core::hint::black_box(members.iter().fold(0, touch));
+}
+
+/// Takes the run of live messages at the cursor; returns where it ends.
+fn gather(messages: &mut client::run::Run, d: &Delivery, of: u32) -> usize {
+    let mut bytes = 0;
+    let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
+        match &d.tells[*key as u32 as usize] {
+            Tell::Live { topic, record, .. } if *topic == of && bytes < TOGETHER_BYTES => {
+                bytes += record.frame_bytes();
+                Some(*record)
+            }
+            _ => None,
+        }
+    });
+    messages.begin(run);
+    d.at + messages.records().len()
+}
+
+/// Matching since the shard had done so many steps takes its time, whether it found anything or not.
+#[inline]
+pub(crate) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
+    let steps = work.count() - before;
+    if steps >= STEPS_PER_VISIT {
+        let visits = u32::try_from(steps / STEPS_PER_VISIT).unwrap_or(u32::MAX);
+        *budget = budget.saturating_sub(visits);
+    }
+}
+
+/// Gives every member that moved its new place.
+pub(crate) fn end_walk(conns: &mut Connections, topics: &mut Topics, topic: u32) {
+    topics.end_walk(topic, |moved| {
+        assert!(
+            conns.has_moved(topic, &moved),
+            "a member has the topic in its list"
+        );
+    });
 }

@@ -8,11 +8,12 @@
 //!
 //! It does not stop new connections: that is up to the owner of the listeners.
 
-use crate::base::reason::{Closed, Reason};
+use crate::base::reason::Closed;
 use crate::base::time::Now;
 use crate::client::row::CLOSING;
 use crate::io::{Close, Io};
 use crate::mail::orders::Settled;
+use crate::protocol::contract::move_off;
 use crate::shard::Shard;
 use crate::shard::draining::{Draining, TICKS_PER_S};
 
@@ -20,7 +21,7 @@ impl Shard {
     /// Begins to move clients off, as `settings.drain` says; its rate is that of all shards together. A second call
     /// changes nothing.
     pub fn drain(&mut self, now: Now) {
-        self.front.gate.drains = true;
+        self.front.clients.ctx.drains = true;
         let drain = &self.front.clients.ctx.world.settings.drain;
         let until_s = now.s.saturating_add(drain.deadline_s);
         let me = self.front.clients.ctx.me;
@@ -30,7 +31,7 @@ impl Shard {
 
     /// Whether clients are moved off.
     pub fn drains(&self) -> bool {
-        self.front.gate.drains
+        self.front.clients.ctx.drains
     }
 
     /// Stops the clock, so that nothing begins any more by itself, and says what is under way.
@@ -71,17 +72,20 @@ impl Shard {
                 // A free row.
             } else if over {
                 self.front.clients.scratch.because(Closed::Operator);
-                self.front.drop_conn(slot, Close::Now, io);
+                self.front.clients.drop_conn(slot, Close::Now);
             } else if self.is_moved(slot, io) {
                 due -= 1;
             }
             slot += 1;
         }
-        self.front
+        let front = &mut self.front;
+        front
+            .clients
             .meter
             .work
             .steps
             .add((slot - rows.start) as usize);
+        front.carry_out_ends(io);
         if let Some(draining) = &mut self.draining {
             draining.go_on(slot, end);
         }
@@ -90,6 +94,15 @@ impl Shard {
     /// Ends a connection in its protocol's words; false when it ends by itself, or soon.
     fn is_moved<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
         let closes = self.front.clients.conns.get(slot).is(CLOSING);
-        !closes && self.front.end_for(slot, Reason::Restart, io)
+        let front = &mut self.front;
+        !closes
+            && move_off(
+                &mut front.clients,
+                &mut front.subs,
+                &front.feed.deliveries,
+                &mut front.queues,
+                slot,
+                io,
+            )
     }
 }

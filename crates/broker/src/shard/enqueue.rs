@@ -147,13 +147,13 @@ impl Shard {
             let request = Request::Unlogged(record.into(), answer, client, reserved);
             let now = self.front.clients.ctx.now;
             self.commits.push_unlogged(at, waiting(request), held, now);
-            self.front.meter.work.steps.add_bytes(held);
+            self.front.clients.meter.work.steps.add_bytes(held);
             return weight;
         }
         let waiting = waiting(Request::Fact(answer, client, reserved));
         let encode = |out: &mut Vec<u8>, behind| fact.encode(out, behind);
         let len = self.commits.write(at, waiting, moment, encode);
-        self.front.meter.work.steps.add_bytes(len);
+        self.front.clients.meter.work.steps.add_bytes(len);
         weight
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A run is some messages that a home told one behind the other. First the exact subscribers of each message's topic
 //! get it, as they would without filters; then the connections with filters. A connection that has both (MQTT) is
-//! left to the second part, see `Front::has_match`.
+//! left to the second part, see `Clients::has_match`.
 //!
 //! The connections of a run are collected before the first is visited: a turn's visits and a little more. A message
 //! that matches more than those is a run of its own and is *broad*: its filters' members are walked as they stand,
@@ -24,7 +24,8 @@ use crate::client::run::cost_of_bytes;
 use crate::filters::matching::{Filtered, Member};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
-use crate::shard::Shard;
+use crate::protocol::front::{Clients, Connections, Front, Matching, Topics};
+use crate::shard::deliver::charge_matching;
 use crate::store::slab::NONE;
 
 /// Messages of a run.
@@ -32,7 +33,7 @@ const RUN_MAX: usize = 64;
 /// Pairs of a message and a connection that are collected and put in order in the time of a visit.
 const DUE_PER_VISIT: usize = 16;
 
-impl Shard {
+impl Front {
     /// Goes on with the run at the cursor; false when the budget was spent first.
     pub(crate) fn match_run<I: Io>(
         &mut self,
@@ -42,11 +43,67 @@ impl Shard {
         io: &mut I,
     ) -> bool {
         if d.run.len == 0 {
-            let before = self.front.meter.work.count();
-            self.begin_run(d, frames);
-            self.charge_matching(before, budget);
+            let before = self.clients.meter.work.count();
+            begin_run(&self.clients, &mut self.subs.matching, d, frames);
+            charge_matching(&self.clients.meter.work, before, budget);
             *budget = budget.saturating_sub((d.run.due.len() / DUE_PER_VISIT) as u32);
         }
+        if !self.give_exact(d, frames, budget, io) {
+            return false;
+        }
+        let messages: Vec<Matched> = (0..d.run.len)
+            .map(|n| message_of(&self.subs.topics, d, n))
+            .collect();
+        let run = &mut self.feed.run;
+        run.begin(messages.iter().map(|message| message.record));
+        let topics = messages.iter().map(|it| (it.partition, it.name));
+        run.topics.extend(topics);
+        if let Some(mut broad) = d.run.broad.take() {
+            let done = self.go_through(d.home, &mut broad, &messages, frames, budget, io);
+            d.run.broad = Some(broad);
+            if !done {
+                return false;
+            }
+        }
+        let message_bytes = self.feed.run.bytes / messages.len().max(1);
+        let mut warmed = d.run.at;
+        while let Some(first) = d.run.due.get(d.run.at) {
+            if *budget == 0 {
+                return false;
+            }
+            if d.run.at >= warmed {
+                let ahead = &d.run.due[d.run.at..];
+                let ahead = &ahead[..ahead.len().min(WARMED)];
+                warm_due(&self.clients.conns, ahead);
+                warmed = d.run.at + ahead.len();
+            }
+            let rest = &d.run.due[d.run.at..];
+            let same = rest.iter().take_while(|due| due.slot == first.slot);
+            let (slot, len) = (first.slot, same.count());
+            *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
+            d.run.at += len;
+            let all = &d.run.due[d.run.at - len..d.run.at];
+            let before = self.clients.meter.work.count();
+            self.live_matched(slot, all, &messages, frames, io);
+            self.carry_out_ends(io);
+            charge_matching(&self.clients.meter.work, before, budget);
+        }
+        let matching = &mut self.subs.matching;
+        for message in &messages {
+            matching.all_saw(message.partition, message.record.offset);
+        }
+        d.end_run();
+        true
+    }
+
+    /// Gives the messages of the run to the exact subscribers of their topics; false when the budget was spent first.
+    fn give_exact<I: Io>(
+        &mut self,
+        d: &mut Delivery,
+        frames: &Frames,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
         while d.run.exact < d.run.len {
             if *budget == 0 {
                 return false;
@@ -62,66 +119,15 @@ impl Shard {
                 d.run.exact += 1;
                 continue;
             };
-            if topic != NONE && self.front.subs.topics.is_current(topic, serial) {
-                self.front.feed.run.begin(core::iter::once(record));
+            if topic != NONE && self.subs.topics.is_current(topic, serial) {
+                self.feed.run.begin(core::iter::once(record));
                 if !self.fan_out(d, topic, serial, frames, budget, io) {
                     return false;
                 }
             }
             d.run.exact += 1;
         }
-        let messages: Vec<Matched> = (0..d.run.len).map(|n| self.message_of(d, n)).collect();
-        let run = &mut self.front.feed.run;
-        run.begin(messages.iter().map(|message| message.record));
-        let topics = messages.iter().map(|it| (it.partition, it.name));
-        run.topics.extend(topics);
-        if let Some(mut broad) = d.run.broad.take() {
-            let done = self.go_through(d.home, &mut broad, &messages, frames, budget, io);
-            d.run.broad = Some(broad);
-            if !done {
-                return false;
-            }
-        }
-        let message_bytes = self.front.feed.run.bytes / messages.len().max(1);
-        let mut warmed = d.run.at;
-        while let Some(first) = d.run.due.get(d.run.at) {
-            if *budget == 0 {
-                return false;
-            }
-            if d.run.at >= warmed {
-                let ahead = &d.run.due[d.run.at..];
-                let ahead = &ahead[..ahead.len().min(WARMED)];
-                self.warm_due(ahead);
-                warmed = d.run.at + ahead.len();
-            }
-            let rest = &d.run.due[d.run.at..];
-            let same = rest.iter().take_while(|due| due.slot == first.slot);
-            let (slot, len) = (first.slot, same.count());
-            *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
-            d.run.at += len;
-            let all = &d.run.due[d.run.at - len..d.run.at];
-            let before = self.front.meter.work.count();
-            self.front.live_matched(slot, all, &messages, frames, io);
-            self.charge_matching(before, budget);
-        }
-        let matching = &mut self.front.subs.matching;
-        for message in &messages {
-            matching.all_saw(message.partition, message.record.offset);
-        }
-        d.end_run();
         true
-    }
-
-    /// A message of the run. Its carrier's row may belong to another topic by now: then it has no exact subscriber here.
-    fn message_of(&self, d: &Delivery, n: usize) -> Matched {
-        let mut message = d.matched(n);
-        if let Tell::Match { topic, serial, .. } = *d.tell(n)
-            && topic != NONE
-            && !self.front.subs.topics.is_current(topic, serial)
-        {
-            message.topic = NONE;
-        }
-        message
     }
 
     /// Visits the connections that get a broad message; false when the budget was spent first.
@@ -139,26 +145,24 @@ impl Shard {
             if *budget == 0 {
                 return false;
             }
-            self.front
-                .subs
+            self.subs
                 .matching
                 .walk(home, WARMED.min(*budget as usize), &mut next);
             if next.is_empty() {
                 return true;
             }
             // A member that was visited already costs a visit too: it had to be looked at.
-            *budget =
-                budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.front.feed.run.bytes));
+            *budget = budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.feed.run.bytes));
             due.clear();
             due.extend(next.iter().map(|member| Addressee::of(member, 0)));
-            self.warm_due(&due);
-            let before = self.front.meter.work.count();
+            warm_due(&self.clients.conns, &due);
+            let before = self.clients.meter.work.count();
             for Addressee { slot, .. } in &due {
                 if !broad.visit(*slot) {
                     continue;
                 }
                 all.clear();
-                let parts = filtered(&self.front.clients.conns, *slot)
+                let parts = filtered(&self.clients.conns, *slot)
                     .into_iter()
                     .flat_map(Filtered::parts);
                 let matching =
@@ -169,112 +173,125 @@ impl Shard {
                     part,
                 }));
                 if !all.is_empty() {
-                    self.front.live_matched(*slot, &all, messages, frames, io);
+                    self.live_matched(*slot, &all, messages, frames, io);
+                    self.carry_out_ends(io);
                 }
             }
-            self.charge_matching(before, budget);
+            charge_matching(&self.clients.meter.work, before, budget);
         }
     }
+}
 
-    fn begin_run(&mut self, d: &mut Delivery, frames: &Frames) {
-        let mut run = core::mem::take(&mut d.run);
-        run.due.clear();
-        (run.exact, run.at) = (0, 0);
-        let enough = self.front.meter.work.pace.visits_per_turn as usize;
-        while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
-            let most = WARMED.min(RUN_MAX - run.len);
-            if self.extend_run(&mut run, most, d, frames) == 0 {
-                break;
-            }
-        }
-        run.due.sort_unstable();
-        d.run = run;
+/// A message of the run. Its carrier's row may belong to another topic by now: then it has no exact subscriber here.
+fn message_of(topics: &Topics, d: &Delivery, n: usize) -> Matched {
+    let mut message = d.matched(n);
+    if let Tell::Match { topic, serial, .. } = *d.tell(n)
+        && topic != NONE
+        && !topics.is_current(topic, serial)
+    {
+        message.topic = NONE;
     }
+    message
+}
 
-    /// Begins a run of one message, which goes to very many.
-    fn begin_broad(&mut self, home: ShardId, name: &[u8]) -> Broad {
-        let mut sets = Vec::new();
-        self.front.subs.matching.sets(name, |set| sets.push(set));
-        self.front.subs.matching.begin_walk(home, sets.into_iter());
-        Broad {
-            rows: self.front.subs.matching.rows(name),
-            visited: alloc::vec![0; self.front.clients.conns.end().div_ceil(64) as usize],
+fn begin_run(clients: &Clients, matching: &mut Matching, d: &mut Delivery, frames: &Frames) {
+    let mut run = core::mem::take(&mut d.run);
+    run.due.clear();
+    (run.exact, run.at) = (0, 0);
+    let enough = clients.meter.work.pace.visits_per_turn as usize;
+    while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
+        let most = WARMED.min(RUN_MAX - run.len);
+        if extend_run(clients, matching, &mut run, most, d, frames) == 0 {
+            break;
         }
     }
+    run.due.sort_unstable();
+    d.run = run;
+}
 
-    /// Adds so many messages to a run at most, and their members; returns how many there were. Filters come before
-    /// members, so that the processor waits for several rows at once.
-    fn extend_run(&mut self, run: &mut Run, most: usize, d: &Delivery, frames: &Frames) -> usize {
-        let first = run.len;
-        let of = |n| match d.try_tell(first + n) {
-            Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
-            _ => None,
-        };
-        if d.home != self.front.clients.ctx.me {
-            // A home on this shard has just read these rows.
-            self.front.subs.matching.warm((0..most).map_while(of));
-        }
-        let mut sets = Vec::with_capacity(most);
-        for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
-            self.front
-                .subs
-                .matching
-                .sets(name, |set| sets.push((message, set)));
-            run.len += 1;
-        }
-        let enough = self.front.meter.work.pace.visits_per_turn as usize;
-        for all in sets.chunk_by(|a, b| a.0 == b.0) {
-            let message = all[0].0;
-            let members = all
-                .iter()
-                .map(|(_, set)| self.front.subs.matching.members(*set));
-            let broad = members.clone().map(<[Member]>::len).sum::<usize>() > enough;
-            if broad
-                && message == 0
-                && let Some(name) = of(0)
-            {
-                (run.len, run.broad) = (1, Some(self.begin_broad(d.home, name)));
-                break;
-            }
-            if broad || run.due.len() >= enough {
-                run.len = message as usize;
-                break;
-            }
-            let due = members
-                .flatten()
-                .map(|member| Addressee::of(member, message));
-            run.due.extend(due);
-        }
-        run.len - first
+/// Begins a run of one message, which goes to very many.
+fn begin_broad(conns: &Connections, matching: &mut Matching, home: ShardId, name: &[u8]) -> Broad {
+    let mut sets = Vec::new();
+    matching.sets(name, |set| sets.push(set));
+    matching.begin_walk(home, sets.into_iter());
+    Broad {
+        rows: matching.rows(name),
+        visited: alloc::vec![0; conns.end().div_ceil(64) as usize],
     }
+}
 
-    /// Touches the rows of the connections that come next, and the subscription of each to the filter that matched.
-    fn warm_due(&self, due: &[Addressee]) {
-        let conns = &self.front.clients.conns;
-        let mut sides = [(NONE, NONE); WARMED];
-        for (side, due) in sides.iter_mut().zip(due) {
-            if let Some(row) = conns.try_get(due.slot) {
-                *side = (row.extra, row.own);
-            }
-        }
-        let mut subs = [(NONE, NONE); WARMED];
-        for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
-            let part =
-                filtered(&self.front.clients.conns, due.slot).and_then(|all| all.part(due.part));
-            if let Some(part) = part {
-                *sub = (extra, part.id);
-            }
-        }
-        let mut read = 0;
-        for (((extra, part), (_, mqtt)), due) in subs.into_iter().zip(sides).zip(due) {
-            if extra != NONE {
-                let list = &conns.extra_of(due.slot).list;
-                read ^= list.get(part as usize).map_or(0, |sub| sub.epoch);
-            }
-            if mqtt != NONE {
-                read ^= conns.own_row(due.slot).packet_bytes_max;
-            }
-        }
-        core::hint::black_box(read);
+/// Adds so many messages to a run at most, and their members; returns how many there were. Filters come before
+/// members, so that the processor waits for several rows at once.
+fn extend_run(
+    clients: &Clients,
+    matching: &mut Matching,
+    run: &mut Run,
+    most: usize,
+    d: &Delivery,
+    frames: &Frames,
+) -> usize {
+    let first = run.len;
+    let of = |n| match d.try_tell(first + n) {
+        Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
+        _ => None,
+    };
+    if d.home != clients.ctx.me {
+        // A home on this shard has just read these rows.
+        matching.warm((0..most).map_while(of));
     }
+    let mut sets = Vec::with_capacity(most);
+    for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
+        matching.sets(name, |set| sets.push((message, set)));
+        run.len += 1;
+    }
+    let enough = clients.meter.work.pace.visits_per_turn as usize;
+    for all in sets.chunk_by(|a, b| a.0 == b.0) {
+        let message = all[0].0;
+        let members = all.iter().map(|(_, set)| matching.members(*set));
+        let broad = members.clone().map(<[Member]>::len).sum::<usize>() > enough;
+        if broad
+            && message == 0
+            && let Some(name) = of(0)
+        {
+            (run.len, run.broad) = (1, Some(begin_broad(&clients.conns, matching, d.home, name)));
+            break;
+        }
+        if broad || run.due.len() >= enough {
+            run.len = message as usize;
+            break;
+        }
+        let due = members
+            .flatten()
+            .map(|member| Addressee::of(member, message));
+        run.due.extend(due);
+    }
+    run.len - first
+}
+
+/// Touches the rows of the connections that come next, and the subscription of each to the filter that matched.
+fn warm_due(conns: &Connections, due: &[Addressee]) {
+    let mut sides = [(NONE, NONE); WARMED];
+    for (side, due) in sides.iter_mut().zip(due) {
+        if let Some(row) = conns.try_get(due.slot) {
+            *side = (row.extra, row.own);
+        }
+    }
+    let mut subs = [(NONE, NONE); WARMED];
+    for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
+        let part = filtered(conns, due.slot).and_then(|all| all.part(due.part));
+        if let Some(part) = part {
+            *sub = (extra, part.id);
+        }
+    }
+    let mut read = 0;
+    for (((extra, part), (_, mqtt)), due) in subs.into_iter().zip(sides).zip(due) {
+        if extra != NONE {
+            let list = &conns.extra_of(due.slot).list;
+            read ^= list.get(part as usize).map_or(0, |sub| sub.epoch);
+        }
+        if mqtt != NONE {
+            read ^= conns.own_row(due.slot).packet_bytes_max;
+        }
+    }
+    core::hint::black_box(read);
 }

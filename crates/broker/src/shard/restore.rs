@@ -221,9 +221,9 @@ impl Shard {
             home, sessions, me, ..
         } = restored;
         assert!(me == self.front.clients.ctx.me, "each has its own");
-        let pace = self.front.meter.work.pace;
+        let pace = self.front.clients.meter.work.pace;
         sessions.adopt(&self.front.clients.ctx.world.admission);
-        self.front.meter.work.home = home.steps().clone();
+        self.front.clients.meter.work.home = home.steps().clone();
         self.home = Some(*home);
         self.sessions = sessions;
         self.set_pace(pace);

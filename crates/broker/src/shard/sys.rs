@@ -8,9 +8,12 @@ use crore_wire::topic;
 
 use crate::budget::admission::Client;
 use crate::budget::stats::Moved;
+use crate::home::Home;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Change};
+use crate::protocol::front::{Clients, Front, Lanes, Subscriptions};
 use crate::shard::Shard;
+use crate::shard::control::topics::change_topic;
 use crate::shard::gauges::{Gauges, Says, TOPICS};
 
 impl Shard {
@@ -22,52 +25,56 @@ impl Shard {
         let totals = &world.admission.totals;
         self.added.update(totals, &stats, &accounts, moved);
         let interval_s = world.settings.mqtt.sys_interval_s;
-        if interval_s == 0 || self.home.is_none() {
+        let Some(home) = self.home.as_mut().filter(|_| interval_s > 0) else {
             return;
-        }
-        let due = self.sys.is_due(self.front.clients.ctx.now.s, interval_s);
-        for (n, (name, says)) in TOPICS.into_iter().enumerate() {
-            self.tell_one(n, name, says, due);
-        }
-    }
-
-    /// Publishes the value of a topic, if this is its home and it has a subscriber; `place` is its own in [`TOPICS`].
-    fn tell_one(&mut self, place: usize, name: &str, says: Says, due: bool) {
-        let (hash, home) = self.front.clients.ctx.place_of(name.as_bytes());
-        if home != self.front.clients.ctx.me {
-            return;
-        }
-        let here = self.home.as_mut().expect("a home has one");
-        let matching = &self.front.subs.matching;
-        let is_watched =
-            (here.subscriptions).is_watched(&here.topics, hash, name.as_bytes(), matching);
-        let was_watched = self.sys.watch(place, is_watched);
-        if is_watched && (due || !was_watched) {
-            let totals = &self.front.clients.ctx.world.admission.totals;
-            let text = Gauges::text(says, totals, self.front.clients.ctx.now.s);
-            self.publish_sys(hash, name, &text);
-        } else if was_watched && !is_watched {
-            self.change_topic(Change::ForgetLatest, name.as_bytes(), Answer::None);
-        }
-    }
-
-    fn publish_sys(&mut self, hash: u32, name: &str, text: &str) {
-        debug_assert!(topic::is_reserved(name.as_bytes()));
-        let message = Publish {
-            hash,
-            name: name.as_bytes(),
-            data: text.as_bytes(),
-            headers: Headers {
-                retain: true,
-                ..Headers::default()
-            },
-            retry: None,
-            client: Client::NOBODY,
         };
-        let me = self.front.clients.ctx.me;
-        self.front
-            .subs
-            .lanes
-            .ask_publish(&self.front.meter.work, me, &message, Answer::None);
+        let (Front { clients, subs, .. }, sys) = (&mut self.front, &mut self.sys);
+        let due = sys.is_due(clients.ctx.now.s, interval_s);
+        for (n, (name, says)) in TOPICS.into_iter().enumerate() {
+            tell_one(clients, subs, home, sys, (n, name, says), due);
+        }
     }
+}
+
+/// Publishes the value of a topic, if this is its home and it has a subscriber; `place` is its own in [`TOPICS`].
+fn tell_one(
+    clients: &Clients,
+    subs: &mut Subscriptions,
+    here: &mut Home,
+    sys: &mut Gauges,
+    (place, name, says): (usize, &str, Says),
+    due: bool,
+) {
+    let (hash, home) = clients.ctx.place_of(name.as_bytes());
+    if home != clients.ctx.me {
+        return;
+    }
+    let is_watched =
+        (here.subscriptions).is_watched(&here.topics, hash, name.as_bytes(), &subs.matching);
+    let was_watched = sys.watch(place, is_watched);
+    if is_watched && (due || !was_watched) {
+        let totals = &clients.ctx.world.admission.totals;
+        let text = Gauges::text(says, totals, clients.ctx.now.s);
+        publish_sys(clients, &mut subs.lanes, hash, name, &text);
+    } else if was_watched && !is_watched {
+        let (change, name) = (Change::ForgetLatest, name.as_bytes());
+        change_topic(&mut subs.lanes, &clients.ctx, change, name, Answer::None);
+    }
+}
+
+fn publish_sys(clients: &Clients, lanes: &mut Lanes, hash: u32, name: &str, text: &str) {
+    debug_assert!(topic::is_reserved(name.as_bytes()));
+    let message = Publish {
+        hash,
+        name: name.as_bytes(),
+        data: text.as_bytes(),
+        headers: Headers {
+            retain: true,
+            ..Headers::default()
+        },
+        retry: None,
+        client: Client::NOBODY,
+    };
+    let me = clients.ctx.me;
+    lanes.ask_publish(&clients.meter.work, me, &message, Answer::None);
 }

@@ -7,9 +7,14 @@
 //! are counted from the one in which it was set.
 
 use crate::base::reason::Reason;
+use crate::client::close::end_connection;
+use crate::client::deadlines::deadline;
 use crate::client::hold::is_too_slow;
+use crate::client::review::review;
+use crate::client::rights::lapse;
 use crate::io::Io;
-use crate::protocol::contract::has_begun_input;
+use crate::protocol::contract::{cut_off, has_begun_input, second};
+use crate::protocol::front::Front;
 use crate::shard::Shard;
 
 /// The time that a sweep has: a second.
@@ -44,7 +49,7 @@ impl Shard {
     }
 
     fn rows_per_tick(&self) -> u32 {
-        let least = self.front.meter.work.pace.rows_per_tick;
+        let least = self.front.clients.meter.work.pace.rows_per_tick;
         least.max(self.front.clients.conns.end().div_ceil(TICKS_MAX))
     }
 
@@ -65,7 +70,7 @@ impl Shard {
         }
         let end = self.front.clients.conns.end();
         let rows = self.sweep.rows(self.rows_per_tick(), end);
-        self.front.meter.work.steps.add(rows.len());
+        self.front.clients.meter.work.steps.add(rows.len());
         let watches_identities = self.front.clients.conns.has_identities();
         let unix_s = self.front.clients.ctx.now.unix_s;
         let is_cut_off = self.front.clients.ctx.world.is_shared()
@@ -82,27 +87,27 @@ impl Shard {
                     .clients
                     .conns
                     .is_identity_over(slot, self.front.clients.ctx.wall_s());
-            if over && self.front.lapse(slot, io) {
+            let Front {
+                clients,
+                subs,
+                feed,
+                queues,
+                ..
+            } = &mut self.front;
+            let ends = over && lapse(clients, subs, queues, slot, io)
+                || self.review.runs() && review(clients, subs, queues, slot, io)
+                || is_cut_off && cut_off(clients, slot, io);
+            if ends {
                 continue;
             }
-            if self.review.runs() && self.front.review(slot, io) {
-                continue;
+            let row = clients.conns.get(slot);
+            if row.deadline_s != 0 && row.deadline_s < clients.ctx.now.s {
+                deadline(clients, subs, &feed.deliveries, queues, slot, io);
+            } else if has_begun_input(&clients.conns, slot) && is_too_slow(clients, slot) {
+                end_connection(clients, slot, Reason::TooSlow, io);
+            } else {
+                second(clients, slot, io);
             }
-            if is_cut_off && self.front.cut_off(slot, io) {
-                continue;
-            }
-            let row = self.front.clients.conns.get(slot);
-            if row.deadline_s != 0 && row.deadline_s < self.front.clients.ctx.now.s {
-                self.front.deadline(slot, io);
-                continue;
-            }
-            if has_begun_input(&self.front.clients.conns, slot)
-                && is_too_slow(&mut self.front.clients, slot)
-            {
-                self.front.end_for(slot, Reason::TooSlow, io);
-                continue;
-            }
-            self.front.second(slot, io);
         }
         self.sweep.go_on(rows.end, end);
     }

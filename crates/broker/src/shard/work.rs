@@ -6,12 +6,12 @@ use crate::shard::Shard;
 impl Shard {
     /// The work that it has done since it began, in steps.
     pub fn steps(&self) -> u64 {
-        self.front.meter.work.count()
+        self.front.clients.meter.work.count()
     }
 
     /// Whether the turn has done its share of work, so that further reading may wait for the next.
     pub fn is_spent(&self) -> bool {
-        self.front.meter.work.is_spent()
+        self.front.clients.meter.work.is_spent()
     }
 
     /// Whether work waits that turns so far had no time for.
@@ -43,7 +43,7 @@ impl Shard {
                 );
             }
             more |= self.front.resume_one(&mut self.home, io);
-            if !more || self.front.meter.work.is_half_spent() {
+            if !more || self.front.clients.meter.work.is_half_spent() {
                 return;
             }
         }

@@ -4,6 +4,7 @@ use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::time::Now;
+use crate::client::close::{end_connection, end_for};
 use crate::client::progress::Allowance;
 use crate::client::protocols::{Holds, Protocols};
 use crate::client::review::may_keep;
@@ -11,16 +12,25 @@ use crate::client::row::{SERVED, State};
 use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::io::{Close, Io};
+use crate::protocol::contract::streams::end_stream;
 use crate::protocol::encode::Encoding;
-use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
-use crate::protocol::http::close::{is_judged, is_subscribing};
+use crate::protocol::front::{
+    AllProtocols, Clients, Connections, Deliveries, Front, Queues, Subscriptions,
+};
+use crate::protocol::http::answer::answer_reason;
+use crate::protocol::http::close::{
+    end_http, end_stream_for, end_waiting, is_judged, is_subscribing,
+};
 use crate::protocol::http::credentials::http_verdict;
 use crate::protocol::http::interest::{may_follow, unfollow};
 use crate::protocol::http::options::FOLLOWS;
 use crate::protocol::http::pipelined::forget_pipelined;
 use crate::protocol::http::publish::batch::{drop_batch, has_batch};
+use crate::protocol::http::request::request_resume;
 use crate::protocol::http::subscribe::leave::catch_up;
-use crate::protocol::mqtt::access::mqtt_verdict;
+use crate::protocol::longpoll::poll::end_poll;
+use crate::protocol::mqtt::access::{mqtt_review, mqtt_verdict};
+use crate::protocol::mqtt::close::{mqtt_end_for, mqtt_late};
 use crate::protocol::mqtt::packets::{drop_partial, mqtt_part, mqtt_part_is_slow};
 use crate::protocol::mqtt::state::{MqttRow, Subscribed};
 use crate::protocol::own::Own;
@@ -44,21 +54,24 @@ impl Protocols for AllProtocols {
     fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         match front.clients.conns.get(conn.slot).state {
             State::Http => front.http_resume(conn, home, io),
-            State::Waiting => front.request_resume(conn.slot, home, io),
+            State::Waiting => request_resume(
+                &mut front.clients,
+                &mut front.subs,
+                &mut front.queues,
+                conn.slot,
+                home,
+                io,
+            ),
             State::Sse | State::WebSocket => front.stream_resume(conn, home, io),
             State::Mqtt => front.mqtt_resume(conn.slot, home, io),
             State::Proxy | State::Poll | State::Draining => {}
         }
     }
 
-    fn sent_all(front: &mut Front, slot: u32) {
-        match front.clients.conns.get(slot).state {
-            State::Http | State::Mqtt => front
-                .queues
-                .resume_later(&front.clients, front.clients.conns.id_of(slot)),
-            State::Sse | State::WebSocket => {
-                catch_up(&mut front.clients, &mut front.subs, &mut front.queues, slot)
-            }
+    fn sent_all(clients: &mut Clients, subs: &mut Subscriptions, queues: &mut Queues, slot: u32) {
+        match clients.conns.get(slot).state {
+            State::Http | State::Mqtt => queues.resume_later(clients, clients.conns.id_of(slot)),
+            State::Sse | State::WebSocket => catch_up(clients, subs, queues, slot),
             State::Proxy | State::Waiting | State::Poll | State::Draining => {}
         }
     }
@@ -76,17 +89,25 @@ impl Protocols for AllProtocols {
         }
     }
 
-    fn deadline_passed<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
-        let row = front.clients.conns.get_mut(slot);
+    fn deadline_passed<I: Io>(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        deliveries: &Deliveries,
+        queues: &mut Queues,
+        slot: u32,
+        io: &mut I,
+    ) {
+        let row = clients.conns.get_mut(slot);
         match row.state {
-            State::Http if row.spill == NONE && row.is(SERVED) => front.shut(slot, io),
-            State::Http | State::WebSocket => _ = front.end_for(slot, Reason::TooSlow, io),
-            State::Poll => front.end_poll(slot, io),
+            State::Http if row.spill == NONE && row.is(SERVED) => clients.shut(slot, io),
+            State::Http | State::WebSocket => end_connection(clients, slot, Reason::TooSlow, io),
+            State::Poll => end_poll(clients, subs, deliveries, queues, slot, io),
             State::Waiting | State::Sse => row.deadline_s = 0,
-            State::Mqtt => front.mqtt_deadline(slot, io),
+            // It waits for a CONNECT, or for the next packet.
+            State::Mqtt => mqtt_late(clients, slot, Reason::Silent, io),
             State::Proxy | State::Draining => {
-                front.clients.scratch.because(Closed::Timeout);
-                front.drop_conn(slot, Close::Now, io);
+                clients.scratch.because(Closed::Timeout);
+                clients.drop_conn(slot, Close::Now);
             }
         }
     }
@@ -178,43 +199,67 @@ impl Protocols for AllProtocols {
         }
     }
 
-    fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
-        match front.clients.conns.get(slot).state {
+    fn settings_changed<I: Io>(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        queues: &mut Queues,
+        slot: u32,
+        io: &mut I,
+    ) -> bool {
+        match clients.conns.get(slot).state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
-                let may = may_follow(&front.clients, &front.meter.work, slot)
-                    .and_then(|()| may_keep(&front.clients, &front.subs, &front.meter.work, slot));
-                may.is_err_and(|denied| front.end_for(slot, denied, io))
+                let may = may_follow(clients, slot).and_then(|()| may_keep(clients, subs, slot));
+                may.is_err_and(|denied| end_for(clients, subs, queues, slot, denied, io))
             }
-            State::Mqtt => front.mqtt_review(slot, io),
+            State::Mqtt => mqtt_review(clients, subs, slot, io),
             State::Proxy | State::Http | State::Draining => false,
         }
     }
 
-    fn end_for<I: Io>(front: &mut Front, slot: u32, reason: Reason, io: &mut I) -> bool {
-        match front.clients.conns.get(slot).state {
-            State::Proxy => front.proxy_end_for(slot, reason, io),
-            State::Http => front.http_end_for(slot, reason, io),
-            State::Waiting => front.waiting_end_for(slot, reason, io),
-            State::Poll => front.poll_end_for(slot, reason, io),
-            State::Sse | State::WebSocket => front.stream_end_for(slot, reason, io),
-            State::Mqtt => front.mqtt_end_for(slot, reason, io),
-            State::Draining => front.draining_end_for(slot, reason, io),
+    fn end_connection<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+        match clients.conns.get(slot).state {
+            State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {
+                end_http(clients, slot, reason, io);
+            }
+            State::Sse | State::WebSocket => end_stream(clients, slot, reason, io),
+            State::Mqtt if reason == Reason::TooSlow => mqtt_late(clients, slot, reason, io),
+            State::Mqtt => _ = mqtt_end_for(clients, slot, reason, io),
         }
     }
 
-    fn relieve<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
-        let row = front.clients.conns.get(slot);
+    fn end_for<I: Io>(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        queues: &mut Queues,
+        slot: u32,
+        reason: Reason,
+        io: &mut I,
+    ) -> bool {
+        match clients.conns.get(slot).state {
+            State::Waiting => end_waiting(clients, slot, reason),
+            State::Poll => {
+                answer_reason(clients, subs, queues, slot, reason, io);
+                true
+            }
+            State::Sse | State::WebSocket => end_stream_for(clients, slot, reason, io),
+            State::Mqtt => mqtt_end_for(clients, slot, reason, io),
+            // Nothing was granted to it, and it has subscribed to nothing.
+            State::Proxy | State::Http | State::Draining => false,
+        }
+    }
+
+    fn relieve<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
+        let row = clients.conns.get(slot);
         match row.state {
             // It has no request under way.
-            State::Http if row.spill == NONE && row.outbox == NONE => front.shut(slot, io),
+            State::Http if row.spill == NONE && row.outbox == NONE => clients.shut(slot, io),
             // A publish is on its way, and its answer comes soon: the bytes pipelined behind it are dropped.
             State::Waiting
-                if !is_subscribing(&front.clients.conns, slot)
-                    && !is_judged(&front.clients.conns, slot) =>
+                if !is_subscribing(&clients.conns, slot) && !is_judged(&clients.conns, slot) =>
             {
-                forget_pipelined(&mut front.clients.conns, &front.queues, slot, io);
+                forget_pipelined(&mut clients.conns, queues, slot, io);
             }
-            _ => _ = front.end_for(slot, Reason::MemoryFull, io),
+            _ => end_connection(clients, slot, Reason::MemoryFull, io),
         }
     }
 

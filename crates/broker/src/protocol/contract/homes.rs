@@ -1,7 +1,8 @@
-//! The part of the contract that concerns homes: what they tell a connection, and live messages for it.
+//! The part of the contract that concerns homes: answers and news for one connection, and live messages for it.
 
 use alloc::boxed::Box;
 
+use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::joining::awaits;
@@ -9,19 +10,36 @@ use crate::client::push::{Parcel, push};
 use crate::client::row::{COUNTED, LIVE, MULTI, Row, State};
 use crate::client::subscriptions::{flags_of, topic_of};
 use crate::io::Io;
-use crate::mail::{Attached, Frames, MatchPage, Outcome, Page, ReplyTo};
+use crate::mail::{Attached, Frames, MatchPage, Outcome, Page, ReplyTo, Tell};
 use crate::protocol::contract::run::encode_once;
 use crate::protocol::encode::Encoding;
-use crate::protocol::front::Front;
-use crate::protocol::http::filtered::hold_matches;
+use crate::protocol::front::{Clients, Feed, Front, Queues, Subscriptions};
+use crate::protocol::http::filtered::{
+    hold_matches, open_stream, picks_of, request_match_page, stream_matched,
+};
+use crate::protocol::http::history::history_page;
+use crate::protocol::http::interest::news_came;
 use crate::protocol::http::opening::Opening;
-use crate::protocol::http::options::{EVENTS, UPGRADE};
-use crate::protocol::http::subscribe::stream::is_stream;
-use crate::protocol::longpoll::poll::deliver_early;
+use crate::protocol::http::publish::batch::batch_fenced;
+use crate::protocol::http::publish::outcomes::request_outcome;
+use crate::protocol::http::subscribe::live::stream_live_of_part;
+use crate::protocol::http::subscribe::page::not_attached;
+use crate::protocol::http::subscribe::stream::{is_stream, stream_page};
+use crate::protocol::longpoll::filtered::{open_poll, poll_matched};
+use crate::protocol::longpoll::poll::{answer_poll, deliver_early, poll_page};
 use crate::protocol::mqtt::client::took_page_of;
-use crate::protocol::mqtt::leaving::{late_answer, late_outcome};
+use crate::protocol::mqtt::connect::{session_given, session_taken};
+use crate::protocol::mqtt::deliver::mqtt_deliver;
+use crate::protocol::mqtt::filters::mqtt_match_page;
+use crate::protocol::mqtt::leaving::late_answer;
 use crate::protocol::mqtt::list::part_named;
+use crate::protocol::mqtt::matched::mqtt_matched;
 use crate::protocol::mqtt::options::{is_plain, packets_of};
+use crate::protocol::mqtt::page::{mqtt_not_attached, mqtt_page, refuse_part};
+use crate::protocol::mqtt::publish::mqtt_outcome;
+use crate::protocol::mqtt::shared::{group_joined, shared_message};
+use crate::protocol::websocket::publish::frame_outcome;
+use crore_wire::mqtt::ReasonCode;
 
 impl Encoding {
     /// The encoding in which a connection gets its messages.
@@ -41,51 +59,110 @@ impl Encoding {
 }
 
 impl Front {
-    /// A home's answer to an attach.
-    pub(crate) fn page<I: Io>(
-        &mut self,
-        topic: u32,
-        to: ReplyTo,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let counted = page.counted;
+    /// A home's answer to one connection, or its news for one.
+    pub(crate) fn told<I: Io>(&mut self, home: ShardId, tell: &Tell, frames: &Frames, io: &mut I) {
+        let Front {
+            clients,
+            subs,
+            queues,
+            ..
+        } = self;
+        match *tell {
+            Tell::Live { .. } | Tell::Match { .. } | Tell::Gone { .. } | Tell::Displaced { .. } => {
+                unreachable!("a tell for all members is walked over them")
+            }
+            Tell::Matches {
+                to,
+                serial,
+                ref page,
+            } => self.match_page(to, serial, page, frames, io),
+            Tell::Page {
+                topic,
+                to,
+                ref page,
+                ..
+            } => self.page(topic, to, page, frames, io),
+            Tell::Outcome(to, outcome) => self.answered(to, Some(outcome), io),
+            Tell::Fenced(to) => self.answered(to, None, io),
+            Tell::GroupJoined { to, group, counts } => {
+                let refused =
+                    group_joined(clients, &mut subs.lanes, (home, to), (group, counts), io);
+                if let Some(part) = refused {
+                    let reason = ReasonCode::QUOTA_EXCEEDED;
+                    refuse_part(clients, subs, queues, to.slot, part, reason, io);
+                }
+            }
+            Tell::Shared {
+                to,
+                group,
+                name,
+                ref record,
+            } => {
+                let (to, message) = ((home, to, group), (name, record, frames));
+                shared_message(clients, &mut subs.lanes, to, message, io);
+            }
+            Tell::Session(to, ref given) => {
+                session_given(clients, &mut subs.lanes, queues, to, given, io);
+            }
+            Tell::SessionTaken(holder) => session_taken(clients, holder, io),
+            Tell::Interest { to, ref news, part } => news_came(clients, queues, to, news, part, io),
+        }
+    }
+
+    /// A home's answer to an attach; the protocol also says what is lost before the page.
+    fn page<I: Io>(&mut self, topic: u32, to: ReplyTo, page: &Page, frames: &Frames, io: &mut I) {
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            ..
+        } = self;
+        let (slot, counted) = (to.slot, page.counted);
         if !page.again {
-            self.subs.topics.get_mut(topic).waiting -= 1;
+            subs.topics.get_mut(topic).waiting -= 1;
         }
-        if self.clients.conns.is_asked(to) {
-            took_page_of(&mut self.clients, &mut self.queues, to.slot);
+        let mut part = None;
+        if clients.conns.is_asked(to) {
+            took_page_of(clients, queues, slot);
+            part = part_named(&clients.conns, slot, to.part);
         }
-        let part = self
-            .clients
-            .conns
-            .is_asked(to)
-            .then(|| part_named(&self.clients.conns, to.slot, to.part))
-            .flatten()
-            .filter(|part| topic_of(&self.clients.conns, to.slot, *part) == topic);
-        let Some(part) = part else {
+        let Some(part) = part.filter(|part| topic_of(&clients.conns, slot, *part) == topic) else {
             // The connection that asked is gone.
             if counted {
-                self.subs.leave(&self.clients.ctx, topic);
+                subs.leave(&clients.ctx, topic);
             }
             if !page.again {
-                self.subs.topics.close_if_unused(topic);
+                subs.topics.close_if_unused(topic);
             }
             return;
         };
-        let slot = to.slot;
+        let is_mqtt = clients.conns.get(slot).state == State::Mqtt;
         if page.attached != Attached::Yes {
-            return self.page_refused(slot, part, page, io);
+            return match is_mqtt {
+                true => mqtt_not_attached(clients, subs, queues, slot, part, page, io),
+                false => not_attached(clients, subs, queues, slot, page.attached, io),
+            };
         }
         if counted {
-            *flags_of(&mut self.clients.conns, slot, part) |= COUNTED;
+            *flags_of(&mut clients.conns, slot, part) |= COUNTED;
         }
-        self.page_came(slot, (topic, part), page, frames, io);
+        let (row, page) = (clients.conns.get(slot), (page, frames));
+        if is_mqtt {
+            let deliveries = &feed.deliveries;
+            mqtt_page(clients, subs, deliveries, queues, (slot, part), page, io);
+        } else if row.waits_for_history() {
+            let forms = &mut feed.forms;
+            history_page(clients, subs, forms, queues, (slot, topic), page, io);
+        } else if is_stream(&clients.conns, slot) {
+            stream_page(clients, subs, feed, queues, (slot, topic, part), page, io);
+        } else {
+            poll_page(clients, subs, feed, queues, (slot, topic, part), page, io);
+        }
     }
 
     /// A home's answer to an attach by filter, for one of its partitions.
-    pub(crate) fn match_page<I: Io>(
+    fn match_page<I: Io>(
         &mut self,
         to: ReplyTo,
         serial: u32,
@@ -93,166 +170,95 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            ..
+        } = self;
         if page.attached == Attached::Yes && page.at_head {
             // The page came by the same lane as live messages: a connection that is live there already has all before it.
-            self.subs.matching.all_saw(page.partition, page.head);
+            subs.matching.all_saw(page.partition, page.head);
         }
-        if self.clients.conns.is_asked(to) {
-            took_page_of(&mut self.clients, &mut self.queues, to.slot);
+        if clients.conns.is_asked(to) {
+            took_page_of(clients, queues, to.slot);
         }
-        if !awaits(&self.clients.conns, to, serial) {
+        if !awaits(&clients.conns, to, serial) {
             return;
         }
-        let slot = to.slot;
-        self.match_page_came(slot, serial, page, frames, io);
-    }
-
-    /// Another shard's answer to a publish or a verb.
-    pub(crate) fn outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
-        if !self.clients.conns.is_asked(to) {
-            return late_outcome(
-                &mut self.subs.lanes,
-                &mut self.meter.stats,
-                &mut self.own,
-                &self.clients.ctx,
-                to,
-                outcome,
-            );
-        }
-        self.publish_ended(to, outcome, io);
-    }
-
-    /// One home has dealt with its part of a batch.
-    pub(crate) fn fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
-        if !self.clients.conns.is_asked(to) {
-            return late_answer(
-                &mut self.subs.lanes,
-                &mut self.meter.stats,
-                &mut self.own,
-                &self.clients.ctx,
-                to,
-                false,
-            );
-        }
-        self.fence_passed(to, io);
-    }
-
-    /// A home has answered an attach with a page for one of the connection's topics; the protocol also says what is lost before it.
-    pub(crate) fn page_came<I: Io>(
-        &mut self,
-        slot: u32,
-        (topic, part): (u32, u32),
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        match self.clients.conns.get(slot).state {
-            State::Mqtt => self.mqtt_page(slot, part, page, frames, io),
+        let (of, page) = ((to.slot, serial), (page, frames));
+        match clients.conns.get(to.slot).state {
+            State::Mqtt => {
+                let deliveries = &feed.deliveries;
+                let refused = mqtt_match_page(clients, subs, deliveries, queues, of, page, io);
+                if let Some(part) = refused {
+                    let reason = ReasonCode::QUOTA_EXCEEDED;
+                    refuse_part(clients, subs, queues, to.slot, part, reason, io);
+                }
+            }
             State::Proxy
             | State::Http
             | State::Waiting
             | State::Poll
             | State::Sse
             | State::WebSocket
-            | State::Draining => self.request_page(slot, (topic, part), page, frames, io),
+            | State::Draining => {
+                let opening = request_match_page(clients, subs, feed, queues, of, page, io);
+                if let Some(opening) = opening {
+                    opened(clients, subs, feed, queues, to.slot, opening, io);
+                }
+            }
         }
     }
 
-    /// A page for a request or a stream.
-    pub(crate) fn request_page<I: Io>(
-        &mut self,
-        slot: u32,
-        (topic, part): (u32, u32),
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        if self.clients.conns.get(slot).waits_for_history() {
-            self.history_page(slot, topic, page, frames, io);
-        } else if self.clients.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
-            self.poll_page(slot, topic, part, page, frames, io);
-        } else {
-            self.stream_page(slot, topic, part, page, frames, io);
+    /// Another shard has appended a message of this connection, done a verb or refused one; without an outcome it has done all that was asked of it before
+    /// a fence.
+    fn answered<I: Io>(&mut self, to: ReplyTo, outcome: Option<Outcome>, io: &mut I) {
+        let Front {
+            clients,
+            subs,
+            queues,
+            ..
+        } = self;
+        if !clients.conns.is_asked(to) {
+            return late_answer(clients, &mut subs.lanes, to, outcome);
         }
-    }
-
-    /// A home has refused an attach, or the topic is gone.
-    pub(crate) fn page_refused<I: Io>(&mut self, slot: u32, part: u32, page: &Page, io: &mut I) {
-        match self.clients.conns.get(slot).state {
-            State::Mqtt => self.mqtt_not_attached(slot, part, page, io),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => self.not_attached(slot, page.attached, io),
-        }
-    }
-
-    /// A home has answered an attach by filter.
-    pub(crate) fn match_page_came<I: Io>(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        page: &MatchPage,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        match self.clients.conns.get(slot).state {
-            State::Mqtt => self.mqtt_match_page(slot, serial, page, frames, io),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => self.request_match_page(slot, serial, page, frames, io),
-        }
-    }
-
-    /// A home has appended a message of this connection, or refused it.
-    pub(crate) fn publish_ended<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
-        match self.clients.conns.get(to.slot).state {
-            State::Mqtt => self.mqtt_outcome(to.slot, to.part, outcome, io),
-            State::WebSocket => _ = self.frame_outcome(to.slot, to.part, outcome, io),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::Draining => self.request_outcome(to, outcome, io),
-        }
-    }
-
-    /// A home has done all that was asked of it before a fence.
-    pub(crate) fn fence_passed<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
-        match self.clients.conns.get(to.slot).state {
+        match (clients.conns.get(to.slot).state, outcome) {
+            (State::Mqtt, Some(outcome)) => {
+                mqtt_outcome(clients, queues, to.slot, to.part, outcome, io);
+            }
             // Only the end of a session asks for fences.
-            State::Mqtt => late_answer(
-                &mut self.subs.lanes,
-                &mut self.meter.stats,
-                &mut self.own,
-                &self.clients.ctx,
-                to,
-                false,
-            ),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => self.batch_fenced(to, io),
+            (State::Mqtt, None) => late_answer(clients, &mut subs.lanes, to, None),
+            (State::WebSocket, Some(outcome)) => {
+                frame_outcome(clients, to.slot, to.part, outcome, io);
+            }
+            (
+                State::Proxy
+                | State::Http
+                | State::Waiting
+                | State::Poll
+                | State::Sse
+                | State::Draining,
+                Some(outcome),
+            ) => request_outcome(clients, &mut subs.lanes, queues, to, outcome, io),
+            (_, None) => batch_fenced(clients, queues, to, io),
         }
     }
 
     /// The live messages of the run at hand, of a topic that the connection subscribes to.
     #[inline]
     pub(crate) fn live<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
-        let row = self.clients.conns.get(slot);
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            ..
+        } = self;
+        let row = clients.conns.get(slot);
         if row.wants(MULTI) {
-            return self.live_of_list(slot, topic, frames, io);
+            return live_of_list(clients, subs, feed, queues, (slot, topic), frames, io);
         }
         let begun = matches!(row.state, State::WebSocket | State::Sse);
         let live = row.is(LIVE) || begun && planted::is(Fault::LiveBeforeHead);
@@ -261,110 +267,25 @@ impl Front {
         }
         match row.state {
             State::Poll => {
-                let first = self.feed.run.records()[0];
-                self.answer_poll(slot, topic, &first, frames, false, io);
+                let first = feed.run.records()[0];
+                let message = (&first, frames);
+                answer_poll(clients, subs, feed, queues, (slot, topic), message, io);
             }
             State::Mqtt if !is_plain(row.options) => {
-                self.clients.expand(slot);
-                self.mqtt_deliver(slot, 0, frames, io);
+                clients.expand(slot);
+                mqtt_deliver(clients, subs, feed, slot, 0, frames, io);
             }
             State::WebSocket | State::Sse | State::Mqtt => {
                 let encoding = Encoding::of(row);
                 if encoding != Encoding::Frame {
-                    encode_once(
-                        &self.subs.topics,
-                        &mut self.feed,
-                        &mut self.clients,
-                        encoding,
-                        topic,
-                        frames,
-                    );
+                    encode_once(&subs.topics, feed, clients, encoding, topic, frames);
                 }
-                let parcel = Parcel::whole(slot, encoding, &self.feed.run, frames);
-                push(
-                    &mut self.clients,
-                    &self.subs,
-                    &self.feed.run,
-                    &mut self.meter.stats,
-                    &parcel,
-                    io,
-                );
+                let parcel = Parcel::whole(slot, encoding, &feed.run, frames);
+                push(clients, subs, &feed.run, &parcel, io);
             }
             State::Proxy | State::Http | State::Waiting | State::Draining => {
                 unreachable!("a live subscription is a poll or a stream")
             }
-        }
-    }
-
-    /// A connection with several topics: each message is encoded for it, since the position names
-    /// all of them.
-    fn live_of_list<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
-        let list = &self.clients.conns.extra_of(slot).list;
-        let part = list
-            .iter()
-            .position(|sub| sub.topic == topic)
-            .expect("a member has the topic in its list");
-        if list[part].flags & (COUNTED | LIVE) != COUNTED | LIVE {
-            let first = self.feed.run.records()[0];
-            deliver_early(&mut self.clients, slot, part as u32, &first, frames);
-            return;
-        }
-        self.live_of_part(slot, (topic, part as u32), frames, io);
-    }
-
-    /// The same for a connection with several topics, of which this is `part`; its subscription is live.
-    pub(crate) fn live_of_part<I: Io>(
-        &mut self,
-        slot: u32,
-        (topic, part): (u32, u32),
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        match self.clients.conns.get(slot).state {
-            State::Mqtt => self.mqtt_deliver(slot, part, frames, io),
-            State::Poll => {
-                let first = self.feed.run.records()[0];
-                self.clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
-                self.answer_poll(slot, topic, &first, frames, false, io);
-            }
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => self.stream_live_of_part(slot, (topic, part), frames, io),
-        }
-    }
-
-    /// Messages of a run that match the filters of a request or stream.
-    pub(crate) fn matched<I: Io>(
-        &mut self,
-        slot: u32,
-        picks: &[u32],
-        messages: &[Matched],
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        if self.clients.conns.extra(slot).own.opening.is_some() {
-            return hold_matches(&mut self.clients, slot, picks, messages, frames);
-        }
-        match self.clients.conns.get(slot).state {
-            State::Poll => self.poll_matched(slot, picks, messages, frames, io),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Sse
-            | State::WebSocket
-            | State::Mqtt
-            | State::Draining => self.stream_matched(slot, picks, messages, frames, io),
-        }
-    }
-
-    /// The homes have answered a request by filter for all partitions.
-    pub(crate) fn opened<I: Io>(&mut self, slot: u32, opening: Box<Opening>, io: &mut I) {
-        match is_stream(&self.clients.conns, slot) {
-            true => self.open_stream(slot, opening, io),
-            false => self.open_poll(slot, opening, io),
         }
     }
 
@@ -377,12 +298,106 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        match self.clients.conns.get(slot).state {
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            ..
+        } = self;
+        match clients.conns.get(slot).state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
-                self.request_matched(slot, all, messages, frames, io);
+                let picks = picks_of(&clients.conns, slot, all, messages);
+                if !picks.is_empty() {
+                    let matches = (&picks[..], messages, frames);
+                    matched(clients, subs, feed, queues, slot, matches, io);
+                }
             }
-            State::Mqtt => self.mqtt_matched(slot, all, messages, frames, io),
+            State::Mqtt => {
+                let matches = (all, messages, frames);
+                mqtt_matched(clients, subs, &feed.deliveries, slot, matches, io);
+            }
             State::Proxy | State::Http | State::Draining => {}
         }
+    }
+}
+
+/// The same for a connection with several topics: each message is encoded for it, since the position names all of them.
+fn live_of_list<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    (slot, topic): (u32, u32),
+    frames: &Frames,
+    io: &mut I,
+) {
+    let list = &clients.conns.extra_of(slot).list;
+    let place = list.iter().position(|sub| sub.topic == topic);
+    let part = place.expect("a member has the topic in its list");
+    let is_live = list[part].flags & (COUNTED | LIVE) == COUNTED | LIVE;
+    let part = part as u32;
+    if !is_live {
+        let first = feed.run.records()[0];
+        return deliver_early(clients, slot, part, &first, frames);
+    }
+    match clients.conns.get(slot).state {
+        State::Mqtt => mqtt_deliver(clients, subs, feed, slot, part, frames, io),
+        State::Poll => {
+            let first = feed.run.records()[0];
+            clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
+            let message = (&first, frames);
+            answer_poll(clients, subs, feed, queues, (slot, topic), message, io);
+        }
+        State::Proxy
+        | State::Http
+        | State::Waiting
+        | State::Sse
+        | State::WebSocket
+        | State::Draining => {
+            stream_live_of_part(clients, subs, feed, slot, (topic, part), frames, io)
+        }
+    }
+}
+
+/// Messages of a run that match the filters of a request or stream.
+fn matched<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    slot: u32,
+    (picks, messages, frames): (&[u32], &[Matched], &Frames),
+    io: &mut I,
+) {
+    if clients.conns.extra(slot).own.opening.is_some() {
+        return hold_matches(clients, slot, picks, messages, frames);
+    }
+    let matches = (picks, messages, frames);
+    match clients.conns.get(slot).state {
+        State::Poll => poll_matched(clients, subs, feed, queues, slot, matches, io),
+        State::Proxy
+        | State::Http
+        | State::Waiting
+        | State::Sse
+        | State::WebSocket
+        | State::Mqtt
+        | State::Draining => stream_matched(clients, subs, feed, slot, matches, io),
+    }
+}
+
+/// The homes have answered a request by filter for all partitions.
+fn opened<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    slot: u32,
+    opening: Box<Opening>,
+    io: &mut I,
+) {
+    match is_stream(&clients.conns, slot) {
+        true => open_stream(clients, &subs.matching, feed, queues, slot, opening, io),
+        false => open_poll(clients, subs, feed, queues, slot, opening, io),
     }
 }

@@ -10,6 +10,9 @@ use crate::protocol::front::{Clients, Connections, Front};
 use crate::protocol::http::history::history;
 use crate::protocol::http::interest::follow;
 use crate::protocol::http::publish;
+use crate::protocol::http::publish::batch::publish_batch;
+use crate::protocol::http::publish::publish_one;
+use crate::protocol::http::subscribe::subscribe;
 use crate::protocol::http::task::{Flow, Task};
 use crate::protocol::mqtt::packets::{self, begin_framed};
 use crate::protocol::websocket::handshake::accept_upgrade;
@@ -28,22 +31,32 @@ impl Front {
     ) -> Flow {
         match task {
             Task::Upgrade => upgrade(&mut self.clients, slot, head, io),
-            Task::Follow { upgrade } => follow(
+            Task::Follow { upgrade } => {
+                follow(&mut self.clients, &mut self.subs.lanes, slot, head, upgrade)
+            }
+            Task::Batch => publish_batch(
                 &mut self.clients,
-                &mut self.subs.lanes,
-                &mut self.meter,
+                &mut self.subs,
+                &mut self.queues,
                 slot,
-                head,
-                upgrade,
+                body,
+                home,
+                io,
             ),
-            Task::Batch => self.batch(slot, body, home, io),
             Task::Publish(name) => {
-                let flow = self.publish_one(slot, head, &name, body, home);
+                let flow = publish_one(
+                    &mut self.clients,
+                    &mut self.subs,
+                    slot,
+                    head,
+                    &name,
+                    body,
+                    home,
+                );
                 stall_if_needed(
                     &mut self.clients,
                     &mut self.subs.lanes,
                     &mut self.queues,
-                    &mut self.meter.stats,
                     slot,
                     io,
                 );
@@ -72,7 +85,15 @@ impl Front {
                 if filtered {
                     self.clients.conns.get_mut(slot).options |= FILTERS;
                 }
-                self.subscribe(slot, head, names, publishes, upgrade, io)
+                subscribe(
+                    &mut self.clients,
+                    &mut self.subs,
+                    slot,
+                    head,
+                    names,
+                    (publishes, upgrade),
+                    io,
+                )
             }
         }
     }

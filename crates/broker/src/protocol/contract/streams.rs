@@ -9,7 +9,7 @@ use crate::base::reason::{Closed, Reason};
 use crate::client::row::State;
 use crate::client::words;
 use crate::io::Io;
-use crate::protocol::front::{Clients, Connections, Deliveries, Front, Matching};
+use crate::protocol::front::{Clients, Connections, Deliveries, Matching};
 use crate::protocol::http::body::write_end;
 use crate::protocol::http::options::{ENVELOPE, EVENTS, META};
 use crate::protocol::http::state::Gap;
@@ -21,48 +21,53 @@ use crate::protocol::{sse, websocket};
 /// The code of a reason that has none for streams: a fault of the server (RFC 6455 section 7.4.1).
 const INTERNAL: u16 = 1011;
 
-impl Front {
-    /// Ends a stream properly: with a close frame, or the last chunk.
-    pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        let words = words::of_reason(reason, &self.clients.ctx.world.settings);
-        self.end_stream_saying(slot, reason, &words, io);
-    }
+/// Ends a stream properly: with a close frame, or the last chunk.
+pub(crate) fn end_stream<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+    let words = words::of_reason(reason, &clients.ctx.world.settings);
+    end_stream_saying(clients, slot, reason, &words, io);
+}
 
-    /// The same, in more exact words.
-    pub(crate) fn end_stream_saying<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: Reason,
-        words: &str,
-        io: &mut I,
-    ) {
-        let row = reason.row();
-        self.end_stream_by(slot, row.closed, row.close.unwrap_or(INTERNAL), words, io);
-    }
+/// The same, in more exact words.
+pub(crate) fn end_stream_saying<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    reason: Reason,
+    words: &str,
+    io: &mut I,
+) {
+    let row = reason.row();
+    end_stream_by(
+        clients,
+        slot,
+        row.closed,
+        row.close.unwrap_or(INTERNAL),
+        words,
+        io,
+    );
+}
 
-    /// The same with a code that a peer chose, or that stands beside the parser of frames.
-    pub(crate) fn end_stream_by<I: Io>(
-        &mut self,
-        slot: u32,
-        closed: Closed,
-        code: u16,
-        words: &str,
-        io: &mut I,
-    ) {
-        let row = self.clients.conns.get(slot);
-        if row.state == State::Draining {
-            self.clients.scratch.forget_reason();
-            return;
-        }
-        self.clients.scratch.because(closed);
-        let mut bytes = Vec::new();
-        match has_frames(&self.clients.conns, slot) {
-            true => frame::write_close(&mut bytes, code, words),
-            false => write_end(self.clients.conns.get(slot), &mut bytes),
-        }
-        self.clients.put(slot, &bytes, io);
-        self.shut(slot, io);
+/// The same with a code that a peer chose, or that stands beside the parser of frames.
+pub(crate) fn end_stream_by<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    closed: Closed,
+    code: u16,
+    words: &str,
+    io: &mut I,
+) {
+    let row = clients.conns.get(slot);
+    if row.state == State::Draining {
+        clients.scratch.forget_reason();
+        return;
     }
+    clients.scratch.because(closed);
+    let mut bytes = Vec::new();
+    match has_frames(&clients.conns, slot) {
+        true => frame::write_close(&mut bytes, code, words),
+        false => write_end(clients.conns.get(slot), &mut bytes),
+    }
+    clients.put(slot, &bytes, io);
+    clients.shut(slot, io);
 }
 
 /// Writes the head of the response that begins a stream into `reply`: the upgrade to WebSocket, or the head of an event stream for this topic.
@@ -81,28 +86,26 @@ pub(crate) fn stream_head(
     Ok(())
 }
 
-impl Clients {
-    /// Tells the client of a stream that has not begun the position before its first message, where there is a form for that.
-    pub(crate) fn tell_position(
-        &mut self,
-        matching: &Matching,
-        deliveries: &Deliveries,
-        slot: u32,
-        offset: u64,
-    ) {
-        let row = self.conns.get(slot);
-        if row.wants(EVENTS) {
-            return event_of_position(self, matching, deliveries, slot, offset);
-        }
-        if !row.wants(ENVELOPE) || row.wants(META) {
-            return;
-        }
-        let mut id = Vec::with_capacity(32);
-        self.write_id(matching, deliveries, slot, offset, &mut id);
-        let attaching = self.conns.extra(slot).own.attaching.as_mut();
-        let attaching = attaching.expect("the stream is not begun");
-        websocket::gap::write_position(&id, &mut attaching.body.own);
+/// Tells the client of a stream that has not begun the position before its first message, where there is a form for that.
+pub(crate) fn tell_position(
+    clients: &mut Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    offset: u64,
+) {
+    let row = clients.conns.get(slot);
+    if row.wants(EVENTS) {
+        return event_of_position(clients, matching, deliveries, slot, offset);
     }
+    if !row.wants(ENVELOPE) || row.wants(META) {
+        return;
+    }
+    let mut id = Vec::with_capacity(32);
+    clients.write_id(matching, deliveries, slot, offset, &mut id);
+    let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+    let attaching = attaching.expect("the stream is not begun");
+    websocket::gap::write_position(&id, &mut attaching.body.own);
 }
 
 /// Appends what tells of a gap; false where the stream has no form for it.

@@ -7,12 +7,13 @@ use crore_wire::json;
 
 use crate::base::position::{self, Position};
 use crate::base::reason::{Closed, Reason};
-use crate::client::row::{CLOSING, EOF, PAUSED, SERVED, State};
+use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
+use crate::client::subscriptions::unsubscribe;
 use crate::client::words;
 use crate::io::Io;
 use crate::mail::Info;
-use crate::protocol::front::{Clients, Connections, Front};
-use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED};
+use crate::protocol::front::{Clients, Connections, Queues, Subscriptions};
+use crate::protocol::http::options::{FOLLOWS, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED};
 use crate::protocol::http::retry;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
@@ -30,72 +31,88 @@ pub(crate) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origi
 /// The number in `options` that stands for any origin.
 pub(crate) const ANY_ORIGIN: u32 = 255;
 
-impl Front {
-    /// The request is answered: ready for the next one, or the end.
-    pub(crate) fn request_done<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let keep_alive_s = self.clients.ctx.world.settings.timeouts.keep_alive_s;
-        let now_s = self.clients.ctx.now.s;
-        self.clients.conns.drop_pass(slot);
-        let row = self.clients.conns.get_mut(slot);
-        row.request = row.request.wrapping_add(1);
-        row.state = State::Http;
-        row.flags |= SERVED;
-        if row.wants(KEEP) && !row.is(CLOSING) {
-            row.deadline_s = now_s + keep_alive_s;
-            return;
-        }
-        self.clients.send_reply(slot, io);
-        self.shut(slot, io);
+/// The request is answered: ready for the next one, or the end.
+pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    let keep_alive_s = clients.ctx.world.settings.timeouts.keep_alive_s;
+    let now_s = clients.ctx.now.s;
+    clients.conns.drop_pass(slot);
+    let row = clients.conns.get_mut(slot);
+    row.request = row.request.wrapping_add(1);
+    row.state = State::Http;
+    row.flags |= SERVED;
+    if row.wants(KEEP) && !row.is(CLOSING) {
+        row.deadline_s = now_s + keep_alive_s;
+        return;
     }
+    clients.send_reply(slot, io);
+    clients.shut(slot, io);
+}
 
-    /// Answers a request that waited, and lets the pipelined ones behind it go on.
-    pub(crate) fn answer_waiting<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.clients.send_reply(slot, io);
-        self.request_done(slot, io);
-        let row = self.clients.conns.get(slot);
-        if row.state == State::Http && (row.spill != NONE || row.is(PAUSED) || row.is(EOF)) {
-            self.queues
-                .resume_later(&self.clients, self.clients.conns.id_of(slot));
-        }
+/// Answers a request that waited, and lets the pipelined ones behind it go on.
+pub(crate) fn answer_waiting<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    clients.send_reply(slot, io);
+    request_done(clients, slot, io);
+    let row = clients.conns.get(slot);
+    if row.state == State::Http && (row.spill != NONE || row.is(PAUSED) || row.is(EOF)) {
+        queues.resume_later(clients, clients.conns.id_of(slot));
     }
+}
 
-    /// Refuses a request that waited.
-    pub(crate) fn answer_reason<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        self.unsubscribe(slot);
-        self.clients.respond_reason(slot, reason);
-        self.answer_waiting(slot, io);
-    }
+/// Refuses a request that waited.
+pub(crate) fn answer_reason<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    reason: Reason,
+    io: &mut I,
+) {
+    unsubscribe(clients, subs, slot);
+    clients.respond_reason(slot, reason);
+    answer_waiting(clients, queues, slot, io);
+}
 
-    /// Refuses a request, and closes.
-    pub(crate) fn refuse<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        let words = words::of_reason(reason, &self.clients.ctx.world.settings);
-        self.refuse_saying(slot, reason, &words, io);
-    }
+/// Refuses a request, and closes.
+pub(crate) fn refuse<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+    let words = words::of_reason(reason, &clients.ctx.world.settings);
+    refuse_saying(clients, slot, reason, &words, io);
+}
 
-    /// The same, in more exact words.
-    pub(crate) fn refuse_saying<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: Reason,
-        words: &str,
-        io: &mut I,
-    ) {
-        let status = reason.row().status.unwrap_or(INTERNAL);
-        self.refuse_line(slot, status, words, io);
-    }
+/// The same, in more exact words.
+pub(crate) fn refuse_saying<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    reason: Reason,
+    words: &str,
+    io: &mut I,
+) {
+    let status = reason.row().status.unwrap_or(INTERNAL);
+    refuse_line(clients, slot, status, words, io);
+}
 
-    /// Refuses bytes that cannot be a request, in the words of their parser, and closes.
-    pub(crate) fn refuse_line<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
-        self.clients.scratch.because(Closed::Refused);
-        let is_head = is_head(&self.clients.conns, slot);
-        self.clients.conns.take_spill(slot);
-        // `options` says what the connection subscribes to, so it is changed after this.
-        self.unsubscribe(slot);
-        self.clients.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
-        self.clients.respond_line(slot, status, reason);
-        self.clients.send_reply(slot, io);
-        self.shut(slot, io);
-    }
+/// Refuses bytes that cannot be a request, in the words of their parser, and closes.
+pub(crate) fn refuse_line<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    status: u16,
+    reason: &str,
+    io: &mut I,
+) {
+    clients.scratch.because(Closed::Refused);
+    let is_head = is_head(&clients.conns, slot);
+    clients.conns.take_spill(slot);
+    let row = clients.conns.get_mut(slot);
+    // They say what the connection subscribes to, which ends later.
+    row.options &= MULTI | FILTERS | FOLLOWS;
+    row.options |= if is_head { HEAD } else { 0 };
+    clients.respond_line(slot, status, reason);
+    clients.send_reply(slot, io);
+    clients.shut(slot, io);
 }
 
 impl Clients {
@@ -312,7 +329,7 @@ mod tests {
             &mut io,
         );
         io.sent.clear();
-        shard.front().refuse(0, Reason::InputsFull, &mut io);
+        refuse(&mut shard.front().clients, 0, Reason::InputsFull, &mut io);
         let text = alloc::string::String::from_utf8(io.sent).expect("text");
         assert!(
             text.starts_with("HTTP/1.1 503 ") && text.ends_with("\r\n\r\n"),

@@ -24,7 +24,7 @@ use crate::client::rights::{found, pause_for_verdict};
 use crate::client::row::{State, TURNED_AWAY};
 use crate::io::Io;
 use crate::mail::Verb;
-use crate::protocol::front::{Clients, Context, Gate, Queues, Stats};
+use crate::protocol::front::{Clients, Context, Gate, Queues};
 use crate::protocol::http::sites::sends_cookies;
 use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Door, Flow};
@@ -98,8 +98,8 @@ pub(crate) fn refuse_credentials(clients: &mut Clients, slot: u32, refusal: Reas
 }
 
 /// Answers a request that the client has no grant for.
-pub(crate) fn deny(clients: &mut Clients, stats: &mut Stats, slot: u32, denied: Reason) -> Flow {
-    stats.denied += 1;
+pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason) -> Flow {
+    clients.meter.stats.denied += 1;
     clients.respond_reason(slot, denied);
     Flow::Next
 }

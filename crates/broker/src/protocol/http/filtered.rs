@@ -18,14 +18,16 @@ use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, Record};
 use crate::protocol::contract::run::encode_run;
+use crate::protocol::contract::streams::{end_stream, tell_position};
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{
-    Clients, Connections, Deliveries, Feed, Front, Matching, Subscriptions,
+    Clients, Connections, Deliveries, Feed, Matching, Queues, Subscriptions,
 };
 use crate::protocol::http::opening::{Most, Opening};
 use crate::protocol::http::state::Gap;
-use crate::protocol::http::subscribe::gap::tell_gap_at;
-use crate::protocol::http::subscribe::stream::is_stream;
+use crate::protocol::http::subscribe::gap::{end_for_gap_at, tell_gap_at};
+use crate::protocol::http::subscribe::page::not_attached;
+use crate::protocol::http::subscribe::stream::{begin_with, is_stream};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -43,285 +45,249 @@ pub(crate) fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
     just
 }
 
-impl Front {
-    /// A home's answer to a request or stream by filter.
-    pub(crate) fn request_match_page<I: Io>(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        page: &MatchPage,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        if page.attached != Attached::Yes {
-            let row = self.clients.conns.get(slot);
-            if matches!(row.state, State::Sse | State::WebSocket) {
-                self.end_stream(slot, Reason::TopicsFull, io);
-            } else {
-                self.not_attached(slot, page.attached, io);
-            }
-            return;
-        }
-        if self.clients.conns.extra(slot).own.opening.is_some() {
-            self.opening_page(slot, serial, page, frames, io);
-        } else {
-            self.further_page(slot, serial, page, frames, io);
-        }
-    }
-
-    fn opening_page<I: Io>(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        page: &MatchPage,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let most = match is_stream(&self.clients.conns, slot) {
-            true => Most::Bytes(self.clients.ctx.bounds().bytes),
-            false => Most::OneMessage,
-        };
-        let opening = self.clients.conns.extra(slot).own.opening.as_deref_mut();
-        let records = page.records(frames);
-        let taken = opening.and_then(|opening| {
-            let taken = opening.take_page(page, records, frames, most)?;
-            Some((taken, opening.is_whole()))
-        });
-        let Some((taken, whole)) = taken else {
-            return self.clients.broken(slot);
-        };
-        self.clients
-            .took_page(slot, serial, page, taken.end, taken.live);
-        if taken.searching {
-            // Only later: a delivery is under way.
-            self.queues
-                .resume_later(&self.clients, self.clients.conns.id_of(slot));
-        } else if whole && let Some(opening) = self.clients.conns.extra(slot).own.opening.take() {
-            self.opened(slot, opening, io);
-        }
-    }
-
-    /// The homes have answered for all partitions: the stream begins.
-    pub(crate) fn open_stream<I: Io>(&mut self, slot: u32, mut opening: Box<Opening>, io: &mut I) {
-        let Front {
-            clients,
-            subs,
-            feed,
-            queues,
-            meter,
-            ..
-        } = self;
-        clients.set_positions(slot, &opening, false);
-        let mut bytes = Rope::default();
-        if opening.has_gap()
-            && !tell_gap_of_filters(
-                clients,
-                &subs.matching,
-                &feed.deliveries,
-                slot,
-                false,
-                &mut bytes.own,
-            )
-        {
-            clients.begin_with(queues, slot, &bytes, io);
-            return self.end_for_gap_of_filters(slot, io);
-        }
-        let told = bytes.len();
-        let (held, frames) = opening.held();
-        for held in held {
-            clients.saw_of_partition(slot, held.partition, held.record.offset);
-            let name = frames.name(held.name);
-            encode_matched(
-                clients,
-                &subs.matching,
-                feed,
-                slot,
-                &[],
-                (name, &held.record, frames),
-                &mut bytes,
-            );
-        }
-        meter.stats.sent(held.len(), bytes.len() - told);
-        opening.sent_held();
-        clients.set_positions(slot, &opening, true);
-        if opening.may_tell_position() {
-            clients.tell_position(&subs.matching, &feed.deliveries, slot, 0);
-        }
-        clients.begin_with(queues, slot, &bytes, io);
-        if clients.conns.get(slot).outbox == NONE {
-            queues.resume_later(clients, clients.conns.id_of(slot));
-        }
-    }
-
-    /// A page for a stream that has begun.
-    fn further_page<I: Io>(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        page: &MatchPage,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let Front {
-            clients,
-            subs,
-            feed,
-            queues,
-            meter,
-            ..
-        } = self;
-        let records = page.records(frames);
-        let first = records.clone().next();
-        if page.gap {
-            let from = first.map_or(page.head, |(_, record)| record.offset - 1);
-            clients.saw_of_partition(slot, page.partition, from);
-            let mut bytes = Vec::new();
-            if !tell_gap_of_filters(
-                clients,
-                &subs.matching,
-                &feed.deliveries,
-                slot,
-                true,
-                &mut bytes,
-            ) {
-                return self.end_for_gap_of_filters(slot, io);
-            }
-            clients.put(slot, &bytes, io);
-        }
-        let (mut bytes, mut ends) = (Rope::default(), Vec::new());
-        for (name, record) in records.clone() {
-            clients.saw_of_partition(slot, page.partition, record.offset);
-            encode_matched(
-                clients,
-                &subs.matching,
-                feed,
-                slot,
-                &[],
-                (frames.name(name), record, frames),
-                &mut bytes,
-            );
-            ends.push(bytes.len());
-        }
-        let (mut head, mut live) = (page.head, page.at_head);
-        if records.clone().any(|(_, record)| record.latest) {
-            let taken = clients.offer(&mut meter.stats, slot, &bytes, &ends, io);
-            if let Some((_, left)) = records.clone().nth(taken) {
-                (head, live) = (left.offset - 1, false);
-            }
-        } else if !bytes.is_empty() {
-            meter.stats.sent(page.count as usize, bytes.len());
-            clients.put_rope(slot, &bytes, io);
-        }
-        clients.took_page(slot, serial, page, head, live);
-        if clients.conns.get(slot).outbox == NONE {
-            queues.resume_later(clients, clients.conns.id_of(slot));
-        }
-    }
-
-    /// Live messages of a run for a request or stream: those of its filters that are live in its partition, each once.
-    pub(crate) fn request_matched<I: Io>(
-        &mut self,
-        slot: u32,
-        all: &[Addressee],
-        messages: &[Matched],
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let Some(filtered) = joining::filtered(&self.clients.conns, slot) else {
-            return;
-        };
-        let live = |due: &&Addressee| {
-            let message = messages.get(due.message as usize);
-            message.is_some_and(|it| filtered.is_live(due.part, it.partition))
-        };
-        let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
-        picks.dedup();
-        if !picks.is_empty() {
-            self.matched(slot, &picks, messages, frames, io);
-        }
-    }
-
-    /// The same for a stream that has begun.
-    pub(crate) fn stream_matched<I: Io>(
-        &mut self,
-        slot: u32,
-        picks: &[u32],
-        messages: &[Matched],
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let Front {
-            clients,
-            subs,
-            feed,
-            meter,
-            ..
-        } = self;
+/// A home's answer to a request or stream by filter; returns the opening of a response when it was the last one that is needed for it.
+pub(crate) fn request_match_page<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    (slot, serial): (u32, u32),
+    (page, frames): (&MatchPage, &Frames),
+    io: &mut I,
+) -> Option<Box<Opening>> {
+    if page.attached != Attached::Yes {
         let row = clients.conns.get(slot);
-        let encoding = Encoding::of(row);
-        let group = joining::filtered(&clients.conns, slot).and_then(|all| all.groups().first());
-        let Some(group) = group else {
-            return clients.broken(slot);
-        };
-        let parcel = Parcel::of_picks(slot, encoding, picks, frames);
-        // While a run of another home is under way some connections have seen its messages and others have not.
-        let alike = !feed.deliveries.has_runs(clients.ctx.world.homes);
-        if alike && group.positions().is_empty() {
-            encode_run(
-                &subs.matching,
-                feed,
-                &clients.ctx,
-                encoding,
-                messages,
-                frames,
-            );
-            return push_picks(
-                clients,
-                subs,
-                &feed.run,
-                &mut meter.stats,
-                &parcel,
-                picks,
-                io,
-            );
+        if matches!(row.state, State::Sse | State::WebSocket) {
+            end_stream(clients, slot, Reason::TopicsFull, io);
+        } else {
+            not_attached(clients, subs, queues, slot, page.attached, io);
         }
-        let (mut bytes, mut ends) = (Rope::default(), Vec::new());
-        for n in picks {
-            let message = &messages[*n as usize];
-            let (seen, name) = (&messages[..=*n as usize], frames.name(message.name));
-            encode_matched(
-                clients,
-                &subs.matching,
-                feed,
-                slot,
-                &just_seen(seen),
-                (name, &message.record, frames),
-                &mut bytes,
-            );
-            ends.push(bytes.len());
-        }
-        put_picks(
-            clients,
-            subs,
-            &feed.run,
-            &mut meter.stats,
-            &parcel,
-            (&bytes, &ends, picks),
-            io,
-        );
+        return None;
     }
+    let (of, page) = ((slot, serial), (page, frames));
+    if clients.conns.extra(slot).own.opening.is_some() {
+        return opening_page(clients, queues, of, page);
+    }
+    further_page(clients, &subs.matching, feed, queues, of, page, io);
+    None
+}
 
-    fn end_for_gap_of_filters<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let mut id = Vec::with_capacity(48);
-        self.clients.write_matched_id(
-            &self.subs.matching,
-            &self.feed.deliveries,
+fn opening_page(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    (slot, serial): (u32, u32),
+    (page, frames): (&MatchPage, &Frames),
+) -> Option<Box<Opening>> {
+    let most = match is_stream(&clients.conns, slot) {
+        true => Most::Bytes(clients.ctx.bounds().bytes),
+        false => Most::OneMessage,
+    };
+    let opening = clients.conns.extra(slot).own.opening.as_deref_mut();
+    let records = page.records(frames);
+    let taken = opening.and_then(|opening| {
+        let taken = opening.take_page(page, records, frames, most)?;
+        Some((taken, opening.is_whole()))
+    });
+    let Some((taken, whole)) = taken else {
+        clients.broken(slot);
+        return None;
+    };
+    clients.took_page(slot, serial, page, taken.end, taken.live);
+    if taken.searching {
+        // Only later: a delivery is under way.
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    } else if whole {
+        return clients.conns.extra(slot).own.opening.take();
+    }
+    None
+}
+
+/// The homes have answered for all partitions: the stream begins.
+pub(crate) fn open_stream<I: Io>(
+    clients: &mut Clients,
+    matching: &Matching,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    slot: u32,
+    mut opening: Box<Opening>,
+    io: &mut I,
+) {
+    set_positions(clients, slot, &opening, false);
+    let mut bytes = Rope::default();
+    if opening.has_gap()
+        && !tell_gap_of_filters(
+            clients,
+            matching,
+            &feed.deliveries,
+            slot,
+            false,
+            &mut bytes.own,
+        )
+    {
+        begin_with(clients, queues, slot, &bytes, io);
+        return end_for_gap_of_filters(clients, matching, &feed.deliveries, slot, io);
+    }
+    let told = bytes.len();
+    let (held, frames) = opening.held();
+    for held in held {
+        saw_of_partition(clients, slot, held.partition, held.record.offset);
+        let name = frames.name(held.name);
+        encode_matched(
+            clients,
+            matching,
+            feed,
             slot,
             &[],
-            &mut id,
+            (name, &held.record, frames),
+            &mut bytes,
         );
-        self.end_for_gap_at(slot, &id, io);
     }
+    clients.meter.stats.sent(held.len(), bytes.len() - told);
+    opening.sent_held();
+    set_positions(clients, slot, &opening, true);
+    if opening.may_tell_position() {
+        tell_position(clients, matching, &feed.deliveries, slot, 0);
+    }
+    begin_with(clients, queues, slot, &bytes, io);
+    if clients.conns.get(slot).outbox == NONE {
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    }
+}
+
+/// A page for a stream that has begun.
+fn further_page<I: Io>(
+    clients: &mut Clients,
+    matching: &Matching,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    (slot, serial): (u32, u32),
+    (page, frames): (&MatchPage, &Frames),
+    io: &mut I,
+) {
+    let records = page.records(frames);
+    let first = records.clone().next();
+    if page.gap {
+        let from = first.map_or(page.head, |(_, record)| record.offset - 1);
+        saw_of_partition(clients, slot, page.partition, from);
+        let mut bytes = Vec::new();
+        if !tell_gap_of_filters(clients, matching, &feed.deliveries, slot, true, &mut bytes) {
+            return end_for_gap_of_filters(clients, matching, &feed.deliveries, slot, io);
+        }
+        clients.put(slot, &bytes, io);
+    }
+    let (mut bytes, mut ends) = (Rope::default(), Vec::new());
+    for (name, record) in records.clone() {
+        saw_of_partition(clients, slot, page.partition, record.offset);
+        encode_matched(
+            clients,
+            matching,
+            feed,
+            slot,
+            &[],
+            (frames.name(name), record, frames),
+            &mut bytes,
+        );
+        ends.push(bytes.len());
+    }
+    let (mut head, mut live) = (page.head, page.at_head);
+    if records.clone().any(|(_, record)| record.latest) {
+        let taken = clients.offer(slot, &bytes, &ends, io);
+        if let Some((_, left)) = records.clone().nth(taken) {
+            (head, live) = (left.offset - 1, false);
+        }
+    } else if !bytes.is_empty() {
+        clients.meter.stats.sent(page.count as usize, bytes.len());
+        clients.put_rope(slot, &bytes, io);
+    }
+    clients.took_page(slot, serial, page, head, live);
+    if clients.conns.get(slot).outbox == NONE {
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    }
+}
+
+/// The live messages of a run for a request or stream: those of its filters that are live in its partition, each once.
+pub(crate) fn picks_of(
+    conns: &Connections,
+    slot: u32,
+    all: &[Addressee],
+    messages: &[Matched],
+) -> Vec<u32> {
+    let Some(filtered) = joining::filtered(conns, slot) else {
+        return Vec::new();
+    };
+    let live = |due: &&Addressee| {
+        let message = messages.get(due.message as usize);
+        message.is_some_and(|it| filtered.is_live(due.part, it.partition))
+    };
+    let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
+    picks.dedup();
+    picks
+}
+
+/// The same for a stream that has begun.
+pub(crate) fn stream_matched<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    feed: &mut Feed,
+    slot: u32,
+    (picks, messages, frames): (&[u32], &[Matched], &Frames),
+    io: &mut I,
+) {
+    let row = clients.conns.get(slot);
+    let encoding = Encoding::of(row);
+    let group = joining::filtered(&clients.conns, slot).and_then(|all| all.groups().first());
+    let Some(group) = group else {
+        return clients.broken(slot);
+    };
+    let parcel = Parcel::of_picks(slot, encoding, picks, frames);
+    // While a run of another home is under way some connections have seen its messages and others have not.
+    let alike = !feed.deliveries.has_runs(clients.ctx.world.homes);
+    if alike && group.positions().is_empty() {
+        encode_run(
+            &subs.matching,
+            feed,
+            &clients.ctx,
+            encoding,
+            messages,
+            frames,
+        );
+        return push_picks(clients, subs, &feed.run, &parcel, picks, io);
+    }
+    let (mut bytes, mut ends) = (Rope::default(), Vec::new());
+    for n in picks {
+        let message = &messages[*n as usize];
+        let (seen, name) = (&messages[..=*n as usize], frames.name(message.name));
+        encode_matched(
+            clients,
+            &subs.matching,
+            feed,
+            slot,
+            &just_seen(seen),
+            (name, &message.record, frames),
+            &mut bytes,
+        );
+        ends.push(bytes.len());
+    }
+    put_picks(
+        clients,
+        subs,
+        &feed.run,
+        &parcel,
+        (&bytes, &ends, picks),
+        io,
+    );
+}
+
+fn end_for_gap_of_filters<I: Io>(
+    clients: &mut Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    io: &mut I,
+) {
+    let mut id = Vec::with_capacity(48);
+    clients.write_matched_id(matching, deliveries, slot, &[], &mut id);
+    end_for_gap_at(clients, slot, &id, io);
 }
 
 /// Subscribes a request to filters; the response begins when the homes have answered.
@@ -406,33 +372,36 @@ pub(crate) fn hold_matches(
     }
 }
 
-impl Clients {
-    pub(crate) fn saw_of_partition(&mut self, slot: u32, partition: PartitionId, offset: u64) {
-        let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
-            return self.broken(slot);
-        };
-        let serial = filtered.groups().first().map(|group| group.serial);
-        if let Some(at) = serial.and_then(|serial| filtered.at_mut(serial, partition)) {
-            at.offset = offset;
-        }
+pub(crate) fn saw_of_partition(
+    clients: &mut Clients,
+    slot: u32,
+    partition: PartitionId,
+    offset: u64,
+) {
+    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+        return clients.broken(slot);
+    };
+    let serial = filtered.groups().first().map(|group| group.serial);
+    if let Some(at) = serial.and_then(|serial| filtered.at_mut(serial, partition)) {
+        at.offset = offset;
     }
+}
 
-    /// Sets the positions by partition: to where the first pages begin, or to where the subscriber has them (`at_end`).
-    pub(crate) fn set_positions(&mut self, slot: u32, opening: &Opening, at_end: bool) {
-        let positions = opening.positions(self.ctx.world.epoch, at_end);
-        let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
-            return self.broken(slot);
-        };
-        if let Some(serial) = filtered.groups().first().map(|group| group.serial) {
-            filtered.set_positions(serial, positions);
-        }
+/// Sets the positions by partition: to where the first pages begin, or to where the subscriber has them (`at_end`).
+pub(crate) fn set_positions(clients: &mut Clients, slot: u32, opening: &Opening, at_end: bool) {
+    let positions = opening.positions(clients.ctx.world.epoch, at_end);
+    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+        return clients.broken(slot);
+    };
+    if let Some(serial) = filtered.groups().first().map(|group| group.serial) {
+        filtered.set_positions(serial, positions);
     }
+}
 
-    /// The rule that governs a response by filter: that of a topic with the first filter's text.
-    pub(crate) fn filter_rule<'a>(&'a self, matching: &Matching, slot: u32) -> &'a Rule {
-        let rules = &self.ctx.world.rules;
-        rules.get(rules.number_for(&filters_of(&self.conns, matching, slot)))
-    }
+/// The rule that governs a response by filter: that of a topic with the first filter's text.
+pub(crate) fn filter_rule<'a>(clients: &'a Clients, matching: &Matching, slot: u32) -> &'a Rule {
+    let rules = &clients.ctx.world.rules;
+    rules.get(rules.number_for(&filters_of(&clients.conns, matching, slot)))
 }
 
 /// The first filter.
@@ -452,7 +421,7 @@ fn tell_gap_of_filters(
     let name = filters_of(&clients.conns, matching, slot);
     let mut id = Vec::with_capacity(48);
     clients.write_matched_id(matching, deliveries, slot, &[], &mut id);
-    let slow = clients.filter_rule(matching, slot).slow;
+    let slow = filter_rule(clients, matching, slot).slow;
     tell_gap_at(
         &clients.conns,
         slot,

@@ -12,61 +12,56 @@ use crore_wire::http::head::Head;
 use crate::base::position::{self, Position, Since};
 use crate::base::reason::Reason;
 use crate::client::row::State;
+use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::{Attach, Frames, Page};
 use crate::protocol::encode::Message;
-use crate::protocol::front::{Clients, Context, Forms, Front, Subscriptions, Topics};
+use crate::protocol::front::{Clients, Context, Forms, Queues, Subscriptions, Topics};
+use crate::protocol::http::answer::answer_waiting;
 use crate::protocol::http::options::{HEAD, HISTORY};
 use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::state::Pending;
 use crate::protocol::http::task::Flow;
 use crate::store::rope::Rope;
 
-impl Front {
-    /// The home's answer.
-    pub(crate) fn history_page<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let tags = match self.clients.conns.extra(slot).own.pending.take() {
-            Some(Pending::History(tags)) => tags,
-            _ => Default::default(),
-        };
-        let tag = tag_of(page, frames);
-        let is_known = etag::entity_tags(&tags).any(|known| is_tag(known, &tag));
-        let mut body = Rope::default();
-        if !is_known {
-            history_body(
-                &self.subs.topics,
-                &mut self.feed.forms,
-                &self.clients.ctx,
-                topic,
-                page,
-                frames,
-                &mut body,
-            );
-        }
-        let sends = !is_known && !self.clients.conns.get(slot).wants(HEAD);
-        history_head(
-            &mut self.clients,
-            slot,
+/// The home's answer.
+pub(crate) fn history_page<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    forms: &mut Forms,
+    queues: &mut Queues,
+    (slot, topic): (u32, u32),
+    (page, frames): (&Page, &Frames),
+    io: &mut I,
+) {
+    let tags = match clients.conns.extra(slot).own.pending.take() {
+        Some(Pending::History(tags)) => tags,
+        _ => Default::default(),
+    };
+    let tag = tag_of(page, frames);
+    let is_known = etag::entity_tags(&tags).any(|known| is_tag(known, &tag));
+    let mut body = Rope::default();
+    if !is_known {
+        history_body(
+            &subs.topics,
+            forms,
+            &clients.ctx,
+            topic,
             page,
-            &tag,
-            (!is_known).then_some(body.len()),
+            frames,
+            &mut body,
         );
-        self.unsubscribe(slot);
-        self.clients.conns.drop_extra(slot);
-        if sends {
-            self.meter.stats.sent(page.count as usize, body.len());
-            body.put_before(&self.clients.scratch.take_reply());
-            self.clients.put_rope(slot, &body, io);
-        }
-        self.answer_waiting(slot, io);
     }
+    let sends = !is_known && !clients.conns.get(slot).wants(HEAD);
+    history_head(clients, slot, page, &tag, (!is_known).then_some(body.len()));
+    unsubscribe(clients, subs, slot);
+    clients.conns.drop_extra(slot);
+    if sends {
+        clients.meter.stats.sent(page.count as usize, body.len());
+        body.put_before(&clients.scratch.take_reply());
+        clients.put_rope(slot, &body, io);
+    }
+    answer_waiting(clients, queues, slot, io);
 }
 
 /// `GET` on a history path.

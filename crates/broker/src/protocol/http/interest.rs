@@ -23,88 +23,91 @@ use crate::client::row::State;
 use crate::client::send::fits;
 use crate::io::Io;
 use crate::mail::{News, Part, ReplyTo};
-use crate::protocol::contract::streams::stream_head;
-use crate::protocol::front::{Clients, Connections, Context, Front, Lanes, Meter, Queues, Work};
+use crate::protocol::contract::streams::{end_stream, stream_head};
+use crate::protocol::front::{Clients, Connections, Context, Lanes, Queues};
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::credentials::deny;
 use crate::protocol::http::names::{CUT_FILTER, filter_reason};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
 use crate::protocol::http::state::{Attaching, Follow};
+use crate::protocol::http::subscribe::stream::begin_stream;
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
-impl Front {
-    /// News from a home.
-    pub(crate) fn interest<I: Io>(&mut self, to: ReplyTo, news: &News, part: Part, io: &mut I) {
-        let slot = to.slot;
-        if !self.clients.conns.is_asked(to) || !self.clients.conns.get(slot).wants(FOLLOWS) {
-            return;
-        }
-        let mut bytes = encode_news(&self.clients.conns, slot, news);
-        let homes = self.clients.ctx.world.homes;
-        let extra = self.clients.conns.extra(slot);
-        let follow = extra
-            .own
-            .follow
-            .as_mut()
-            .expect("a follower has its filter");
-        for (begins, _) in news.iter() {
-            follow.topics = if begins {
-                follow.topics + 1
-            } else {
-                follow.topics - 1
-            };
-        }
-        if part != Part::Live {
-            follow.asked = false;
-        }
-        if part == Part::Last {
-            follow.home += 1;
-            follow.begun = false;
-            if follow.home == homes {
-                let topics = follow.topics;
-                encode_whole(&self.clients.conns, slot, topics, &mut bytes);
-            }
-        }
-        if let Some(attaching) = &mut self.clients.conns.extra(slot).own.attaching {
-            attaching.body.own.extend_from_slice(&bytes);
-            self.clients.begin_stream(&mut self.queues, slot, io);
-        } else if part == Part::Live
-            && !fits(&self.clients.conns, slot, bytes.len(), || {
-                self.clients.ctx.bounds()
-            })
-        {
-            return self.end_follower(slot, io);
+/// News from a home.
+pub(crate) fn news_came<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    to: ReplyTo,
+    news: &News,
+    part: Part,
+    io: &mut I,
+) {
+    let slot = to.slot;
+    if !clients.conns.is_asked(to) || !clients.conns.get(slot).wants(FOLLOWS) {
+        return;
+    }
+    let mut bytes = encode_news(&clients.conns, slot, news);
+    let homes = clients.ctx.world.homes;
+    let extra = clients.conns.extra(slot);
+    let follow = extra
+        .own
+        .follow
+        .as_mut()
+        .expect("a follower has its filter");
+    for (begins, _) in news.iter() {
+        follow.topics = if begins {
+            follow.topics + 1
         } else {
-            self.clients.put(slot, &bytes, io);
-        }
-        if self.clients.conns.get(slot).outbox == NONE {
-            self.queues.page(self.clients.conns.id_of(slot));
+            follow.topics - 1
+        };
+    }
+    if part != Part::Live {
+        follow.asked = false;
+    }
+    if part == Part::Last {
+        follow.home += 1;
+        follow.begun = false;
+        if follow.home == homes {
+            let topics = follow.topics;
+            encode_whole(&clients.conns, slot, topics, &mut bytes);
         }
     }
+    if let Some(attaching) = &mut clients.conns.extra(slot).own.attaching {
+        attaching.body.own.extend_from_slice(&bytes);
+        begin_stream(clients, queues, slot, io);
+    } else if part == Part::Live
+        && !fits(&clients.conns, slot, bytes.len(), || clients.ctx.bounds())
+    {
+        return end_follower(clients, slot, io);
+    } else {
+        clients.put(slot, &bytes, io);
+    }
+    if clients.conns.get(slot).outbox == NONE {
+        queues.page(clients.conns.id_of(slot));
+    }
+}
 
-    fn end_follower<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let mut bytes = Vec::new();
-        if self.clients.conns.get(slot).wants(EVENTS) {
-            let mut text = Vec::new();
-            sse::write_event(
-                &mut text,
-                None,
-                Some(b"crore.slow"),
-                Reason::EventsLost.text().as_bytes(),
-            );
-            write_part(self.clients.conns.get(slot), &text, &mut bytes);
-        }
-        self.clients.put(slot, &bytes, io);
-        self.end_stream(slot, Reason::EventsLost, io);
+fn end_follower<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    let mut bytes = Vec::new();
+    if clients.conns.get(slot).wants(EVENTS) {
+        let mut text = Vec::new();
+        sse::write_event(
+            &mut text,
+            None,
+            Some(b"crore.slow"),
+            Reason::EventsLost.text().as_bytes(),
+        );
+        write_part(clients.conns.get(slot), &text, &mut bytes);
     }
+    clients.put(slot, &bytes, io);
+    end_stream(clients, slot, Reason::EventsLost, io);
 }
 
 /// `GET` on an interest path: a WebSocket, or else an event stream, whatever is accepted.
 pub(crate) fn follow(
     clients: &mut Clients,
     lanes: &mut Lanes,
-    meter: &mut Meter,
     slot: u32,
     head: &Head<'_>,
     upgrade: bool,
@@ -116,8 +119,8 @@ pub(crate) fn follow(
             return Flow::Next;
         }
     };
-    if let Err(denied) = clients.may(&meter.work, slot, Right::Interest, &filter) {
-        return deny(clients, &mut meter.stats, slot, denied);
+    if let Err(denied) = clients.may(slot, Right::Interest, &filter) {
+        return deny(clients, slot, denied);
     }
     let client = clients.conns.get(slot).client;
     if !clients.conns.get(slot).wants(HEAD) && !clients.ctx.world.admission.enter_follower(client) {
@@ -259,11 +262,11 @@ fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) 
 }
 
 /// Whether a follower, if the connection is one, could begin now.
-pub(crate) fn may_follow(clients: &Clients, work: &Work, slot: u32) -> Result<(), Reason> {
+pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let extra = clients.conns.find_extra(slot);
     let follow = extra.and_then(|extra| extra.own.follow.as_ref());
     follow.map_or(Ok(()), |follow| {
-        clients.may(work, slot, Right::Interest, &follow.filter)
+        clients.may(slot, Right::Interest, &follow.filter)
     })
 }
 

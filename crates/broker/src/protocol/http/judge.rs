@@ -15,7 +15,7 @@ use crate::base::reason::Reason;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, Verb};
 use crate::protocol::contract::requests::names_other_protocol;
-use crate::protocol::front::{Clients, Context, Gate, Meter};
+use crate::protocol::front::{Clients, Context};
 use crate::protocol::http::credentials::{deny, refuse_credentials, rights};
 use crate::protocol::http::names::topic_names;
 use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP};
@@ -35,14 +35,12 @@ const NO_TOPIC_TO_PUBLISH: &str = "no topic is named: put it behind the path (/p
 /// The answer is in `reply`.
 pub(crate) fn judge(
     clients: &mut Clients,
-    gate: &mut Gate,
-    meter: &mut Meter,
     slot: u32,
     head: &Head<'_>,
     body: Body,
     who: Option<Identity>,
 ) -> Result<Task, Answered> {
-    let drains = gate.drains;
+    let drains = clients.ctx.drains;
     let row = clients.conns.get_mut(slot);
     let keeps = head.keep_alive() && !drains && !row.is(TURNED_AWAY);
     row.deadline_s = 0;
@@ -57,7 +55,7 @@ pub(crate) fn judge(
             row.options |= option;
         }
     }
-    let task = judge_request(clients, gate, meter, slot, head, body, who)?;
+    let task = judge_request(clients, slot, head, body, who)?;
     if keeps {
         clients.conns.get_mut(slot).options |= KEEP;
     }
@@ -66,15 +64,13 @@ pub(crate) fn judge(
 
 fn judge_request(
     clients: &mut Clients,
-    gate: &mut Gate,
-    meter: &mut Meter,
     slot: u32,
     head: &Head<'_>,
     body: Body,
     who: Option<Identity>,
 ) -> Result<Task, Answered> {
     let upgrade = head.is_websocket_upgrade();
-    if let Err((reason, words)) = admit(clients, gate, &mut meter.stats, slot, head, upgrade) {
+    if let Err((reason, words)) = admit(clients, slot, head, upgrade) {
         clients.respond_saying(slot, reason, &words);
         return Err(Answered);
     }
@@ -85,7 +81,7 @@ fn judge_request(
     let routed = route(&clients.ctx, head.path);
     let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
     judge_methods(clients, slot, head, routed.map(|(door, _)| door))?;
-    if let Err(refusal) = clients.enter_as(&mut meter.stats, slot, who) {
+    if let Err(refusal) = clients.enter_as(slot, who) {
         refuse_credentials(clients, slot, refusal);
         return Err(Answered);
     }
@@ -94,18 +90,18 @@ fn judge_request(
     }
     let Some((door, rest)) = routed else {
         if upgrade {
-            meter.stats.stray_upgrades += 1;
-            gate.notices().met(Notice::Upgrade, head.path);
+            clients.meter.stats.stray_upgrades += 1;
+            clients.meter.notices.met(Notice::Upgrade, head.path);
             return answered(clients, slot, Reason::NoSocketPath);
         }
         return answered(clients, slot, nowhere(head.path));
     };
     judge_method(clients, slot, head, body, door, upgrade)?;
-    if let Err((reason, words)) = is_read(&meter.work, &clients.ctx, head, door) {
+    if let Err((reason, words)) = is_read(&clients.meter.work, &clients.ctx, head, door) {
         clients.respond_saying(slot, reason, &words);
         return Err(Answered);
     }
-    judge_names(clients, meter, slot, head, door, rest, upgrade)
+    judge_names(clients, slot, head, door, rest, upgrade)
 }
 
 /// Answers methods whose answer depends on nobody's rights: one that asks which there are, and one that there is not.
@@ -165,7 +161,6 @@ fn judge_method(
 /// Decides what the request asks for by the names in it, and whether that is granted.
 fn judge_names(
     clients: &mut Clients,
-    meter: &mut Meter,
     slot: u32,
     head: &Head<'_>,
     door: Door,
@@ -183,13 +178,13 @@ fn judge_names(
         return match clients.may_publish_some(slot) {
             Ok(()) => Ok(Task::Batch),
             Err(denied) => {
-                deny(clients, &mut meter.stats, slot, denied);
+                deny(clients, slot, denied);
                 Err(Answered)
             }
         };
     }
     let filtered = door == Door::Subscribe && names_filter(head);
-    let mut names = match topic_names(&meter.work, &clients.ctx, head, rest, filtered) {
+    let mut names = match topic_names(&clients.meter.work, &clients.ctx, head, rest, filtered) {
         Ok(names) => names,
         Err((reason, words)) => {
             let words = match reason {
@@ -207,9 +202,8 @@ fn judge_names(
         Method::Delete => Some(Verb::Change(Change::Delete)),
         _ => Some(Verb::Info),
     };
-    if let Err(denied) = clients.may_all(&meter.work, slot, rights(door, verb, head.method), &names)
-    {
-        deny(clients, &mut meter.stats, slot, denied);
+    if let Err(denied) = clients.may_all(slot, rights(door, verb, head.method), &names) {
+        deny(clients, slot, denied);
         return Err(Answered);
     }
     if matches!(door, Door::Subscribe | Door::PubSub) {

@@ -18,7 +18,7 @@ pub(crate) mod options;
 mod parameters;
 pub(crate) mod pipelined;
 pub(crate) mod publish;
-mod request;
+pub(crate) mod request;
 pub(crate) mod retry;
 mod sites;
 mod slips;

@@ -3,47 +3,53 @@
 //! Invariant: a request whose credentials are being judged, and frames behind a WebSocket handshake, are never dropped alone to make room:
 //! their connection ends instead.
 
+use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::row::{PAUSED, State};
 use crate::io::Io;
-use crate::protocol::front::{Clients, Connections, Front, Queues};
+use crate::protocol::front::{Census, Clients, Connections, Queues};
 use crate::protocol::http::options::{KEEP, UPGRADE};
 use crate::protocol::side::Spill;
 
-impl Front {
-    /// Keeps bytes received while a request waits. Past the length of a head the socket is not read; behind a poll, which must be
-    /// read so that its end is noticed, they are dropped then.
-    pub(crate) fn hold<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
-        let limit = self.clients.ctx.world.settings.limits.head_bytes;
-        let row = self.clients.conns.get(slot);
-        if row.state == State::Poll && !row.wants(KEEP) {
-            // Bytes after the last request of a connection have no meaning.
-            return;
-        }
-        let (polls, upgrades) = (row.state == State::Poll, row.wants(UPGRADE));
-        let (before, asked) = match self.clients.conns.spill(slot) {
-            None => (0, false),
-            Some(Spill::Http(spill)) => (spill.data.len(), spill.asked),
-            Some(_) => return self.end_for_room(slot, io),
+/// Keeps bytes received while a request waits. Past the length of a head the socket is not read; behind a poll, which must be
+/// read so that its end is noticed, they are dropped then.
+pub(crate) fn hold_pipelined<I: Io>(
+    clients: &mut Clients,
+    queues: &Queues,
+    census: &Census,
+    slot: u32,
+    bytes: &[u8],
+    io: &mut I,
+) {
+    let limit = clients.ctx.world.settings.limits.head_bytes;
+    let row = clients.conns.get(slot);
+    if row.state == State::Poll && !row.wants(KEEP) {
+        // Bytes after the last request of a connection have no meaning.
+        return;
+    }
+    let (polls, upgrades) = (row.state == State::Poll, row.wants(UPGRADE));
+    let (before, asked) = match clients.conns.spill(slot) {
+        None => (0, false),
+        Some(Spill::Http(spill)) => (spill.data.len(), spill.asked),
+        Some(_) => return end_for_room(clients, slot, io),
+    };
+    let long = polls && before + bytes.len() > limit;
+    if long || !has_receive_room(clients, queues, census, slot, bytes.len(), io) {
+        return match upgrades || asked {
+            // The bytes are frames, or the request whose credentials are being judged.
+            true => end_for_room(clients, slot, io),
+            false => forget_pipelined(&mut clients.conns, queues, slot, io),
         };
-        let long = polls && before + bytes.len() > limit;
-        if long || !self.has_receive_room(slot, bytes.len(), io) {
-            return match upgrades || asked {
-                // The bytes are frames, or the request whose credentials are being judged.
-                true => self.end_for_room(slot, io),
-                false => forget_pipelined(&mut self.clients.conns, &self.queues, slot, io),
-            };
+    }
+    let held = clients.conns.change_spill(slot, |spill| match spill {
+        Spill::Http(spill) => {
+            spill.append(bytes, limit);
+            spill.data.len()
         }
-        let held = self.clients.conns.change_spill(slot, |spill| match spill {
-            Spill::Http(spill) => {
-                spill.append(bytes, limit);
-                spill.data.len()
-            }
-            _ => 0,
-        });
-        if held > limit {
-            self.clients.conns.get_mut(slot).flags |= PAUSED;
-            self.clients.conns.update_interest(slot, io);
-        }
+        _ => 0,
+    });
+    if held > limit {
+        clients.conns.get_mut(slot).flags |= PAUSED;
+        clients.conns.update_interest(slot, io);
     }
 }
 

@@ -3,7 +3,7 @@
 
 pub(crate) mod batch;
 mod fields;
-mod outcomes;
+pub(crate) mod outcomes;
 
 use alloc::borrow::Cow;
 
@@ -18,7 +18,7 @@ use crate::client::row::State;
 use crate::home::Home;
 use crate::mail::message::{Headers, Publish, Retry, is_binary};
 use crate::mail::{Answer, Change, Verb, properties};
-use crate::protocol::front::{Clients, Connections, Front, Lanes};
+use crate::protocol::front::{Clients, Connections, Lanes, Subscriptions};
 use crate::protocol::http::publish::outcomes::respond_outcome;
 use crate::protocol::http::state::Pending;
 use crate::protocol::http::task::Flow;
@@ -32,80 +32,74 @@ fn delete_or_purge(head: &Head<'_>) -> Result<Change, &'static str> {
     }
 }
 
-impl Front {
-    pub(crate) fn publish_one(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        name: &[u8],
-        data: &[u8],
-        home: &mut Option<Home>,
-    ) -> Flow {
-        let Front {
-            clients,
-            subs,
-            meter,
-            ..
-        } = self;
-        let content_type = content_type(head);
-        let event = head.header("x-eventsource-event").unwrap_or_default();
-        let key = head.header("crore-key").unwrap_or_default();
-        let checked = check_fields(content_type, event, key);
-        let read = checked.map_err(Cow::Borrowed).and_then(|()| {
-            let attributes = properties::from_headers(head.headers(properties::HEADER));
-            let attributes = attributes.map_err(Cow::Borrowed)?;
-            Ok((
-                ttl_s(head)?,
-                idempotency_key(head).map_err(Cow::Borrowed)?,
-                attributes,
-                retain(head)?,
-            ))
-        });
-        let (ttl_s, key_of_retry, attributes, retain) = match read {
-            Ok(read) => read,
-            Err(words) => {
-                clients.respond_saying(slot, Reason::BadField, &words);
-                return Flow::Next;
-            }
-        };
-        if let Err(reason) = clients.may_publish(&mut meter.stats, slot) {
-            clients.respond_reason(slot, reason);
+pub(crate) fn publish_one(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    head: &Head<'_>,
+    name: &[u8],
+    data: &[u8],
+    home: &mut Option<Home>,
+) -> Flow {
+    let content_type = content_type(head);
+    let event = head.header("x-eventsource-event").unwrap_or_default();
+    let key = head.header("crore-key").unwrap_or_default();
+    let checked = check_fields(content_type, event, key);
+    let read = checked.map_err(Cow::Borrowed).and_then(|()| {
+        let attributes = properties::from_headers(head.headers(properties::HEADER));
+        let attributes = attributes.map_err(Cow::Borrowed)?;
+        Ok((
+            ttl_s(head)?,
+            idempotency_key(head).map_err(Cow::Borrowed)?,
+            attributes,
+            retain(head)?,
+        ))
+    });
+    let (ttl_s, key_of_retry, attributes, retain) = match read {
+        Ok(read) => read,
+        Err(words) => {
+            clients.respond_saying(slot, Reason::BadField, &words);
             return Flow::Next;
         }
-        let (hash, at) = clients.ctx.place_of(name);
-        let binary = is_binary(content_type, data);
-        let answer = Answer::Full(clients.conns.reply_to(slot, 0));
-        match publish(
-            subs,
-            meter,
-            &clients.ctx,
-            home,
-            at,
-            &Publish {
-                hash,
-                name,
-                data,
-                headers: Headers {
-                    content_type,
-                    event,
-                    key,
-                    attributes: &attributes,
-                    ttl_s,
-                    qos: 1,
-                    retain,
-                    binary,
-                },
-                retry: retry(clients, slot, key_of_retry),
-                client: clients.conns.get(slot).client,
+    };
+    if let Err(reason) = clients.may_publish(slot) {
+        clients.respond_reason(slot, reason);
+        return Flow::Next;
+    }
+    let (hash, at) = clients.ctx.place_of(name);
+    let binary = is_binary(content_type, data);
+    let answer = Answer::Full(clients.conns.reply_to(slot, 0));
+    let retry = retry(clients, slot, key_of_retry);
+    match publish(
+        subs,
+        &mut clients.meter,
+        &clients.ctx,
+        home,
+        at,
+        &Publish {
+            hash,
+            name,
+            data,
+            headers: Headers {
+                content_type,
+                event,
+                key,
+                attributes: &attributes,
+                ttl_s,
+                qos: 1,
+                retain,
+                binary,
             },
-            answer,
-        ) {
-            Some(outcome) => {
-                respond_outcome(clients, slot, &Pending::Publish, outcome);
-                Flow::Next
-            }
-            None => wait(&mut clients.conns, slot, Pending::Publish),
+            retry,
+            client: clients.conns.get(slot).client,
+        },
+        answer,
+    ) {
+        Some(outcome) => {
+            respond_outcome(clients, slot, &Pending::Publish, outcome);
+            Flow::Next
         }
+        None => wait(&mut clients.conns, slot, Pending::Publish),
     }
 }
 

@@ -18,18 +18,21 @@ use crate::base::reason::{Closed, Reason};
 use crate::base::work::Steps;
 use crate::client::admission::enter_proxied;
 use crate::client::credit::{is_held, must_stall};
+use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::row::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY};
 use crate::client::words;
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::protocol::contract::is_upgraded;
 use crate::protocol::contract::requests::begins_other_protocol;
-use crate::protocol::front::{Context, Front};
+use crate::protocol::front::{Census, Clients, Context, Front, Gate, Lanes, Queues, Subscriptions};
+use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
 use crate::protocol::http::credentials::knows_who;
 use crate::protocol::http::filtered::catch_up_filters;
 use crate::protocol::http::judge::{is_batch, judge};
 use crate::protocol::http::options::UPGRADE;
 use crate::protocol::http::pipelined::forget_pipelined;
+use crate::protocol::http::publish::batch::go_on_with_batch;
 use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Answered, Flow};
 use crate::protocol::side::Spill;
@@ -58,7 +61,14 @@ impl Front {
                     return self.bytes_came(slot, &mut input[rest], home, io);
                 }
                 kept.data = input[rest].to_vec();
-                self.keep(slot, kept, io);
+                keep_request(
+                    &mut self.clients,
+                    &mut self.queues,
+                    &self.census,
+                    slot,
+                    kept,
+                    io,
+                );
             }
             return;
         };
@@ -67,7 +77,7 @@ impl Front {
         };
         spill.held = false;
         spill.append(input, self.clients.ctx.world.settings.limits.head_bytes);
-        self.meter.work.steps.add_bytes(input.len());
+        self.clients.meter.work.steps.add_bytes(input.len());
         let mut data = core::mem::take(&mut spill.data);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, home, io) {
             if is_upgraded(&self.clients.conns, slot) {
@@ -75,15 +85,14 @@ impl Front {
             }
             kept.data = data;
             kept.narrow(rest);
-            self.keep(slot, kept, io);
-        }
-    }
-
-    /// Goes on with a request that waits.
-    pub(crate) fn request_resume<I: Io>(&mut self, slot: u32, home: &mut Option<Home>, io: &mut I) {
-        match self.clients.conns.get(slot).wants(FILTERS) {
-            true => catch_up_filters(&mut self.clients, &mut self.subs, slot),
-            false => self.go_on_with_batch(slot, home, io),
+            keep_request(
+                &mut self.clients,
+                &mut self.queues,
+                &self.census,
+                slot,
+                kept,
+                io,
+            );
         }
     }
 
@@ -96,17 +105,14 @@ impl Front {
         if self.clients.conns.get(conn.slot).spill != NONE {
             self.http_received(conn.slot, &mut [], home, io);
         }
-        let at_end = self.clients.conns.is_current(conn) && {
-            let row = self.clients.conns.get(conn.slot);
-            let idle = row.state == State::Http && row.outbox == NONE;
-            row.is(EOF) && idle && !is_held(&self.clients.conns, conn.slot)
-        };
-        if at_end {
-            self.drop_conn(conn.slot, Close::Now, io);
+        let row = self.clients.conns.get(conn.slot);
+        let idle = row.state == State::Http && row.outbox == NONE;
+        if row.is(EOF) && idle && !is_held(&self.clients.conns, conn.slot) {
+            self.clients.drop_conn(conn.slot, Close::Now);
         }
     }
 
-    /// Carries out all whole requests of `buf`; returns the range that is left, if the connection still exists.
+    /// Carries out all whole requests of `buf`; returns the range that is left, unless the connection ends.
     fn run<I: Io>(
         &mut self,
         slot: u32,
@@ -115,16 +121,20 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> Option<(HttpSpill, Range<usize>)> {
-        let conn = self.clients.conns.id_of(slot);
         let (mut at, mut end) = (0, buf.len());
         if self.clients.conns.get(slot).state == State::Proxy {
-            match self.proxy_header(slot, buf, io).ok()? {
+            match proxy_header(&mut self.clients, &mut self.gate, slot, buf).ok()? {
                 Some(len) => at = len,
                 None => return Some((kept, 0..end)),
             }
         }
-        while self.may_read_request(slot, &buf[at..end], &mut kept, io) {
-            self.meter.work.steps.add(1);
+        loop {
+            let (lanes, queues) = (&mut self.subs.lanes, &mut self.queues);
+            let rest = (&buf[at..end], &mut kept);
+            if !may_read_request(&mut self.clients, lanes, queues, slot, rest, io) {
+                break;
+            }
+            self.clients.meter.work.steps.add(1);
             let head_bytes = self.clients.ctx.world.settings.limits.head_bytes;
             // A head has kilobytes: it stays where it is.
             let again;
@@ -133,16 +143,16 @@ impl Front {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(error) => {
-                    self.refuse_head(slot, *error, &buf[at..end], io);
+                    refuse_head(&mut self.clients, slot, *error, &buf[at..end], io);
                     return None;
                 }
             };
             if !knows_who(&mut self.clients, &mut self.gate, slot, head, &mut kept, io) {
                 break;
             }
-            let (body, limit) = self.body(slot, head, io).ok()?;
+            let (body, limit) = body_of(&mut self.clients, slot, head, io).ok()?;
             let start = at + head.len;
-            self.meter.work.steps.add_bytes(head.len);
+            self.clients.meter.work.steps.add_bytes(head.len);
             let found = match body {
                 Body::None => Some((0, 0)),
                 Body::Length(len) => {
@@ -150,14 +160,14 @@ impl Front {
                 }
                 Body::Chunked => {
                     let bytes = &mut buf[start..end];
-                    let found = dechunk(bytes, &mut kept, limit, &self.meter.work.steps);
+                    let found = dechunk(bytes, &mut kept, limit, &self.clients.meter.work.steps);
                     // `head` borrowed from bytes that were just overwritten.
                     again = head::parse(&buf[at..start], head_bytes).ok().flatten();
                     head = again.as_ref().expect("the head was read before");
                     match found {
                         Ok(found) => found,
                         Err(error) => {
-                            self.refuse_body(slot, (head, body), kept, error, io);
+                            refuse_body(&mut self.clients, slot, (head, body), kept, error, io);
                             return None;
                         }
                     }
@@ -167,91 +177,20 @@ impl Front {
                 if let Some((_, decoded)) = kept.chunked {
                     end = start + decoded;
                 }
-                let most = match body {
-                    Body::Length(len) => len as usize,
-                    _ => limit,
-                };
-                kept.whole = head.len + most;
-                self.wait_for_body(slot, (head, body), &mut kept, io).ok()?;
+                let body = (body, limit);
+                wait_for_body(&mut self.clients, slot, (head, body), &mut kept, io).ok()?;
                 break;
             };
             let who = core::mem::take(&mut kept).who;
             let data = &buf[start..start + body_bytes];
             self.request_came(slot, (head, body), who, data, home, io);
             at = start + taken;
-            if !self.clients.conns.is_current(conn) || self.clients.conns.get(slot).is(CLOSING) {
+            if self.clients.conns.get(slot).is(CLOSING) {
                 return None;
             }
         }
         self.clients.send_reply(slot, io);
         (at < end).then_some((kept, at..end))
-    }
-
-    /// Reads the header with which a proxy names its client; returns its length, once it is whole.
-    fn proxy_header<I: Io>(
-        &mut self,
-        slot: u32,
-        buf: &[u8],
-        io: &mut I,
-    ) -> Result<Option<usize>, Refused> {
-        match proxy::parse_v2(buf) {
-            Ok(Some((client, len))) => {
-                self.clients.conns.get_mut(slot).state = State::Http;
-                if let Some(client) = client {
-                    enter_proxied(
-                        &mut self.clients,
-                        &mut self.gate,
-                        &mut self.meter.stats,
-                        slot,
-                        client.ip(),
-                    );
-                }
-                Ok(Some(len))
-            }
-            Ok(None) => Ok(None),
-            Err(_) => {
-                self.clients.scratch.because(Closed::Refused);
-                self.drop_conn(slot, Close::Reset, io);
-                Err(Refused)
-            }
-        }
-    }
-
-    /// Whether a request is read from these bytes now. If not, they wait, or are no HTTP.
-    fn may_read_request<I: Io>(
-        &mut self,
-        slot: u32,
-        bytes: &[u8],
-        kept: &mut HttpSpill,
-        io: &mut I,
-    ) -> bool {
-        let Some(first) = bytes.first() else {
-            return false;
-        };
-        let row = self.clients.conns.get(slot);
-        if row.state != State::Http || row.outbox != NONE {
-            return false;
-        }
-        if self.meter.work.is_spent() {
-            kept.held = true;
-            self.queues.pause(&mut self.clients, slot, io);
-            return false;
-        }
-        if !self.clients.conns.get(slot).is(SERVED)
-            && begins_other_protocol(&mut self.clients.conns, slot, *first)
-        {
-            return false;
-        }
-        if !self.clients.conns.get(slot).is(TURNED_AWAY)
-            && is_post(bytes)
-            && must_stall(&mut self.subs.lanes, &self.clients.ctx)
-        {
-            kept.held = true;
-            self.queues
-                .stall(&mut self.clients.conns, &mut self.meter.stats, slot, io);
-            return false;
-        }
-        true
     }
 
     /// Judges a whole request and carries it out.
@@ -264,164 +203,228 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let flow = match judge(
-            &mut self.clients,
-            &mut self.gate,
-            &mut self.meter,
-            slot,
-            head,
-            body,
-            who,
-        ) {
+        let flow = match judge(&mut self.clients, slot, head, body, who) {
             Ok(task) => self.carry_out(slot, head, task, data, home, io),
             Err(Answered) => Flow::Next,
         };
         match flow {
-            Flow::Next => self.request_done(slot, io),
+            Flow::Next => request_done(&mut self.clients, slot, io),
             Flow::Wait => {}
         }
     }
+}
 
-    /// Refuses bytes that do not begin with a head.
-    fn refuse_head<I: Io>(&mut self, slot: u32, error: HeadError, bytes: &[u8], io: &mut I) {
-        if error == HeadError::Version && prior::is_http2(bytes) {
-            self.clients.scratch.because(Closed::Refused);
-            prior::refuse(self.clients.scratch.reply());
-            self.clients.send_reply(slot, io);
-            self.shut(slot, io);
-            return;
-        }
-        let words: Cow<'_, str> = match error {
-            HeadError::TooLarge => format!(
-                "{}: limits.head_bytes allows {} bytes, and {MAX_HEADERS} fields are taken",
-                error.reason(),
-                self.clients.ctx.world.settings.limits.head_bytes
-            )
-            .into(),
-            error => error.reason().into(),
-        };
-        self.refuse_line(slot, error.status(), &words, io);
+/// Goes on with a request that waits.
+pub(crate) fn request_resume<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    home: &mut Option<Home>,
+    io: &mut I,
+) {
+    match clients.conns.get(slot).wants(FILTERS) {
+        true => catch_up_filters(clients, subs, slot),
+        false => go_on_with_batch(clients, subs, queues, slot, home, io),
     }
+}
 
-    /// Refuses a request for its body. What the head asks for is judged before what is wrong with the body.
-    fn refuse_body<I: Io>(
-        &mut self,
-        slot: u32,
-        (head, body): (&Head<'_>, Body),
-        kept: HttpSpill,
-        error: BodyError,
-        io: &mut I,
-    ) {
-        let refused = !kept.judged
-            && judge(
-                &mut self.clients,
-                &mut self.gate,
-                &mut self.meter,
-                slot,
-                head,
-                body,
-                kept.who,
-            )
-            .is_err();
-        match refused {
-            true => self.request_done(slot, io),
-            false if error == BodyError::TooLarge => {
-                let (_, reason) = longest_body(&self.clients.ctx, head);
-                self.refuse(slot, reason, io);
+/// Reads the header with which a proxy names its client; returns its length, once it is whole.
+fn proxy_header(
+    clients: &mut Clients,
+    gate: &mut Gate,
+    slot: u32,
+    buf: &[u8],
+) -> Result<Option<usize>, Refused> {
+    match proxy::parse_v2(buf) {
+        Ok(Some((client, len))) => {
+            clients.conns.get_mut(slot).state = State::Http;
+            if let Some(client) = client {
+                enter_proxied(clients, gate, slot, client.ip());
             }
-            false => self.refuse_line(slot, error.status(), error.reason(), io),
+            Ok(Some(len))
+        }
+        Ok(None) => Ok(None),
+        Err(_) => {
+            clients.scratch.because(Closed::Refused);
+            clients.drop_conn(slot, Close::Reset);
+            Err(Refused)
         }
     }
+}
 
-    /// A body has not come whole: its head is judged, once, and the client asked for the rest if it waits for that.
-    fn wait_for_body<I: Io>(
-        &mut self,
-        slot: u32,
-        (head, body): (&Head<'_>, Body),
-        kept: &mut HttpSpill,
-        io: &mut I,
-    ) -> Result<(), Refused> {
-        if kept.judged {
-            return Ok(());
-        }
-        if judge(
-            &mut self.clients,
-            &mut self.gate,
-            &mut self.meter,
-            slot,
-            head,
-            body,
-            kept.who.clone(),
+/// Whether a request is read from these bytes now. If not, they wait, or are no HTTP.
+fn may_read_request<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    queues: &mut Queues,
+    slot: u32,
+    (bytes, kept): (&[u8], &mut HttpSpill),
+    io: &mut I,
+) -> bool {
+    let Some(first) = bytes.first() else {
+        return false;
+    };
+    let row = clients.conns.get(slot);
+    if row.state != State::Http || row.outbox != NONE {
+        return false;
+    }
+    if clients.meter.work.is_spent() {
+        kept.held = true;
+        queues.pause(clients, slot, io);
+        return false;
+    }
+    if !clients.conns.get(slot).is(SERVED)
+        && begins_other_protocol(&mut clients.conns, slot, *first)
+    {
+        return false;
+    }
+    if !clients.conns.get(slot).is(TURNED_AWAY) && is_post(bytes) && must_stall(lanes, &clients.ctx)
+    {
+        kept.held = true;
+        queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
+        return false;
+    }
+    true
+}
+
+/// Refuses bytes that do not begin with a head.
+fn refuse_head<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    error: HeadError,
+    bytes: &[u8],
+    io: &mut I,
+) {
+    if error == HeadError::Version && prior::is_http2(bytes) {
+        clients.scratch.because(Closed::Refused);
+        prior::refuse(clients.scratch.reply());
+        clients.send_reply(slot, io);
+        clients.shut(slot, io);
+        return;
+    }
+    let words: Cow<'_, str> = match error {
+        HeadError::TooLarge => format!(
+            "{}: limits.head_bytes allows {} bytes, and {MAX_HEADERS} fields are taken",
+            error.reason(),
+            clients.ctx.world.settings.limits.head_bytes
         )
-        .is_err()
-        {
-            self.request_done(slot, io);
-            return Err(Refused);
-        }
-        kept.judged = true;
-        if head.expects_continue() {
-            self.clients
-                .scratch
-                .reply()
-                .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-        }
-        Ok(())
-    }
+        .into(),
+        error => error.reason().into(),
+    };
+    refuse_line(clients, slot, error.status(), &words, io);
+}
 
-    fn keep<I: Io>(&mut self, slot: u32, kept: HttpSpill, io: &mut I) {
-        let bytes = kept.bytes();
-        // A head of which a part has come is parsed anew when more of it comes.
-        let head_bytes = self.clients.ctx.world.settings.limits.head_bytes;
-        self.meter.work.steps.add_bytes(bytes.min(head_bytes));
-        if !self.has_receive_room(slot, bytes, io) {
-            let row = self.clients.conns.get(slot);
-            let answer_due = matches!(row.state, State::Waiting | State::Poll);
-            return match answer_due && !row.wants(UPGRADE) && !kept.asked {
-                true => forget_pipelined(&mut self.clients.conns, &self.queues, slot, io),
-                // The bytes are part of a request, or frames behind one.
-                false => {
-                    self.clients.conns.set_spill(slot, Spill::Http(kept));
-                    self.end_for_room(slot, io)
-                }
-            };
+/// Refuses a request for its body. What the head asks for is judged before what is wrong with the body.
+fn refuse_body<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    (head, body): (&Head<'_>, Body),
+    kept: HttpSpill,
+    error: BodyError,
+    io: &mut I,
+) {
+    let refused = !kept.judged && judge(clients, slot, head, body, kept.who).is_err();
+    match refused {
+        true => request_done(clients, slot, io),
+        false if error == BodyError::TooLarge => {
+            let (_, reason) = longest_body(&clients.ctx, head);
+            refuse(clients, slot, reason, io);
         }
-        let head_s = self.clients.ctx.world.settings.timeouts.head_s;
-        let row = self.clients.conns.get_mut(slot);
-        // A connection with a full socket keeps its deadline.
-        if row.state == State::Http && row.outbox == NONE {
-            let head_until_s = self.clients.ctx.now.s + head_s;
-            if kept.held || kept.judged {
-                // It waits for us, or the sweep counts its seconds.
-                row.deadline_s = 0;
-            } else if row.deadline_s == 0 || row.is(SERVED) && row.deadline_s > head_until_s {
-                row.deadline_s = head_until_s;
-            }
-        }
-        self.clients.conns.set_spill(slot, Spill::Http(kept));
+        false => refuse_line(clients, slot, error.status(), error.reason(), io),
     }
+}
 
-    /// How the body of a request is delimited and the most that it may have.
-    fn body<I: Io>(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        io: &mut I,
-    ) -> Result<(Body, usize), Refused> {
-        let (limit, reason) = longest_body(&self.clients.ctx, head);
-        // A client that is turned away is answered all the same, but its body is not waited for.
-        if self.clients.conns.get(slot).is(TURNED_AWAY) {
-            return Ok((Body::None, limit));
-        }
-        match head.body() {
-            Ok(Body::Length(len)) if len > limit as u64 => {
-                let words = words::of_reason(reason, &self.clients.ctx.world.settings);
-                self.refuse_saying(slot, reason, &format!("{words}: it has {len}"), io);
-            }
-            Ok(body) => return Ok((body, limit)),
-            Err(error) => self.refuse_line(slot, error.status(), error.reason(), io),
-        }
-        Err(Refused)
+/// A body has not come whole: its head is judged, once, and the client asked for the rest if it waits for that.
+fn wait_for_body<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    (head, (body, limit)): (&Head<'_>, (Body, usize)),
+    kept: &mut HttpSpill,
+    io: &mut I,
+) -> Result<(), Refused> {
+    let most = match body {
+        Body::Length(len) => len as usize,
+        _ => limit,
+    };
+    kept.whole = head.len + most;
+    if kept.judged {
+        return Ok(());
     }
+    if judge(clients, slot, head, body, kept.who.clone()).is_err() {
+        request_done(clients, slot, io);
+        return Err(Refused);
+    }
+    kept.judged = true;
+    if head.expects_continue() {
+        clients
+            .scratch
+            .reply()
+            .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    Ok(())
+}
+
+fn keep_request<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    census: &Census,
+    slot: u32,
+    kept: HttpSpill,
+    io: &mut I,
+) {
+    let bytes = kept.bytes();
+    // A head of which a part has come is parsed anew when more of it comes.
+    let head_bytes = clients.ctx.world.settings.limits.head_bytes;
+    clients.meter.work.steps.add_bytes(bytes.min(head_bytes));
+    if !has_receive_room(clients, queues, census, slot, bytes, io) {
+        let row = clients.conns.get(slot);
+        let answer_due = matches!(row.state, State::Waiting | State::Poll);
+        return match answer_due && !row.wants(UPGRADE) && !kept.asked {
+            true => forget_pipelined(&mut clients.conns, queues, slot, io),
+            // The bytes are part of a request, or frames behind one.
+            false => {
+                clients.conns.set_spill(slot, Spill::Http(kept));
+                end_for_room(clients, slot, io)
+            }
+        };
+    }
+    let head_s = clients.ctx.world.settings.timeouts.head_s;
+    let row = clients.conns.get_mut(slot);
+    // A connection with a full socket keeps its deadline.
+    if row.state == State::Http && row.outbox == NONE {
+        let head_until_s = clients.ctx.now.s + head_s;
+        if kept.held || kept.judged {
+            // It waits for us, or the sweep counts its seconds.
+            row.deadline_s = 0;
+        } else if row.deadline_s == 0 || row.is(SERVED) && row.deadline_s > head_until_s {
+            row.deadline_s = head_until_s;
+        }
+    }
+    clients.conns.set_spill(slot, Spill::Http(kept));
+}
+
+/// How the body of a request is delimited and the most that it may have.
+fn body_of<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    io: &mut I,
+) -> Result<(Body, usize), Refused> {
+    let (limit, reason) = longest_body(&clients.ctx, head);
+    // A client that is turned away is answered all the same, but its body is not waited for.
+    if clients.conns.get(slot).is(TURNED_AWAY) {
+        return Ok((Body::None, limit));
+    }
+    match head.body() {
+        Ok(Body::Length(len)) if len > limit as u64 => {
+            let words = words::of_reason(reason, &clients.ctx.world.settings);
+            refuse_saying(clients, slot, reason, &format!("{words}: it has {len}"), io);
+        }
+        Ok(body) => return Ok((body, limit)),
+        Err(error) => refuse_line(clients, slot, error.status(), error.reason(), io),
+    }
+    Err(Refused)
 }
 
 /// Decodes a body in chunks in place, as far as it was received. Once it is whole, returns how many bytes it has decoded and

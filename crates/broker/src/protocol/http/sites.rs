@@ -13,7 +13,7 @@ use crore_wire::http::origin;
 
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
-use crate::protocol::front::{Clients, Context, Gate, Stats};
+use crate::protocol::front::{Clients, Context, Meter};
 use crate::protocol::http::answer::ANY_ORIGIN;
 use crate::protocol::http::options::ORIGIN_SHIFT;
 
@@ -24,8 +24,6 @@ use crate::protocol::http::options::ORIGIN_SHIFT;
 /// The reason, and exact words.
 pub(crate) fn admit(
     clients: &mut Clients,
-    gate: &mut Gate,
-    stats: &mut Stats,
     slot: u32,
     head: &Head<'_>,
     upgrade: bool,
@@ -37,8 +35,8 @@ pub(crate) fn admit(
             .host()
             .is_some_and(|host| !origin::is_loopback_host(host))
     {
-        stats.foreign_hosts += 1;
-        gate.notices().met(Notice::Host, host);
+        clients.meter.stats.foreign_hosts += 1;
+        clients.meter.notices.met(Notice::Host, host);
         let reason = format!(
             "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
             shown(host)
@@ -47,7 +45,7 @@ pub(crate) fn admit(
     }
     let mut origins = head.headers("origin");
     let Some(from) = origins.next() else {
-        let admitted = admit_unnamed(gate, stats, &clients.ctx, head);
+        let admitted = admit_unnamed(&mut clients.meter, &clients.ctx, head);
         return admitted.map_err(|words| (Reason::ForeignOrigin, words));
     };
     if origins.next().is_some() {
@@ -64,12 +62,12 @@ pub(crate) fn admit(
         None => {
             let alias = loopback_alias(&clients.ctx, from, host);
             let (count, kind) = match safe {
-                true => (&mut stats.hidden_answers, Notice::Reader),
-                false => (&mut stats.foreign_origins, Notice::Origin),
+                true => (&mut clients.meter.stats.hidden_answers, Notice::Reader),
+                false => (&mut clients.meter.stats.foreign_origins, Notice::Origin),
             };
             *count += 1;
             let reason = alias.as_ref().map_or("", |_| ALIASES);
-            gate.notices().met_since(kind, reason, from);
+            clients.meter.notices.met_since(kind, reason, from);
             match safe {
                 true => Ok(()),
                 false => Err((Reason::ForeignOrigin, foreign_origin(from, normal, alias))),
@@ -79,12 +77,7 @@ pub(crate) fn admit(
 }
 
 /// A request without `Origin`: as of `curl`, and as a browser sends it for a page of the own origin, for an image, for a script.
-fn admit_unnamed(
-    gate: &mut Gate,
-    stats: &mut Stats,
-    ctx: &Context,
-    head: &Head<'_>,
-) -> Result<(), String> {
+fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<(), String> {
     let Some(site) = elsewhere(head) else {
         return Ok(());
     };
@@ -92,8 +85,9 @@ fn admit_unnamed(
         return Ok(());
     }
     let site = format!("Sec-Fetch-Site: {}", shown(site));
-    stats.foreign_origins += 1;
-    gate.notices()
+    meter.stats.foreign_origins += 1;
+    meter
+        .notices
         .met(Notice::Origin, format!("none ({site})").as_bytes());
     Err(format!(
         "a page of another origin asks without Origin ({site}): ask by fetch, EventSource or WebSocket, and list the page's origin in http.allowed_origins"

@@ -6,8 +6,8 @@
 
 pub(crate) mod gap;
 pub(crate) mod leave;
-mod live;
-mod page;
+pub(crate) mod live;
+pub(crate) mod page;
 pub(crate) mod stream;
 mod topics;
 
@@ -23,10 +23,11 @@ use crore_wire::{form, topic};
 use crate::base::position::{self, Position, Since};
 use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, MULTI, State};
+use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::Attach;
 use crate::protocol::contract::streams::stream_head;
-use crate::protocol::front::{Clients, Connections, Front, Sub, Subscriptions};
+use crate::protocol::front::{Clients, Connections, Sub, Subscriptions};
 use crate::protocol::http::filtered::join_over_http;
 use crate::protocol::http::options::{
     CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, JSON, PUBLISHES, RECEIVES, UPGRADE,
@@ -35,114 +36,100 @@ use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::state::{Attaching, PublishTo};
 use crate::protocol::http::task::Flow;
 
-impl Front {
-    /// `GET` on a subscribe path: long-poll, event stream or WebSocket.
-    pub(crate) fn subscribe<I: Io>(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        names: Vec<Vec<u8>>,
-        publishes: bool,
-        upgrade: bool,
-        io: &mut I,
-    ) -> Flow {
-        let filtered = self.clients.conns.get(slot).wants(FILTERS);
-        let since = match where_to_begin(&mut self.clients, slot, head, &names, filtered, publishes)
-        {
-            Ok(since) => since,
-            Err(reason) => {
-                let words = value_words(reason, head.query);
-                self.clients.respond_saying(slot, reason, &words);
-                return Flow::Next;
-            }
-        };
-        let before = self.clients.scratch.reply().len();
-        let events = !upgrade && head.accept() == Accept::EventStream;
-        set_options(&mut self.clients.conns, slot, head, publishes);
-        let streams = events || upgrade;
-        if streams
-            && let Err(reason) = stream_head(&mut self.clients, slot, head, upgrade, &names[0])
-        {
-            self.clients.respond_reason(slot, reason);
+/// `GET` on a subscribe path: long-poll, event stream or WebSocket.
+pub(crate) fn subscribe<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    head: &Head<'_>,
+    names: Vec<Vec<u8>>,
+    (publishes, upgrade): (bool, bool),
+    io: &mut I,
+) -> Flow {
+    let filtered = clients.conns.get(slot).wants(FILTERS);
+    let since = match starting_points(clients, slot, head, &names, filtered, publishes) {
+        Ok(since) => since,
+        Err(reason) => {
+            let words = value_words(reason, head.query);
+            clients.respond_saying(slot, reason, &words);
             return Flow::Next;
         }
-        if streams && self.clients.conns.get(slot).wants(HEAD) {
-            return Flow::Next;
-        }
-        let mut attaching = Attaching {
-            waiting: names.len() as u32,
-            no_cache: ["cache-control", "pragma"]
-                .iter()
-                .any(|name| head.has_token(name, "no-cache")),
-            ..Attaching::default()
-        };
-        if streams {
-            // The bytes in `reply` before it are answers to pipelined requests.
-            attaching.head = self.clients.scratch.take_reply();
-        } else {
-            self.clients.send_reply(slot, io);
-        }
-        if names.len() > 1 || streams || filtered {
-            self.clients.conns.extra(slot).own.attaching = Some(attaching);
-        }
-        if publishes {
-            let (hash, _) = self.clients.ctx.place_of(&names[0]);
-            self.clients.conns.extra(slot).own.publish_to = Some(PublishTo {
-                hash,
-                name: names[0].clone(),
-                published: 0,
-            });
-        }
-        self.clients.conns.get_mut(slot).state = State::Waiting;
-        if !filtered {
-            join_all(
-                &mut self.clients,
-                &mut self.subs,
-                slot,
-                &names,
-                &since,
-                !streams,
-            );
-        } else if let Err(reason) = join_over_http(
-            &mut self.clients,
-            &mut self.subs,
-            slot,
-            &names,
-            &since,
-            !streams,
-        ) {
-            return self.not_joined(slot, before, reason);
-        }
-        Flow::Wait
+    };
+    let before = clients.scratch.reply().len();
+    let events = !upgrade && head.accept() == Accept::EventStream;
+    set_options(&mut clients.conns, slot, head, publishes);
+    let streams = events || upgrade;
+    if streams && let Err(reason) = stream_head(clients, slot, head, upgrade, &names[0]) {
+        clients.respond_reason(slot, reason);
+        return Flow::Next;
     }
+    if streams && clients.conns.get(slot).wants(HEAD) {
+        return Flow::Next;
+    }
+    let mut attaching = Attaching {
+        waiting: names.len() as u32,
+        no_cache: ["cache-control", "pragma"]
+            .iter()
+            .any(|name| head.has_token(name, "no-cache")),
+        ..Attaching::default()
+    };
+    if streams {
+        // The bytes in `reply` before it are answers to pipelined requests.
+        attaching.head = clients.scratch.take_reply();
+    } else {
+        clients.send_reply(slot, io);
+    }
+    if names.len() > 1 || streams || filtered {
+        clients.conns.extra(slot).own.attaching = Some(attaching);
+    }
+    if publishes {
+        let (hash, _) = clients.ctx.place_of(&names[0]);
+        clients.conns.extra(slot).own.publish_to = Some(PublishTo {
+            hash,
+            name: names[0].clone(),
+            published: 0,
+        });
+    }
+    clients.conns.get_mut(slot).state = State::Waiting;
+    if !filtered {
+        join_all(clients, subs, slot, &names, &since, !streams);
+    } else if let Err(reason) = join_over_http(clients, subs, slot, &names, &since, !streams) {
+        return not_joined(clients, subs, slot, before, reason);
+    }
+    Flow::Wait
+}
 
-    /// Answers that the filters were refused; the first `before` bytes of `reply` belong to earlier requests.
-    fn not_joined(&mut self, slot: u32, before: usize, words: &'static str) -> Flow {
-        let events = self.clients.conns.get(slot).wants(EVENTS);
-        self.unsubscribe(slot);
-        if let Some(begun) = self.clients.conns.extra(slot).own.attaching.take() {
-            *self.clients.scratch.reply() = begun.head;
-            self.clients.scratch.reply().truncate(before);
-        }
-        self.clients.conns.drop_extra(slot);
-        let row = self.clients.conns.get_mut(slot);
-        row.state = State::Http;
-        row.options &= !(UPGRADE | EVENTS);
-        if events {
-            self.clients.shed_events(slot);
-        } else {
-            self.clients
-                .respond_saying(slot, Reason::FiltersFull, words);
-        }
-        Flow::Next
+/// Answers that the filters were refused; the first `before` bytes of `reply` belong to earlier requests.
+fn not_joined(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    before: usize,
+    words: &'static str,
+) -> Flow {
+    let events = clients.conns.get(slot).wants(EVENTS);
+    unsubscribe(clients, subs, slot);
+    if let Some(begun) = clients.conns.extra(slot).own.attaching.take() {
+        *clients.scratch.reply() = begun.head;
+        clients.scratch.reply().truncate(before);
     }
+    clients.conns.drop_extra(slot);
+    let row = clients.conns.get_mut(slot);
+    row.state = State::Http;
+    row.options &= !(UPGRADE | EVENTS);
+    if events {
+        clients.shed_events(slot);
+    } else {
+        clients.respond_saying(slot, Reason::FiltersFull, words);
+    }
+    Flow::Next
 }
 
 /// Where the subscriptions of the request begin.
 ///
 /// # Errors
 /// It makes no sense for its topics.
-fn where_to_begin(
+fn starting_points(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,

@@ -7,312 +7,308 @@ use crate::base::reason::{Closed, Reason};
 use crate::budget::admission::Client;
 use crate::client::row::{COUNTED, EOF, FILTERS, LIVE, MULTI, State};
 use crate::client::side::Behind;
-use crate::client::subscriptions::{flags_of, parts, rule_of, saw, topic_of};
+use crate::client::subscriptions::{flags_of, parts, rule_of, saw, topic_of, unsubscribe};
 use crate::io::{Close, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
-use crate::protocol::front::{Clients, Connections, Deliveries, Front, Matching};
-use crate::protocol::http::answer::VARY;
+use crate::protocol::front::{
+    Clients, Connections, Deliveries, Feed, Forms, Matching, Queues, Subscriptions,
+};
+use crate::protocol::http::answer::{VARY, answer_reason, answer_waiting};
+use crate::protocol::http::filtered::filter_rule;
 use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
 use crate::protocol::http::pipelined::polls_from_now;
 use crate::protocol::http::retry;
 use crate::protocol::http::state::Held;
 use crate::store::rope::Rope;
 
-impl Front {
-    /// A page for a long-poll: it is answered, or waits for the first live message.
-    pub(crate) fn poll_page<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        part: u32,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-        if page.gap {
-            self.clients.conns.get_mut(slot).options |= GAP;
+/// A page for a long-poll: it is answered, or waits for the first live message.
+pub(crate) fn poll_page<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    (slot, topic, part): (u32, u32, u32),
+    (page, frames): (&Page, &Frames),
+    io: &mut I,
+) {
+    let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+    if page.gap {
+        clients.conns.get_mut(slot).options |= GAP;
+    }
+    saw(&mut clients.conns, slot, part, page.head, page.epoch);
+    if clients.conns.get(slot).wants(MULTI) {
+        // The answer names all positions, so all must be known.
+        let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+        let attaching = attaching.expect("a set waits for all its topics");
+        attaching.waiting -= 1;
+        if let [record] = records {
+            let seen = Behind {
+                part,
+                offset: record.previous,
+                epoch: page.epoch,
+            };
+            first_of_set(&mut clients.conns, slot, seen, record, frames);
         }
-        saw(&mut self.clients.conns, slot, part, page.head, page.epoch);
-        if self.clients.conns.get(slot).wants(MULTI) {
-            // The answer names all positions, so all must be known.
-            let attaching = self
-                .clients
-                .conns
-                .extra(slot)
-                .own
-                .attaching
-                .as_mut()
-                .expect("a set waits for all its topics");
-            attaching.waiting -= 1;
-            if let [record] = records {
-                let seen = Behind {
-                    part,
-                    offset: record.previous,
-                    epoch: page.epoch,
-                };
-                first_of_set(&mut self.clients.conns, slot, seen, record, frames);
-            }
-            let attaching = self
-                .clients
-                .conns
-                .extra(slot)
-                .own
-                .attaching
-                .as_mut()
-                .expect("it was just seen");
-            if attaching.waiting > 0 {
-                return;
-            }
-            if !attaching.held.is_empty() {
-                self.answer_first_of_set(slot, io);
-                return;
-            }
-            let gone = attaching.gone;
-            self.clients.conns.extra(slot).own.attaching = None;
-            if gone {
-                return self.answer_reason(slot, Reason::Deleted, io);
-            }
-        } else if let [record] = records {
-            self.answer_poll(slot, topic, record, frames, page.gap, io);
+        let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+        let attaching = attaching.expect("it was just seen");
+        if attaching.waiting > 0 {
             return;
         }
-        let row = self.clients.conns.get(slot);
-        if row.wants(HEAD) || row.state == State::Poll {
-            return self.answer_nothing(slot, Some(page), io);
+        if !attaching.held.is_empty() {
+            answer_first_of_set(clients, subs, feed, queues, slot, io);
+            return;
         }
-        if self.clients.conns.get(slot).is(EOF) {
-            // The client hung up before the home had answered.
-            return self.drop_conn(slot, Close::Now, io);
+        let gone = attaching.gone;
+        clients.conns.extra(slot).own.attaching = None;
+        if gone {
+            return answer_reason(clients, subs, queues, slot, Reason::Deleted, io);
         }
-        let wait_s = rule_of(&self.subs.topics, &self.clients.ctx, topic).poll_timeout_s;
-        polls_from_now(&mut self.clients, &self.queues, slot, io);
-        let row = self.clients.conns.get_mut(slot);
-        row.deadline_s = if wait_s == 0 {
-            0
+    } else if let [record] = records {
+        let (of, message) = ((slot, topic), (record, frames));
+        return answer_poll(clients, subs, feed, queues, of, message, io);
+    }
+    let row = clients.conns.get(slot);
+    if row.wants(HEAD) || row.state == State::Poll {
+        let (deliveries, page) = (&feed.deliveries, Some(page));
+        return answer_nothing(clients, subs, deliveries, queues, slot, page, io);
+    }
+    if clients.conns.get(slot).is(EOF) {
+        // The client hung up before the home had answered.
+        return clients.drop_conn(slot, Close::Now);
+    }
+    let wait_s = rule_of(&subs.topics, &clients.ctx, topic).poll_timeout_s;
+    polls_from_now(clients, queues, slot, io);
+    let row = clients.conns.get_mut(slot);
+    row.deadline_s = if wait_s == 0 {
+        0
+    } else {
+        clients.ctx.now.s + wait_s
+    };
+    for part in 0..parts(&clients.conns, slot) {
+        *flags_of(&mut clients.conns, slot, part) |= LIVE;
+    }
+}
+
+/// Answers with the message that was kept.
+fn answer_first_of_set<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    let attaching = clients.conns.extra(slot).own.attaching.take();
+    let attaching = attaching.expect("it holds the message");
+    let [Held::Message(part, record)] = &attaching.held[..] else {
+        unreachable!("a long-poll holds one message")
+    };
+    let topic = topic_of(&clients.conns, slot, *part);
+    answer_poll(
+        clients,
+        subs,
+        feed,
+        queues,
+        (slot, topic),
+        (record, &attaching.frames),
+        io,
+    );
+}
+
+/// Answers a long-poll with a message.
+pub(crate) fn answer_poll<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    (slot, topic): (u32, u32),
+    (record, frames): (&Record, &Frames),
+    io: &mut I,
+) {
+    let mut id = core::mem::take(clients.scratch.id());
+    id.clear();
+    clients.write_id(
+        &subs.matching,
+        &feed.deliveries,
+        slot,
+        record.offset,
+        &mut id,
+    );
+    // For a single topic in plain form the client knows its name, so none is allocated.
+    let is_named = clients.conns.get(slot).options & (MULTI | FILTERS | ENVELOPE) != 0;
+    let name = if is_named {
+        subs.topics.name(topic).to_vec()
+    } else {
+        Vec::new()
+    };
+    let message = Message {
+        topic: &name,
+        id: &id,
+        frames,
+        record,
+        now_s: clients.ctx.now.unix_s,
+    };
+    answer_poll_with(clients, subs, &mut feed.forms, queues, slot, &message, io);
+    *clients.scratch.id() = id;
+}
+
+/// The same, with a message that names its topic and its position.
+pub(crate) fn answer_poll_with<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    forms: &mut Forms,
+    queues: &mut Queues,
+    slot: u32,
+    message: &Message<'_>,
+    io: &mut I,
+) {
+    let (record, frames) = (message.record, message.frames);
+    clients.meter.stats.sent(1, frames.data(record).len());
+    let options = clients.conns.get(slot).options;
+    let mut content_type = frames.content_type(record);
+    let mut body = Rope::default();
+    if options & ENVELOPE != 0 {
+        message.envelope(forms, &mut body);
+        content_type = b"application/json";
+    } else if content_type.is_empty() {
+        content_type = if record.binary {
+            b"application/octet-stream"
         } else {
-            self.clients.ctx.now.s + wait_s
+            b"text/plain; charset=utf-8"
         };
-        for part in 0..parts(&self.clients.conns, slot) {
-            *flags_of(&mut self.clients.conns, slot, part) |= LIVE;
-        }
     }
+    // Small data is copied into the answer from where it lies.
+    let data = match body.is_empty() && frames.large(record).is_none() {
+        true => frames.data(record),
+        false => b"",
+    };
+    if options & ENVELOPE == 0 && data.is_empty() {
+        message.data(&mut body);
+    }
+    message_head(
+        clients,
+        slot,
+        options,
+        message,
+        content_type,
+        data.len() + body.len(),
+    );
+    if options & HEAD == 0 {
+        clients.scratch.reply().extend_from_slice(data);
+    } else {
+        body.clear();
+    }
+    unsubscribe(clients, subs, slot);
+    clients.conns.drop_extra(slot);
+    if !body.is_empty() {
+        body.put_before(&clients.scratch.take_reply());
+        clients.put_rope(slot, &body, io);
+    }
+    answer_waiting(clients, queues, slot, io);
+}
 
-    /// Answers with the message that was kept.
-    fn answer_first_of_set<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let attaching = self.clients.conns.extra(slot).own.attaching.take();
-        let attaching = attaching.expect("it holds the message");
-        let [Held::Message(part, record)] = &attaching.held[..] else {
-            unreachable!("a long-poll holds one message")
-        };
-        let topic = topic_of(&self.clients.conns, slot, *part);
-        self.answer_poll(slot, topic, record, &attaching.frames, false, io);
+/// A long-poll has timed out without a message: the answer gives its position. For a single topic only the home
+/// knows that. A message that comes before the home has said it is the answer instead.
+pub(crate) fn end_poll<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    deliveries: &Deliveries,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    let row = clients.conns.get_mut(slot);
+    row.deadline_s = 0;
+    if row.options & (MULTI | FILTERS) != 0 {
+        return answer_nothing(clients, subs, deliveries, queues, slot, None, io);
     }
+    let topic = row.topic;
+    let row = subs.topics.get(topic);
+    let (hash, serial) = (row.hash, row.serial);
+    let to = clients.conns.reply_to(slot, 0);
+    subs.attach(
+        &clients.ctx,
+        Attach {
+            hash,
+            topic,
+            serial,
+            to,
+            since: Since::Live,
+            poll: true,
+            most: 1,
+            deflate: false,
+            again: true,
+            once: false,
+            retained: false,
+            client: Client::NOBODY,
+            party: clients.party(slot),
+        },
+    );
+}
 
-    /// Answers a long-poll with a message.
-    pub(crate) fn answer_poll<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        record: &Record,
-        frames: &Frames,
-        gap: bool,
-        io: &mut I,
-    ) {
-        let mut id = core::mem::take(self.clients.scratch.id());
-        id.clear();
-        self.clients.write_id(
-            &self.subs.matching,
-            &self.feed.deliveries,
-            slot,
-            record.offset,
-            &mut id,
-        );
-        // For a single topic in plain form the client knows its name, so none is allocated.
-        let is_named = self.clients.conns.get(slot).options & (MULTI | FILTERS | ENVELOPE) != 0;
-        let name = if is_named {
-            self.subs.topics.name(topic).to_vec()
-        } else {
-            Vec::new()
-        };
-        self.answer_poll_with(slot, &name, &id, record, frames, gap, io);
-        *self.clients.scratch.id() = id;
+/// Answers a long-poll that got no message.
+pub(crate) fn answer_nothing<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    deliveries: &Deliveries,
+    queues: &mut Queues,
+    slot: u32,
+    page: Option<&Page>,
+    io: &mut I,
+) {
+    let row = clients.conns.get(slot);
+    let options = row.options;
+    let rule = if options & FILTERS != 0 {
+        filter_rule(clients, &subs.matching, slot)
+    } else {
+        rule_of(
+            &subs.topics,
+            &clients.ctx,
+            topic_of(&clients.conns, slot, 0),
+        )
+    };
+    let status = match rule.poll_timeout_status {
+        408 => 408,
+        _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
+        _ => 204,
+    };
+    let tag = [
+        b"\"",
+        &position_of_poll(clients, &subs.matching, deliveries, slot, page)[..],
+        b"\"",
+    ]
+    .concat();
+    // RFC 9110 section 15.4.5: a 304 that has a tag needs no date.
+    let newest = page
+        .filter(|_| options & MULTI == 0 && status != 304)
+        .and_then(|page| Some(clients.ctx.date_of(page.newest_s?)));
+    let retry_after_s = u64::from(retry::after_s(clients.ctx.spread(slot)));
+    let drains = clients.ctx.drains;
+    if drains && options & KEEP == 0 {
+        clients.scratch.because(Closed::Operator);
     }
-
-    /// The same, for a message of this topic, at this position.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn answer_poll_with<I: Io>(
-        &mut self,
-        slot: u32,
-        name: &[u8],
-        id: &[u8],
-        record: &Record,
-        frames: &Frames,
-        gap: bool,
-        io: &mut I,
-    ) {
-        self.meter.stats.sent(1, frames.data(record).len());
-        let options = self.clients.conns.get(slot).options | if gap { GAP } else { 0 };
-        let mut content_type = frames.content_type(record);
-        let message = Message {
-            topic: name,
-            id,
-            frames,
-            record,
-            now_s: self.clients.ctx.now.unix_s,
-        };
-        let mut body = Rope::default();
-        if options & ENVELOPE != 0 {
-            message.envelope(&mut self.feed.forms, &mut body);
-            content_type = b"application/json";
-        } else if content_type.is_empty() {
-            content_type = if record.binary {
-                b"application/octet-stream"
-            } else {
-                b"text/plain; charset=utf-8"
-            };
-        }
-        // Small data is copied into the answer from where it lies.
-        let data = match body.is_empty() && frames.large(record).is_none() {
-            true => frames.data(record),
-            false => b"",
-        };
-        if options & ENVELOPE == 0 && data.is_empty() {
-            message.data(&mut body);
-        }
-        message_head(
-            &mut self.clients,
-            slot,
-            options,
-            &message,
-            content_type,
-            data.len() + body.len(),
-        );
-        if options & HEAD == 0 {
-            self.clients.scratch.reply().extend_from_slice(data);
-        } else {
-            body.clear();
-        }
-        self.unsubscribe(slot);
-        self.clients.conns.drop_extra(slot);
-        if !body.is_empty() {
-            body.put_before(&self.clients.scratch.take_reply());
-            self.clients.put_rope(slot, &body, io);
-        }
-        self.answer_waiting(slot, io);
+    let mut head = clients.head(slot, status).header("ETag", &tag);
+    if let Some(newest) = newest {
+        head = head.date("Last-Modified", newest);
     }
-
-    /// A long-poll has timed out without a message: the answer gives its position. For a single topic only the home
-    /// knows that. A message that comes before the home has said it is the answer instead.
-    pub(crate) fn end_poll<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.clients.conns.get_mut(slot);
-        row.deadline_s = 0;
-        if row.options & (MULTI | FILTERS) != 0 {
-            return self.answer_nothing(slot, None, io);
-        }
-        let topic = row.topic;
-        let row = self.subs.topics.get(topic);
-        let (hash, serial) = (row.hash, row.serial);
-        let to = self.clients.conns.reply_to(slot, 0);
-        self.subs.attach(
-            &self.clients.ctx,
-            Attach {
-                hash,
-                topic,
-                serial,
-                to,
-                since: Since::Live,
-                poll: true,
-                most: 1,
-                deflate: false,
-                again: true,
-                once: false,
-                retained: false,
-                client: Client::NOBODY,
-                party: self.clients.party(slot),
-            },
-        );
+    head = head
+        .header("Cache-Control", b"private, no-cache")
+        .header("Vary", VARY);
+    if drains {
+        head = head.number("Retry-After", retry_after_s);
     }
-
-    /// Answers a long-poll that got no message.
-    pub(crate) fn answer_nothing<I: Io>(&mut self, slot: u32, page: Option<&Page>, io: &mut I) {
-        let row = self.clients.conns.get(slot);
-        let options = row.options;
-        let rule = if options & FILTERS != 0 {
-            self.clients.filter_rule(&self.subs.matching, slot)
-        } else {
-            rule_of(
-                &self.subs.topics,
-                &self.clients.ctx,
-                topic_of(&self.clients.conns, slot, 0),
-            )
-        };
-        let status = match rule.poll_timeout_status {
-            408 => 408,
-            _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
-            _ => 204,
-        };
-        let tag = [
-            b"\"",
-            &position_of_poll(
-                &self.clients,
-                &self.subs.matching,
-                &self.feed.deliveries,
-                slot,
-                page,
-            )[..],
-            b"\"",
-        ]
-        .concat();
-        // RFC 9110 section 15.4.5: a 304 that has a tag needs no date.
-        let newest = page
-            .filter(|_| options & MULTI == 0 && status != 304)
-            .and_then(|page| Some(self.clients.ctx.date_of(page.newest_s?)));
-        let retry_after_s = u64::from(retry::after_s(self.clients.ctx.spread(slot)));
-        let drains = self.gate.drains;
-        if drains && options & KEEP == 0 {
-            self.clients.scratch.because(Closed::Operator);
-        }
-        let mut head = self.clients.head(slot, status).header("ETag", &tag);
-        if let Some(newest) = newest {
-            head = head.date("Last-Modified", newest);
-        }
-        head = head
-            .header("Cache-Control", b"private, no-cache")
-            .header("Vary", VARY);
-        if drains {
-            head = head.number("Retry-After", retry_after_s);
-        }
-        if options & GAP != 0 {
-            head = head.header("Crore-Gap", b"messages before this position are lost");
-        }
-        if status == 408 {
-            head.number("Content-Length", 0).end()
-        } else {
-            head.end()
-        }
-        self.unsubscribe(slot);
-        self.clients.conns.drop_extra(slot);
-        self.answer_waiting(slot, io);
+    if options & GAP != 0 {
+        head = head.header("Crore-Gap", b"messages before this position are lost");
     }
-
-    /// Ends a long-poll that waits for a message, with an answer. After a topic's end the connection may go on.
-    pub(crate) fn poll_end_for<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) -> bool {
-        match reason {
-            Reason::TooSlow => self.refuse(slot, reason, io),
-            Reason::InputsFull | Reason::MemoryFull => {
-                self.request_without_room(slot, reason, io);
-            }
-            Reason::Operator => self.drop_conn(slot, Close::Now, io),
-            Reason::Restart => {
-                self.clients.conns.get_mut(slot).options &= !KEEP;
-                self.end_poll(slot, io);
-            }
-            _ => self.answer_reason(slot, reason, io),
-        }
-        true
+    if status == 408 {
+        head.number("Content-Length", 0).end()
+    } else {
+        head.end()
     }
+    unsubscribe(clients, subs, slot);
+    clients.conns.drop_extra(slot);
+    answer_waiting(clients, queues, slot, io);
 }
 
 /// Keeps the first message that any topic of the set had; later ones stay unseen for the next poll.

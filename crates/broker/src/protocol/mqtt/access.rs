@@ -19,8 +19,9 @@ use crate::client::review::may_keep;
 use crate::client::rights::{found, grants_of, pause_for_verdict};
 use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
-use crate::protocol::front::{Clients, Front, Gate, Queues, Stats, Subscriptions, Work};
+use crate::protocol::front::{Clients, Gate, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{self, is_asked_for, mqtt_state};
+use crate::protocol::mqtt::close::mqtt_end_saying;
 use crate::protocol::mqtt::options::{is_shared, split};
 use crate::protocol::mqtt::state::{Asked, Inflight};
 use crate::store::slab::NONE;
@@ -28,26 +29,29 @@ use crate::store::slab::NONE;
 /// The first characters of a JWT: `{"` in base64 (RFC 7519 section 3.1, RFC 7515 section 7.1).
 const JWT_BEGINS: &[u8] = b"eyJ";
 
-impl Front {
-    /// Ends the client if it has something that it would not be granted now; false when it stays. An anonymous client's session is
-    /// not kept, and a will that is not granted is not published.
-    pub(crate) fn mqtt_review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let Some(words) = mqtt_loses(&self.clients, &self.subs, &self.meter.work, slot) else {
-            return false;
-        };
-        let (known, may_will) = (
-            grants_of(&self.clients.conns, slot).is_some(),
-            may_will(&self.clients, &self.meter.work, slot).is_ok(),
-        );
-        if client::mqtt(&self.clients.conns, slot).is_some() {
-            let mqtt = mqtt_state(&mut self.clients.conns, slot);
-            mqtt.expiry_s = if known { mqtt.expiry_s } else { 0 };
-            mqtt.will = mqtt.will.take().filter(|_| may_will);
-        }
-        self.clients.scratch.reply().clear();
-        self.mqtt_end_saying(slot, ReasonCode::NOT_AUTHORIZED, words, io);
-        true
+/// Ends the client if it has something that it would not be granted now; false when it stays. An anonymous client's session is
+/// not kept, and a will that is not granted is not published.
+pub(crate) fn mqtt_review<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    io: &mut I,
+) -> bool {
+    let Some(words) = mqtt_loses(clients, subs, slot) else {
+        return false;
+    };
+    let (known, may_will) = (
+        grants_of(&clients.conns, slot).is_some(),
+        may_will(clients, slot).is_ok(),
+    );
+    if client::mqtt(&clients.conns, slot).is_some() {
+        let mqtt = mqtt_state(&mut clients.conns, slot);
+        mqtt.expiry_s = if known { mqtt.expiry_s } else { 0 };
+        mqtt.will = mqtt.will.take().filter(|_| may_will);
     }
+    clients.scratch.reply().clear();
+    mqtt_end_saying(clients, slot, ReasonCode::NOT_AUTHORIZED, words, io);
+    true
 }
 
 /// Whether the CONNECT must wait for the verdict on its credential.
@@ -90,11 +94,7 @@ pub(crate) fn mqtt_verdict(
 }
 
 /// From here on the connection is this client's.
-pub(super) fn connect_as(
-    clients: &mut Clients,
-    stats: &mut Stats,
-    slot: u32,
-) -> Result<(), ReasonCode> {
+pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonCode> {
     if client::mqtt(&clients.conns, slot).is_none() {
         return Ok(());
     }
@@ -106,9 +106,7 @@ pub(super) fn connect_as(
         None => Ok(()),
         // The CONNECT waits for the verdict.
         Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
-        Some(Asked::Back(who)) => clients
-            .enter_as(stats, slot, Some(who))
-            .map_err(Reason::mqtt),
+        Some(Asked::Back(who)) => clients.enter_as(slot, Some(who)).map_err(Reason::mqtt),
     }
 }
 
@@ -117,13 +115,9 @@ pub(super) fn connect_as(
 ///
 /// # Errors
 /// The client is anonymous, and nothing that MQTT could ask for is open to everybody.
-pub(super) fn session_expiry_most_s(
-    clients: &Clients,
-    stats: &mut Stats,
-    slot: u32,
-) -> Result<u32, ReasonCode> {
+pub(super) fn session_expiry_most_s(clients: &mut Clients, slot: u32) -> Result<u32, ReasonCode> {
     session_may_last_s(clients, slot).ok_or_else(|| {
-        stats.denied += 1;
+        clients.meter.stats.denied += 1;
         ReasonCode::NOT_AUTHORIZED
     })
 }
@@ -171,12 +165,7 @@ pub(crate) fn client_id_in(session_name: &[u8]) -> &[u8] {
 }
 
 /// Why the client would not be granted now what it has: its session, its will, its subscriptions.
-fn mqtt_loses(
-    clients: &Clients,
-    subs: &Subscriptions,
-    work: &Work,
-    slot: u32,
-) -> Option<&'static str> {
+fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<&'static str> {
     let row = clients.conns.get(slot);
     if row.own == NONE {
         return None;
@@ -185,9 +174,9 @@ fn mqtt_loses(
     let list = extra.into_iter().flat_map(|extra| &extra.list);
     let groups = list.filter_map(|sub| sub.own.group.as_deref());
     let mut judged = groups.map(|shared| split(&shared.text).1);
-    let judged = judged.try_for_each(|filter| clients.may(work, slot, Right::Subscribe, filter));
-    let judged = judged.and_then(|()| may_will(clients, work, slot));
-    if let Err(denied) = judged.and_then(|()| may_keep(clients, subs, work, slot)) {
+    let judged = judged.try_for_each(|filter| clients.may(slot, Right::Subscribe, filter));
+    let judged = judged.and_then(|()| may_will(clients, slot));
+    if let Err(denied) = judged.and_then(|()| may_keep(clients, subs, slot)) {
         return Some(denied.text());
     }
     if grants_of(&clients.conns, slot).is_some() {
@@ -203,30 +192,29 @@ fn mqtt_loses(
     }
 }
 
-fn may_will(clients: &Clients, work: &Work, slot: u32) -> Result<(), Reason> {
+fn may_will(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let will = client::mqtt(&clients.conns, slot).and_then(|mqtt| mqtt.will.as_deref());
     will.map_or(Ok(()), |will| {
-        clients.may(work, slot, Right::Publish, &will.topic)
+        clients.may(slot, Right::Publish, &will.topic)
     })
 }
 
 /// Whether the client may still have this subscription of its session.
-pub(super) fn may_still(clients: &Clients, work: &Work, slot: u32, name: &[u8]) -> bool {
+pub(super) fn may_still(clients: &Clients, slot: u32, name: &[u8]) -> bool {
     let filter = if is_shared(name) { split(name).1 } else { name };
-    clients.may(work, slot, Right::Subscribe, filter).is_ok()
+    clients.may(slot, Right::Subscribe, filter).is_ok()
 }
 
 /// The messages among these that the client may still have.
 pub(super) fn may_have(
     clients: &Clients,
-    work: &Work,
     slot: u32,
     mut sent: VecDeque<Inflight>,
 ) -> VecDeque<Inflight> {
     if clients.ctx.world.settings.access.closed {
         sent.retain(|sent| {
             let topic = sent.topic();
-            topic.is_empty() || clients.may(work, slot, Right::Subscribe, topic).is_ok()
+            topic.is_empty() || clients.may(slot, Right::Subscribe, topic).is_ok()
         });
     }
     sent

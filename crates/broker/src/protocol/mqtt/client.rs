@@ -12,7 +12,7 @@ use crate::base::notices::Notice;
 use crate::base::planted::{self, Fault};
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
-use crate::protocol::front::{Clients, Connections, Context, Gate, Meter, Queues, Stats, Work};
+use crate::protocol::front::{Clients, Connections, Context, Meter, Queues, Work};
 use crate::protocol::mqtt::options::{FRAMED, SMALL, V5};
 use crate::protocol::mqtt::state::{Answer, Asked, Mqtt};
 use crate::store::slab::NONE;
@@ -88,31 +88,24 @@ pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) ->
     PacketId::new(id).unwrap_or(PacketId::MAX)
 }
 
-impl Gate {
+impl Meter {
     /// Tells of a subscription that is refused, since libraries hide the SUBACK's codes.
-    pub(super) fn refused_subscription(&mut self, stats: &mut Stats, reason: &str, filter: &str) {
+    pub(super) fn refused_subscription(&mut self, reason: &str, filter: &str) {
         let reason = alloc::format!("SUBSCRIBE: {reason}: ");
-        self.refused_packet(stats, &reason, filter.as_bytes());
+        self.refused_packet(&reason, filter.as_bytes());
     }
 
     /// Counts what a client asked for and is refused, but for want of a grant. The log tells of it once in a while and names one: 3.1.1 has
     /// no word for most reasons, and no user sees the codes of 5.0.
-    pub(crate) fn refused_packet(&mut self, stats: &mut Stats, reason: &str, name: &[u8]) {
-        stats.mqtt_refused += 1;
-        let notices = self.notices();
-        notices.met_since(Notice::Mqtt, reason, name);
+    pub(crate) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
+        self.stats.mqtt_refused += 1;
+        self.notices.met_since(Notice::Mqtt, reason, name);
     }
 }
 
 impl Clients {
     /// Notes what a filter was granted, and writes the SUBACK with the last one.
-    pub(super) fn grant(
-        &mut self,
-        stats: &mut Stats,
-        slot: u32,
-        (packet_id, n): (u16, u16),
-        reason: ReasonCode,
-    ) {
+    pub(super) fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
         let version = version(&self.conns, slot);
         let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
         let found = subacks
@@ -135,35 +128,29 @@ impl Clients {
         };
         let suback = subacks.remove(at);
         let reasons = suback.reasons.iter().copied();
-        self.write_packet(stats, slot, |out| {
+        self.write_packet(slot, |out| {
             encode::suback(out, version, id, &Properties::NONE, reasons)
         });
     }
 
     /// Whether the client has this right; a refusal is counted.
     pub(super) fn grants(
-        &self,
-        meter: &mut Meter,
+        &mut self,
         slot: u32,
         right: Right,
         filter: &[u8],
     ) -> Result<(), ReasonCode> {
-        self.may(&meter.work, slot, right, filter).map_err(|_| {
-            meter.stats.denied += 1;
+        self.may(slot, right, filter).map_err(|_| {
+            self.meter.stats.denied += 1;
             ReasonCode::NOT_AUTHORIZED
         })
     }
 
     /// Appends a packet to `reply`, in a frame of its own where there are frames.
-    pub(super) fn write_packet(
-        &mut self,
-        stats: &mut Stats,
-        slot: u32,
-        packet: impl FnOnce(&mut Vec<u8>),
-    ) {
+    pub(super) fn write_packet(&mut self, slot: u32, packet: impl FnOnce(&mut Vec<u8>)) {
         let start = self.scratch.reply().len();
         packet(self.scratch.reply());
-        stats.packets_sent += 1;
+        self.meter.stats.packets_sent += 1;
         if self.conns.get(slot).wants(FRAMED) && self.scratch.reply().len() > start {
             frame_from(self.scratch.reply(), start, Opcode::Binary);
         }

@@ -6,148 +6,149 @@ use crate::base::reason::{Closed, Reason};
 use crate::client::row::CLOSING;
 use crate::client::words;
 use crate::io::{Close, Io};
-use crate::protocol::front::Front;
+use crate::protocol::contract::streams::end_stream_by;
+use crate::protocol::front::Clients;
 use crate::protocol::mqtt::client::{self, packet_bytes_max, version};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
+use alloc::format;
 use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
 
-/// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
+/// The code with which a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
 const CLOSE_NORMAL: u16 = 1000;
 
-/// What is wrong with a topic that MQTT's own rules allow, or that they do not.
+/// The words about a topic that MQTT's own rules allow and this server does not, or that they do not allow either.
 const BAD_TOPIC: &str = "Topic Name invalid: it is empty or longer than limits.topic_bytes, or has a wildcard or a control character (U+0000 to U+001F, U+007F to U+009F)";
 
-impl Front {
-    /// Ends the connection for this reason; false when it stays.
-    pub(crate) fn mqtt_end_for<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) -> bool {
-        match (reason, reason.row().mqtt) {
-            (Reason::TooSlow, _) => self.mqtt_late(slot, reason, io),
-            (Reason::Restart, _) => self.mqtt_move(slot, io),
-            // Its subscriptions outlive the topic, and no later one takes their place.
-            (_, None) => return false,
-            (_, Some(_)) => {
-                self.clients.scratch.reply().clear();
-                self.mqtt_end_because(slot, reason, io);
+/// Ends the connection for this reason, if MQTT has a code for it. Else it stays: its subscriptions outlive a topic, and no later one takes their place.
+pub(crate) fn mqtt_end_for<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    reason: Reason,
+    io: &mut I,
+) -> bool {
+    let ends = reason.row().mqtt.is_some();
+    if ends {
+        clients.scratch.reply().clear();
+        mqtt_end_because(clients, slot, reason, io);
+    }
+    ends
+}
+
+/// Sends the client to another server, or asks it to come back.
+pub(crate) fn mqtt_move<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    if clients.conns.get(slot).own == NONE {
+        return clients.drop_conn(slot, Close::Now);
+    }
+    clients.scratch.reply().clear();
+    let drain = &clients.ctx.world.settings.drain;
+    let reason = match drain.server_reference.is_empty() {
+        true => Reason::Restart,
+        false => Reason::Moved,
+    };
+    mqtt_end_because(clients, slot, reason, io);
+}
+
+/// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
+pub(super) fn mqtt_end_because<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    reason: Reason,
+    io: &mut I,
+) {
+    clients.scratch.because(reason.row().closed);
+    let words = words::of_reason(reason, &clients.ctx.world.settings);
+    mqtt_end_saying(clients, slot, reason.mqtt(), &words, io);
+}
+
+/// A packet that is wrong: the connection ends.
+pub(super) fn mqtt_end_wrong<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    reason: ReasonCode,
+    words: &str,
+    io: &mut I,
+) {
+    let told = [ReasonCode::NOT_AUTHORIZED, ReasonCode::TOPIC_NAME_INVALID];
+    if ended(reason) == Closed::Refused && !told.contains(&reason) {
+        clients.meter.refused_packet(words, b"");
+    }
+    mqtt_end_saying(clients, slot, reason, words, io);
+}
+
+/// Ends the connection for a reason of the standard, in these words.
+pub(super) fn mqtt_end_saying<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    reason: ReasonCode,
+    words: &str,
+    io: &mut I,
+) {
+    clients.scratch.because(ended(reason));
+    // [MQTT-3.14.0-1]: not before the CONNACK.
+    let connecting =
+        client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.connecting.is_some());
+    let row = clients.conns.get(slot);
+    if version(&clients.conns, slot) == Version::V5 && row.own != NONE && !connecting {
+        let mut properties = PropertyBuf::new();
+        let _ = properties.reason_string(words);
+        if reason == ReasonCode::USE_ANOTHER_SERVER {
+            let reference = &clients.ctx.world.settings.drain.server_reference;
+            let _ = properties.server_reference(reference);
+        }
+        let most = packet_bytes_max(&clients.conns, slot);
+        // Without the words where they make it too large [MQTT-3.14.2-3].
+        for properties in [properties.properties(), Properties::NONE] {
+            let disconnect = Disconnect { reason, properties };
+            let mut packet = Vec::new();
+            encode::disconnect(&mut packet, Version::V5, &disconnect);
+            if packet.len() <= most {
+                clients.write_packet(slot, |out| out.extend_from_slice(&packet));
+                break;
             }
         }
-        true
     }
+    mqtt_shut(clients, slot, io);
+}
 
-    /// Sends the client to another server, or asks it to come back.
-    fn mqtt_move<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.clients.conns.get(slot).own == NONE {
-            return self.drop_conn(slot, Close::Now, io);
+/// Ends the connection because a subscription of its session has no room.
+pub(super) fn end_unplaced<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    text: &[u8],
+    reason: ReasonCode,
+    io: &mut I,
+) {
+    // Filters are UTF-8.
+    let text = core::str::from_utf8(text).unwrap_or_default();
+    let words = match reason {
+        ReasonCode::QUOTA_EXCEEDED => {
+            clients.meter.stats.turned_away += 1;
+            format!("no room for the session's subscription to {text}")
         }
-        self.clients.scratch.reply().clear();
-        let reason = match self
-            .clients
-            .ctx
-            .world
-            .settings
-            .drain
-            .server_reference
-            .is_empty()
-        {
-            true => Reason::Restart,
-            false => Reason::Moved,
-        };
-        self.mqtt_end_because(slot, reason, io);
-    }
+        _ => format!("the topic of the session's subscription to {text} was not created"),
+    };
+    mqtt_end_saying(clients, slot, reason, &words, io);
+}
 
-    /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
-    pub(super) fn mqtt_end_because<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        self.clients.scratch.because(reason.row().closed);
-        let words = words::of_reason(reason, &self.clients.ctx.world.settings);
-        self.mqtt_end_saying(slot, reason.mqtt(), &words, io);
+/// Sends what is written and closes.
+pub(super) fn mqtt_shut<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    clients.send_reply(slot, io);
+    if clients.conns.get(slot).wants(FRAMED) {
+        return end_stream_by(clients, slot, Closed::Done, CLOSE_NORMAL, "", io);
     }
+    clients.shut(slot, io);
+}
 
-    /// The same for a reason of the standard.
-    pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        self.mqtt_end_saying(slot, reason, words_of(reason), io);
+/// Ends a client that is late, or that this node cannot serve; one without a session is not told.
+pub(crate) fn mqtt_late<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+    clients.scratch.because(reason.row().closed);
+    let row = clients.conns.get(slot);
+    if row.is(CLOSING) || row.own == NONE {
+        return clients.drop_conn(slot, Close::Now);
     }
-
-    /// A packet that is wrong: the connection ends.
-    pub(super) fn mqtt_end_wrong<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: ReasonCode,
-        words: &str,
-        io: &mut I,
-    ) {
-        let told = [ReasonCode::NOT_AUTHORIZED, ReasonCode::TOPIC_NAME_INVALID];
-        if ended(reason) == Closed::Refused && !told.contains(&reason) {
-            self.gate.refused_packet(&mut self.meter.stats, words, b"");
-        }
-        self.mqtt_end_saying(slot, reason, words, io);
-    }
-
-    /// The same, in these words.
-    pub(super) fn mqtt_end_saying<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: ReasonCode,
-        words: &str,
-        io: &mut I,
-    ) {
-        self.clients.scratch.because(ended(reason));
-        // [MQTT-3.14.0-1]: not before the CONNACK.
-        let connecting =
-            client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.connecting.is_some());
-        let row = self.clients.conns.get(slot);
-        if version(&self.clients.conns, slot) == Version::V5 && row.own != NONE && !connecting {
-            let mut properties = PropertyBuf::new();
-            let _ = properties.reason_string(words);
-            if reason == ReasonCode::USE_ANOTHER_SERVER {
-                let reference = &self.clients.ctx.world.settings.drain.server_reference;
-                let _ = properties.server_reference(reference);
-            }
-            let most = packet_bytes_max(&self.clients.conns, slot);
-            // Without the words where they make it too large [MQTT-3.14.2-3].
-            for properties in [properties.properties(), Properties::NONE] {
-                let disconnect = Disconnect { reason, properties };
-                let mut packet = Vec::new();
-                encode::disconnect(&mut packet, Version::V5, &disconnect);
-                if packet.len() <= most {
-                    self.clients
-                        .write_packet(&mut self.meter.stats, slot, |out| {
-                            out.extend_from_slice(&packet)
-                        });
-                    break;
-                }
-            }
-        }
-        self.mqtt_shut(slot, io);
-    }
-
-    /// Sends what is written and closes.
-    pub(super) fn mqtt_shut<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.clients.send_reply(slot, io);
-        if self.clients.conns.get(slot).wants(FRAMED) {
-            return self.end_stream_by(slot, Closed::Done, CLOSE_NORMAL, "", io);
-        }
-        self.shut(slot, io);
-    }
-
-    /// The deadline has passed: for a CONNECT, or since the last packet of the client.
-    pub(crate) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.mqtt_late(slot, Reason::Silent, io);
-    }
-
-    /// This node of a cluster has no way to the log: the client may find another node that has. Clients of other protocols stay, and catch up.
-    pub(crate) fn mqtt_cut_off<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.mqtt_late(slot, Reason::CutOff, io);
-    }
-
-    fn mqtt_late<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        self.clients.scratch.because(reason.row().closed);
-        let row = self.clients.conns.get(slot);
-        if row.is(CLOSING) || row.own == NONE {
-            return self.drop_conn(slot, Close::Now, io);
-        }
-        self.clients.scratch.reply().clear();
-        self.mqtt_end_because(slot, reason, io);
-    }
+    clients.scratch.reply().clear();
+    mqtt_end_because(clients, slot, reason, io);
 }
 
 /// Words for a reason string: short, and without a null character.

@@ -21,10 +21,11 @@ use crate::io::{Close, Io};
 use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::{Kept, SessionId, Will};
 use crate::mail::{Ask, Farewell, Given, NO_CLIENT, ReplyTo};
-use crate::protocol::front::{Clients, Context, Front, Lanes, Meter};
+use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
 use crate::protocol::mqtt::access::{connect_as, session_expiry_most_s, session_name};
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, home_of_session, mqtt_state};
-use crate::protocol::mqtt::kept::{release_unplaced, session_ended, write_down};
+use crate::protocol::mqtt::close::{mqtt_end_because, mqtt_shut};
+use crate::protocol::mqtt::kept::{release_unplaced, restore_session, session_ended, write_down};
 use crate::protocol::mqtt::leaving::{fence_needs, give_back};
 use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::need::release_logs;
@@ -55,217 +56,6 @@ impl Connecting {
 }
 
 impl Front {
-    pub(super) fn connect<I: Io>(
-        &mut self,
-        slot: u32,
-        connect: &Connect<'_>,
-        io: &mut I,
-    ) -> Result<(), ReasonCode> {
-        if self.clients.conns.get(slot).own != NONE {
-            // [MQTT-3.1.0-2].
-            return Err(ReasonCode::PROTOCOL_ERROR);
-        }
-        if connect.version == Version::V5 {
-            self.clients.conns.get_mut(slot).options |= V5;
-        }
-        if let Err(reason) = accept_connect(
-            &mut self.clients,
-            &mut self.subs.lanes,
-            &mut self.meter,
-            &mut self.own,
-            slot,
-            connect,
-        ) {
-            let most = connect.properties.maximum_packet_size_bytes();
-            if most.is_some_and(|most| most < REFUSAL_BYTES) {
-                // [MQTT-3.1.2-24]: no packet could say so.
-                self.clients.scratch.because(close::ended(reason));
-                self.mqtt_shut(slot, io);
-                return Ok(());
-            }
-            self.refuse_client(slot, reason, io);
-        }
-        Ok(())
-    }
-
-    /// Refuses a CONNECT: a CONNACK with the reason, and the end.
-    fn refuse_client<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        let rights = matches!(
-            reason,
-            ReasonCode::NOT_AUTHORIZED | ReasonCode::BAD_USER_NAME_OR_PASSWORD
-        );
-        if close::ended(reason) == Closed::Refused && !rights {
-            self.gate.refused_packet(
-                &mut self.meter.stats,
-                "CONNECT: ",
-                close::words_of(reason).as_bytes(),
-            );
-        }
-        self.clients.scratch.because(close::ended(reason));
-        let version = client::version(&self.clients.conns, slot);
-        let connack = ConnAck {
-            session_present: false,
-            reason,
-            properties: Properties::NONE,
-        };
-        self.clients
-            .write_packet(&mut self.meter.stats, slot, |out| {
-                encode::connack(out, version, &connack)
-            });
-        self.mqtt_shut(slot, io);
-    }
-
-    /// A CONNECT that cannot be read. Only bytes that name 5.0 are answered in its form. A level that is not served gets the CONNACK of
-    /// 3.1.1 [MQTT-3.1.2-2], which clients of all versions know; any other fault has no code there, and gets none [MQTT-3.1.4-1 of 3.1.1].
-    pub(super) fn refuse_connect<I: Io>(
-        &mut self,
-        slot: u32,
-        bytes: &[u8],
-        error: Error,
-        io: &mut I,
-    ) {
-        let more = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
-        let body = bytes.get(1 + more.count() + 1..).unwrap_or_default();
-        if body.starts_with(BEGINS_V5) {
-            self.clients.conns.get_mut(slot).options |= V5;
-        } else if !matches!(error, Error::ProtocolVersion(_)) {
-            self.gate
-                .refused_packet(&mut self.meter.stats, "CONNECT: ", error.words().as_bytes());
-            self.clients.scratch.because(Closed::Refused);
-            return self.drop_conn(slot, Close::Now, io);
-        }
-        self.refuse_client(slot, error.reason(), io);
-    }
-
-    /// The home's answer. A delivery is under way, so that what follows from it waits.
-    pub(crate) fn session_given<I: Io>(&mut self, to: ReplyTo, given: &Given, io: &mut I) {
-        let current =
-            self.clients.conns.is_asked(to) && self.clients.conns.get(to.slot).own != NONE;
-        match (current, given) {
-            (true, Given::Refused(reason)) => self.refuse_client(to.slot, *reason, io),
-            (true, Given::Yes { id, kept, .. }) => {
-                self.clients.conns.own_row_mut(to.slot).session = *id;
-                let state = kept.as_ref().map(|kept| kept.state.clone());
-                let Some(connecting) = &mut mqtt_state(&mut self.clients.conns, to.slot).connecting
-                else {
-                    return self.clients.broken(to.slot);
-                };
-                connecting.given = Some(state);
-                self.queues
-                    .resume_later(&self.clients, self.clients.conns.id_of(to.slot));
-            }
-            (false, Given::Yes { id, owner, kept }) => {
-                let kept = kept.as_ref().map(|kept| Kept {
-                    expiry_s: kept.expiry_s,
-                    state: kept.state.clone(),
-                });
-                let farewell =
-                    Farewell::new(*id, *owner, kept, None, &self.clients.ctx.world.admission);
-                let home = home_of_session(&self.clients.ctx, *id);
-                self.subs.lanes.ask(home, |_| Ask::SessionClose(farewell));
-            }
-            (false, Given::Refused(_)) => {}
-        }
-    }
-
-    /// Sends the CONNACK and goes on with the session.
-    pub(super) fn open_session<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let settings = self.clients.ctx.world.settings.mqtt.clone();
-        let packet_bytes =
-            self.clients.ctx.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES;
-        let version = client::version(&self.clients.conns, slot);
-        let row = self.clients.conns.own_row(slot);
-        let keep_alive_s = row.keep_alive_s;
-        let mqtt = mqtt_state(&mut self.clients.conns, slot);
-        let expiry_s = mqtt.expiry_s;
-        let Some(connecting) = mqtt.connecting.take() else {
-            return self.clients.broken(slot);
-        };
-        let Some(state) = connecting.given else {
-            return self.clients.broken(slot);
-        };
-        let mut set = PropertyBuf::new();
-        if version == Version::V5 {
-            set.receive_maximum(settings.receive_max);
-            set.maximum_packet_size_bytes(packet_bytes as u32);
-            if settings.topic_aliases_max > 0 {
-                set.topic_alias_maximum(settings.topic_aliases_max);
-            }
-            if connecting.server_expiry {
-                set.session_expiry_interval_s(expiry_s);
-            }
-            if connecting.server_keep_alive {
-                set.server_keep_alive_s(keep_alive_s);
-            }
-            if connecting.no_groups {
-                set.shared_subscription_available(false);
-            }
-            if let Some(id) = &connecting.assigned {
-                // The id is the server's own, and short.
-                let _ = set.assigned_client_identifier(id);
-            }
-        }
-        let connack = ConnAck {
-            session_present: state.is_some(),
-            reason: ReasonCode::SUCCESS,
-            properties: set.properties(),
-        };
-        self.clients
-            .write_packet(&mut self.meter.stats, slot, |out| {
-                encode::connack(out, version, &connack)
-            });
-        self.clients.send_reply(slot, io);
-        let deadline_s = self.clients.keep_alive_end_s(slot);
-        let row = self.clients.conns.get_mut(slot);
-        if row.outbox == NONE {
-            row.deadline_s = deadline_s;
-        }
-        match state {
-            Some(state) => self.restore(slot, &state, io),
-            None => collapse(&mut self.clients.conns, slot),
-        }
-    }
-
-    /// Another connection has taken the session [MQTT-3.1.4-3].
-    pub(crate) fn session_taken<I: Io>(&mut self, holder: ConnId, io: &mut I) {
-        let slot = holder.slot;
-        if self.clients.conns.is_current(holder)
-            && self.clients.conns.get(slot).state == State::Mqtt
-        {
-            self.clients.scratch.reply().clear();
-            self.mqtt_end_because(slot, Reason::TakenOver, io);
-        }
-    }
-
-    /// DISCONNECT from the client (section 3.14).
-    pub(super) fn client_leaves<I: Io>(
-        &mut self,
-        slot: u32,
-        disconnect: &Disconnect<'_>,
-        io: &mut I,
-    ) -> Result<(), ReasonCode> {
-        // In a cluster the server has set it to zero, and the client may not know that.
-        let asked_s = disconnect.properties.session_expiry_interval_s();
-        if let Some(asked_s) = asked_s.filter(|_| !self.clients.ctx.world.is_shared()) {
-            let most_s = self.clients.ctx.world.settings.mqtt.session_expiry_max_s;
-            let mqtt = mqtt_state(&mut self.clients.conns, slot);
-            if mqtt.expiry_s == 0 && asked_s != 0 {
-                // [MQTT-3.14.2.2.2]: an expiry of zero in the CONNECT cannot be changed at the end.
-                return Err(ReasonCode::PROTOCOL_ERROR);
-            }
-            mqtt.expiry_s = asked_s.min(most_s);
-        }
-        if disconnect.reason == ReasonCode::NORMAL_DISCONNECTION
-            && client::mqtt(&self.clients.conns, slot).is_some()
-        {
-            // [MQTT-3.14.4-3].
-            mqtt_state(&mut self.clients.conns, slot).will = None;
-        }
-        self.clients.scratch.because(Closed::Peer);
-        self.mqtt_shut(slot, io);
-        Ok(())
-    }
-
     /// The connection ends: its session goes back to its home. Called before its subscriptions end.
     pub(crate) fn end_session(&mut self, slot: u32) {
         let Front {
@@ -274,8 +64,6 @@ impl Front {
             feed,
             queues,
             census,
-            meter,
-            own,
             ..
         } = self;
         let held_bytes = clients.conns.held_by(slot);
@@ -305,7 +93,7 @@ impl Front {
             (0, Some(state)) => {
                 session_ended(
                     &mut subs.lanes,
-                    &meter.work,
+                    &clients.meter.work,
                     &clients.ctx,
                     Some(Kept { expiry_s, state }),
                 );
@@ -318,7 +106,7 @@ impl Front {
             }
             (_, given) => {
                 let state = given.unwrap_or_else(|| {
-                    leave_unanswered(clients, subs, queues, &mut meter.stats, slot);
+                    leave_unanswered(clients, subs, queues, slot);
                     write_down(clients, subs, &feed.deliveries, slot)
                 });
                 Some(Kept { expiry_s, state })
@@ -332,15 +120,216 @@ impl Front {
         let admission = &clients.ctx.world.admission;
         let farewell = Farewell::new(mqtt.session, owner, kept, will, admission);
         let from = clients.conns.id_of(slot);
-        give_back(&mut subs.lanes, own, &clients.ctx, from, farewell, due);
+        give_back(clients, &mut subs.lanes, from, farewell, due);
     }
+}
+
+pub(super) fn client_connects<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    connect: &Connect<'_>,
+    io: &mut I,
+) -> Result<(), ReasonCode> {
+    if clients.conns.get(slot).own != NONE {
+        // [MQTT-3.1.0-2].
+        return Err(ReasonCode::PROTOCOL_ERROR);
+    }
+    if connect.version == Version::V5 {
+        clients.conns.get_mut(slot).options |= V5;
+    }
+    if let Err(reason) = accept_connect(clients, lanes, slot, connect) {
+        let most = connect.properties.maximum_packet_size_bytes();
+        if most.is_some_and(|most| most < REFUSAL_BYTES) {
+            // [MQTT-3.1.2-24]: no packet could say so.
+            clients.scratch.because(close::ended(reason));
+            mqtt_shut(clients, slot, io);
+            return Ok(());
+        }
+        refuse_client(clients, slot, reason, io);
+    }
+    Ok(())
+}
+
+/// Refuses a CONNECT: a CONNACK with the reason, and the end.
+fn refuse_client<I: Io>(clients: &mut Clients, slot: u32, reason: ReasonCode, io: &mut I) {
+    let rights = matches!(
+        reason,
+        ReasonCode::NOT_AUTHORIZED | ReasonCode::BAD_USER_NAME_OR_PASSWORD
+    );
+    if close::ended(reason) == Closed::Refused && !rights {
+        clients
+            .meter
+            .refused_packet("CONNECT: ", close::words_of(reason).as_bytes());
+    }
+    clients.scratch.because(close::ended(reason));
+    let version = client::version(&clients.conns, slot);
+    let connack = ConnAck {
+        session_present: false,
+        reason,
+        properties: Properties::NONE,
+    };
+    clients.write_packet(slot, |out| encode::connack(out, version, &connack));
+    mqtt_shut(clients, slot, io);
+}
+
+/// A CONNECT that cannot be read. Only bytes that name 5.0 are answered in its form. A level that is not served gets the CONNACK of
+/// 3.1.1 [MQTT-3.1.2-2], which clients of all versions know; any other fault has no code there, and gets none [MQTT-3.1.4-1 of 3.1.1].
+pub(super) fn refuse_connect<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    bytes: &[u8],
+    error: Error,
+    io: &mut I,
+) {
+    let more = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
+    let body = bytes.get(1 + more.count() + 1..).unwrap_or_default();
+    if body.starts_with(BEGINS_V5) {
+        clients.conns.get_mut(slot).options |= V5;
+    } else if !matches!(error, Error::ProtocolVersion(_)) {
+        clients
+            .meter
+            .refused_packet("CONNECT: ", error.words().as_bytes());
+        clients.scratch.because(Closed::Refused);
+        return clients.drop_conn(slot, Close::Now);
+    }
+    refuse_client(clients, slot, error.reason(), io);
+}
+
+/// The home's answer. A delivery is under way, so that what follows from it waits.
+pub(crate) fn session_given<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    queues: &mut Queues,
+    to: ReplyTo,
+    given: &Given,
+    io: &mut I,
+) {
+    let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).own != NONE;
+    match (current, given) {
+        (true, Given::Refused(reason)) => refuse_client(clients, to.slot, *reason, io),
+        (true, Given::Yes { id, kept, .. }) => {
+            clients.conns.own_row_mut(to.slot).session = *id;
+            let state = kept.as_ref().map(|kept| kept.state.clone());
+            let Some(connecting) = &mut mqtt_state(&mut clients.conns, to.slot).connecting else {
+                return clients.broken(to.slot);
+            };
+            connecting.given = Some(state);
+            queues.resume_later(clients, clients.conns.id_of(to.slot));
+        }
+        (false, Given::Yes { id, owner, kept }) => {
+            let kept = kept.as_ref().map(|kept| Kept {
+                expiry_s: kept.expiry_s,
+                state: kept.state.clone(),
+            });
+            let farewell = Farewell::new(*id, *owner, kept, None, &clients.ctx.world.admission);
+            let home = home_of_session(&clients.ctx, *id);
+            lanes.ask(home, |_| Ask::SessionClose(farewell));
+        }
+        (false, Given::Refused(_)) => {}
+    }
+}
+
+/// Sends the CONNACK and goes on with the session.
+pub(super) fn open_session<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    io: &mut I,
+) {
+    let settings = clients.ctx.world.settings.mqtt.clone();
+    let packet_bytes = clients.ctx.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES;
+    let version = client::version(&clients.conns, slot);
+    let row = clients.conns.own_row(slot);
+    let keep_alive_s = row.keep_alive_s;
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let expiry_s = mqtt.expiry_s;
+    let Some(connecting) = mqtt.connecting.take() else {
+        return clients.broken(slot);
+    };
+    let Some(state) = connecting.given else {
+        return clients.broken(slot);
+    };
+    let mut set = PropertyBuf::new();
+    if version == Version::V5 {
+        set.receive_maximum(settings.receive_max);
+        set.maximum_packet_size_bytes(packet_bytes as u32);
+        if settings.topic_aliases_max > 0 {
+            set.topic_alias_maximum(settings.topic_aliases_max);
+        }
+        if connecting.server_expiry {
+            set.session_expiry_interval_s(expiry_s);
+        }
+        if connecting.server_keep_alive {
+            set.server_keep_alive_s(keep_alive_s);
+        }
+        if connecting.no_groups {
+            set.shared_subscription_available(false);
+        }
+        if let Some(id) = &connecting.assigned {
+            // The id is the server's own, and short.
+            let _ = set.assigned_client_identifier(id);
+        }
+    }
+    let connack = ConnAck {
+        session_present: state.is_some(),
+        reason: ReasonCode::SUCCESS,
+        properties: set.properties(),
+    };
+    clients.write_packet(slot, |out| encode::connack(out, version, &connack));
+    clients.send_reply(slot, io);
+    let deadline_s = clients.keep_alive_end_s(slot);
+    let row = clients.conns.get_mut(slot);
+    if row.outbox == NONE {
+        row.deadline_s = deadline_s;
+    }
+    match state {
+        Some(state) => restore_session(clients, subs, slot, &state, io),
+        None => collapse(&mut clients.conns, slot),
+    }
+}
+
+/// Another connection has taken the session [MQTT-3.1.4-3].
+pub(crate) fn session_taken<I: Io>(clients: &mut Clients, holder: ConnId, io: &mut I) {
+    let slot = holder.slot;
+    if clients.conns.is_current(holder) && clients.conns.get(slot).state == State::Mqtt {
+        clients.scratch.reply().clear();
+        mqtt_end_because(clients, slot, Reason::TakenOver, io);
+    }
+}
+
+/// DISCONNECT from the client (section 3.14).
+pub(super) fn client_leaves<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    disconnect: &Disconnect<'_>,
+    io: &mut I,
+) -> Result<(), ReasonCode> {
+    // In a cluster the server has set it to zero, and the client may not know that.
+    let asked_s = disconnect.properties.session_expiry_interval_s();
+    if let Some(asked_s) = asked_s.filter(|_| !clients.ctx.world.is_shared()) {
+        let most_s = clients.ctx.world.settings.mqtt.session_expiry_max_s;
+        let mqtt = mqtt_state(&mut clients.conns, slot);
+        if mqtt.expiry_s == 0 && asked_s != 0 {
+            // [MQTT-3.14.2.2.2]: an expiry of zero in the CONNECT cannot be changed at the end.
+            return Err(ReasonCode::PROTOCOL_ERROR);
+        }
+        mqtt.expiry_s = asked_s.min(most_s);
+    }
+    if disconnect.reason == ReasonCode::NORMAL_DISCONNECTION
+        && client::mqtt(&clients.conns, slot).is_some()
+    {
+        // [MQTT-3.14.4-3].
+        mqtt_state(&mut clients.conns, slot).will = None;
+    }
+    clients.scratch.because(Closed::Peer);
+    mqtt_shut(clients, slot, io);
+    Ok(())
 }
 
 fn accept_connect(
     clients: &mut Clients,
     lanes: &mut Lanes,
-    meter: &mut Meter,
-    own: &mut Own,
     slot: u32,
     connect: &Connect<'_>,
 ) -> Result<(), ReasonCode> {
@@ -354,10 +343,10 @@ fn accept_connect(
     if connect.properties.authentication_method().is_some() {
         return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
     }
-    connect_as(clients, &mut meter.stats, slot)?;
-    let expiry_most_s = session_expiry_most_s(clients, &mut meter.stats, slot)?;
-    let client = client_id(own, &clients.ctx, slot, connect)?;
-    let will = will(clients, meter, slot, connect)?;
+    connect_as(clients, slot)?;
+    let expiry_most_s = session_expiry_most_s(clients, slot)?;
+    let client = client_id(&mut clients.own, &clients.ctx, slot, connect)?;
+    let will = will(clients, slot, connect)?;
     let session = session_name(clients, slot, &client);
     let settings = &clients.ctx.world.settings.mqtt;
     let (set, v5) = (&connect.properties, connect.version == Version::V5);
@@ -442,8 +431,7 @@ fn client_id(
 }
 
 fn will(
-    clients: &Clients,
-    meter: &mut Meter,
+    clients: &mut Clients,
     slot: u32,
     connect: &Connect<'_>,
 ) -> Result<Option<Box<Will>>, ReasonCode> {
@@ -457,7 +445,7 @@ fn will(
         return Err(ReasonCode::TOPIC_NAME_INVALID);
     }
     let message_bytes = limits.message_bytes;
-    clients.grants(meter, slot, Right::Publish, name)?;
+    clients.grants(slot, Right::Publish, name)?;
     if will.payload.len() > message_bytes {
         return Err(ReasonCode::QUOTA_EXCEEDED);
     }

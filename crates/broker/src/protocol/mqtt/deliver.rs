@@ -21,7 +21,7 @@ use crate::io::Io;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
 use crate::protocol::front::{
-    Clients, Connections, Extra, Front, Lanes, Meter, Queues, Stats, Work,
+    Clients, Connections, Deliveries, Extra, Feed, Lanes, Queues, Subscriptions, Work,
 };
 use crate::protocol::mqtt::client::{
     SENT_PER_STEP, has_place, mqtt_state, receive_max, take_packet_id,
@@ -29,7 +29,7 @@ use crate::protocol::mqtt::client::{
 use crate::protocol::mqtt::give::{Offered, Wants, topic_name};
 use crate::protocol::mqtt::list::sub_mut;
 use crate::protocol::mqtt::options::{FRAMED, QOS_SHIFT, qos};
-use crate::protocol::mqtt::overlap::start_all;
+use crate::protocol::mqtt::overlap::{give_in_turn, start_all};
 use crate::protocol::mqtt::shared::give_credit;
 use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, without_payload};
 use crate::protocol::mqtt::{client, list};
@@ -39,83 +39,92 @@ use crate::store::slab::NONE;
 /// Bytes of messages that are sent again at once when a session is resumed.
 const AGAIN_BYTES: usize = 256 << 10;
 
-impl Front {
-    /// Live messages of the run, for a subscription of a list. If a live filter of the client matches the topic too, they come by
-    /// that filter instead.
-    pub(crate) fn mqtt_deliver<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        frames: &Frames,
-        io: &mut I,
+/// Live messages of the run, for a subscription of a list. If a live filter of the client matches the topic too, they come by
+/// that filter instead.
+pub(crate) fn mqtt_deliver<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    feed: &mut Feed,
+    slot: u32,
+    part: u32,
+    frames: &Frames,
+    io: &mut I,
+) {
+    let Some(topic) = list::sub(&clients.conns, slot, part).map(|sub| sub.topic) else {
+        return clients.broken(slot);
+    };
+    if filtered(&clients.conns, slot).is_some()
+        && clients.has_match(&subs.matching, slot, subs.topics.name(topic))
+    {
+        return;
+    }
+    let records = feed.run.records().to_vec();
+    let left = give_all(
+        clients,
+        subs,
+        &feed.deliveries,
+        (slot, part),
+        &records,
+        frames,
+        io,
+    )
+    .copied();
+    let last = records.last().map(|last| last.offset);
+    if let (Some(sub), Some(seen)) = (
+        sub_mut(&mut clients.conns, slot, part),
+        left.map(|left| left.previous).or(last),
     ) {
-        let Some(topic) = list::sub(&self.clients.conns, slot, part).map(|sub| sub.topic) else {
-            return self.clients.broken(slot);
-        };
-        if filtered(&self.clients.conns, slot).is_some()
-            && self
-                .clients
-                .has_match(&self.subs.matching, slot, self.subs.topics.name(topic))
-        {
-            return;
-        }
-        let records = self.feed.run.records().to_vec();
-        let left = self.give_all(slot, part, &records, frames, io).copied();
-        let last = records.last().map(|last| last.offset);
-        if let (Some(sub), Some(seen)) = (
-            sub_mut(&mut self.clients.conns, slot, part),
-            left.map(|left| left.previous).or(last),
-        ) {
-            sub.offset = seen;
-        }
-        if let Some(left) = left {
-            let partition = self.clients.ctx.partition_of(self.subs.topics.name(topic));
-            start_all(
-                &mut self.clients,
-                &self.subs.topics,
-                slot,
-                partition,
-                left.offset,
-            );
-            self.clients
-                .fall_back(&mut self.meter.stats, slot, part, left.previous);
-        }
+        sub.offset = seen;
     }
+    if let Some(left) = left {
+        let partition = clients.ctx.partition_of(subs.topics.name(topic));
+        start_all(clients, &subs.topics, slot, partition, left.offset);
+        clients.fall_back(slot, part, left.previous);
+    }
+}
 
-    /// Sends messages of a topic in their order; returns the first one without room.
-    pub(super) fn give_all<'r, I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        records: &'r [Record],
-        frames: &Frames,
-        io: &mut I,
-    ) -> Option<&'r Record> {
-        let mut out = Packets::default();
-        let name = topic_name(&self.clients.conns, &self.subs.topics, slot, part);
-        let Some(sub) = list::sub(&self.clients.conns, slot, part) else {
-            self.clients.broken(slot);
-            return records.first();
-        };
-        let identifiers = [sub.own.identifier];
-        let wants = Wants {
-            options: sub.own.options,
-            identifiers: &identifiers,
-            alias: Some(part),
-            ..Wants::default()
-        };
-        let left = records.iter().find(|record| {
-            let message = (&name[..], *record, frames);
-            matches!(
-                self.give_in_turn(slot, part, &wants, message, &mut out),
-                Offered::Full
-            )
-        });
-        if !out.bytes.is_empty() {
-            self.clients.put_messages(slot, &out.bytes, &out.ends, io);
-        }
-        left
+/// Sends messages of a topic in their order; returns the first one without room.
+pub(super) fn give_all<'r, I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    (slot, part): (u32, u32),
+    records: &'r [Record],
+    frames: &Frames,
+    io: &mut I,
+) -> Option<&'r Record> {
+    let mut out = Packets::default();
+    let name = topic_name(&clients.conns, &subs.topics, slot, part);
+    let Some(sub) = list::sub(&clients.conns, slot, part) else {
+        clients.broken(slot);
+        return records.first();
+    };
+    let identifiers = [sub.own.identifier];
+    let wants = Wants {
+        options: sub.own.options,
+        identifiers: &identifiers,
+        alias: Some(part),
+        ..Wants::default()
+    };
+    let left = records.iter().find(|record| {
+        let message = (&name[..], *record, frames);
+        matches!(
+            give_in_turn(
+                clients,
+                subs,
+                deliveries,
+                (slot, part),
+                &wants,
+                message,
+                &mut out
+            ),
+            Offered::Full
+        )
+    });
+    if !out.bytes.is_empty() {
+        clients.put_messages(slot, &out.bytes, &out.ends, io);
     }
+    left
 }
 
 /// Sends messages that waited for room: messages of the session that were sent before, then retained ones and those of groups.
@@ -123,7 +132,6 @@ pub(super) fn give_waiting<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     queues: &mut Queues,
-    meter: &mut Meter,
     slot: u32,
     io: &mut I,
 ) {
@@ -136,7 +144,7 @@ pub(super) fn give_waiting<I: Io>(
         if mqtt.waiting.is_empty() || full || clients.conns.get(slot).outbox != NONE {
             return;
         }
-        if given > 0 && meter.work.is_spent() {
+        if given > 0 && clients.meter.work.is_spent() {
             return queues.resume_later(clients, clients.conns.id_of(slot));
         }
         given += 1;
@@ -154,15 +162,15 @@ pub(super) fn give_waiting<I: Io>(
             continue;
         }
         if !again {
-            next.packet_id = take_packet_id(&mut clients.conns, &meter.work, slot).get();
+            next.packet_id = take_packet_id(&mut clients.conns, &clients.meter.work, slot).get();
         }
         let bytes = next.wire_bytes();
         let inflight = &mut mqtt_state(&mut clients.conns, slot).inflight;
         inflight.push_back(next);
         let last = inflight.len() - 1;
-        meter.work.steps.add(1);
-        meter.work.steps.add_bytes(bytes);
-        send_again(clients, &mut meter.stats, slot, last, again, io);
+        clients.meter.work.steps.add(1);
+        clients.meter.work.steps.add_bytes(bytes);
+        send_again(clients, slot, last, again, io);
     }
 }
 
@@ -194,11 +202,10 @@ pub(super) fn acknowledged(
     clients: &mut Clients,
     lanes: &mut Lanes,
     queues: &mut Queues,
-    work: &Work,
     slot: u32,
     (packet, id): (PacketType, PacketId),
 ) -> Result<(), ReasonCode> {
-    let found = acknowledges(&mut clients.conns, work, slot, id, packet)?;
+    let found = acknowledges(&mut clients.conns, &clients.meter.work, slot, id, packet)?;
     drop_inflight(clients, lanes, queues, slot, found);
     Ok(())
 }
@@ -208,13 +215,12 @@ pub(super) fn was_received(
     clients: &mut Clients,
     lanes: &mut Lanes,
     queues: &mut Queues,
-    meter: &mut Meter,
     slot: u32,
     ack: &Ack<'_>,
 ) -> Result<(), ReasonCode> {
     let found = acknowledges(
         &mut clients.conns,
-        &meter.work,
+        &clients.meter.work,
         slot,
         ack.packet_id,
         PacketType::PubRec,
@@ -239,9 +245,7 @@ pub(super) fn was_received(
         reason,
         properties: Properties::NONE,
     };
-    clients.write_packet(&mut meter.stats, slot, |out| {
-        encode::pubrel(out, version, &release)
-    });
+    clients.write_packet(slot, |out| encode::pubrel(out, version, &release));
     Ok(())
 }
 
@@ -313,12 +317,7 @@ fn drop_inflight(
 
 /// When a session is resumed: sends its unacknowledged messages again, in their order [MQTT-4.4.0-1]. Messages beyond the number
 /// that this connection takes at once [MQTT-3.3.4-9] wait before all others.
-pub(super) fn send_inflight<I: Io>(
-    clients: &mut Clients,
-    stats: &mut Stats,
-    slot: u32,
-    io: &mut I,
-) {
+pub(super) fn send_inflight<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let most = receive_max(&clients.conns, slot);
     let mqtt = mqtt_state(&mut clients.conns, slot);
     let mut later = VecDeque::new();
@@ -338,19 +337,12 @@ pub(super) fn send_inflight<I: Io>(
     mqtt.waiting = later;
     let count = mqtt.inflight.len();
     for at in 0..count {
-        send_again(clients, stats, slot, at, true, io);
+        send_again(clients, slot, at, true, io);
     }
 }
 
 /// Sends one message that is under way, with the rest of its expiry.
-fn send_again<I: Io>(
-    clients: &mut Clients,
-    stats: &mut Stats,
-    slot: u32,
-    at: usize,
-    dup: bool,
-    io: &mut I,
-) {
+fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io: &mut I) {
     let (version, now_s) = (
         client::version(&clients.conns, slot),
         clients.ctx.now.unix_s,
@@ -367,7 +359,7 @@ fn send_again<I: Io>(
             reason: ReasonCode::SUCCESS,
             properties: Properties::NONE,
         };
-        clients.write_packet(stats, slot, |out| encode::pubrel(out, version, &release));
+        clients.write_packet(slot, |out| encode::pubrel(out, version, &release));
         return clients.send_reply(slot, io);
     }
     let Some(publish) = sent.publish() else {

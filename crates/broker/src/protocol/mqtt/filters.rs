@@ -16,7 +16,7 @@ use crate::filters::matching::{OVER, Part};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage};
 use crate::protocol::front::{
-    Clients, Connections, Deliveries, Front, Gate, Matching, Queues, Stats, Sub, Subscriptions,
+    Clients, Connections, Deliveries, Matching, Queues, Sub, Subscriptions,
 };
 use crate::protocol::mqtt::client::{asked_pages, has_place, mqtt_state};
 use crate::protocol::mqtt::give::{Offered, Wants, offer_packet};
@@ -26,87 +26,87 @@ use crate::protocol::mqtt::list::{
 };
 use crate::protocol::mqtt::need::keep_log_of;
 use crate::protocol::mqtt::options::{qos, qos_of};
-use crate::protocol::mqtt::overlap::start_live;
+use crate::protocol::mqtt::overlap::{give_in_turn, start_live};
 use crate::protocol::mqtt::state::Subscribed;
 use crate::store::slab::NONE;
 
-impl Front {
-    /// A home's page for a subscription with wildcards.
-    pub(crate) fn mqtt_match_page<I: Io>(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        page: &MatchPage,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let Some(part) = part_of_group(&self.clients.conns, slot, serial) else {
-            return;
-        };
-        let shows = serial_of(&self.clients.conns, slot, part) != Some(serial);
-        if page.attached != Attached::Yes {
-            if shows {
-                return self.clients.leave_group(&mut self.subs, slot, serial);
-            }
-            return self.refuse_part(slot, part, ReasonCode::QUOTA_EXCEEDED, io);
+/// A home's page for a subscription with wildcards; returns the part of a subscription that the home has no room for.
+pub(crate) fn mqtt_match_page<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    deliveries: &Deliveries,
+    queues: &mut Queues,
+    (slot, serial): (u32, u32),
+    (page, frames): (&MatchPage, &Frames),
+    io: &mut I,
+) -> Option<u32> {
+    let part = part_of_group(&clients.conns, slot, serial)?;
+    let shows = serial_of(&clients.conns, slot, part) != Some(serial);
+    if page.attached != Attached::Yes {
+        if !shows {
+            return Some(part);
         }
-        let mut out = Packets::default();
-        let mut full = None;
-        let before = wildcard_at(&self.clients.conns, slot, serial, page.partition);
-        let mut seen = before;
-        for (name, record) in page.records(frames) {
-            let retained = record.offset <= page.from;
-            if shows && !retained {
-                break;
-            }
-            let Some(sub) = list::sub(&self.clients.conns, slot, part) else {
-                return self.clients.broken(slot);
-            };
-            let identifiers = [sub.own.identifier];
-            let wants = Wants {
-                options: sub.own.options,
-                identifiers: &identifiers,
-                retained,
-                ..Wants::default()
-            };
-            let message = (frames.name(name), record, frames);
-            let offered = match retained {
-                true => offer_packet(
-                    &mut self.clients,
-                    &mut self.meter,
-                    &mut self.own,
-                    slot,
-                    &wants,
-                    message,
-                    &mut out,
-                ),
-                false => self.give_in_turn(slot, part, &wants, message, &mut out),
-            };
-            if let Offered::Full = offered {
-                full = Some(seen);
-                break;
-            }
-            seen = record.offset;
-        }
-        if !out.bytes.is_empty() {
-            self.clients.put_messages(slot, &out.bytes, &out.ends, io);
-        }
-        let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
-        if shows {
-            let ends = full.is_none() && (live || offset >= page.from);
-            let (clients, subs, queues) = (&mut self.clients, &mut self.subs, &mut self.queues);
-            return showed(clients, subs, queues, slot, serial, page, (offset, ends));
-        }
-        self.clients.took_page(slot, serial, page, offset, live);
-        if live {
-            start_live(&mut self.clients.conns, slot, part, page.partition, offset);
-        }
-        if is_answered(&self.clients.conns, slot, serial) {
-            grant_asked(&mut self.clients, &mut self.meter.stats, slot, part);
-            self.clients.send_reply(slot, io);
-        }
-        goes_on_behind(&self.clients, &mut self.queues, slot);
+        clients.leave_group(subs, slot, serial);
+        return None;
     }
+    let mut out = Packets::default();
+    let mut full = None;
+    let before = wildcard_at(&clients.conns, slot, serial, page.partition);
+    let mut seen = before;
+    for (name, record) in page.records(frames) {
+        let retained = record.offset <= page.from;
+        if shows && !retained {
+            break;
+        }
+        let Some(sub) = list::sub(&clients.conns, slot, part) else {
+            clients.broken(slot);
+            return None;
+        };
+        let identifiers = [sub.own.identifier];
+        let wants = Wants {
+            options: sub.own.options,
+            identifiers: &identifiers,
+            retained,
+            ..Wants::default()
+        };
+        let message = (frames.name(name), record, frames);
+        let offered = match retained {
+            true => offer_packet(clients, slot, &wants, message, &mut out),
+            false => give_in_turn(
+                clients,
+                subs,
+                deliveries,
+                (slot, part),
+                &wants,
+                message,
+                &mut out,
+            ),
+        };
+        if let Offered::Full = offered {
+            full = Some(seen);
+            break;
+        }
+        seen = record.offset;
+    }
+    if !out.bytes.is_empty() {
+        clients.put_messages(slot, &out.bytes, &out.ends, io);
+    }
+    let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
+    if shows {
+        let ends = full.is_none() && (live || offset >= page.from);
+        showed(clients, subs, queues, slot, serial, page, (offset, ends));
+        return None;
+    }
+    clients.took_page(slot, serial, page, offset, live);
+    if live {
+        start_live(&mut clients.conns, slot, part, page.partition, offset);
+    }
+    if is_answered(&clients.conns, slot, serial) {
+        grant_asked(clients, slot, part);
+        clients.send_reply(slot, io);
+    }
+    goes_on_behind(clients, queues, slot);
+    None
 }
 
 /// Subscribes to a filter. `since` has a position for each partition, or is empty.
@@ -116,8 +116,6 @@ impl Front {
 pub(super) fn join_wildcard(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    gate: &mut Gate,
-    stats: &mut Stats,
     slot: u32,
     wanted: &Wanted<'_>,
     since: &[Since],
@@ -167,7 +165,7 @@ pub(super) fn join_wildcard(
                 sub.own.filter = 0;
             }
             let filter = core::str::from_utf8(wanted.filter).unwrap_or_default();
-            gate.refused_subscription(stats, reason, filter);
+            clients.meter.refused_subscription(reason, filter);
             Err(ReasonCode::QUOTA_EXCEEDED)
         }
     }
@@ -265,7 +263,6 @@ pub(super) fn wildcards_go_on(clients: &mut Clients, subs: &mut Subscriptions, s
 pub(super) fn resubscribe_wildcard(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    stats: &mut Stats,
     slot: u32,
     part: u32,
     wanted: &Wanted<'_>,
@@ -281,7 +278,6 @@ pub(super) fn resubscribe_wildcard(
         mqtt_state(&mut clients.conns, slot).needs_told |= needs_log;
     }
     clients.grant(
-        stats,
         slot,
         wanted.granted,
         ReasonCode::granted(wanted.options.max_qos),
@@ -357,17 +353,11 @@ pub(super) fn leave_wildcard(
     leave_shown(clients, subs, slot, part);
 }
 
-fn grant_pending(
-    clients: &mut Clients,
-    stats: &mut Stats,
-    slot: u32,
-    part: u32,
-    reason: ReasonCode,
-) {
+fn grant_pending(clients: &mut Clients, slot: u32, part: u32, reason: ReasonCode) {
     let sub = sub_mut(&mut clients.conns, slot, part);
     let granted = sub.map_or((0, 0), |sub| core::mem::take(&mut sub.own.granted));
     if granted != (0, 0) {
-        clients.grant(stats, slot, granted, reason);
+        clients.grant(slot, granted, reason);
     }
 }
 
@@ -389,8 +379,8 @@ fn is_answered(conns: &Connections, slot: u32, serial: u32) -> bool {
 }
 
 /// Grants what the subscription asked for.
-fn grant_asked(clients: &mut Clients, stats: &mut Stats, slot: u32, part: u32) {
+fn grant_asked(clients: &mut Clients, slot: u32, part: u32) {
     let options = list::sub(&clients.conns, slot, part).map_or(0, |sub| sub.own.options);
     let reason = ReasonCode::granted(qos_of(options));
-    grant_pending(clients, stats, slot, part, reason);
+    grant_pending(clients, slot, part, reason);
 }

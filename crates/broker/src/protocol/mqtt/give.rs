@@ -12,7 +12,7 @@ use crate::io::Io;
 use crate::mail::properties::left_s;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
-use crate::protocol::front::{Clients, Connections, Meter, Stats, Topics};
+use crate::protocol::front::{Clients, Connections, Topics};
 use crate::protocol::mqtt::client::{
     has_place, has_waiting, mqtt_state, packet_bytes_max, take_packet_id,
 };
@@ -20,7 +20,6 @@ use crate::protocol::mqtt::options::{FRAMED, NO_LOCAL, RETAIN_AS_PUBLISHED, qos}
 use crate::protocol::mqtt::plain::write_properties;
 use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, without_payload};
 use crate::protocol::mqtt::{client, list};
-use crate::protocol::own::Own;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -54,8 +53,6 @@ pub(super) enum Offered {
 /// Appends the packet of a message to `out`, if there is room for it.
 pub(super) fn offer_packet(
     clients: &mut Clients,
-    meter: &mut Meter,
-    own: &mut Own,
     slot: u32,
     wants: &Wants<'_>,
     message: (&[u8], &Record, &Frames),
@@ -80,13 +77,12 @@ pub(super) fn offer_packet(
     {
         return Offered::Full;
     }
-    let id = acknowledged.then(|| take_packet_id(&mut clients.conns, &meter.work, slot));
+    let id = acknowledged.then(|| take_packet_id(&mut clients.conns, &clients.meter.work, slot));
     let start = out.bytes.mark();
-    let Some(packet) = encode_publish(clients, &mut meter.stats, own, slot, wants, message, id)
-    else {
+    let Some(packet) = encode_publish(clients, slot, wants, message, id) else {
         return Offered::Skipped;
     };
-    meter.stats.sent(1, packet.len());
+    clients.meter.stats.sent(1, packet.len());
     out.bytes.append(&packet, 0, packet.len());
     if clients.conns.get(slot).wants(FRAMED) {
         frame_rope(&mut out.bytes, start, Opcode::Binary);
@@ -106,15 +102,13 @@ pub(super) fn offer_packet(
 /// Keeps a message until there is room for it; false when the client does not get it.
 pub(super) fn wait_packet(
     clients: &mut Clients,
-    stats: &mut Stats,
-    own: &mut Own,
     slot: u32,
     wants: &Wants<'_>,
     message: (&[u8], &Record, &Frames),
 ) -> bool {
     // A placeholder: the message gets its id when it is sent.
     let id = PacketId::MAX;
-    let Some(packet) = encode_publish(clients, stats, own, slot, wants, message, Some(id)) else {
+    let Some(packet) = encode_publish(clients, slot, wants, message, Some(id)) else {
         return false;
     };
     let waiting = under_way(&clients.conns, slot, id, wants, message, packet);
@@ -127,8 +121,6 @@ pub(super) fn wait_packet(
 /// The PUBLISH, unless it has expired or is larger than the client takes [MQTT-3.1.2-25].
 fn encode_publish(
     clients: &mut Clients,
-    stats: &mut Stats,
-    own: &mut Own,
     slot: u32,
     wants: &Wants<'_>,
     (topic, record, frames): (&[u8], &Record, &Frames),
@@ -138,7 +130,7 @@ fn encode_publish(
     let left_s = left_s(record, clients.ctx.now.unix_s);
     let alias = wants.alias.filter(|_| packet_id.is_none());
     let (known, alias) = alias.map_or((false, 0), |part| alias_for(&clients.conns, slot, part));
-    let mut set = core::mem::take(&mut own.properties);
+    let mut set = core::mem::take(&mut clients.own.properties);
     set.clear();
     if version == Version::V5 {
         write_properties(&mut set, frames, record, left_s);
@@ -175,8 +167,8 @@ fn encode_publish(
         }
     }
     let fits = !out.is_empty();
-    stats.dropped += u64::from(lives && !fits);
-    own.properties = set;
+    clients.meter.stats.dropped += u64::from(lives && !fits);
+    clients.own.properties = set;
     if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
         let extra = clients.conns.extra(slot);
         if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.own.mqtt) {
@@ -244,15 +236,13 @@ fn drop_outdated(conns: &mut Connections, slot: u32, topic: &[u8], offset: u64) 
 /// others fall back. Returns whether an acknowledgement will come.
 pub(super) fn give_once<I: Io>(
     clients: &mut Clients,
-    meter: &mut Meter,
-    own: &mut Own,
     slot: u32,
     wants: &Wants<'_>,
     message: (&[u8], &Record, &Frames),
     io: &mut I,
 ) -> bool {
     let mut out = Packets::default();
-    match offer_packet(clients, meter, own, slot, wants, message, &mut out) {
+    match offer_packet(clients, slot, wants, message, &mut out) {
         Offered::Sent(id) => {
             clients.put_messages(slot, &out.bytes, &out.ends, io);
             if wants.retained && has_waiting(&clients.conns, slot) {
@@ -261,6 +251,6 @@ pub(super) fn give_once<I: Io>(
             id.is_some()
         }
         Offered::Skipped => false,
-        Offered::Full => wait_packet(clients, &mut meter.stats, own, slot, wants, message),
+        Offered::Full => wait_packet(clients, slot, wants, message),
     }
 }

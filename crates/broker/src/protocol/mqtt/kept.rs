@@ -5,6 +5,7 @@
 
 use crate::mail::Ask;
 use crate::mail::session::{Kept, Written};
+use crate::protocol::mqtt::close::end_unplaced;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -19,8 +20,7 @@ use crate::client::row::MULTI;
 use crate::home;
 use crate::io::Io;
 use crate::protocol::front::{
-    Clients, Connections, Context, Deliveries, Front, Gate, Lanes, Matching, Meter, Sub,
-    Subscriptions, Work,
+    Clients, Connections, Context, Deliveries, Lanes, Matching, Sub, Subscriptions, Work,
 };
 use crate::protocol::mqtt::access::{may_have, may_still};
 use crate::protocol::mqtt::client::mqtt_state;
@@ -148,51 +148,39 @@ pub(crate) fn needs_bytes(state: &[u8], homes: usize) -> usize {
     topics_kept(state).into_iter().map(of).sum()
 }
 
-impl Front {
-    /// Restores the stored session.
-    pub(super) fn restore<I: Io>(&mut self, slot: u32, state: &Written, io: &mut I) {
-        let mut from = Reader(&state.bytes);
-        let mut payloads = state.payloads.iter();
-        if from.byte() != FORM {
-            // No other version was ever written.
-            return self.clients.broken(slot);
+/// Restores the stored session.
+pub(super) fn restore_session<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    state: &Written,
+    io: &mut I,
+) {
+    let mut from = Reader(&state.bytes);
+    let mut payloads = state.payloads.iter();
+    if from.byte() != FORM {
+        // No other version was ever written.
+        return clients.broken(slot);
+    }
+    let epoch = u32::from_le_bytes(from.array());
+    clients.expand(slot);
+    let count = from.count();
+    let kept: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
+    restore_messages(clients, slot, &mut from, &mut payloads);
+    debug_assert!(clients.conns.get(slot).wants(MULTI));
+    send_inflight(clients, slot, io);
+    let mut unplaced = None;
+    for sub in kept {
+        if restore_sub(clients, subs, slot, epoch, &sub).is_err() {
+            mqtt_state(&mut clients.conns, slot)
+                .unplaced
+                .push(sub.raw.into());
+            unplaced = Some(sub.filter);
         }
-        let epoch = u32::from_le_bytes(from.array());
-        self.clients.expand(slot);
-        let count = from.count();
-        let subs: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
-        restore_messages(
-            &mut self.clients,
-            &self.meter.work,
-            slot,
-            &mut from,
-            &mut payloads,
-        );
-        debug_assert!(self.clients.conns.get(slot).wants(MULTI));
-        send_inflight(&mut self.clients, &mut self.meter.stats, slot, io);
-        let mut unplaced = None;
-        for sub in subs {
-            if restore_sub(
-                &mut self.clients,
-                &mut self.subs,
-                &mut self.gate,
-                &mut self.meter,
-                slot,
-                epoch,
-                &sub,
-            )
-            .is_err()
-            {
-                mqtt_state(&mut self.clients.conns, slot)
-                    .unplaced
-                    .push(sub.raw.into());
-                unplaced = Some(sub.filter);
-            }
-        }
-        end_starts(&mut self.clients.conns, slot);
-        if let Some(filter) = unplaced {
-            self.end_unplaced(slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
-        }
+    }
+    end_starts(&mut clients.conns, slot);
+    if let Some(filter) = unplaced {
+        end_unplaced(clients, slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
     }
 }
 
@@ -203,13 +191,11 @@ impl Front {
 fn restore_sub(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    gate: &mut Gate,
-    meter: &mut Meter,
     slot: u32,
     epoch: u32,
     sub: &KeptSub<'_>,
 ) -> Result<(), ReasonCode> {
-    if !may_still(clients, &meter.work, slot, sub.filter) {
+    if !may_still(clients, slot, sub.filter) {
         if qos(sub.options) > 0 || is_shared(sub.filter) {
             release_kept(&mut subs.lanes, &clients.ctx, sub.filter);
         }
@@ -231,7 +217,7 @@ fn restore_sub(
         return Ok(());
     }
     if topic::has_wildcard(sub.filter) {
-        join_wildcard(clients, subs, gate, &mut meter.stats, slot, &wanted, &all)?;
+        join_wildcard(clients, subs, slot, &wanted, &all)?;
     } else {
         join_topic(clients, subs, slot, &wanted);
     }
@@ -391,7 +377,6 @@ fn seen_of(
 /// Restores the messages that were under way, either way.
 fn restore_messages(
     clients: &mut Clients,
-    work: &Work,
     slot: u32,
     from: &mut Reader<'_>,
     payloads: &mut Iter<'_, Slice>,
@@ -400,8 +385,8 @@ fn restore_messages(
     let waiting = read_inflight(from, payloads);
     let received = read_received(from);
     let (inflight, waiting) = (
-        may_have(clients, work, slot, inflight),
-        may_have(clients, work, slot, waiting),
+        may_have(clients, slot, inflight),
+        may_have(clients, slot, waiting),
     );
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);

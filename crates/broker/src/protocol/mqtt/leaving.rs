@@ -1,4 +1,4 @@
-//! Sessions whose connection has ended while homes owe it answers to its publishes.
+//! Sessions whose connection has ended before homes have answered all its publishes.
 //!
 //! Invariant: a session that lasts is given back only when each publish of its connection stands in a log or was
 //! refused, and when all homes have heard which messages it needs kept. So the connection that has it next, and is sent one of
@@ -10,21 +10,19 @@ use alloc::vec::Vec;
 use crate::base::ids::ConnId;
 use crate::base::reason::Closed;
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo};
-use crate::protocol::front::{Clients, Context, Lanes, Stats};
+use crate::protocol::front::{Clients, Context, Lanes};
 use crate::protocol::mqtt::client::home_of_session;
 use crate::protocol::mqtt::farewells::{Leaving, NotDue};
 use crate::protocol::mqtt::kept::forget_received;
 use crate::protocol::mqtt::publish::{answered, reason_of};
-use crate::protocol::own::Own;
 
 /// Stands for the answer to a fence among those to publishes: no packet id is 0.
 const FENCE: u32 = 0;
 
 /// Gives a session back; one that lasts only when these publishes are answered.
 pub(super) fn give_back(
+    clients: &mut Clients,
     lanes: &mut Lanes,
-    own: &mut Own,
-    ctx: &Context,
     from: ConnId,
     farewell: Box<Farewell>,
     due: Vec<u32>,
@@ -32,11 +30,11 @@ pub(super) fn give_back(
     let lasts = farewell.kept.is_some();
     let leaving = Leaving { farewell, due };
     if !lasts || leaving.due.is_empty() {
-        return gave_back(lanes, ctx, leaving);
+        return gave_back(lanes, &clients.ctx, leaving);
     }
     // A connection ends once; if it ended twice, the session given back first goes home too.
-    if let Some(before) = own.leaving.wait(from, leaving) {
-        gave_back(lanes, ctx, before);
+    if let Some(before) = clients.own.leaving.wait(from, leaving) {
+        gave_back(lanes, &clients.ctx, before);
     }
 }
 
@@ -56,36 +54,23 @@ pub(super) fn fence_needs(clients: &Clients, lanes: &mut Lanes, slot: u32, due: 
     }
 }
 
-/// An answer to a publish of a connection that is gone.
-pub(crate) fn late_outcome(
-    lanes: &mut Lanes,
-    stats: &mut Stats,
-    own: &mut Own,
-    ctx: &Context,
-    to: ReplyTo,
-    outcome: Outcome,
-) {
-    late_answer(lanes, stats, own, ctx, to, reason_of(outcome).is_error());
-}
-
-/// An answer for a connection that is gone: to a publish, which may be refused, or to a fence.
+/// An answer for a connection that is gone: to a publish, with its outcome, or to a fence.
 pub(crate) fn late_answer(
+    clients: &mut Clients,
     lanes: &mut Lanes,
-    stats: &mut Stats,
-    own: &mut Own,
-    ctx: &Context,
     to: ReplyTo,
-    refused: bool,
+    outcome: Option<Outcome>,
 ) {
+    let refused = outcome.is_some_and(|outcome| reason_of(outcome).is_error());
     let from = ConnId {
         slot: to.slot,
         generation: to.generation,
     };
-    let farewell = match own.leaving.answered(from, to.part) {
+    let farewell = match clients.own.leaving.answered(from, to.part) {
         Some(Ok(farewell)) => farewell,
         Some(Err(NotDue)) => {
             // Each request has one answer, and this one has no request; its connection has ended.
-            stats.closed[Closed::Broken as usize] += 1;
+            clients.meter.stats.closed[Closed::Broken as usize] += 1;
             return;
         }
         None => return,
@@ -98,7 +83,7 @@ pub(crate) fn late_answer(
         // Its id is free again [MQTT-4.3.3-9].
         kept.state.bytes = forget_received(&kept.state.bytes, id);
     }
-    if let Some(leaving) = own.leaving.take_answered(from) {
-        gave_back(lanes, ctx, leaving);
+    if let Some(leaving) = clients.own.leaving.take_answered(from) {
+        gave_back(lanes, &clients.ctx, leaving);
     }
 }

@@ -5,7 +5,7 @@ use crate::client::outbox::Packets;
 use crate::client::row::LIVE;
 use crate::io::Io;
 use crate::mail::Frames;
-use crate::protocol::front::{Clients, Connections, Front, Matching, Stats, Sub};
+use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Sub, Subscriptions};
 use crate::protocol::mqtt::give::{Offered, Wants, offer_packet};
 use crate::protocol::mqtt::list::{list_of, sub_mut};
 use crate::protocol::mqtt::overlap::{start_all, wants_of};
@@ -13,100 +13,90 @@ use crate::protocol::mqtt::{list, overlap};
 use crate::store::slab::NONE;
 use alloc::vec::Vec;
 
-impl Front {
-    /// Live messages of a run for one client: each once, whatever number of its subscriptions match.
-    pub(crate) fn mqtt_matched<I: Io>(
-        &mut self,
-        slot: u32,
-        all: &[Addressee],
-        messages: &[Matched],
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let mut out = Packets::default();
-        for due in all.chunk_by(|a, b| a.message == b.message) {
-            let message = due
-                .first()
-                .and_then(|due| messages.get(due.message as usize));
-            let Some(message) = message else {
-                return self.clients.broken(slot);
-            };
-            self.mqtt_matched_one(slot, due, message, frames, &mut out);
-        }
-        if !out.bytes.is_empty() {
-            self.clients.put_messages(slot, &out.bytes, &out.ends, io);
+/// Live messages of a run for one client: each once, whatever number of its subscriptions match.
+pub(crate) fn mqtt_matched<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    slot: u32,
+    (all, messages, frames): (&[Addressee], &[Matched], &Frames),
+    io: &mut I,
+) {
+    let mut out = Packets::default();
+    for due in all.chunk_by(|a, b| a.message == b.message) {
+        let message = due
+            .first()
+            .and_then(|due| messages.get(due.message as usize));
+        let Some(message) = message else {
+            return clients.broken(slot);
+        };
+        mqtt_matched_one(
+            clients,
+            subs,
+            deliveries,
+            slot,
+            (due, message, frames),
+            &mut out,
+        );
+    }
+    if !out.bytes.is_empty() {
+        clients.put_messages(slot, &out.bytes, &out.ends, io);
+    }
+}
+
+fn mqtt_matched_one(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    slot: u32,
+    (due, message, frames): (&[Addressee], &Matched, &Frames),
+    out: &mut Packets,
+) {
+    let (mut parts, exact) = live_parts(&clients.conns, slot, due, message);
+    if parts.is_empty() {
+        return;
+    }
+    let (name, record) = (frames.name(message.name), &message.record);
+    let (mut all, mut waiting) = (parts.clone(), Vec::new());
+    if let Some(sharers) = overlap::sharers(clients, subs, deliveries, slot, (name, record, frames))
+    {
+        let shares = |part: &u32| sharers.parts.contains(part);
+        if parts.contains(&sharers.lead) {
+            let others = sharers.parts.iter().filter(|part| !parts.contains(part));
+            all.extend(others);
+        } else {
+            (waiting, parts) = parts.into_iter().partition(shares);
+            all.clone_from(&parts);
         }
     }
-
-    fn mqtt_matched_one(
-        &mut self,
-        slot: u32,
-        due: &[Addressee],
-        message: &Matched,
-        frames: &Frames,
-        out: &mut Packets,
-    ) {
-        let Front {
-            clients,
-            subs,
-            feed,
-            meter,
-            own,
-            ..
-        } = self;
-        let (mut parts, exact) = live_parts(&clients.conns, slot, due, message);
-        if parts.is_empty() {
-            return;
+    let mut identifiers = Vec::new();
+    let options = wants_of(&clients.conns, slot, &all, record, frames, &mut identifiers);
+    let wants = Wants {
+        options: options.unwrap_or_default(),
+        identifiers: &identifiers,
+        ..Wants::default()
+    };
+    let message_bytes = (name, record, frames);
+    let full = options.is_some() && {
+        let offered = offer_packet(clients, slot, &wants, message_bytes, out);
+        matches!(offered, Offered::Full)
+    };
+    if let Some(part) = exact {
+        let epoch = clients.ctx.world.epoch;
+        if let Some(sub) = sub_mut(&mut clients.conns, slot, part) {
+            (sub.offset, sub.epoch) = (record.offset, epoch);
         }
-        let (name, record) = (frames.name(message.name), &message.record);
-        let (mut all, mut waiting) = (parts.clone(), Vec::new());
-        if let Some(sharers) = overlap::sharers(
-            clients,
-            subs,
-            &feed.deliveries,
-            &meter.work,
-            slot,
-            (name, record, frames),
-        ) {
-            let shares = |part: &u32| sharers.parts.contains(part);
-            if parts.contains(&sharers.lead) {
-                let others = sharers.parts.iter().filter(|part| !parts.contains(part));
-                all.extend(others);
-            } else {
-                (waiting, parts) = parts.into_iter().partition(shares);
-                all.clone_from(&parts);
-            }
-        }
-        let mut identifiers = Vec::new();
-        let options = wants_of(&clients.conns, slot, &all, record, frames, &mut identifiers);
-        let wants = Wants {
-            options: options.unwrap_or_default(),
-            identifiers: &identifiers,
-            ..Wants::default()
-        };
-        let message_bytes = (name, record, frames);
-        let full = options.is_some() && {
-            let offered = offer_packet(clients, meter, own, slot, &wants, message_bytes, out);
-            matches!(offered, Offered::Full)
-        };
-        if let Some(part) = exact {
-            let epoch = clients.ctx.world.epoch;
-            if let Some(sub) = sub_mut(&mut clients.conns, slot, part) {
-                (sub.offset, sub.epoch) = (record.offset, epoch);
-            }
-        }
-        if full {
-            waiting.append(&mut parts);
-        }
-        if waiting.is_empty() {
-            return;
-        }
-        let (partition, offset) = (message.partition, record.offset);
-        start_all(clients, &subs.topics, slot, partition, offset);
-        for part in waiting {
-            let stats = &mut meter.stats;
-            fell_behind_with(clients, &subs.matching, stats, slot, part, message);
-        }
+    }
+    if full {
+        waiting.append(&mut parts);
+    }
+    if waiting.is_empty() {
+        return;
+    }
+    let (partition, offset) = (message.partition, record.offset);
+    start_all(clients, &subs.topics, slot, partition, offset);
+    for part in waiting {
+        fell_behind_with(clients, &subs.matching, slot, part, message);
     }
 }
 
@@ -144,7 +134,6 @@ fn live_parts(
 fn fell_behind_with(
     clients: &mut Clients,
     matching: &Matching,
-    stats: &mut Stats,
     slot: u32,
     part: u32,
     message: &Matched,
@@ -153,15 +142,8 @@ fn fell_behind_with(
     let filter = list::sub(&clients.conns, slot, part).map_or(0, |sub| sub.own.filter);
     match filter.checked_sub(1) {
         Some(serial) => {
-            clients.fall_back_in(
-                matching,
-                stats,
-                slot,
-                serial,
-                message.partition,
-                record.offset - 1,
-            );
+            clients.fall_back_in(matching, slot, serial, message.partition, record.offset - 1);
         }
-        None => clients.fall_back(stats, slot, part, record.previous),
+        None => clients.fall_back(slot, part, record.previous),
     }
 }

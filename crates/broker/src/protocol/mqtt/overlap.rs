@@ -20,7 +20,7 @@ use crate::client::row::LIVE;
 use crate::filters::matching::Group;
 use crate::mail::{Frames, Record};
 use crate::protocol::front::{
-    Clients, Connections, Context, Deliveries, Front, Matching, Sub, Subscriptions, Topics, Work,
+    Clients, Connections, Context, Deliveries, Matching, Sub, Subscriptions, Topics,
 };
 use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::give::{Offered, Wants, offer_packet};
@@ -40,67 +40,43 @@ pub(super) struct Sharers {
     pub done: bool,
 }
 
-impl Front {
-    /// Sends a message that a subscription has come to, on behalf of all that share it, unless another of them sends it.
-    pub(super) fn give_in_turn(
-        &mut self,
-        slot: u32,
-        part: u32,
-        wants: &Wants<'_>,
-        message: (&[u8], &Record, &Frames),
-        out: &mut Packets,
-    ) -> Offered {
-        let sharers = sharers(
-            &self.clients,
-            &self.subs,
-            &self.feed.deliveries,
-            &self.meter.work,
-            slot,
-            message,
-        );
-        let Some(all) = sharers.filter(|all| all.parts.contains(&part)) else {
-            return offer_packet(
-                &mut self.clients,
-                &mut self.meter,
-                &mut self.own,
-                slot,
-                wants,
-                message,
-                out,
-            );
+/// Sends a message that a subscription has come to, on behalf of all that share it, unless another of them sends it.
+pub(super) fn give_in_turn(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    (slot, part): (u32, u32),
+    wants: &Wants<'_>,
+    message: (&[u8], &Record, &Frames),
+    out: &mut Packets,
+) -> Offered {
+    let sharers = sharers(clients, subs, deliveries, slot, message);
+    let Some(all) = sharers.filter(|all| all.parts.contains(&part)) else {
+        return offer_packet(clients, slot, wants, message, out);
+    };
+    if all.lead != part {
+        return match all.done {
+            true => Offered::Skipped,
+            false => Offered::Full,
         };
-        if all.lead != part {
-            return match all.done {
-                true => Offered::Skipped,
-                false => Offered::Full,
-            };
-        }
-        let (_, record, frames) = message;
-        let mut identifiers = Vec::new();
-        let options = wants_of(
-            &self.clients.conns,
-            slot,
-            &all.parts,
-            record,
-            frames,
-            &mut identifiers,
-        );
-        let wants = Wants {
-            // The leading subscription takes the message.
-            options: options.unwrap_or(wants.options),
-            identifiers: &identifiers,
-            ..*wants
-        };
-        offer_packet(
-            &mut self.clients,
-            &mut self.meter,
-            &mut self.own,
-            slot,
-            &wants,
-            message,
-            out,
-        )
     }
+    let (_, record, frames) = message;
+    let mut identifiers = Vec::new();
+    let options = wants_of(
+        &clients.conns,
+        slot,
+        &all.parts,
+        record,
+        frames,
+        &mut identifiers,
+    );
+    let wants = Wants {
+        // The leading subscription takes the message.
+        options: options.unwrap_or(wants.options),
+        identifiers: &identifiers,
+        ..*wants
+    };
+    offer_packet(clients, slot, &wants, message, out)
 }
 
 /// A restored subscription goes on from these offsets: that of its topic, or one for each partition.
@@ -266,7 +242,6 @@ pub(super) fn sharers(
     clients: &Clients,
     subs: &Subscriptions,
     deliveries: &Deliveries,
-    work: &Work,
     slot: u32,
     (topic, record, frames): (&[u8], &Record, &Frames),
 ) -> Option<Sharers> {
@@ -287,7 +262,7 @@ pub(super) fn sharers(
         None => sub.topic != NONE && subs.topics.name(sub.topic) == topic,
     };
     // Each looks at its parts in the client's list.
-    work.steps.add(starts.len() / 4);
+    clients.meter.work.steps.add(starts.len() / 4);
     let mut parts = Vec::new();
     let mut first: Option<(u64, u32)> = None;
     for start in starts {

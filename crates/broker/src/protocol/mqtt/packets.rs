@@ -7,25 +7,30 @@ use crore_wire::http::head::Head;
 use crore_wire::mqtt::{self, Error, Header, Packet, PacketType, ReasonCode, Version, encode};
 use crore_wire::websocket::handshake::choose_subprotocol;
 
-use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::client::asking::warm_topics;
 use crate::client::credit::{must_stall, stop_reading};
+use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::{Allowance, Progress};
 use crate::client::row::{OWN, Row, State};
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::inbox::Inbox;
+use crate::protocol::contract::streams::end_stream;
 use crate::protocol::front::{Clients, Connections, Context, Front, Matching};
 use crate::protocol::mqtt::access::waits_for_verdict;
 use crate::protocol::mqtt::client::{
     self, PACKET_BESIDE_BYTES, mqtt_state, opens_session, packet_bytes_most, touch,
 };
-use crate::protocol::mqtt::close::words_of;
+use crate::protocol::mqtt::close::{mqtt_end_wrong, words_of};
+use crate::protocol::mqtt::connect::{
+    client_connects, client_leaves, open_session, refuse_connect,
+};
 use crate::protocol::mqtt::deliver::{acknowledged, was_received};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::protocol::mqtt::page::mqtt_go_on;
-use crate::protocol::mqtt::publish::client_released;
+use crate::protocol::mqtt::publish::{client_published, client_released};
+use crate::protocol::mqtt::subscribe::client_subscribed;
 use crate::protocol::mqtt::unsubscribe::client_unsubscribed;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
@@ -75,8 +80,15 @@ impl Front {
         if held.is_empty() {
             return;
         }
-        if !self.has_receive_room(slot, held.bytes(), io) {
-            return self.end_for_room(slot, io);
+        if !has_receive_room(
+            &mut self.clients,
+            &self.queues,
+            &self.census,
+            slot,
+            held.bytes(),
+            io,
+        ) {
+            return end_for_room(&mut self.clients, slot, io);
         }
         if held.rest().len() < before + input.len() {
             // Another packet has begun.
@@ -97,37 +109,31 @@ impl Front {
     pub(crate) fn mqtt_resume<I: Io>(&mut self, slot: u32, home: &mut Option<Home>, io: &mut I) {
         let conn = self.clients.conns.id_of(slot);
         if opens_session(&self.clients.conns, slot) {
-            self.open_session(slot, io);
-            if !self.clients.conns.is_current(conn)
-                || self.clients.conns.get(slot).state != State::Mqtt
-            {
+            open_session(&mut self.clients, &mut self.subs, slot, io);
+            if self.clients.conns.get(slot).state != State::Mqtt {
                 return;
             }
         }
         self.queues.read_again(&mut self.clients.conns, conn, io);
         self.mqtt_received(slot, &[], home, io);
-        let held = self.clients.conns.is_current(conn) && {
-            let row = self.clients.conns.get(slot);
-            row.state == State::Mqtt && row.wants(FRAMED) && row.spill != NONE
-        };
-        if held {
+        let row = self.clients.conns.get(slot);
+        if row.state == State::Mqtt && row.wants(FRAMED) && row.spill != NONE {
             self.frames_received(slot, &mut [], home, io);
         }
         // A client that has not sent its CONNECT yet has no subscriptions.
         let opens = |row: &Row| row.state == State::Mqtt && row.own != NONE;
-        if self.clients.conns.is_current(conn) && opens(self.clients.conns.get(slot)) {
+        if opens(self.clients.conns.get(slot)) {
             mqtt_go_on(
                 &mut self.clients,
                 &mut self.subs,
                 &mut self.queues,
-                &mut self.meter,
                 slot,
                 io,
             );
         }
     }
 
-    /// Carries out all whole packets; returns how many bytes they have, if the connection still exists.
+    /// Carries out all whole packets; returns how many bytes they have, unless the connection ends.
     fn packets<I: Io>(
         &mut self,
         slot: u32,
@@ -135,7 +141,6 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> Option<usize> {
-        let conn = self.clients.conns.id_of(slot);
         let most = packet_bytes_most(&self.clients.ctx);
         let (mut at, mut warmed) = (0, 0);
         loop {
@@ -158,7 +163,7 @@ impl Front {
                 stop_reading(&mut self.clients.conns, slot, io);
                 break;
             }
-            if self.meter.work.is_spent() {
+            if self.clients.meter.work.is_spent() {
                 self.queues.pause(&mut self.clients, slot, io);
                 break;
             }
@@ -169,14 +174,14 @@ impl Front {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
                 Err(error) => {
-                    self.mqtt_refuse(slot, &bytes[at..], error, io);
+                    mqtt_refuse(&mut self.clients, slot, &bytes[at..], error, io);
                     return None;
                 }
             };
             if !connected && header.kind() != PacketType::Connect {
                 // [MQTT-3.1.0-1]: no client to tell.
                 self.clients.scratch.because(Closed::Refused);
-                self.drop_conn(slot, Close::Now, io);
+                self.clients.drop_conn(slot, Close::Now);
                 return None;
             }
             let end = at + len + header.body_bytes();
@@ -187,14 +192,18 @@ impl Front {
                 && must_stall(&mut self.subs.lanes, &self.clients.ctx)
             {
                 self.clients.send_reply(slot, io);
-                self.queues
-                    .stall(&mut self.clients.conns, &mut self.meter.stats, slot, io);
+                self.queues.stall(
+                    &mut self.clients.conns,
+                    &mut self.clients.meter.stats,
+                    slot,
+                    io,
+                );
                 return Some(at);
             }
-            self.meter.work.steps.add(1);
-            self.meter.work.steps.add_bytes(end - at);
+            self.clients.meter.work.steps.add(1);
+            self.clients.meter.work.steps.add_bytes(end - at);
             let came = (header, &bytes[at + len..end]);
-            match self.packet_came(conn, version, came, &bytes[at..], home, io) {
+            match self.packet_came(slot, version, came, &bytes[at..], home, io) {
                 After::Next => at = end,
                 After::Later => break,
                 After::End => return None,
@@ -207,20 +216,19 @@ impl Front {
     /// Decodes a whole packet, of which the header and the rest are given, and carries it out. `bytes` begin with the packet.
     fn packet_came<I: Io>(
         &mut self,
-        conn: ConnId,
+        slot: u32,
         version: Version,
         (header, body): (Header, &[u8]),
         bytes: &[u8],
         home: &mut Option<Home>,
         io: &mut I,
     ) -> After {
-        let slot = conn.slot;
         let packet = mqtt::decode(version, header, body)
             .and_then(|packet| packet.check_from_client().map(|()| packet));
         let packet = match packet {
             Ok(packet) => packet,
             Err(error) => {
-                self.mqtt_refuse(slot, bytes, error, io);
+                mqtt_refuse(&mut self.clients, slot, bytes, error, io);
                 return After::End;
             }
         };
@@ -231,23 +239,20 @@ impl Front {
             return After::Later;
         }
         if let Err(reason) = self.packet(slot, &packet, home, io) {
-            self.mqtt_end_wrong(slot, reason, words_of(reason), io);
+            mqtt_end_wrong(&mut self.clients, slot, reason, words_of(reason), io);
             return After::End;
         }
-        let is_open = self.clients.conns.is_current(conn);
-        if is_open
-            && client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.filters_done > 0)
-        {
+        if self.clients.conns.get(slot).state != State::Mqtt {
+            return After::End;
+        }
+        if client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.filters_done > 0) {
             // The rest of the packet has its turn when there is time, or when pages have come.
             if !self.clients.mqtt_must_wait(slot) {
                 self.queues.pause(&mut self.clients, slot, io);
             }
             return After::Later;
         }
-        match is_open && self.clients.conns.get(slot).state == State::Mqtt {
-            true => After::Next,
-            false => After::End,
-        }
+        After::Next
     }
 
     /// One packet; an error ends the connection.
@@ -263,15 +268,18 @@ impl Front {
         let begun =
             client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.filters_done > 0);
         let counts = !matches!(packet, Packet::Publish(_)) && !begun;
-        self.meter.stats.packets_received += u64::from(counts);
+        self.clients.meter.stats.packets_received += u64::from(counts);
         match packet {
-            Packet::Connect(connect) => self.connect(slot, connect, io),
-            Packet::Publish(publish) => self.client_published(slot, publish, home),
+            Packet::Connect(connect) => {
+                client_connects(&mut self.clients, &mut self.subs.lanes, slot, connect, io)
+            }
+            Packet::Publish(publish) => {
+                client_published(&mut self.clients, &mut self.subs, slot, publish, home)
+            }
             Packet::PubAck(ack) | Packet::PubComp(ack) => acknowledged(
                 &mut self.clients,
                 &mut self.subs.lanes,
                 &mut self.queues,
-                &self.meter.work,
                 slot,
                 (packet.kind(), ack.packet_id),
             ),
@@ -279,46 +287,34 @@ impl Front {
                 &mut self.clients,
                 &mut self.subs.lanes,
                 &mut self.queues,
-                &mut self.meter,
                 slot,
                 ack,
             ),
-            Packet::PubRel(ack) => {
-                client_released(&mut self.clients, &mut self.meter, slot, ack.packet_id)
-            }
-            Packet::Subscribe(subscribe) => self.client_subscribed(slot, subscribe),
+            Packet::PubRel(ack) => client_released(&mut self.clients, slot, ack.packet_id),
+            Packet::Subscribe(subscribe) => client_subscribed(
+                &mut self.clients,
+                &mut self.subs,
+                &self.census,
+                slot,
+                subscribe,
+            ),
             Packet::Unsubscribe(unsubscribe) => client_unsubscribed(
                 &mut self.clients,
                 &mut self.subs,
                 &mut self.queues,
-                &mut self.meter,
                 slot,
                 unsubscribe,
             ),
             Packet::PingReq => {
-                self.clients
-                    .write_packet(&mut self.meter.stats, slot, encode::pingresp);
+                self.clients.write_packet(slot, encode::pingresp);
                 Ok(())
             }
-            Packet::Disconnect(disconnect) => self.client_leaves(slot, disconnect, io),
+            Packet::Disconnect(disconnect) => {
+                client_leaves(&mut self.clients, slot, disconnect, io)
+            }
             // No method was agreed upon [MQTT-4.12.0-1].
             _ => Err(ReasonCode::PROTOCOL_ERROR),
         }
-    }
-
-    /// A packet that cannot be read: the client is told why if its MQTT version can.
-    fn mqtt_refuse<I: Io>(&mut self, slot: u32, bytes: &[u8], error: Error, io: &mut I) {
-        if self.clients.conns.get(slot).own == NONE {
-            return self.refuse_connect(slot, bytes, error, io);
-        }
-        let words: Cow<'_, str> = match error {
-            Error::TooLarge { .. } => {
-                format!("{error} (limits.message_bytes, and {PACKET_BESIDE_BYTES} for its head)")
-                    .into()
-            }
-            error => error.words().into(),
-        };
-        self.mqtt_end_wrong(slot, error.reason(), &words, io);
     }
 
     /// A frame: packets in binary data, and no text [MQTT-6.0.0-1]. False when it was the last one.
@@ -332,13 +328,26 @@ impl Front {
     ) -> bool {
         if !binary {
             self.clients.send_reply(slot, io);
-            self.end_stream(slot, Reason::NotBinary, io);
+            end_stream(&mut self.clients, slot, Reason::NotBinary, io);
             return false;
         }
-        let conn = self.clients.conns.id_of(slot);
         self.mqtt_received(slot, data, home, io);
-        self.clients.conns.is_current(conn) && self.clients.conns.get(slot).state == State::Mqtt
+        self.clients.conns.get(slot).state == State::Mqtt
     }
+}
+
+/// A packet that cannot be read: the client is told why if its MQTT version can.
+fn mqtt_refuse<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], error: Error, io: &mut I) {
+    if clients.conns.get(slot).own == NONE {
+        return refuse_connect(clients, slot, bytes, error, io);
+    }
+    let words: Cow<'_, str> = match error {
+        Error::TooLarge { .. } => {
+            format!("{error} (limits.message_bytes, and {PACKET_BESIDE_BYTES} for its head)").into()
+        }
+        error => error.words().into(),
+    };
+    mqtt_end_wrong(clients, slot, error.reason(), &words, io);
 }
 
 /// The connection speaks MQTT from now on, in the frames of a WebSocket [MQTT-6.0.0-3].

@@ -3,8 +3,6 @@
 //!
 //! A subscription gets nothing live before the page that is marked `at_head`; retained messages come before both.
 
-use alloc::format;
-
 use crore_wire::mqtt::ReasonCode;
 
 use crate::base::planted::{self, Fault};
@@ -15,9 +13,10 @@ use crate::client::side::Behind;
 use crate::client::subscriptions::ask_behind;
 use crate::io::Io;
 use crate::mail::{Attach, Attached, Frames, Page, Values};
-use crate::protocol::front::{Clients, Front, Meter, Queues, Subscriptions};
+use crate::protocol::front::{Clients, Deliveries, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
-use crate::protocol::mqtt::deliver::{give_waiting, has_room, places};
+use crate::protocol::mqtt::close::end_unplaced;
+use crate::protocol::mqtt::deliver::{give_all, give_waiting, has_room, places};
 use crate::protocol::mqtt::filters::wildcards_go_on;
 use crate::protocol::mqtt::give::{Wants, give_once, topic_name};
 use crate::protocol::mqtt::kept::text_of;
@@ -25,7 +24,7 @@ use crate::protocol::mqtt::list::{self, collapse, part_name, sub_mut};
 use crate::protocol::mqtt::options::qos_of;
 use crate::protocol::mqtt::overlap::{start_anew, start_live};
 use crate::protocol::mqtt::shared::give_owed;
-use crate::protocol::mqtt::shows::{begin_show, end_show, shows_go_on};
+use crate::protocol::mqtt::shows::{begin_show, end_show, show_page, shows_go_on};
 use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::unsubscribe::leave_part;
 use crate::store::slab::NONE;
@@ -33,191 +32,150 @@ use crate::store::slab::NONE;
 /// Why a home has no room for a subscription.
 const NO_ROOM: &str = "no room by limits.topics_per_shard, limits.filters_per_shard, limits.topics_max or limits.topics_per_address_per_s";
 
-impl Front {
-    /// A home's answer to an attach.
-    pub(crate) fn mqtt_page<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        // A subscription that stood in the row fell behind there.
-        self.clients.expand(slot);
-        let Some(sub) = sub_mut(&mut self.clients.conns, slot, part) else {
-            return self.clients.broken(slot);
-        };
-        let granted = core::mem::take(&mut sub.own.granted);
-        let (options, identifiers) = (sub.own.options, [sub.own.identifier]);
-        if granted != (0, 0) {
-            let reason = ReasonCode::granted(qos_of(options));
-            self.clients
-                .grant(&mut self.meter.stats, slot, granted, reason);
-            self.clients.send_reply(slot, io);
-        }
-        let (first, count) = (page.first as usize, page.count as usize);
-        let records = frames.pages.get(first..first + count).unwrap_or_default();
-        if page.values == Values::These {
-            return self.show_page((slot, part), page, records, frames, io);
-        }
-        let (retained, records) = records.split_at(records.len().min(page.retained as usize));
-        let name = topic_name(&self.clients.conns, &self.subs.topics, slot, part);
-        for record in retained {
-            let wants = Wants {
-                options,
-                identifiers: &identifiers,
-                retained: true,
-                unbound: true,
-                ..Wants::default()
-            };
-            give_once(
-                &mut self.clients,
-                &mut self.meter,
-                &mut self.own,
-                slot,
-                &wants,
-                (&name, record, frames),
-                io,
-            );
-        }
-        if page.values == Values::Wait {
-            // What is behind the position of a session comes by the subscription.
-            let position =
-                list::sub(&self.clients.conns, slot, part).filter(|sub| sub.epoch == page.epoch);
-            let until = position.filter(|_| !page.only_retained);
-            let until = until.map_or(page.head, |sub| sub.offset);
-            begin_show(&mut self.clients, &mut self.queues, slot, part, until);
-        }
-        if page.only_retained {
-            return;
-        }
-        let (mut head, mut at_head) = (page.head, page.at_head);
-        if let Some(left) = self.give_all(slot, part, records, frames, io) {
-            (head, at_head) = (left.previous, false);
-        }
-        let Some(sub) = sub_mut(&mut self.clients.conns, slot, part) else {
-            return self.clients.broken(slot);
-        };
-        (sub.offset, sub.epoch) = (head, page.epoch);
-        if at_head {
-            sub.flags |= LIVE;
-            let partition = self.clients.ctx.partition_of(&name);
-            start_live(&mut self.clients.conns, slot, part, partition, head);
-            collapse(&mut self.clients.conns, slot);
-        } else {
-            let seen = Behind::at(part, head, page.epoch);
-            self.clients.conns.extra(slot).behind.push(seen);
-            if !planted::is(Fault::LostWake) {
-                self.queues
-                    .resume_later(&self.clients, self.clients.conns.id_of(slot));
-            }
-        }
+/// A home's answer to an attach.
+pub(crate) fn mqtt_page<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    queues: &mut Queues,
+    (slot, part): (u32, u32),
+    (page, frames): (&Page, &Frames),
+    io: &mut I,
+) {
+    // A subscription that stood in the row fell behind there.
+    clients.expand(slot);
+    let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+        return clients.broken(slot);
+    };
+    let granted = core::mem::take(&mut sub.own.granted);
+    let (options, identifiers) = (sub.own.options, [sub.own.identifier]);
+    if granted != (0, 0) {
+        let reason = ReasonCode::granted(qos_of(options));
+        clients.grant(slot, granted, reason);
+        clients.send_reply(slot, io);
     }
-
-    /// A home has refused a subscription, or its topic was deleted.
-    pub(crate) fn mqtt_not_attached<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        page: &Page,
-        io: &mut I,
-    ) {
-        let attached = page.attached;
-        self.clients.expand(slot);
-        if page.only_retained && end_show(&mut self.clients, &mut self.queues, slot, part) {
-            // The subscription itself stands, and is told of a delete.
-            return;
-        }
-        let Some(sub) = sub_mut(&mut self.clients.conns, slot, part) else {
-            return self.clients.broken(slot);
-        };
-        if attached == Attached::Gone {
-            // The kept messages are deleted: it goes on with those after the deletion.
-            (sub.offset, sub.epoch) = (page.head, page.epoch);
-            mqtt_state(&mut self.clients.conns, slot).fresh.push(part);
-            let partition = self.clients.ctx.partition_of(&topic_name(
-                &self.clients.conns,
-                &self.subs.topics,
-                slot,
-                part,
-            ));
-            start_anew(
-                &mut self.clients,
-                &self.subs.topics,
-                slot,
-                part,
-                partition,
-                page.head,
-            );
-            return self
-                .queues
-                .resume_later(&self.clients, self.clients.conns.id_of(slot));
-        }
-        let reason = match attached {
-            Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
-            _ => ReasonCode::QUOTA_EXCEEDED,
-        };
-        self.refuse_part(slot, part, reason, io);
-    }
-
-    /// A home has no room for a subscription. A new one is refused. For one of the session the connection ends, since MQTT has no
-    /// other way to tell the client; the session stays unchanged, so that its next connection tries again.
-    pub(super) fn refuse_part<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        reason: ReasonCode,
-        io: &mut I,
-    ) {
-        let Some(sub) = sub_mut(&mut self.clients.conns, slot, part) else {
-            return self.clients.broken(slot);
-        };
-        let granted = core::mem::take(&mut sub.own.granted);
-        if granted == (0, 0) {
-            let text = text_of(&self.clients.conns, &self.subs, slot, part);
-            return self.end_unplaced(slot, &text, reason, io);
-        }
-        if reason == ReasonCode::QUOTA_EXCEEDED {
-            let text = text_of(&self.clients.conns, &self.subs, slot, part);
-            self.gate.refused_subscription(
-                &mut self.meter.stats,
-                NO_ROOM,
-                core::str::from_utf8(&text).unwrap_or_default(),
-            );
-        }
-        self.clients
-            .grant(&mut self.meter.stats, slot, granted, reason);
-        leave_part(
-            &mut self.clients,
-            &mut self.subs,
-            &mut self.queues,
-            &mut self.meter.stats,
-            slot,
-            part,
+    let (first, count) = (page.first as usize, page.count as usize);
+    let records = frames.pages.get(first..first + count).unwrap_or_default();
+    if page.values == Values::These {
+        return show_page(
+            clients,
+            &subs.topics,
+            queues,
+            (slot, part),
+            page,
+            (records, frames),
+            io,
         );
-        self.clients.send_reply(slot, io);
     }
-
-    /// Ends the connection because a subscription of its session has no room.
-    pub(super) fn end_unplaced<I: Io>(
-        &mut self,
-        slot: u32,
-        text: &[u8],
-        reason: ReasonCode,
-        io: &mut I,
-    ) {
-        // Filters are UTF-8.
-        let text = core::str::from_utf8(text).unwrap_or_default();
-        let words = match reason {
-            ReasonCode::QUOTA_EXCEEDED => {
-                self.meter.stats.turned_away += 1;
-                format!("no room for the session's subscription to {text}")
-            }
-            _ => format!("the topic of the session's subscription to {text} was not created"),
+    let (retained, records) = records.split_at(records.len().min(page.retained as usize));
+    let name = topic_name(&clients.conns, &subs.topics, slot, part);
+    for record in retained {
+        let wants = Wants {
+            options,
+            identifiers: &identifiers,
+            retained: true,
+            unbound: true,
+            ..Wants::default()
         };
-        self.mqtt_end_saying(slot, reason, &words, io);
+        give_once(clients, slot, &wants, (&name, record, frames), io);
     }
+    if page.values == Values::Wait {
+        // What is behind the position of a session comes by the subscription.
+        let position = list::sub(&clients.conns, slot, part).filter(|sub| sub.epoch == page.epoch);
+        let until = position.filter(|_| !page.only_retained);
+        let until = until.map_or(page.head, |sub| sub.offset);
+        begin_show(clients, queues, slot, part, until);
+    }
+    if page.only_retained {
+        return;
+    }
+    let (mut head, mut at_head) = (page.head, page.at_head);
+    if let Some(left) = give_all(clients, subs, deliveries, (slot, part), records, frames, io) {
+        (head, at_head) = (left.previous, false);
+    }
+    let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+        return clients.broken(slot);
+    };
+    (sub.offset, sub.epoch) = (head, page.epoch);
+    if at_head {
+        sub.flags |= LIVE;
+        let partition = clients.ctx.partition_of(&name);
+        start_live(&mut clients.conns, slot, part, partition, head);
+        collapse(&mut clients.conns, slot);
+    } else {
+        let seen = Behind::at(part, head, page.epoch);
+        clients.conns.extra(slot).behind.push(seen);
+        if !planted::is(Fault::LostWake) {
+            queues.resume_later(clients, clients.conns.id_of(slot));
+        }
+    }
+}
+
+/// A home has refused a subscription, or its topic was deleted.
+pub(crate) fn mqtt_not_attached<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    part: u32,
+    page: &Page,
+    io: &mut I,
+) {
+    let attached = page.attached;
+    clients.expand(slot);
+    if page.only_retained && end_show(clients, queues, slot, part) {
+        // The subscription itself stands, and is told of a delete.
+        return;
+    }
+    let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+        return clients.broken(slot);
+    };
+    if attached == Attached::Gone {
+        // The kept messages are deleted: it goes on with those after the deletion.
+        (sub.offset, sub.epoch) = (page.head, page.epoch);
+        mqtt_state(&mut clients.conns, slot).fresh.push(part);
+        let partition =
+            clients
+                .ctx
+                .partition_of(&topic_name(&clients.conns, &subs.topics, slot, part));
+        start_anew(clients, &subs.topics, slot, part, partition, page.head);
+        return queues.resume_later(clients, clients.conns.id_of(slot));
+    }
+    let reason = match attached {
+        Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
+        _ => ReasonCode::QUOTA_EXCEEDED,
+    };
+    refuse_part(clients, subs, queues, slot, part, reason, io);
+}
+
+/// A home has no room for a subscription. A new one is refused. For one of the session the connection ends, since MQTT has no
+/// other way to tell the client; the session stays unchanged, so that its next connection tries again.
+pub(crate) fn refuse_part<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    part: u32,
+    reason: ReasonCode,
+    io: &mut I,
+) {
+    let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+        return clients.broken(slot);
+    };
+    let granted = core::mem::take(&mut sub.own.granted);
+    if granted == (0, 0) {
+        let text = text_of(&clients.conns, subs, slot, part);
+        return end_unplaced(clients, slot, &text, reason, io);
+    }
+    if reason == ReasonCode::QUOTA_EXCEEDED {
+        let text = text_of(&clients.conns, subs, slot, part);
+        clients
+            .meter
+            .refused_subscription(NO_ROOM, core::str::from_utf8(&text).unwrap_or_default());
+    }
+    clients.grant(slot, granted, reason);
+    leave_part(clients, subs, queues, slot, part);
+    clients.send_reply(slot, io);
 }
 
 /// Goes on with subscriptions that fell behind, as far as there is room for the messages that they have missed.
@@ -225,11 +183,10 @@ pub(super) fn mqtt_go_on<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     queues: &mut Queues,
-    meter: &mut Meter,
     slot: u32,
     io: &mut I,
 ) {
-    give_waiting(clients, &mut subs.lanes, queues, meter, slot, io);
+    give_waiting(clients, &mut subs.lanes, queues, slot, io);
     give_owed(&mut clients.conns, &mut subs.lanes, slot);
     let row = clients.conns.get(slot);
     if row.outbox != NONE || row.extra == NONE || row.state != State::Mqtt {

@@ -19,14 +19,13 @@ use crate::io::Io;
 use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::properties::{EVENT, KEY};
 use crate::mail::{self, Outcome};
-use crate::protocol::front::{Clients, Front, Meter, Stats};
+use crate::protocol::front::{Clients, Queues, Subscriptions};
 use crate::protocol::mqtt::beyond::Beyond;
 use crate::protocol::mqtt::client::{self, SENT_PER_STEP, is_bridge, mqtt_state, next_answer};
-use crate::protocol::mqtt::close::words_of;
+use crate::protocol::mqtt::close::{mqtt_end_saying, mqtt_end_wrong, words_of};
 use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::options::V5;
 use crate::protocol::mqtt::state::Answer;
-use crate::protocol::own::Own;
 use crate::store::slab::NONE;
 
 /// The properties of a message that other protocols know too, and as attributes all that subscribers of MQTT get unaltered.
@@ -94,179 +93,141 @@ pub(super) fn is_bridge_state(name: &[u8]) -> bool {
     topic::matches(BRIDGE_STATES, name)
 }
 
-impl Front {
-    pub(super) fn client_published(
-        &mut self,
-        slot: u32,
-        publish: &Publish<'_>,
-        home: &mut Option<Home>,
-    ) -> Result<(), ReasonCode> {
-        let name = named(&mut self.clients, &mut self.own, slot, publish)?;
-        let id = publish.packet_id.map_or(0, PacketId::get);
-        if publish.qos != Qos::AtMostOnce {
-            expect_answer(&mut self.clients, slot, id, publish.qos);
-            if came_before(
-                &mut self.clients,
-                &mut self.meter.stats,
-                slot,
-                id,
-                publish.qos,
-            ) {
-                return Ok(());
-            }
+pub(super) fn client_published(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    publish: &Publish<'_>,
+    home: &mut Option<Home>,
+) -> Result<(), ReasonCode> {
+    let name = named(clients, slot, publish)?;
+    let id = publish.packet_id.map_or(0, PacketId::get);
+    if publish.qos != Qos::AtMostOnce {
+        expect_answer(clients, slot, id, publish.qos);
+        if came_before(clients, slot, id, publish.qos) {
+            return Ok(());
         }
-        let part = part_of(id, publish.qos);
-        match self.publish_named(slot, publish, &name, part, home) {
-            Ok(None) if id != 0 && planted::is(Fault::EarlyAck) => {
-                answer_publish(
-                    &mut self.clients,
-                    &mut self.meter,
-                    slot,
-                    part,
-                    ReasonCode::SUCCESS,
-                )?;
-            }
-            Ok(None) => {}
-            Ok(Some(outcome)) => answer_publish(
-                &mut self.clients,
-                &mut self.meter,
-                slot,
-                part,
-                reason_of(outcome),
-            )?,
-            Err(reason) => answer_publish(&mut self.clients, &mut self.meter, slot, part, reason)?,
-        }
-        self.own.name = name;
-        Ok(())
     }
-
-    /// A second has passed: ends a client that has gone past the Receive Maximum and does not release.
-    pub(crate) fn mqtt_second<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if does_not_release(&mut self.clients, slot) {
-            let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
-            self.clients.scratch.reply().clear();
-            return self.mqtt_end_wrong(slot, reason, words_of(reason), io);
+    let part = part_of(id, publish.qos);
+    match publish_named(clients, subs, slot, publish, &name, part, home) {
+        Ok(None) if id != 0 && planted::is(Fault::EarlyAck) => {
+            answer_publish(clients, slot, part, ReasonCode::SUCCESS)?;
         }
-        collapse(&mut self.clients.conns, slot);
+        Ok(None) => {}
+        Ok(Some(outcome)) => answer_publish(clients, slot, part, reason_of(outcome))?,
+        Err(reason) => answer_publish(clients, slot, part, reason)?,
     }
+    clients.own.name = name;
+    Ok(())
+}
 
-    fn publish_named(
-        &mut self,
-        slot: u32,
-        publish: &Publish<'_>,
-        name: &[u8],
-        part: u32,
-        home: &mut Option<Home>,
-    ) -> Result<Option<Outcome>, ReasonCode> {
-        let Front {
-            clients,
-            subs,
-            gate,
-            meter,
-            ..
-        } = self;
-        let limits = &clients.ctx.world.settings.limits;
-        if let Err(error) = topic::check_name(name, limits.topic_bytes) {
-            let reason = alloc::format!("PUBLISH: {}: ", words::of_topic(&error));
-            gate.refused_packet(&mut meter.stats, &reason, name);
-            return Err(ReasonCode::TOPIC_NAME_INVALID);
-        }
-        if topic::is_reserved(name) && !(is_bridge(&clients.conns, slot) && is_bridge_state(name)) {
-            return Err(ReasonCode::NOT_AUTHORIZED);
-        }
-        let message_bytes = limits.message_bytes;
-        clients.grants(meter, slot, Right::Publish, name)?;
-        if publish.payload.len() > message_bytes {
-            let words = words::long_data(publish.payload.len(), message_bytes);
-            gate.refused_packet(
-                &mut meter.stats,
-                &alloc::format!("PUBLISH: {words}: "),
-                name,
-            );
-            return Err(ReasonCode::QUOTA_EXCEEDED);
-        }
-        let origin = clients.conns.own_row(slot).origin();
-        let set = &publish.properties;
-        let fields = Fields::of(set, publish.payload, origin)
-            .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
-        if clients.may_publish(&mut meter.stats, slot).is_err() {
-            return Err(ReasonCode::QUOTA_EXCEEDED);
-        }
-        let (hash, at) = clients.ctx.place_of(name);
-        let message = message::Publish {
-            hash,
-            name,
-            data: publish.payload,
-            headers: Headers {
-                content_type: fields.content_type,
-                event: fields.event,
-                key: fields.key,
-                attributes: &fields.attributes,
-                ttl_s: set.message_expiry_interval_s(),
-                qos: publish.qos.bits(),
-                retain: publish.retain,
-                binary: is_binary(fields.content_type, publish.payload),
-            },
-            retry: None,
-            client: clients.conns.get(slot).client,
-        };
-        let answer = match publish.qos {
-            Qos::AtMostOnce => mail::Answer::None,
-            _ => mail::Answer::Full(clients.conns.reply_to(slot, part)),
-        };
-        Ok(asking::publish(
-            subs,
-            meter,
-            &clients.ctx,
-            home,
-            at,
-            &message,
-            answer,
-        ))
+/// A second has passed: ends a client that has gone past the Receive Maximum and does not release.
+pub(crate) fn mqtt_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    if does_not_release(clients, slot) {
+        let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
+        clients.scratch.reply().clear();
+        return mqtt_end_wrong(clients, slot, reason, words_of(reason), io);
     }
+    collapse(&mut clients.conns, slot);
+}
 
-    /// Another shard's answer to a publish.
-    pub(crate) fn mqtt_outcome<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        outcome: Outcome,
-        io: &mut I,
-    ) {
-        let most = usize::from(self.clients.ctx.world.settings.mqtt.receive_max);
-        if planted::is(Fault::EarlyAck) {
-            return;
-        }
-        let waited = mqtt_state(&mut self.clients.conns, slot).answers.len() > most;
-        let answered = answer_publish(
-            &mut self.clients,
-            &mut self.meter,
-            slot,
-            part,
-            reason_of(outcome),
-        );
-        // It is not acknowledged: the client sends it again.
-        let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
-        if let Some(reason) = answered.err().or(unknown) {
-            self.clients.scratch.reply().clear();
-            return self.mqtt_end(slot, reason, io);
-        }
-        self.clients.send_reply(slot, io);
-        if waited {
-            self.queues
-                .resume_later(&self.clients, self.clients.conns.id_of(slot));
-        }
+fn publish_named(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    publish: &Publish<'_>,
+    name: &[u8],
+    part: u32,
+    home: &mut Option<Home>,
+) -> Result<Option<Outcome>, ReasonCode> {
+    let limits = &clients.ctx.world.settings.limits;
+    if let Err(error) = topic::check_name(name, limits.topic_bytes) {
+        let reason = alloc::format!("PUBLISH: {}: ", words::of_topic(&error));
+        clients.meter.refused_packet(&reason, name);
+        return Err(ReasonCode::TOPIC_NAME_INVALID);
+    }
+    if topic::is_reserved(name) && !(is_bridge(&clients.conns, slot) && is_bridge_state(name)) {
+        return Err(ReasonCode::NOT_AUTHORIZED);
+    }
+    let message_bytes = limits.message_bytes;
+    clients.grants(slot, Right::Publish, name)?;
+    if publish.payload.len() > message_bytes {
+        let words = words::long_data(publish.payload.len(), message_bytes);
+        clients
+            .meter
+            .refused_packet(&alloc::format!("PUBLISH: {words}: "), name);
+        return Err(ReasonCode::QUOTA_EXCEEDED);
+    }
+    let origin = clients.conns.own_row(slot).origin();
+    let set = &publish.properties;
+    let fields =
+        Fields::of(set, publish.payload, origin).map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
+    if clients.may_publish(slot).is_err() {
+        return Err(ReasonCode::QUOTA_EXCEEDED);
+    }
+    let (hash, at) = clients.ctx.place_of(name);
+    let message = message::Publish {
+        hash,
+        name,
+        data: publish.payload,
+        headers: Headers {
+            content_type: fields.content_type,
+            event: fields.event,
+            key: fields.key,
+            attributes: &fields.attributes,
+            ttl_s: set.message_expiry_interval_s(),
+            qos: publish.qos.bits(),
+            retain: publish.retain,
+            binary: is_binary(fields.content_type, publish.payload),
+        },
+        retry: None,
+        client: clients.conns.get(slot).client,
+    };
+    let answer = match publish.qos {
+        Qos::AtMostOnce => mail::Answer::None,
+        _ => mail::Answer::Full(clients.conns.reply_to(slot, part)),
+    };
+    Ok(asking::publish(
+        subs,
+        &mut clients.meter,
+        &clients.ctx,
+        home,
+        at,
+        &message,
+        answer,
+    ))
+}
+
+/// Another shard's answer to a publish.
+pub(crate) fn mqtt_outcome<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    slot: u32,
+    part: u32,
+    outcome: Outcome,
+    io: &mut I,
+) {
+    let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
+    if planted::is(Fault::EarlyAck) {
+        return;
+    }
+    let waited = mqtt_state(&mut clients.conns, slot).answers.len() > most;
+    let answered = answer_publish(clients, slot, part, reason_of(outcome));
+    // It is not acknowledged: the client sends it again.
+    let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
+    if let Some(reason) = answered.err().or(unknown) {
+        clients.scratch.reply().clear();
+        return mqtt_end_saying(clients, slot, reason, words_of(reason), io);
+    }
+    clients.send_reply(slot, io);
+    if waited {
+        queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
 
 /// The topic, by name or by alias (section 3.3.2.3.4).
-fn named(
-    clients: &mut Clients,
-    own: &mut Own,
-    slot: u32,
-    publish: &Publish<'_>,
-) -> Result<Vec<u8>, ReasonCode> {
-    let mut name = core::mem::take(&mut own.name);
+fn named(clients: &mut Clients, slot: u32, publish: &Publish<'_>) -> Result<Vec<u8>, ReasonCode> {
+    let mut name = core::mem::take(&mut clients.own.name);
     name.clear();
     let Some(alias) = publish.properties.topic_alias() else {
         name.extend_from_slice(publish.topic.as_bytes());
@@ -339,7 +300,7 @@ fn does_not_release(clients: &mut Clients, slot: u32) -> bool {
 
 /// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
 /// the answer to the first one is due, this one waits for the same answer.
-fn came_before(clients: &mut Clients, stats: &mut Stats, slot: u32, id: u16, qos: Qos) -> bool {
+fn came_before(clients: &mut Clients, slot: u32, id: u16, qos: Qos) -> bool {
     if qos != Qos::ExactlyOnce {
         return false;
     }
@@ -349,14 +310,14 @@ fn came_before(clients: &mut Clients, stats: &mut Stats, slot: u32, id: u16, qos
     }
     if !mqtt.answers.iter().any(|answer| answer.is_due(id, true)) {
         mqtt.answer(id, true, ReasonCode::SUCCESS);
-        clients.write_answers(stats, slot);
+        clients.write_answers(slot);
     }
     true
 }
 
 impl Clients {
     /// Writes the answers that are not held back by an earlier one.
-    fn write_answers(&mut self, stats: &mut Stats, slot: u32) {
+    fn write_answers(&mut self, slot: u32) {
         let version = client::version(&self.conns, slot);
         while let Some((answer, reason)) = next_answer(&mut self.conns, slot) {
             let Some(packet_id) = PacketId::new(answer.packet_id) else {
@@ -372,7 +333,7 @@ impl Clients {
             } else {
                 encode::puback
             };
-            self.write_packet(stats, slot, |out| write(out, version, &ack));
+            self.write_packet(slot, |out| write(out, version, &ack));
         }
     }
 }
@@ -380,7 +341,6 @@ impl Clients {
 /// PUBREL: the id of a QoS 2 message is free again.
 pub(super) fn client_released(
     clients: &mut Clients,
-    meter: &mut Meter,
     slot: u32,
     id: PacketId,
 ) -> Result<(), ReasonCode> {
@@ -399,7 +359,7 @@ pub(super) fn client_released(
         let is_beyond = mqtt.received.len() >= most;
         mqtt.beyond = is_beyond.then(|| Beyond::released(now_s));
     }
-    meter.work.steps.add(seen / SENT_PER_STEP);
+    clients.meter.work.steps.add(seen / SENT_PER_STEP);
     let ack = Ack {
         packet_id: id,
         reason: match known {
@@ -408,9 +368,7 @@ pub(super) fn client_released(
         },
         properties: Properties::NONE,
     };
-    clients.write_packet(&mut meter.stats, slot, |out| {
-        encode::pubcomp(out, version, &ack)
-    });
+    clients.write_packet(slot, |out| encode::pubcomp(out, version, &ack));
     Ok(())
 }
 
@@ -459,7 +417,6 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
 /// ends with it [MQTT-3.3.5-2 of 3.1.1].
 fn answer_publish(
     clients: &mut Clients,
-    meter: &mut Meter,
     slot: u32,
     part: u32,
     reason: ReasonCode,
@@ -467,7 +424,7 @@ fn answer_publish(
     let version = client::version(&clients.conns, slot);
     if part == 0 {
         if reason == ReasonCode::QUOTA_EXCEEDED {
-            meter.stats.dropped += 1;
+            clients.meter.stats.dropped += 1;
             return Ok(());
         }
         return if reason.is_error() {
@@ -493,7 +450,7 @@ fn answer_publish(
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     }
     // Each was looked at.
-    meter.work.steps.add(answers / SENT_PER_STEP);
-    clients.write_answers(&mut meter.stats, slot);
+    clients.meter.work.steps.add(answers / SENT_PER_STEP);
+    clients.write_answers(slot);
     Ok(())
 }

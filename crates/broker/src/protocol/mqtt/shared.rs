@@ -9,7 +9,7 @@ use crore_wire::mqtt::ReasonCode;
 use crate::base::ids::ShardId;
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
-use crate::protocol::front::{Clients, Connections, Front, Lanes, Sub};
+use crate::protocol::front::{Clients, Connections, Lanes, Sub};
 use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::give::{Wants, give_once};
 use crate::protocol::mqtt::list::{Wanted, add_sub, part_name, part_named, sub_mut};
@@ -23,112 +23,87 @@ use crate::store::slab::NONE;
 /// fair share among the members.
 const CREDIT: u16 = 16;
 
-impl Front {
-    /// A home has taken the client into a group, or had no room for the filter.
-    pub(crate) fn group_joined<I: Io>(
-        &mut self,
-        home: ShardId,
-        to: ReplyTo,
-        group: Option<u64>,
-        counts: bool,
-        io: &mut I,
-    ) {
-        let part = self
-            .clients
-            .conns
-            .is_asked(to)
-            .then(|| part_named(&self.clients.conns, to.slot, to.part))
-            .flatten();
-        let shared = part.and_then(|part| shared_mut(&mut self.clients.conns, to.slot, part));
-        let Some(shared) = shared else {
-            // The client that asked is gone.
-            if let Some(group) = group {
-                quit_group(&mut self.subs.lanes, home, group, to, Vec::new(), counts);
-            }
-            return;
-        };
-        shared.waiting = shared.waiting.saturating_sub(1);
-        shared.homes.extend(group.map(|group| (home, group)));
-        let done = shared.waiting == 0;
-        let Some(part) = part else { return };
-        if group.is_none() {
-            return self.refuse_part(to.slot, part, ReasonCode::QUOTA_EXCEEDED, io);
+/// A home has taken the client into a group, or had no room for the filter: then returns the part.
+pub(crate) fn group_joined<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    (home, to): (ShardId, ReplyTo),
+    (group, counts): (Option<u64>, bool),
+    io: &mut I,
+) -> Option<u32> {
+    let part = clients
+        .conns
+        .is_asked(to)
+        .then(|| part_named(&clients.conns, to.slot, to.part))
+        .flatten();
+    let shared = part.and_then(|part| shared_mut(&mut clients.conns, to.slot, part));
+    let Some(shared) = shared else {
+        // The client that asked is gone.
+        if let Some(group) = group {
+            quit_group(lanes, home, group, to, Vec::new(), counts);
         }
-        if !done {
-            return;
-        }
-        let Some(sub) = sub_mut(&mut self.clients.conns, to.slot, part) else {
-            return self.clients.broken(to.slot);
-        };
-        let granted = core::mem::take(&mut sub.own.granted);
-        if granted != (0, 0) {
-            let options = qos_of(sub.own.options);
-            self.clients.grant(
-                &mut self.meter.stats,
-                to.slot,
-                granted,
-                ReasonCode::granted(options),
-            );
-            self.clients.send_reply(to.slot, io);
-        }
+        return None;
+    };
+    shared.waiting = shared.waiting.saturating_sub(1);
+    shared.homes.extend(group.map(|group| (home, group)));
+    let done = shared.waiting == 0;
+    let part = part?;
+    if group.is_none() {
+        return Some(part);
     }
+    if !done {
+        return None;
+    }
+    let Some(sub) = sub_mut(&mut clients.conns, to.slot, part) else {
+        clients.broken(to.slot);
+        return None;
+    };
+    let granted = core::mem::take(&mut sub.own.granted);
+    if granted != (0, 0) {
+        let options = qos_of(sub.own.options);
+        clients.grant(to.slot, granted, ReasonCode::granted(options));
+        clients.send_reply(to.slot, io);
+    }
+    None
+}
 
-    /// A message of a group for this client; if the client is gone the message goes back to the group.
-    #[allow(clippy::too_many_arguments)] // a tell, and what a delivery is always given
-    pub(crate) fn shared_message<I: Io>(
-        &mut self,
-        home: ShardId,
-        to: ReplyTo,
-        group: u64,
-        name: u32,
-        record: &Record,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let name = frames.name(name);
-        let part = self
-            .clients
-            .conns
-            .is_asked(to)
-            .then(|| part_named(&self.clients.conns, to.slot, to.part))
-            .flatten();
-        let is_member =
-            part.is_some_and(|part| shared_mut(&mut self.clients.conns, to.slot, part).is_some());
-        let Some(part) = part.filter(|_| is_member) else {
-            let unacked = alloc::vec![Unacked {
-                topic: name.into(),
-                offset: record.offset,
-            }];
-            return quit_group(&mut self.subs.lanes, home, group, to, unacked, false);
-        };
-        let Some(sub) = list::sub(&self.clients.conns, to.slot, part) else {
-            return self.clients.broken(to.slot);
-        };
-        let identifiers = [sub.own.identifier];
-        let wants = Wants {
-            options: sub.own.options,
-            identifiers: &identifiers,
-            group: Some((part as u16, home)),
-            unbound: true,
-            ..Wants::default()
-        };
-        if !give_once(
-            &mut self.clients,
-            &mut self.meter,
-            &mut self.own,
-            to.slot,
-            &wants,
-            (name, record, frames),
-            io,
-        ) {
-            give_credit(
-                &mut self.clients.conns,
-                &mut self.subs.lanes,
-                to.slot,
-                part,
-                home,
-            );
-        }
+/// A message of a group for this client; if the client is gone the message goes back to the group.
+#[allow(clippy::too_many_arguments)] // a tell, and what a delivery is always given
+pub(crate) fn shared_message<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    (home, to, group): (ShardId, ReplyTo, u64),
+    (name, record, frames): (u32, &Record, &Frames),
+    io: &mut I,
+) {
+    let name = frames.name(name);
+    let part = clients
+        .conns
+        .is_asked(to)
+        .then(|| part_named(&clients.conns, to.slot, to.part))
+        .flatten();
+    let is_member =
+        part.is_some_and(|part| shared_mut(&mut clients.conns, to.slot, part).is_some());
+    let Some(part) = part.filter(|_| is_member) else {
+        let unacked = alloc::vec![Unacked {
+            topic: name.into(),
+            offset: record.offset,
+        }];
+        return quit_group(lanes, home, group, to, unacked, false);
+    };
+    let Some(sub) = list::sub(&clients.conns, to.slot, part) else {
+        return clients.broken(to.slot);
+    };
+    let identifiers = [sub.own.identifier];
+    let wants = Wants {
+        options: sub.own.options,
+        identifiers: &identifiers,
+        group: Some((part as u16, home)),
+        unbound: true,
+        ..Wants::default()
+    };
+    if !give_once(clients, to.slot, &wants, (name, record, frames), io) {
+        give_credit(&mut clients.conns, lanes, to.slot, part, home);
     }
 }
 

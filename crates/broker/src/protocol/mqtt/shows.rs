@@ -11,7 +11,7 @@ use crate::budget::admission::Client;
 use crate::client::outbox::Packets;
 use crate::io::Io;
 use crate::mail::{Attach, Frames, Page, Record};
-use crate::protocol::front::{Clients, Connections, Front, Queues, Subscriptions};
+use crate::protocol::front::{Clients, Connections, Queues, Subscriptions, Topics};
 use crate::protocol::mqtt::client::{has_place, mqtt_state};
 use crate::protocol::mqtt::deliver::places;
 use crate::protocol::mqtt::give::{Offered, Wants, offer_packet, topic_name};
@@ -20,75 +20,64 @@ use crate::protocol::mqtt::reading::Show;
 use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::{client, list};
 
-impl Front {
-    /// A page of values came.
-    pub(super) fn show_page<I: Io>(
-        &mut self,
-        (slot, part): (u32, u32),
-        page: &Page,
-        records: &[Record],
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let shows = client::mqtt(&self.clients.conns, slot).map_or(&[][..], |mqtt| &mqtt.shows);
-        let asked = |show: &&Show| show.part == part && show.asked;
-        let Some((mut offset, until)) = shows
-            .iter()
-            .find(asked)
-            .map(|show| (show.offset, show.until))
-        else {
-            return;
-        };
-        let Some((options, identifier)) = list::sub(&self.clients.conns, slot, part)
-            .map(|sub| (sub.own.options, sub.own.identifier))
-        else {
-            return self.clients.broken(slot);
-        };
-        let name = topic_name(&self.clients.conns, &self.subs.topics, slot, part);
-        let wants = Wants {
-            options,
-            identifiers: &[identifier],
-            retained: true,
-            ..Wants::default()
-        };
-        let mut out = Packets::default();
-        let mut is_full = false;
-        for record in records.iter().filter(|record| record.offset <= until) {
-            let message = (&name[..], record, frames);
-            if let Offered::Full = offer_packet(
-                &mut self.clients,
-                &mut self.meter,
-                &mut self.own,
-                slot,
-                &wants,
-                message,
-                &mut out,
-            ) {
-                is_full = true;
-                break;
-            }
-            offset = record.offset;
+/// A page of values came.
+pub(super) fn show_page<I: Io>(
+    clients: &mut Clients,
+    topics: &Topics,
+    queues: &mut Queues,
+    (slot, part): (u32, u32),
+    page: &Page,
+    (records, frames): (&[Record], &Frames),
+    io: &mut I,
+) {
+    let shows = client::mqtt(&clients.conns, slot).map_or(&[][..], |mqtt| &mqtt.shows);
+    let asked = |show: &&Show| show.part == part && show.asked;
+    let Some((mut offset, until)) = shows
+        .iter()
+        .find(asked)
+        .map(|show| (show.offset, show.until))
+    else {
+        return;
+    };
+    let Some((options, identifier)) =
+        list::sub(&clients.conns, slot, part).map(|sub| (sub.own.options, sub.own.identifier))
+    else {
+        return clients.broken(slot);
+    };
+    let name = topic_name(&clients.conns, topics, slot, part);
+    let wants = Wants {
+        options,
+        identifiers: &[identifier],
+        retained: true,
+        ..Wants::default()
+    };
+    let mut out = Packets::default();
+    let mut is_full = false;
+    for record in records.iter().filter(|record| record.offset <= until) {
+        let message = (&name[..], record, frames);
+        if let Offered::Full = offer_packet(clients, slot, &wants, message, &mut out) {
+            is_full = true;
+            break;
         }
-        let ends = !is_full && (page.at_head || page.head >= until);
-        let shows = &mut mqtt_state(&mut self.clients.conns, slot).shows;
-        if let Some(at) = shows.iter().position(|show| show.part == part) {
-            let show = &mut shows[at];
-            show.asked = false;
-            match (core::mem::take(&mut show.anew), ends) {
-                (true, _) => {}
-                (false, true) => drop(shows.remove(at)),
-                (false, false) => show.offset = offset,
-            }
+        offset = record.offset;
+    }
+    let ends = !is_full && (page.at_head || page.head >= until);
+    let shows = &mut mqtt_state(&mut clients.conns, slot).shows;
+    if let Some(at) = shows.iter().position(|show| show.part == part) {
+        let show = &mut shows[at];
+        show.asked = false;
+        match (core::mem::take(&mut show.anew), ends) {
+            (true, _) => {}
+            (false, true) => drop(shows.remove(at)),
+            (false, false) => show.offset = offset,
         }
-        if !out.bytes.is_empty() {
-            self.clients.put_messages(slot, &out.bytes, &out.ends, io);
-        }
-        match client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| !mqtt.shows.is_empty()) {
-            true => self
-                .queues
-                .resume_later(&self.clients, self.clients.conns.id_of(slot)),
-            false => collapse(&mut self.clients.conns, slot),
-        }
+    }
+    if !out.bytes.is_empty() {
+        clients.put_messages(slot, &out.bytes, &out.ends, io);
+    }
+    match client::mqtt(&clients.conns, slot).is_some_and(|mqtt| !mqtt.shows.is_empty()) {
+        true => queues.resume_later(clients, clients.conns.id_of(slot)),
+        false => collapse(&mut clients.conns, slot),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::budget::admission::Client;
 use crate::client::row::COUNTED;
 use crate::client::words;
 use crate::mail::{Attach, ReplyTo};
-use crate::protocol::front::{Clients, Connections, Front, Stats, Sub, Subscriptions, Topics};
+use crate::protocol::front::{Census, Clients, Connections, Sub, Subscriptions, Topics};
 use crate::protocol::mqtt::client::{self, asked_pages, is_bridge, mqtt_state, packet_bytes_max};
 use crate::protocol::mqtt::filters::{join_wildcard, resubscribe_wildcard};
 use crate::protocol::mqtt::list::{Wanted, add_sub, is_vacant, part_name, part_of, sub_mut};
@@ -32,143 +32,140 @@ const WILDCARDS: [char; 2] = ['+', '#'];
 /// Why a node refuses a shared subscription.
 const NO_GROUPS: &str = "a cluster has no shared subscriptions";
 
-impl Front {
-    /// A SUBSCRIBE, as far as the turn allows; the SUBACK follows when the homes have answered.
-    pub(super) fn client_subscribed(
-        &mut self,
-        slot: u32,
-        subscribe: &Subscribe<'_>,
-    ) -> Result<(), ReasonCode> {
-        let packet_id = subscribe.packet_id.get();
-        let identifier = subscribe.properties.subscription_identifier().unwrap_or(0);
-        let count = subscribe.filters.iter().count();
-        has_room_for_codes(&self.clients.conns, slot, count)?;
-        self.clients.expand(slot);
-        let mqtt = mqtt_state(&mut self.clients.conns, slot);
-        let done = usize::from(core::mem::take(&mut mqtt.filters_done));
-        let in_use = mqtt.subacks.iter().any(|it| it.packet_id == packet_id);
-        if done == 0 && in_use {
-            // [MQTT-2.2.1-3]: answers could not be told apart.
-            let reasons = core::iter::repeat_n(ReasonCode::PACKET_IDENTIFIER_IN_USE, count);
-            let (version, id) = (
-                client::version(&self.clients.conns, slot),
-                subscribe.packet_id,
-            );
-            self.clients
-                .write_packet(&mut self.meter.stats, slot, |out| {
-                    encode::suback(out, version, id, &Properties::NONE, reasons)
-                });
+/// A SUBSCRIBE, as far as the turn allows; the SUBACK follows when the homes have answered.
+pub(super) fn client_subscribed(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    census: &Census,
+    slot: u32,
+    subscribe: &Subscribe<'_>,
+) -> Result<(), ReasonCode> {
+    let packet_id = subscribe.packet_id.get();
+    let identifier = subscribe.properties.subscription_identifier().unwrap_or(0);
+    let count = subscribe.filters.iter().count();
+    has_room_for_codes(&clients.conns, slot, count)?;
+    clients.expand(slot);
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let done = usize::from(core::mem::take(&mut mqtt.filters_done));
+    let in_use = mqtt.subacks.iter().any(|it| it.packet_id == packet_id);
+    if done == 0 && in_use {
+        // [MQTT-2.2.1-3]: answers could not be told apart.
+        let reasons = core::iter::repeat_n(ReasonCode::PACKET_IDENTIFIER_IN_USE, count);
+        let (version, id) = (client::version(&clients.conns, slot), subscribe.packet_id);
+        clients.write_packet(slot, |out| {
+            encode::suback(out, version, id, &Properties::NONE, reasons)
+        });
+        return Ok(());
+    }
+    if done == 0 {
+        mqtt.subacks.push(Suback {
+            packet_id,
+            waiting: count as u16,
+            reasons: alloc::vec![ReasonCode::SUCCESS; count],
+        });
+    }
+    for (n, (filter, options)) in subscribe.filters.iter().enumerate().skip(done) {
+        if n >= done + FILTERS_AT_ONCE
+            && (clients.meter.work.is_spent() || clients.mqtt_must_wait(slot))
+        {
+            mqtt_state(&mut clients.conns, slot).filters_done = n as u16;
             return Ok(());
         }
-        if done == 0 {
-            mqtt.subacks.push(Suback {
-                packet_id,
-                waiting: count as u16,
-                reasons: alloc::vec![ReasonCode::SUCCESS; count],
-            });
-        }
-        for (n, (filter, options)) in subscribe.filters.iter().enumerate().skip(done) {
-            if n >= done + FILTERS_AT_ONCE
-                && (self.meter.work.is_spent() || self.clients.mqtt_must_wait(slot))
-            {
-                mqtt_state(&mut self.clients.conns, slot).filters_done = n as u16;
-                return Ok(());
-            }
-            let granted = (packet_id, n as u16);
-            if let Err(reason) = self.subscribe_one(slot, filter, options, identifier, granted) {
-                self.clients
-                    .grant(&mut self.meter.stats, slot, granted, reason);
-            }
-        }
-        Ok(())
-    }
-
-    /// One filter. Its grant comes with the answer of the topic's home.
-    fn subscribe_one(
-        &mut self,
-        slot: u32,
-        text: &str,
-        mut options: SubscribeOptions,
-        identifier: u32,
-        granted: (u16, u16),
-    ) -> Result<(), ReasonCode> {
-        let Front {
+        let granted = (packet_id, n as u16);
+        if let Err(reason) = subscribe_one(
             clients,
             subs,
             census,
-            gate,
-            meter,
-            ..
-        } = self;
-        let limits = &clients.ctx.world.settings.limits;
-        let (topic_bytes, most) = (limits.topic_bytes, limits.topics_per_connection);
-        let filter = Filter::parse(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
-        // The name of a share is stored like a filter, by the session and by each home.
-        let share = filter.share.unwrap_or("-").as_bytes();
-        let checked = topic::check_filter(filter.filter.as_bytes(), topic_bytes)
-            .and_then(|()| topic::check_name(share, topic_bytes));
-        if let Err(error) = checked {
-            gate.refused_subscription(&mut meter.stats, &words::of_topic(&error), text);
-            return Err(ReasonCode::TOPIC_FILTER_INVALID);
-        }
-        if filter.share.is_some() && clients.ctx.world.is_shared() {
-            gate.refused_subscription(&mut meter.stats, NO_GROUPS, text);
-            return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
-        }
-        clients.grants(meter, slot, Right::Subscribe, filter.filter.as_bytes())?;
-        if is_bridge(&clients.conns, slot) {
-            // 3.1.1 has no options to ask for it with. Shared subscriptions have no No Local [MQTT-3.8.3-4].
-            (options.no_local, options.retain_as_published) = (filter.share.is_none(), true);
-        }
-        let name = text.as_bytes();
-        let part = part_of(clients, subs, slot, name);
-        let retained = match options.retain_handling {
-            RetainHandling::Send => true,
-            RetainHandling::SendIfNew => part.is_none(),
-            RetainHandling::DoNotSend => false,
-        };
-        let wanted = Wanted {
-            filter: name,
-            options,
+            slot,
+            (filter, options),
             identifier,
-            since: Since::Live,
-            retained,
             granted,
-        };
-        let wildcard = filter.share.is_none() && filter.filter.contains(WILDCARDS);
-        if let Some(part) = part {
-            return match wildcard {
-                true => resubscribe_wildcard(clients, subs, &mut meter.stats, slot, part, &wanted),
-                false => resubscribe(clients, subs, &mut meter.stats, slot, part, &wanted),
-            };
+        ) {
+            clients.grant(slot, granted, reason);
         }
-        let list = &clients.conns.extra_of(slot).list;
-        meter.work.steps.add(1 + list.len() / 8);
-        if list.iter().filter(|sub| !is_vacant(sub)).count() >= most {
-            let reason = words::of_reason(Reason::TooManyNames, &clients.ctx.world.settings);
-            gate.refused_subscription(&mut meter.stats, &reason, text);
-            return Err(ReasonCode::QUOTA_EXCEEDED);
-        }
-        if !clients.may_take(census, slot, 0) {
-            // Memory is short, and this client holds much.
-            return Err(ReasonCode::QUOTA_EXCEEDED);
-        }
-        if wildcard {
-            return join_wildcard(clients, subs, gate, &mut meter.stats, slot, &wanted, &[]);
-        }
-        match filter.share {
-            Some(_) => join_group(clients, &mut subs.lanes, slot, &wanted, false),
-            None => join_topic(clients, subs, slot, &wanted),
-        }
-        Ok(())
     }
+    Ok(())
+}
+
+/// One filter. Its grant comes with the answer of the topic's home.
+fn subscribe_one(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    census: &Census,
+    slot: u32,
+    (text, mut options): (&str, SubscribeOptions),
+    identifier: u32,
+    granted: (u16, u16),
+) -> Result<(), ReasonCode> {
+    let limits = &clients.ctx.world.settings.limits;
+    let (topic_bytes, most) = (limits.topic_bytes, limits.topics_per_connection);
+    let filter = Filter::parse(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
+    // The name of a share is stored like a filter, by the session and by each home.
+    let share = filter.share.unwrap_or("-").as_bytes();
+    let checked = topic::check_filter(filter.filter.as_bytes(), topic_bytes)
+        .and_then(|()| topic::check_name(share, topic_bytes));
+    if let Err(error) = checked {
+        clients
+            .meter
+            .refused_subscription(&words::of_topic(&error), text);
+        return Err(ReasonCode::TOPIC_FILTER_INVALID);
+    }
+    if filter.share.is_some() && clients.ctx.world.is_shared() {
+        clients.meter.refused_subscription(NO_GROUPS, text);
+        return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
+    }
+    clients.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
+    if is_bridge(&clients.conns, slot) {
+        // 3.1.1 has no options to ask for it with. Shared subscriptions have no No Local [MQTT-3.8.3-4].
+        (options.no_local, options.retain_as_published) = (filter.share.is_none(), true);
+    }
+    let name = text.as_bytes();
+    let part = part_of(clients, subs, slot, name);
+    let retained = match options.retain_handling {
+        RetainHandling::Send => true,
+        RetainHandling::SendIfNew => part.is_none(),
+        RetainHandling::DoNotSend => false,
+    };
+    let wanted = Wanted {
+        filter: name,
+        options,
+        identifier,
+        since: Since::Live,
+        retained,
+        granted,
+    };
+    let wildcard = filter.share.is_none() && filter.filter.contains(WILDCARDS);
+    if let Some(part) = part {
+        return match wildcard {
+            true => resubscribe_wildcard(clients, subs, slot, part, &wanted),
+            false => resubscribe(clients, subs, slot, part, &wanted),
+        };
+    }
+    let list = &clients.conns.extra_of(slot).list;
+    clients.meter.work.steps.add(1 + list.len() / 8);
+    if list.iter().filter(|sub| !is_vacant(sub)).count() >= most {
+        let reason = words::of_reason(Reason::TooManyNames, &clients.ctx.world.settings);
+        clients.meter.refused_subscription(&reason, text);
+        return Err(ReasonCode::QUOTA_EXCEEDED);
+    }
+    if !clients.may_take(census, slot, 0) {
+        // Memory is short, and this client holds much.
+        return Err(ReasonCode::QUOTA_EXCEEDED);
+    }
+    if wildcard {
+        return join_wildcard(clients, subs, slot, &wanted, &[]);
+    }
+    match filter.share {
+        Some(_) => join_group(clients, &mut subs.lanes, slot, &wanted, false),
+        None => join_topic(clients, subs, slot, &wanted),
+    }
+    Ok(())
 }
 
 /// A subscription that exists takes new options, and perhaps the retained message again [MQTT-3.8.4-3].
 fn resubscribe(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    stats: &mut Stats,
     slot: u32,
     part: u32,
     wanted: &Wanted<'_>,
@@ -182,7 +179,7 @@ fn resubscribe(
         // The home has not answered the former SUBSCRIBE yet: its grant is given now, since `granted` is replaced.
         let former = core::mem::replace(&mut sub.own.granted, granted);
         let reason = ReasonCode::granted(options.max_qos);
-        clients.grant(stats, slot, former, reason);
+        clients.grant(slot, former, reason);
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
@@ -191,7 +188,7 @@ fn resubscribe(
     (sub.own.options, sub.own.identifier) = (options.bits(), wanted.identifier);
     if sub.own.group.is_some() {
         if !waits {
-            clients.grant(stats, slot, granted, ReasonCode::granted(options.max_qos));
+            clients.grant(slot, granted, ReasonCode::granted(options.max_qos));
         }
         return Ok(());
     }
@@ -209,7 +206,7 @@ fn resubscribe(
     if shows || waits {
         sub.own.granted = granted;
     } else {
-        clients.grant(stats, slot, granted, ReasonCode::granted(options.max_qos));
+        clients.grant(slot, granted, ReasonCode::granted(options.max_qos));
     }
     if !shows {
         return Ok(());

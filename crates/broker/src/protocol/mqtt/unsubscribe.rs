@@ -6,9 +6,7 @@ use crore_wire::mqtt::{Properties, ReasonCode, Unsubscribe, encode};
 
 use crate::client::row::{COUNTED, MULTI};
 use crate::client::subscriptions::part_one;
-use crate::protocol::front::{
-    Clients, Connections, Lanes, Meter, Queues, Stats, Sub, Subscriptions,
-};
+use crate::protocol::front::{Clients, Connections, Lanes, Queues, Sub, Subscriptions};
 use crate::protocol::mqtt::filters::leave_wildcard;
 use crate::protocol::mqtt::list::{list_of, part_of, sub_mut};
 use crate::protocol::mqtt::need::release_log;
@@ -25,7 +23,6 @@ pub(super) fn client_unsubscribed(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     queues: &mut Queues,
-    meter: &mut Meter,
     slot: u32,
     unsubscribe: &Unsubscribe<'_>,
 ) -> Result<(), ReasonCode> {
@@ -34,11 +31,11 @@ pub(super) fn client_unsubscribed(
     let mut reasons = Vec::new();
     for filter in unsubscribe.filters.iter() {
         let listed = clients.conns.extra_of(slot).list.len();
-        meter.work.steps.add(1 + listed / 8);
+        clients.meter.work.steps.add(1 + listed / 8);
         let part = part_of(clients, subs, slot, filter.as_bytes());
         reasons.push(match part {
             Some(part) => {
-                leave_part(clients, subs, queues, &mut meter.stats, slot, part);
+                leave_part(clients, subs, queues, slot, part);
                 ReasonCode::SUCCESS
             }
             None => ReasonCode::NO_SUBSCRIPTION_EXISTED,
@@ -46,7 +43,7 @@ pub(super) fn client_unsubscribed(
     }
     let (version, id) = (client::version(&clients.conns, slot), unsubscribe.packet_id);
     let reasons = reasons.iter().copied();
-    clients.write_packet(&mut meter.stats, slot, |out| {
+    clients.write_packet(slot, |out| {
         encode::unsuback(out, version, id, &Properties::NONE, reasons)
     });
     Ok(())
@@ -57,7 +54,6 @@ pub(super) fn leave_part(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     queues: &mut Queues,
-    stats: &mut Stats,
     slot: u32,
     part: u32,
 ) {
@@ -88,7 +84,7 @@ pub(super) fn leave_part(
         leave_wildcard(clients, subs, slot, part, filter - 1);
     }
     if granted != (0, 0) {
-        clients.grant(stats, slot, granted, ReasonCode::UNSPECIFIED_ERROR);
+        clients.grant(slot, granted, ReasonCode::UNSPECIFIED_ERROR);
     }
     if grouped || filter != 0 {
         return;
@@ -102,7 +98,6 @@ pub(super) fn leave_unanswered(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     queues: &mut Queues,
-    stats: &mut Stats,
     slot: u32,
 ) {
     let row = clients.conns.get(slot);
@@ -123,7 +118,7 @@ pub(super) fn leave_unanswered(
         if let Some(sub) = sub_mut(&mut clients.conns, slot, part as u32) {
             sub.own.granted = (0, 0);
         }
-        leave_part(clients, subs, queues, stats, slot, part as u32);
+        leave_part(clients, subs, queues, slot, part as u32);
     }
 }
 

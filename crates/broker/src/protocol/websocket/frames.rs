@@ -8,6 +8,7 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role, Violati
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::client::credit::{must_stall, stall_if_needed};
+use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::Progress;
 use crate::client::row::State;
 use crate::client::send::silent_until_s;
@@ -15,8 +16,8 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::inbox::Inbox;
 use crate::protocol::contract::frame_beside_bytes;
-use crate::protocol::contract::streams::has_frames;
-use crate::protocol::front::{Clients, Connections, Front};
+use crate::protocol::contract::streams::{end_stream, end_stream_by, has_frames};
+use crate::protocol::front::{Census, Clients, Connections, Front, Lanes, Queues};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
 use crate::protocol::http::subscribe::leave::catch_up;
 use crate::protocol::side::Spill;
@@ -40,18 +41,16 @@ impl Front {
             self.queues.read_again(&mut self.clients.conns, conn, io);
             self.frames_received(conn.slot, &mut [], home, io);
         }
-        if self.clients.conns.is_current(conn) {
-            // A frame may have ended it.
-            let row = self.clients.conns.get(conn.slot);
-            let streams = matches!(row.state, State::Sse | State::WebSocket);
-            if streams && row.outbox == NONE {
-                catch_up(
-                    &mut self.clients,
-                    &mut self.subs,
-                    &mut self.queues,
-                    conn.slot,
-                );
-            }
+        // A frame may have ended it.
+        let row = self.clients.conns.get(conn.slot);
+        let streams = matches!(row.state, State::Sse | State::WebSocket);
+        if streams && row.outbox == NONE {
+            catch_up(
+                &mut self.clients,
+                &mut self.subs,
+                &mut self.queues,
+                conn.slot,
+            );
         }
     }
 
@@ -63,7 +62,6 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let conn = self.clients.conns.id_of(slot);
         let config = Config {
             role: Role::Server,
             message_bytes: frame_bytes_max(&self.clients, slot),
@@ -81,36 +79,33 @@ impl Front {
                 None => &mut input[at..],
             };
             let publishes = self.clients.conns.get(slot).wants(PUBLISHES);
-            let spent = self.meter.work.is_spent();
+            let spent = self.clients.meter.work.is_spent();
             let goes_on = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
             if goes_on
                 && (spent || publishes && must_stall(&mut self.subs.lanes, &self.clients.ctx))
             {
                 self.clients.send_reply(slot, io);
-                let rest = match held_back {
-                    Some(mut held) => {
-                        held.took(at);
-                        held
-                    }
-                    None => Inbox::new(&input[at..]),
-                };
-                return self.hold_frames(slot, (partial, progress), rest, spent, io);
+                let rest = rest_of(held_back, input, at);
+                return hold_frames(
+                    &mut self.clients,
+                    &mut self.queues,
+                    &self.census,
+                    slot,
+                    (partial, progress),
+                    (rest, spent),
+                    io,
+                );
             }
             let mut work = WORK_AT_ONCE;
             let step = match receive::next_within(&mut partial, rest, &config, &mut work) {
                 Ok(step) => step,
                 Err(violation) => {
-                    self.clients.send_reply(slot, io);
-                    if violation == Violation::TooBig {
-                        return self.end_stream(slot, Reason::MessageTooLong, io);
-                    }
-                    let (code, words) = (violation.code(), violation.reason());
-                    return self.end_stream_by(slot, Closed::Refused, code, words, io);
+                    return refuse_frames(&mut self.clients, slot, violation, io);
                 }
             };
             at += step.consumed;
-            self.meter.work.steps.add(1);
-            self.meter.work.steps.add_bytes(WORK_AT_ONCE - work);
+            self.clients.meter.work.steps.add(1);
+            self.clients.meter.work.steps.add_bytes(WORK_AT_ONCE - work);
             let event = match step.event {
                 Some(event) => event,
                 None if work == 0 => continue,
@@ -123,72 +118,15 @@ impl Front {
                 return;
             }
         }
-        self.clients.send_reply(slot, io);
-        if !self.clients.conns.is_current(conn) || !has_frames(&self.clients.conns, slot) {
-            return;
-        }
-        self.hold_partial(slot, partial, progress, io);
-        let (clients, lanes) = (&mut self.clients, &mut self.subs.lanes);
-        if clients.conns.is_current(conn) && clients.conns.get(slot).wants(PUBLISHES) {
-            let (queues, stats) = (&mut self.queues, &mut self.meter.stats);
-            stall_if_needed(clients, lanes, queues, stats, slot, io);
-        }
-    }
-
-    /// Keeps frames that wait for the next turn, or for credit.
-    fn hold_frames<I: Io>(
-        &mut self,
-        slot: u32,
-        (partial, progress): Begun,
-        data: Inbox,
-        spent: bool,
-        io: &mut I,
-    ) {
-        let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
-        if !self.has_receive_room(slot, begun + data.bytes(), io) {
-            return self.end_for_room(slot, io);
-        }
-        let row = self.clients.conns.get_mut(slot);
-        if row.outbox == NONE {
-            // It waits for us.
-            row.deadline_s = 0;
-        }
-        self.clients
-            .conns
-            .set_spill(slot, Spill::Frames(partial, data, progress));
-        match spent {
-            true => self.queues.pause(&mut self.clients, slot, io),
-            false => self
-                .queues
-                .stall(&mut self.clients.conns, &mut self.meter.stats, slot, io),
-        }
-    }
-
-    fn hold_partial<I: Io>(
-        &mut self,
-        slot: u32,
-        partial: Option<Box<Partial>>,
-        progress: Progress,
-        io: &mut I,
-    ) {
-        let idle_s = silent_until_s(&self.clients, slot);
-        let row = self.clients.conns.get_mut(slot);
-        let Some(partial) = partial else {
-            if row.outbox == NONE {
-                row.deadline_s = idle_s;
-            }
-            return;
-        };
-        if row.outbox == NONE && row.state == State::WebSocket {
-            // The sweep counts its seconds; a keep alive goes on.
-            row.deadline_s = 0;
-        }
-        if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
-            return self.end_for_room(slot, io);
-        }
-        self.clients
-            .conns
-            .set_spill(slot, Spill::WebSocket(partial, progress));
+        all_read(
+            &mut self.clients,
+            &mut self.subs.lanes,
+            &mut self.queues,
+            &self.census,
+            slot,
+            (partial, progress),
+            io,
+        );
     }
 
     /// One event; false when it was the last one.
@@ -210,11 +148,86 @@ impl Front {
             Event::Close { code, .. } => {
                 self.clients.send_reply(slot, io);
                 let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
-                self.end_stream_by(slot, Closed::Peer, code, "", io);
+                end_stream_by(&mut self.clients, slot, Closed::Peer, code, "", io);
                 false
             }
         }
     }
+}
+
+/// Keeps frames that wait for the next turn, or for credit.
+fn hold_frames<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    census: &Census,
+    slot: u32,
+    (partial, progress): Begun,
+    (data, spent): (Inbox, bool),
+    io: &mut I,
+) {
+    let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
+    if !has_receive_room(clients, queues, census, slot, begun + data.bytes(), io) {
+        return end_for_room(clients, slot, io);
+    }
+    let row = clients.conns.get_mut(slot);
+    if row.outbox == NONE {
+        // It waits for us.
+        row.deadline_s = 0;
+    }
+    clients
+        .conns
+        .set_spill(slot, Spill::Frames(partial, data, progress));
+    match spent {
+        true => queues.pause(clients, slot, io),
+        false => queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io),
+    }
+}
+
+/// All bytes that came are read: sends the answers, and keeps a frame or message that is not whole.
+fn all_read<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    queues: &mut Queues,
+    census: &Census,
+    slot: u32,
+    begun: Begun,
+    io: &mut I,
+) {
+    clients.send_reply(slot, io);
+    if has_frames(&clients.conns, slot) {
+        hold_partial(clients, queues, census, slot, begun, io);
+    }
+    if has_frames(&clients.conns, slot) && clients.conns.get(slot).wants(PUBLISHES) {
+        stall_if_needed(clients, lanes, queues, slot, io);
+    }
+}
+
+fn hold_partial<I: Io>(
+    clients: &mut Clients,
+    queues: &Queues,
+    census: &Census,
+    slot: u32,
+    (partial, progress): Begun,
+    io: &mut I,
+) {
+    let idle_s = silent_until_s(clients, slot);
+    let row = clients.conns.get_mut(slot);
+    let Some(partial) = partial else {
+        if row.outbox == NONE {
+            row.deadline_s = idle_s;
+        }
+        return;
+    };
+    if row.outbox == NONE && row.state == State::WebSocket {
+        // The sweep counts its seconds; a keep alive goes on.
+        row.deadline_s = 0;
+    }
+    if !has_receive_room(clients, queues, census, slot, partial.buffered_bytes(), io) {
+        return end_for_room(clients, slot, io);
+    }
+    clients
+        .conns
+        .set_spill(slot, Spill::WebSocket(partial, progress));
 }
 
 /// The frame or message that is not whole, and the bytes that were held with `input` behind them, if any were.
@@ -230,6 +243,25 @@ fn take_frames(conns: &mut Connections, slot: u32, input: &[u8]) -> Option<(Begu
     };
     held.append(input, usize::MAX);
     Some((begun, Some(held)))
+}
+
+/// The bytes that are not read yet, of those that were held or of `input`.
+fn rest_of(held: Option<Inbox>, input: &[u8], at: usize) -> Inbox {
+    let Some(mut held) = held else {
+        return Inbox::new(&input[at..]);
+    };
+    held.took(at);
+    held
+}
+
+/// Ends a connection whose frames break the rules.
+fn refuse_frames<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, io: &mut I) {
+    clients.send_reply(slot, io);
+    if violation == Violation::TooBig {
+        return end_stream(clients, slot, Reason::MessageTooLong, io);
+    }
+    let (code, words) = (violation.code(), violation.reason());
+    end_stream_by(clients, slot, Closed::Refused, code, words, io);
 }
 
 /// Bytes of the largest message that a client may send.

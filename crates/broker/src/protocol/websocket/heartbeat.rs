@@ -5,29 +5,27 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crate::base::reason::Closed;
 use crate::client::credit::is_held;
 use crate::io::{Close, Io};
-use crate::protocol::front::Front;
+use crate::protocol::front::Clients;
 use crate::protocol::http::options::{PING, PINGS};
 
-impl Front {
-    /// Sends a ping if nothing was sent for too long; a client that has left two unanswered ends.
-    pub(crate) fn ping_if_quiet<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if !self.clients.is_heartbeat_due(slot) {
-            return;
-        }
-        let row = self.clients.conns.get_mut(slot);
-        if row.options & PINGS == 2 * PING {
-            // The pong may be behind the held bytes.
-            if !is_held(&self.clients.conns, slot) {
-                self.clients.scratch.because(Closed::Timeout);
-                self.drop_conn(slot, Close::Reset, io);
-            }
-            return;
-        }
-        row.options += PING;
-        let mut bytes = self.clients.scratch.take_reply();
-        bytes.clear();
-        frame::write_frame(&mut bytes, Opcode::Ping, b"");
-        self.clients.put(slot, &bytes, io);
-        self.clients.scratch.reply_sent(bytes);
+/// Sends a ping if nothing was sent for too long; a client that has left two unanswered ends.
+pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    if !clients.is_heartbeat_due(slot) {
+        return;
     }
+    let row = clients.conns.get_mut(slot);
+    if row.options & PINGS == 2 * PING {
+        // The pong may be behind the held bytes.
+        if !is_held(&clients.conns, slot) {
+            clients.scratch.because(Closed::Timeout);
+            clients.drop_conn(slot, Close::Reset);
+        }
+        return;
+    }
+    row.options += PING;
+    let mut bytes = clients.scratch.take_reply();
+    bytes.clear();
+    frame::write_frame(&mut bytes, Opcode::Ping, b"");
+    clients.put(slot, &bytes, io);
+    clients.scratch.reply_sent(bytes);
 }

@@ -4,5 +4,5 @@
 mod frames;
 pub(crate) mod gap;
 pub(crate) mod handshake;
-mod heartbeat;
+pub(crate) mod heartbeat;
 pub(crate) mod publish;

@@ -15,116 +15,119 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish, is_binary};
 use crate::mail::{Answer, Outcome};
-use crate::protocol::front::{Clients, Front};
+use crate::protocol::contract::streams::end_stream;
+use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::http::options::{META, PUBLISHES};
 use crate::protocol::http::state::PublishTo;
 use crate::protocol::http::task::Flow;
 use crate::protocol::websocket::handshake::accept_upgrade;
 
-impl Front {
-    /// A frame of a client that may publish.
-    pub(crate) fn frame_published<I: Io>(
-        &mut self,
-        slot: u32,
-        data: &[u8],
-        binary: bool,
-        home: &mut Option<Home>,
-        io: &mut I,
-    ) -> bool {
-        if !self.clients.conns.get(slot).wants(PUBLISHES) {
-            return true;
-        }
-        let wants_ack = self.clients.conns.get(slot).wants(META);
-        let extra = self.clients.conns.extra(slot);
-        let Some(mut publish_to) = extra.own.publish_to.take() else {
-            self.clients.broken(slot);
-            return false;
-        };
-        let number = publish_to.published;
-        publish_to.published = number.wrapping_add(1);
-        if let Err(denied) =
-            self.clients
-                .may(&self.meter.work, slot, Right::Publish, &publish_to.name)
-        {
-            // The right was granted when the connection was made, and is lost since.
-            self.clients.send_reply(slot, io);
-            self.end_stream(slot, denied, io);
-            return false;
-        }
-        if let Err(reached) = self.clients.may_publish(&mut self.meter.stats, slot) {
-            self.clients.conns.extra(slot).own.publish_to = Some(publish_to);
-            return self.frame_refused(slot, number, reached, io);
-        }
-        let (_, at) = self.clients.ctx.place_of(&publish_to.name);
-        let content_type: &[u8] = if binary {
-            b"application/octet-stream"
-        } else {
-            b""
-        };
-        let message = Publish {
-            hash: publish_to.hash,
-            name: &publish_to.name,
-            data,
-            headers: Headers {
-                content_type,
-                qos: 1,
-                binary: binary && is_binary(content_type, data),
-                ..Headers::default()
-            },
-            retry: None,
-            client: self.clients.conns.get(slot).client,
-        };
-        let to = self.clients.conns.reply_to(slot, number);
-        let answer = if wants_ack {
-            Answer::Full(to)
-        } else {
-            Answer::Failure(to)
-        };
-        let outcome = publish(
-            &mut self.subs,
-            &mut self.meter,
-            &self.clients.ctx,
-            home,
-            at,
-            &message,
-            answer,
-        );
-        self.clients.conns.extra(slot).own.publish_to = Some(publish_to);
-        outcome.is_none_or(|outcome| self.frame_outcome(slot, number, outcome, io))
+/// A frame of a client that may publish.
+pub(crate) fn frame_published<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    data: &[u8],
+    binary: bool,
+    home: &mut Option<Home>,
+    io: &mut I,
+) -> bool {
+    if !clients.conns.get(slot).wants(PUBLISHES) {
+        return true;
     }
+    let wants_ack = clients.conns.get(slot).wants(META);
+    let extra = clients.conns.extra(slot);
+    let Some(mut publish_to) = extra.own.publish_to.take() else {
+        clients.broken(slot);
+        return false;
+    };
+    let number = publish_to.published;
+    publish_to.published = number.wrapping_add(1);
+    if let Err(denied) = clients.may(slot, Right::Publish, &publish_to.name) {
+        // The right was granted when the connection was made, and is lost since.
+        clients.send_reply(slot, io);
+        end_stream(clients, slot, denied, io);
+        return false;
+    }
+    if let Err(reached) = clients.may_publish(slot) {
+        clients.conns.extra(slot).own.publish_to = Some(publish_to);
+        return frame_refused(clients, slot, number, reached, io);
+    }
+    let (_, at) = clients.ctx.place_of(&publish_to.name);
+    let content_type: &[u8] = if binary {
+        b"application/octet-stream"
+    } else {
+        b""
+    };
+    let message = Publish {
+        hash: publish_to.hash,
+        name: &publish_to.name,
+        data,
+        headers: Headers {
+            content_type,
+            qos: 1,
+            binary: binary && is_binary(content_type, data),
+            ..Headers::default()
+        },
+        retry: None,
+        client: clients.conns.get(slot).client,
+    };
+    let to = clients.conns.reply_to(slot, number);
+    let answer = if wants_ack {
+        Answer::Full(to)
+    } else {
+        Answer::Failure(to)
+    };
+    let outcome = publish(
+        subs,
+        &mut clients.meter,
+        &clients.ctx,
+        home,
+        at,
+        &message,
+        answer,
+    );
+    clients.conns.extra(slot).own.publish_to = Some(publish_to);
+    outcome.is_none_or(|outcome| frame_outcome(clients, slot, number, outcome, io))
+}
 
-    /// Handles the outcome of a frame that was published. Without acknowledgements only a close can say that it
-    /// was refused. False when the connection has ended.
-    pub(crate) fn frame_outcome<I: Io>(
-        &mut self,
-        slot: u32,
-        number: u32,
-        outcome: Outcome,
-        io: &mut I,
-    ) -> bool {
-        if self.clients.conns.get(slot).wants(META) {
-            self.clients.send_reply(slot, io);
-            acknowledge(&mut self.clients, slot, number, Ok(outcome), io);
-            return true;
-        }
-        let Outcome::Full(reason) = outcome else {
-            return true;
-        };
-        self.clients.send_reply(slot, io);
-        self.end_stream(slot, reason, io);
-        false
+/// Handles the outcome of a frame that was published. Without acknowledgements only a close can say that it
+/// was refused. False when the connection has ended.
+pub(crate) fn frame_outcome<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    number: u32,
+    outcome: Outcome,
+    io: &mut I,
+) -> bool {
+    if clients.conns.get(slot).wants(META) {
+        clients.send_reply(slot, io);
+        acknowledge(clients, slot, number, Ok(outcome), io);
+        return true;
     }
+    let Outcome::Full(reason) = outcome else {
+        return true;
+    };
+    clients.send_reply(slot, io);
+    end_stream(clients, slot, reason, io);
+    false
+}
 
-    /// Refuses a frame that came too fast: by an acknowledgement if the client gets those, otherwise by the close.
-    fn frame_refused<I: Io>(&mut self, slot: u32, number: u32, reason: Reason, io: &mut I) -> bool {
-        self.clients.send_reply(slot, io);
-        if self.clients.conns.get(slot).wants(META) {
-            acknowledge(&mut self.clients, slot, number, Err(reason), io);
-            return true;
-        }
-        self.end_stream(slot, reason, io);
-        false
+/// Refuses a frame that came too fast: by an acknowledgement if the client gets those, otherwise by the close.
+fn frame_refused<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    number: u32,
+    reason: Reason,
+    io: &mut I,
+) -> bool {
+    clients.send_reply(slot, io);
+    if clients.conns.get(slot).wants(META) {
+        acknowledge(clients, slot, number, Err(reason), io);
+        return true;
     }
+    end_stream(clients, slot, reason, io);
+    false
 }
 
 /// An upgrade on a publish path: there is nothing to attach, so the answer goes out at once.

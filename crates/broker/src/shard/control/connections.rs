@@ -1,7 +1,10 @@
 //! Connections, for the operator: pages of them, and their end.
 
 use crate::base::reason::Reason;
+use crate::client::close::end_connection;
+use crate::home::sessions::SessionsAtHome;
 use crate::mail::orders::{Connection, Connections, Ended, Selection};
+use crate::protocol::front::{Clients, Subscriptions};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -12,12 +15,11 @@ use crate::base::ids::ConnId;
 use crate::client::joining::filtered;
 use crate::client::review::{all_filters_of, all_topics_of};
 use crate::client::rights::user_of;
-use crate::client::row::State;
+use crate::client::row::{CLOSING, State};
 use crate::io::Io;
 use crate::mail::session::SessionId;
 use crate::protocol::contract::session_of;
 use crate::protocol::mqtt::access::client_id_in;
-use crate::shard::Shard;
 use crate::store::slab::NONE;
 
 /// Rows that one order looks at: some hundred microseconds where few are found.
@@ -27,147 +29,156 @@ const ENDED_PER_TURN: usize = 256;
 /// Topics and filters that are named for each connection in a list.
 const NAMES_IN_LIST: usize = 16;
 
-impl Shard {
-    /// Pages of a table: the open rows from `from` on, as far as one turn looks; calls `each` until it says that it
-    /// has enough. Returns where to go on.
-    fn page_of(&self, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
-        let end = self.front.clients.conns.end();
-        let until = end.min(from.saturating_add(ROWS_PER_TURN));
-        for slot in from..until {
-            self.front.meter.work.steps.add(1);
-            if self.front.clients.conns.get(slot).is_open() && !each(slot) {
-                return Some(slot + 1).filter(|next| *next < end);
-            }
-        }
-        Some(until).filter(|next| *next < end)
-    }
-
-    pub(super) fn connections_page<I: Io>(
-        &self,
-        which: &Selection,
-        from: u32,
-        most: usize,
-        io: &I,
-    ) -> Connections {
-        let mut connections = Vec::new();
-        let next = self.page_of(from, |slot| {
-            if self.is_one_of(slot, which, io) {
-                connections.push(self.describe(slot, NAMES_IN_LIST, io));
-            }
-            connections.len() < most
-        });
-        Connections { connections, next }
-    }
-
-    pub(super) fn connection<I: Io>(&self, id: ConnId, io: &I) -> Option<Connection> {
-        self.front
-            .clients
-            .conns
-            .is_current(id)
-            .then(|| self.describe(id.slot, usize::MAX, io))
-    }
-
-    fn describe<I: Io>(&self, slot: u32, names: usize, io: &I) -> Connection {
-        let row = self.front.clients.conns.get(slot);
-        let (topics, filters) = (
-            all_topics_of(&self.front.clients.conns, &self.front.subs.topics, slot),
-            all_filters_of(&self.front.clients.conns, &self.front.subs.matching, slot),
-        );
-        let topic_count = topics.len() as u32;
-        let named = |names: usize, list: Vec<&[u8]>| -> Vec<Box<[u8]>> {
-            list.into_iter().take(names).map(Box::from).collect()
-        };
-        let outbox = self.front.clients.conns.outbox(slot);
-        let behind = self
-            .front
-            .clients
-            .conns
-            .find_extra(slot)
-            .is_some_and(|it| !it.behind.is_empty());
-        let id = self.front.clients.conns.id_of(slot);
-        Connection {
-            id,
-            transport: row.transport(),
-            waits: row.state == State::Waiting,
-            address: self.address_of(slot, io),
-            user: user_of(&self.front.clients.conns, id).into(),
-            session: session_of(&self.front.clients, slot),
-            topics: named(names, topics),
-            topic_count,
-            filters: filters.into_iter().take(names).collect(),
-            outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
-            behind: behind
-                || filtered(&self.front.clients.conns, slot).is_some_and(|all| all.is_behind()),
-            silent_s: self.front.clients.ctx.now.s.saturating_sub(row.sent_s),
+/// Pages of a table: the open rows from `from` on, as far as one turn looks; calls `each` until it says that it
+/// has enough. Returns where to go on.
+fn page_of(clients: &Clients, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
+    let end = clients.conns.end();
+    let until = end.min(from.saturating_add(ROWS_PER_TURN));
+    for slot in from..until {
+        clients.meter.work.steps.add(1);
+        if clients.conns.get(slot).is_open() && !each(slot) {
+            return Some(slot + 1).filter(|next| *next < end);
         }
     }
+    Some(until).filter(|next| *next < end)
+}
 
-    /// The client ids of sessions that have their home here, as long as the same connections hold them.
-    pub(super) fn client_ids(&self, sessions: &[SessionId]) -> Vec<Option<Box<[u8]>>> {
-        let name = |id: &SessionId| self.sessions.name_of(*id);
-        sessions
-            .iter()
-            .map(|id| name(id).map(|name| Box::from(client_id_in(name))))
-            .collect()
+pub(super) fn connections_page<I: Io>(
+    clients: &Clients,
+    subs: &Subscriptions,
+    which: &Selection,
+    from: u32,
+    most: usize,
+    io: &I,
+) -> Connections {
+    let mut connections = Vec::new();
+    let next = page_of(clients, from, |slot| {
+        if is_one_of(clients, subs, slot, which, io) {
+            connections.push(describe(clients, subs, slot, NAMES_IN_LIST, io));
+        }
+        connections.len() < most
+    });
+    Connections { connections, next }
+}
+
+pub(super) fn connection<I: Io>(
+    clients: &Clients,
+    subs: &Subscriptions,
+    id: ConnId,
+    io: &I,
+) -> Option<Connection> {
+    clients
+        .conns
+        .is_current(id)
+        .then(|| describe(clients, subs, id.slot, usize::MAX, io))
+}
+
+fn describe<I: Io>(
+    clients: &Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    names: usize,
+    io: &I,
+) -> Connection {
+    let row = clients.conns.get(slot);
+    let (topics, filters) = (
+        all_topics_of(&clients.conns, &subs.topics, slot),
+        all_filters_of(&clients.conns, &subs.matching, slot),
+    );
+    let topic_count = topics.len() as u32;
+    let named = |names: usize, list: Vec<&[u8]>| -> Vec<Box<[u8]>> {
+        list.into_iter().take(names).map(Box::from).collect()
+    };
+    let outbox = clients.conns.outbox(slot);
+    let behind = clients
+        .conns
+        .find_extra(slot)
+        .is_some_and(|it| !it.behind.is_empty());
+    let id = clients.conns.id_of(slot);
+    Connection {
+        id,
+        transport: row.transport(),
+        waits: row.state == State::Waiting,
+        address: address_of(clients, slot, io),
+        user: user_of(&clients.conns, id).into(),
+        session: session_of(clients, slot),
+        topics: named(names, topics),
+        topic_count,
+        filters: filters.into_iter().take(names).collect(),
+        outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
+        behind: behind || filtered(&clients.conns, slot).is_some_and(|all| all.is_behind()),
+        silent_s: clients.ctx.now.s.saturating_sub(row.sent_s),
     }
+}
 
-    /// The address as it is shown: a trusted proxy's word, or the peer's.
-    fn address_of<I: Io>(&self, slot: u32, io: &I) -> Option<IpAddr> {
-        let link = self.front.clients.conns.get(slot).link;
-        self.front
-            .clients
-            .conns
-            .relayed(slot)
-            .or_else(|| io.peer(link))
-    }
+/// The client ids of sessions that have their home here, as long as the same connections hold them.
+pub(super) fn client_ids(
+    at_home: &SessionsAtHome,
+    sessions: &[SessionId],
+) -> Vec<Option<Box<[u8]>>> {
+    let name = |id: &SessionId| at_home.name_of(*id);
+    sessions
+        .iter()
+        .map(|id| name(id).map(|name| Box::from(client_id_in(name))))
+        .collect()
+}
 
-    fn is_one_of<I: Io>(&self, slot: u32, which: &Selection, io: &I) -> bool {
-        let row = self.front.clients.conns.get(slot);
-        which.transport.is_none_or(|kind| row.transport() == kind)
-            && (!which.slow || row.outbox != NONE)
-            && (which.user.as_deref()).is_none_or(|user| {
-                user_of(
-                    &self.front.clients.conns,
-                    self.front.clients.conns.id_of(slot),
-                ) == user
-            })
-            && (which.address).is_none_or(|from| self.address_of(slot, io) == Some(from))
-            && (which.filter.as_deref()).is_none_or(|filter| {
-                let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
-                all_topics_of(&self.front.clients.conns, &self.front.subs.topics, slot)
+/// The address as it is shown: a trusted proxy's word, or the peer's.
+fn address_of<I: Io>(clients: &Clients, slot: u32, io: &I) -> Option<IpAddr> {
+    let link = clients.conns.get(slot).link;
+    clients.conns.relayed(slot).or_else(|| io.peer(link))
+}
+
+fn is_one_of<I: Io>(
+    clients: &Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    which: &Selection,
+    io: &I,
+) -> bool {
+    let row = clients.conns.get(slot);
+    which.transport.is_none_or(|kind| row.transport() == kind)
+        && (!which.slow || row.outbox != NONE)
+        && (which.user.as_deref())
+            .is_none_or(|user| user_of(&clients.conns, clients.conns.id_of(slot)) == user)
+        && (which.address).is_none_or(|from| address_of(clients, slot, io) == Some(from))
+        && (which.filter.as_deref()).is_none_or(|filter| {
+            let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
+            all_topics_of(&clients.conns, &subs.topics, slot)
+                .iter()
+                .any(is)
+                || all_filters_of(&clients.conns, &subs.matching, slot)
                     .iter()
-                    .any(is)
-                    || all_filters_of(&self.front.clients.conns, &self.front.subs.matching, slot)
-                        .iter()
-                        .any(|own| topic::covers(filter, own))
-            })
-    }
+                    .any(|own| topic::covers(filter, own))
+        })
+}
 
-    pub(super) fn end_connections<I: Io>(
-        &mut self,
-        which: &Selection,
-        from: u32,
-        io: &mut I,
-    ) -> Ended {
-        let mut due = Vec::new();
-        let next = self.page_of(from, |slot| {
-            if self.is_one_of(slot, which, &*io) {
-                due.push(self.front.clients.conns.id_of(slot));
-            }
-            due.len() < ENDED_PER_TURN
-        });
-        let ended = due.into_iter().filter(|id| self.end_connection(*id, io));
-        Ended {
-            count: ended.count() as u32,
-            next,
+pub(super) fn end_connections<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    which: &Selection,
+    from: u32,
+    io: &mut I,
+) -> Ended {
+    let mut due = Vec::new();
+    let next = page_of(clients, from, |slot| {
+        if is_one_of(clients, subs, slot, which, &*io) {
+            due.push(clients.conns.id_of(slot));
         }
+        due.len() < ENDED_PER_TURN
+    });
+    let ended = due.into_iter().filter(|id| end_by_order(clients, *id, io));
+    Ended {
+        count: ended.count() as u32,
+        next,
     }
+}
 
-    /// Ends a connection in its protocol's words; false when it is gone, or going.
-    pub(super) fn end_connection<I: Io>(&mut self, id: ConnId, io: &mut I) -> bool {
-        if !self.front.clients.conns.is_current(id) {
-            return false;
-        }
-        self.front.end_for(id.slot, Reason::Operator, io)
+/// Ends a connection in its protocol's words; false when it is gone, or going.
+pub(super) fn end_by_order<I: Io>(clients: &mut Clients, id: ConnId, io: &mut I) -> bool {
+    if !clients.conns.is_current(id) || clients.conns.get(id.slot).is(CLOSING) {
+        return false;
     }
+    end_connection(clients, id.slot, Reason::Operator, io);
+    true
 }

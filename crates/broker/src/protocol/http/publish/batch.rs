@@ -22,7 +22,10 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
-use crate::protocol::front::{Clients, Connections, Context, Front, Lanes, Matching};
+use crate::protocol::front::{
+    Clients, Connections, Context, Lanes, Matching, Queues, Subscriptions,
+};
+use crate::protocol::http::answer::answer_waiting;
 use crate::protocol::http::publish::fields::check_idempotency_key;
 use crate::protocol::http::publish::{self, wait};
 use crate::protocol::http::slips::quoted;
@@ -71,238 +74,235 @@ impl Batch {
     }
 }
 
-impl Front {
-    /// A batch: each line is published by itself; the answer names those that failed.
-    pub(crate) fn batch<I: Io>(
-        &mut self,
-        slot: u32,
-        body: &[u8],
-        home: &mut Option<Home>,
-        io: &mut I,
-    ) -> Flow {
-        let mut batch = Batch::default();
-        let left = self.batch_lines(slot, body, &mut batch, home);
-        if left < body.len() {
-            batch.rest = body[left..].to_vec();
-            self.meter.work.steps.add_bytes(batch.rest.len());
-            self.clients.conns.hold_bytes(batch.rest.capacity());
-            self.queues
-                .resume_later(&self.clients, self.clients.conns.id_of(slot));
-            return wait(&mut self.clients.conns, slot, Pending::Batch(batch));
-        }
-        match batch_is_read(&mut self.clients, &mut self.subs.lanes, slot, &mut batch) {
-            true => Flow::Next,
-            false => {
-                stall_if_needed(
-                    &mut self.clients,
-                    &mut self.subs.lanes,
-                    &mut self.queues,
-                    &mut self.meter.stats,
-                    slot,
-                    io,
-                );
-                wait(&mut self.clients.conns, slot, Pending::Batch(batch))
-            }
+/// A batch: each line is published by itself; the answer names those that failed.
+pub(crate) fn publish_batch<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    body: &[u8],
+    home: &mut Option<Home>,
+    io: &mut I,
+) -> Flow {
+    let mut batch = Batch::default();
+    let left = batch_lines(clients, subs, slot, body, &mut batch, home);
+    if left < body.len() {
+        batch.rest = body[left..].to_vec();
+        clients.meter.work.steps.add_bytes(batch.rest.len());
+        clients.conns.hold_bytes(batch.rest.capacity());
+        queues.resume_later(clients, clients.conns.id_of(slot));
+        return wait(&mut clients.conns, slot, Pending::Batch(batch));
+    }
+    match batch_is_read(clients, &mut subs.lanes, slot, &mut batch) {
+        true => Flow::Next,
+        false => {
+            stall_if_needed(clients, &mut subs.lanes, queues, slot, io);
+            wait(&mut clients.conns, slot, Pending::Batch(batch))
         }
     }
+}
 
-    /// Goes on with a batch that ran out of its turn, when there is credit.
-    pub(crate) fn go_on_with_batch<I: Io>(
-        &mut self,
-        slot: u32,
-        home: &mut Option<Home>,
-        io: &mut I,
-    ) {
-        if has_batch(&self.clients.conns, slot)
-            && must_stall(&mut self.subs.lanes, &self.clients.ctx)
-        {
-            return self
-                .queues
-                .stall(&mut self.clients.conns, &mut self.meter.stats, slot, io);
+/// Goes on with a batch that ran out of its turn, when there is credit.
+pub(crate) fn go_on_with_batch<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    home: &mut Option<Home>,
+    io: &mut I,
+) {
+    if has_batch(&clients.conns, slot) && must_stall(&mut subs.lanes, &clients.ctx) {
+        return queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
+    }
+    let Some(mut batch) = take_batch(&mut clients.conns, slot) else {
+        return;
+    };
+    let body = core::mem::take(&mut batch.rest);
+    clients.conns.let_go_bytes(body.capacity());
+    let done = batch.done;
+    batch.done += batch_lines(clients, subs, slot, &body[done..], &mut batch, home);
+    if batch.done < body.len() {
+        // Not moved to its front: a turn may have had time for one line.
+        batch.rest = body;
+        clients.conns.hold_bytes(batch.rest.capacity());
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    } else if batch_is_read(clients, &mut subs.lanes, slot, &mut batch) {
+        return answer_waiting(clients, queues, slot, io);
+    } else {
+        stall_if_needed(clients, &mut subs.lanes, queues, slot, io);
+    }
+    clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
+}
+
+/// The log does not answer: the lines that are left are not published.
+pub(super) fn cut_batch<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    let Some(mut batch) = take_batch(&mut clients.conns, slot) else {
+        return;
+    };
+    let rest = core::mem::take(&mut batch.rest);
+    clients.conns.let_go_bytes(rest.capacity());
+    let reason = "the log has not answered in time; this and the rest were not published";
+    batch.failed.push((batch.number + 1, reason.into()));
+    if batch_is_read(clients, lanes, slot, &mut batch) {
+        return answer_waiting(clients, queues, slot, io);
+    }
+    clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
+}
+
+/// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
+fn batch_lines(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    body: &[u8],
+    batch: &mut Batch,
+    home: &mut Option<Home>,
+) -> usize {
+    let mut scratch = core::mem::take(&mut clients.own.lines);
+    let (mut rest, first) = (body, batch.number);
+    while !rest.is_empty() {
+        let done = batch.number - first;
+        if done > 0 && clients.meter.work.is_spent() {
+            break;
         }
-        let Some(mut batch) = take_batch(&mut self.clients.conns, slot) else {
-            return;
-        };
-        let body = core::mem::take(&mut batch.rest);
-        self.clients.conns.let_go_bytes(body.capacity());
-        let done = batch.done;
-        batch.done += self.batch_lines(slot, &body[done..], &mut batch, home);
-        if batch.done < body.len() {
-            // Not moved to its front: a turn may have had time for one line.
-            batch.rest = body;
-            self.clients.conns.hold_bytes(batch.rest.capacity());
-            self.queues
-                .resume_later(&self.clients, self.clients.conns.id_of(slot));
-        } else if batch_is_read(&mut self.clients, &mut self.subs.lanes, slot, &mut batch) {
-            return self.answer_waiting(slot, io);
-        } else {
-            stall_if_needed(
-                &mut self.clients,
-                &mut self.subs.lanes,
-                &mut self.queues,
-                &mut self.meter.stats,
-                slot,
-                io,
+        if (done as usize).is_multiple_of(WARMED) {
+            warm_lines(&subs.matching, &clients.ctx, rest, home);
+        }
+        let (line, after) = ndjson::split_line(rest);
+        rest = after;
+        batch.number += 1;
+        let number = batch.number;
+        clients.meter.work.steps.add(1 + line.len() / STEP_BYTES);
+        if line.is_empty() {
+            continue;
+        }
+        let most = clients.ctx.world.settings.limits.batch_lines;
+        if number as usize > most {
+            let words = format!(
+                "more lines than limits.batch_lines allows ({most}); this and the rest were not read"
             );
+            batch.failed.push((number, words.into()));
+            rest = b"";
+            break;
         }
-        self.clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
-    }
-
-    /// The log does not answer: the lines that are left are not published.
-    pub(super) fn cut_batch<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let Some(mut batch) = take_batch(&mut self.clients.conns, slot) else {
-            return;
-        };
-        let rest = core::mem::take(&mut batch.rest);
-        self.clients.conns.let_go_bytes(rest.capacity());
-        let reason = "the log has not answered in time; this and the rest were not published";
-        batch.failed.push((batch.number + 1, reason.into()));
-        if batch_is_read(&mut self.clients, &mut self.subs.lanes, slot, &mut batch) {
-            return self.answer_waiting(slot, io);
-        }
-        self.clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
-    }
-
-    /// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
-    fn batch_lines(
-        &mut self,
-        slot: u32,
-        body: &[u8],
-        batch: &mut Batch,
-        home: &mut Option<Home>,
-    ) -> usize {
-        let mut scratch = core::mem::take(&mut self.own.lines);
-        let (mut rest, first) = (body, batch.number);
-        while !rest.is_empty() {
-            let done = batch.number - first;
-            if done > 0 && self.meter.work.is_spent() {
-                break;
-            }
-            if (done as usize).is_multiple_of(WARMED) {
-                warm_lines(&self.subs.matching, &self.clients.ctx, rest, home);
-            }
-            let (line, after) = ndjson::split_line(rest);
-            rest = after;
-            batch.number += 1;
-            let number = batch.number;
-            self.meter.work.steps.add(1 + line.len() / STEP_BYTES);
-            if line.is_empty() {
-                continue;
-            }
-            let most = self.clients.ctx.world.settings.limits.batch_lines;
-            if number as usize > most {
-                let words = format!(
-                    "more lines than limits.batch_lines allows ({most}); this and the rest were not read"
-                );
-                batch.failed.push((number, words.into()));
-                rest = b"";
-                break;
-            }
-            match self.batch_line(slot, line, number, &mut scratch, home) {
-                Ok((at, outcome)) => {
-                    batch.lines += 1;
-                    match outcome {
-                        Some(outcome) => {
-                            batch.line_ended(number, outcome, &self.clients.ctx.world.settings);
-                        }
-                        None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
+        match batch_line(clients, subs, slot, line, number, &mut scratch, home) {
+            Ok((at, outcome)) => {
+                batch.lines += 1;
+                match outcome {
+                    Some(outcome) => {
+                        batch.line_ended(number, outcome, &clients.ctx.world.settings);
                     }
+                    None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
                 }
-                Err(reason) => batch.failed.push((number, reason)),
             }
+            Err(reason) => batch.failed.push((number, reason)),
         }
-        self.own.lines = scratch;
-        body.len() - rest.len()
     }
+    clients.own.lines = scratch;
+    body.len() - rest.len()
+}
 
-    fn batch_line(
-        &mut self,
-        slot: u32,
-        line: &[u8],
-        number: u32,
-        scratch: &mut ndjson::Scratch,
-        home: &mut Option<Home>,
-    ) -> Result<(ShardId, Option<Outcome>), Cow<'static, str>> {
-        let Front {
-            clients,
+fn batch_line(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    line: &[u8],
+    number: u32,
+    scratch: &mut ndjson::Scratch,
+    home: &mut Option<Home>,
+) -> Result<(ShardId, Option<Outcome>), Cow<'static, str>> {
+    let line = match ndjson::parse(line, scratch) {
+        Ok(line) => line,
+        Err(error @ LineError::UnknownField) => {
+            let exact = || unknown_field(error, scratch.unknown_field());
+            return Err(words_of(number, error.reason(), exact));
+        }
+        Err(error) => return Err(error.reason().into()),
+    };
+    let limits = &clients.ctx.world.settings.limits;
+    topic::check_name(line.topic, limits.topic_bytes)
+        .map_err(|error| words_of(number, error.reason(), || words::of_topic(&error)))?;
+    if topic::is_reserved(line.topic) {
+        return Err(Reason::Reserved.text().into());
+    }
+    if let Err(denied) = clients.may(slot, Right::Publish, line.topic) {
+        clients.meter.stats.denied += 1;
+        return Err(denied.text().into());
+    }
+    if line.data.len() > limits.message_bytes {
+        let exact = || words::long_data(line.data.len(), limits.message_bytes);
+        return Err(words_of(number, Reason::MessageTooLong.text(), exact));
+    }
+    if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
+        check_fields(line.content_type, line.event, line.key)?;
+    }
+    line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
+    let admitted = clients.may_publish(slot);
+    admitted.map_err(|reason| {
+        let exact = || words::of_reason(reason, &clients.ctx.world.settings);
+        words_of(number, reason.text(), exact)
+    })?;
+    let (hash, at) = clients.ctx.place_of(line.topic);
+    let message = Publish {
+        hash,
+        name: line.topic,
+        data: line.data,
+        headers: Headers {
+            content_type: line.content_type,
+            event: line.event,
+            key: line.key,
+            ttl_s: line.ttl_s,
+            qos: 1,
+            binary: line.binary
+                || line
+                    .content_type
+                    .eq_ignore_ascii_case(b"application/octet-stream"),
+            ..Headers::default()
+        },
+        retry: publish::retry(clients, slot, line.idempotency_key),
+        client: clients.conns.get(slot).client,
+    };
+    let answer = Answer::Failure(clients.conns.reply_to(slot, number));
+    Ok((
+        at,
+        publish(
             subs,
-            meter,
-            ..
-        } = self;
-        let line = match ndjson::parse(line, scratch) {
-            Ok(line) => line,
-            Err(error @ LineError::UnknownField) => {
-                let exact = || unknown_field(error, scratch.unknown_field());
-                return Err(words_of(number, error.reason(), exact));
-            }
-            Err(error) => return Err(error.reason().into()),
-        };
-        let limits = &clients.ctx.world.settings.limits;
-        topic::check_name(line.topic, limits.topic_bytes)
-            .map_err(|error| words_of(number, error.reason(), || words::of_topic(&error)))?;
-        if topic::is_reserved(line.topic) {
-            return Err(Reason::Reserved.text().into());
-        }
-        if let Err(denied) = clients.may(&meter.work, slot, Right::Publish, line.topic) {
-            meter.stats.denied += 1;
-            return Err(denied.text().into());
-        }
-        if line.data.len() > limits.message_bytes {
-            let exact = || words::long_data(line.data.len(), limits.message_bytes);
-            return Err(words_of(number, Reason::MessageTooLong.text(), exact));
-        }
-        if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
-            check_fields(line.content_type, line.event, line.key)?;
-        }
-        line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
-        let admitted = clients.may_publish(&mut meter.stats, slot);
-        admitted.map_err(|reason| {
-            let exact = || words::of_reason(reason, &clients.ctx.world.settings);
-            words_of(number, reason.text(), exact)
-        })?;
-        let (hash, at) = clients.ctx.place_of(line.topic);
-        let message = Publish {
-            hash,
-            name: line.topic,
-            data: line.data,
-            headers: Headers {
-                content_type: line.content_type,
-                event: line.event,
-                key: line.key,
-                ttl_s: line.ttl_s,
-                qos: 1,
-                binary: line.binary
-                    || line
-                        .content_type
-                        .eq_ignore_ascii_case(b"application/octet-stream"),
-                ..Headers::default()
-            },
-            retry: publish::retry(clients, slot, line.idempotency_key),
-            client: clients.conns.get(slot).client,
-        };
-        let answer = Answer::Failure(clients.conns.reply_to(slot, number));
-        Ok((
+            &mut clients.meter,
+            &clients.ctx,
+            home,
             at,
-            publish(subs, meter, &clients.ctx, home, at, &message, answer),
-        ))
-    }
+            &message,
+            answer,
+        ),
+    ))
+}
 
-    /// The same, for a batch that waits.
-    pub(crate) fn batch_fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
-        let extra = self.clients.conns.extra(to.slot);
-        let Some(Pending::Batch(batch)) = &mut extra.own.pending else {
-            unreachable!("a fence belongs to a batch that waits")
-        };
-        batch.homes -= 1;
-        if batch.homes > 0 {
-            return;
-        }
-        let Some(Pending::Batch(mut batch)) = extra.own.pending.take() else {
-            unreachable!("it was just seen")
-        };
-        respond_batch(&mut self.clients, to.slot, &mut batch);
-        self.answer_waiting(to.slot, io);
+/// The same, for a batch that waits.
+pub(crate) fn batch_fenced<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    to: ReplyTo,
+    io: &mut I,
+) {
+    let extra = clients.conns.extra(to.slot);
+    let Some(Pending::Batch(batch)) = &mut extra.own.pending else {
+        unreachable!("a fence belongs to a batch that waits")
+    };
+    batch.homes -= 1;
+    if batch.homes > 0 {
+        return;
     }
+    let Some(Pending::Batch(mut batch)) = extra.own.pending.take() else {
+        unreachable!("it was just seen")
+    };
+    respond_batch(clients, to.slot, &mut batch);
+    answer_waiting(clients, queues, to.slot, io);
 }
 
 /// Whether lines of a batch are left.

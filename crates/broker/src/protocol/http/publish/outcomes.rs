@@ -3,53 +3,65 @@
 use crate::base::reason::Reason;
 use crate::io::Io;
 use crate::mail::{Change, Elsewhere, Info, Outcome, ReplyTo, Verb};
-use crate::protocol::front::{Clients, Front};
+use crate::protocol::front::{Clients, Lanes, Queues};
+use crate::protocol::http::answer::answer_waiting;
 use crate::protocol::http::options::REPLAYED;
+use crate::protocol::http::publish::batch::cut_batch;
 use crate::protocol::http::state::Pending;
 
-impl Front {
-    /// The answer to a request that waits for it.
-    pub(crate) fn request_outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
-        let extra = self.clients.conns.extra(to.slot);
-        match &mut extra.own.pending {
-            Some(Pending::Batch(batch)) => {
-                batch.line_ended(to.part, outcome, &self.clients.ctx.world.settings);
-                if outcome == Outcome::Unknown {
-                    self.cut_batch(to.slot, io);
-                }
+/// The answer to a request that waits for it.
+pub(crate) fn request_outcome<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    queues: &mut Queues,
+    to: ReplyTo,
+    outcome: Outcome,
+    io: &mut I,
+) {
+    let extra = clients.conns.extra(to.slot);
+    match &mut extra.own.pending {
+        Some(Pending::Batch(batch)) => {
+            batch.line_ended(to.part, outcome, &clients.ctx.world.settings);
+            if outcome == Outcome::Unknown {
+                cut_batch(clients, lanes, queues, to.slot, io);
             }
-            Some(_) => {
-                let pending = extra.own.pending.take().expect("it was just seen");
-                if let (Pending::Info(name), Outcome::Done(info)) = (&pending, outcome)
-                    && io.count(to, name)
-                {
-                    extra.own.pending = Some(Pending::Counted(info));
-                    return;
-                }
-                respond_outcome(&mut self.clients, to.slot, &pending, outcome);
-                self.answer_waiting(to.slot, io);
-            }
-            // The row was used so often meanwhile that its generation is the same again.
-            None => {}
         }
+        Some(_) => {
+            let pending = extra.own.pending.take().expect("it was just seen");
+            if let (Pending::Info(name), Outcome::Done(info)) = (&pending, outcome)
+                && io.count(to, name)
+            {
+                extra.own.pending = Some(Pending::Counted(info));
+                return;
+            }
+            respond_outcome(clients, to.slot, &pending, outcome);
+            answer_waiting(clients, queues, to.slot, io);
+        }
+        // The row was used so often meanwhile that its generation is the same again.
+        None => {}
     }
+}
 
-    /// The other nodes of the cluster have said how many subscribers the topic of an info has there.
-    pub(crate) fn counted<I: Io>(&mut self, to: ReplyTo, elsewhere: Elsewhere, io: &mut I) {
-        if !self.clients.conns.is_asked(to) {
-            return;
-        }
-        let pending = &mut self.clients.conns.extra(to.slot).own.pending;
-        if let Some(Pending::Counted(info)) = pending {
-            let info = Info {
-                subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
-                ..*info
-            };
-            *pending = None;
-            self.clients
-                .respond_info(to.slot, 200, &info, Some(elsewhere.unanswered));
-            self.answer_waiting(to.slot, io);
-        }
+/// The other nodes of the cluster have said how many subscribers the topic of an info has there.
+pub(crate) fn info_counted<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    to: ReplyTo,
+    elsewhere: Elsewhere,
+    io: &mut I,
+) {
+    if !clients.conns.is_asked(to) {
+        return;
+    }
+    let pending = &mut clients.conns.extra(to.slot).own.pending;
+    if let Some(Pending::Counted(info)) = pending {
+        let info = Info {
+            subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
+            ..*info
+        };
+        *pending = None;
+        clients.respond_info(to.slot, 200, &info, Some(elsewhere.unanswered));
+        answer_waiting(clients, queues, to.slot, io);
     }
 }
 

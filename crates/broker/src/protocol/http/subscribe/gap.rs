@@ -8,8 +8,8 @@ use crate::base::reason::Reason;
 use crate::base::settings::Slow;
 use crate::client::subscriptions::rule_of;
 use crate::io::Io;
-use crate::protocol::contract::streams::write_gap;
-use crate::protocol::front::{Clients, Connections, Deliveries, Front, Subscriptions};
+use crate::protocol::contract::streams::{end_stream_saying, write_gap};
+use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Subscriptions};
 use crate::protocol::http::state::Gap;
 
 /// The reason of a close for a gap, before the position; the first one with which it fits.
@@ -18,53 +18,50 @@ const GAP_REASONS: [&str; 2] = ["messages are lost; resume from ", "resume from 
 const NO_POSITION: &str =
     "messages are lost, and the position is too long for this frame; ?envelope=json tells it";
 
-impl Front {
-    pub(crate) fn end_for_gap<I: Io>(&mut self, slot: u32, from: u64, io: &mut I) {
-        let mut id = Vec::with_capacity(32);
-        self.clients.write_id(
-            &self.subs.matching,
-            &self.feed.deliveries,
-            slot,
-            from,
-            &mut id,
-        );
-        self.end_for_gap_at(slot, &id, io);
-    }
-
-    pub(crate) fn end_for_gap_at<I: Io>(&mut self, slot: u32, id: &[u8], io: &mut I) {
-        let fits = |reason: &&str| reason.len() + id.len() <= frame::REASON_MAX;
-        let reason = GAP_REASONS.iter().copied().find(fits);
-        let (reason, id) = reason.map_or((NO_POSITION, &[][..]), |reason| (reason, id));
-        let mut reason = Vec::from(reason);
-        reason.extend_from_slice(id);
-        let reason = core::str::from_utf8(&reason).expect("positions are ASCII");
-        self.end_stream_saying(slot, Reason::Gap, reason, io);
-    }
+pub(crate) fn end_for_gap<I: Io>(
+    clients: &mut Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    from: u64,
+    io: &mut I,
+) {
+    let mut id = Vec::with_capacity(32);
+    clients.write_id(matching, deliveries, slot, from, &mut id);
+    end_for_gap_at(clients, slot, &id, io);
 }
 
-impl Clients {
-    /// Reports a gap in band; false when the transport or the rule does not allow it.
-    pub(crate) fn tell_gap(
-        &self,
-        subs: &Subscriptions,
-        deliveries: &Deliveries,
-        slot: u32,
-        topic: u32,
-        (from, again): (u64, bool),
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let slow = rule_of(&subs.topics, &self.ctx, topic).slow;
-        let mut id = Vec::with_capacity(32);
-        self.write_id(&subs.matching, deliveries, slot, from, &mut id);
-        let name = subs.topics.name(topic);
-        let gap = Gap {
-            name,
-            id: &id,
-            slow,
-            again,
-        };
-        tell_gap_at(&self.conns, slot, gap, out)
-    }
+pub(crate) fn end_for_gap_at<I: Io>(clients: &mut Clients, slot: u32, id: &[u8], io: &mut I) {
+    let fits = |reason: &&str| reason.len() + id.len() <= frame::REASON_MAX;
+    let reason = GAP_REASONS.iter().copied().find(fits);
+    let (reason, id) = reason.map_or((NO_POSITION, &[][..]), |reason| (reason, id));
+    let mut reason = Vec::from(reason);
+    reason.extend_from_slice(id);
+    let reason = core::str::from_utf8(&reason).expect("positions are ASCII");
+    end_stream_saying(clients, slot, Reason::Gap, reason, io);
+}
+
+/// Reports a gap in band; false when the transport or the rule does not allow it.
+pub(crate) fn tell_gap(
+    clients: &Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    slot: u32,
+    topic: u32,
+    (from, again): (u64, bool),
+    out: &mut Vec<u8>,
+) -> bool {
+    let slow = rule_of(&subs.topics, &clients.ctx, topic).slow;
+    let mut id = Vec::with_capacity(32);
+    clients.write_id(&subs.matching, deliveries, slot, from, &mut id);
+    let name = subs.topics.name(topic);
+    let gap = Gap {
+        name,
+        id: &id,
+        slow,
+        again,
+    };
+    tell_gap_at(&clients.conns, slot, gap, out)
 }
 
 /// The same of a topic or filter by name.

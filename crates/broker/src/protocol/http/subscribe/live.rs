@@ -4,58 +4,52 @@ use crate::client::outbox::Bounds;
 use crate::client::send::fits;
 use crate::io::Io;
 use crate::mail::Frames;
-use crate::protocol::front::{Clients, Front, Run, Stats};
+use crate::protocol::front::{Clients, Feed, Run, Subscriptions};
 use crate::protocol::http::state::Held;
+use crate::protocol::http::subscribe::topics::encode_for;
 use crate::store::rope::Rope;
 
-impl Front {
-    /// Live messages of one of the topics of a stream.
-    pub(crate) fn stream_live_of_part<I: Io>(
-        &mut self,
-        slot: u32,
-        (topic, part): (u32, u32),
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let Front {
+/// Live messages of one of the topics of a stream.
+pub(crate) fn stream_live_of_part<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    feed: &mut Feed,
+    slot: u32,
+    (topic, part): (u32, u32),
+    frames: &Frames,
+    io: &mut I,
+) {
+    if clients.conns.extra_of(slot).own.attaching.is_some() {
+        let bounds = clients.ctx.bounds_of(subs.topics.name(topic));
+        hold_of_set(clients, &feed.run, slot, part, bounds, frames);
+        return;
+    }
+    for n in 0..feed.run.records().len() {
+        let record = &feed.run.records()[n].clone();
+        let extra_row = clients.conns.extra_mut(slot);
+        extra_row.list[part as usize].offset = record.offset;
+        let mut bytes = Rope::default();
+        encode_for(
             clients,
             subs,
             feed,
-            meter,
-            ..
-        } = self;
-        if clients.conns.extra_of(slot).own.attaching.is_some() {
-            let bounds = clients.ctx.bounds_of(subs.topics.name(topic));
-            hold_of_set(
-                clients,
-                &feed.run,
-                &mut meter.stats,
-                slot,
-                part,
-                bounds,
-                frames,
-            );
-            return;
-        }
-        for n in 0..feed.run.records().len() {
-            let record = &feed.run.records()[n].clone();
-            let extra_row = clients.conns.extra_mut(slot);
-            extra_row.list[part as usize].offset = record.offset;
-            let mut bytes = Rope::default();
-            clients.encode_for(subs, feed, slot, topic, (record, frames), &mut bytes);
-            if record.latest {
-                if clients.offer(&mut meter.stats, slot, &bytes, &[bytes.len()], io) == 1 {
-                    continue;
-                }
-            } else if fits(&clients.conns, slot, bytes.len(), || {
-                clients.ctx.bounds_of(subs.topics.name(topic))
-            }) {
-                clients.put_messages(slot, &bytes, &[bytes.len()], io);
-                meter.stats.sent(1, bytes.len());
+            slot,
+            topic,
+            (record, frames),
+            &mut bytes,
+        );
+        if record.latest {
+            if clients.offer(slot, &bytes, &[bytes.len()], io) == 1 {
                 continue;
             }
-            return clients.fall_back(&mut meter.stats, slot, part, record.previous);
+        } else if fits(&clients.conns, slot, bytes.len(), || {
+            clients.ctx.bounds_of(subs.topics.name(topic))
+        }) {
+            clients.put_messages(slot, &bytes, &[bytes.len()], io);
+            clients.meter.stats.sent(1, bytes.len());
+            continue;
         }
+        return clients.fall_back(slot, part, record.previous);
     }
 }
 
@@ -64,7 +58,6 @@ impl Front {
 fn hold_of_set(
     clients: &mut Clients,
     run: &Run,
-    stats: &mut Stats,
     slot: u32,
     part: u32,
     bounds: Bounds,
@@ -77,7 +70,7 @@ fn hold_of_set(
             || attaching.held.len() >= bounds.messages;
         if record.latest || full {
             let offset = record.previous;
-            return clients.fall_back_unsent(stats, slot, part, offset);
+            return clients.fall_back_unsent(slot, part, offset);
         }
         let record = attaching.frames.copy(record, frames);
         attaching.held.push(Held::Message(part, record));

@@ -2,56 +2,65 @@
 
 use crate::base::reason::Reason;
 use crate::client::row::State;
+use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::Attached;
-use crate::protocol::front::Front;
+use crate::protocol::contract::streams::end_stream;
+use crate::protocol::front::{Clients, Queues, Subscriptions};
+use crate::protocol::http::answer::{answer_reason, answer_waiting};
 use crate::protocol::http::options::{EVENTS, UPGRADE};
+use crate::protocol::http::subscribe::stream::begin_stream;
 
-impl Front {
-    /// An attach was refused: the request is answered with the reason, or the stream ends.
-    pub(crate) fn not_attached<I: Io>(&mut self, slot: u32, attached: Attached, io: &mut I) {
-        let row = self.clients.conns.get(slot);
-        if matches!(row.state, State::Sse | State::WebSocket) {
-            self.end_for(slot, Reason::Deleted, io);
+/// An attach was refused: the request is answered with the reason, or the stream ends.
+pub(crate) fn not_attached<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    attached: Attached,
+    io: &mut I,
+) {
+    let row = clients.conns.get(slot);
+    if matches!(row.state, State::Sse | State::WebSocket) {
+        end_stream(clients, slot, Reason::Deleted, io);
+        return;
+    }
+    let stream = row.wants(UPGRADE) || row.wants(EVENTS);
+    if row.waits_for_history() {
+        clients.conns.drop_extra(slot);
+    }
+    let row = clients.conns.get(slot);
+    match attached {
+        Attached::Gone if row.wants(UPGRADE) => {
+            begin_stream(clients, queues, slot, io);
+            end_stream(clients, slot, Reason::Deleted, io);
             return;
         }
-        let stream = row.wants(UPGRADE) || row.wants(EVENTS);
-        if row.waits_for_history() {
-            self.clients.conns.drop_extra(slot);
+        Attached::Gone if row.wants(EVENTS) => {
+            unsubscribe(clients, subs, slot);
+            clients.conns.drop_extra(slot);
+            clients.head(slot, 204).end();
+            answer_waiting(clients, queues, slot, io);
+            return;
         }
-        let row = self.clients.conns.get(slot);
-        match attached {
-            Attached::Gone if row.wants(UPGRADE) => {
-                self.clients.begin_stream(&mut self.queues, slot, io);
-                self.end_for(slot, Reason::Deleted, io);
-                return;
-            }
-            Attached::Gone if row.wants(EVENTS) => {
-                self.unsubscribe(slot);
-                self.clients.conns.drop_extra(slot);
-                self.clients.head(slot, 204).end();
-                self.answer_waiting(slot, io);
-                return;
-            }
-            Attached::Full(_) if row.wants(EVENTS) => {
-                self.unsubscribe(slot);
-                self.clients.conns.drop_extra(slot);
-                self.clients.shed_events(slot);
-                self.answer_waiting(slot, io);
-                return;
-            }
-            _ => {}
+        Attached::Full(_) if row.wants(EVENTS) => {
+            unsubscribe(clients, subs, slot);
+            clients.conns.drop_extra(slot);
+            clients.shed_events(slot);
+            answer_waiting(clients, queues, slot, io);
+            return;
         }
-        let reason = match attached {
-            Attached::Gone => Reason::Deleted,
-            Attached::Forbidden => Reason::NotCreated,
-            Attached::Conflict => Reason::Occupied,
-            Attached::Full(reason) => reason,
-            Attached::Yes => unreachable!("this is for the others"),
-        };
-        if stream {
-            self.clients.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
-        }
-        self.answer_reason(slot, reason, io);
+        _ => {}
     }
+    let reason = match attached {
+        Attached::Gone => Reason::Deleted,
+        Attached::Forbidden => Reason::NotCreated,
+        Attached::Conflict => Reason::Occupied,
+        Attached::Full(reason) => reason,
+        Attached::Yes => unreachable!("this is for the others"),
+    };
+    if stream {
+        clients.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
+    }
+    answer_reason(clients, subs, queues, slot, reason, io);
 }

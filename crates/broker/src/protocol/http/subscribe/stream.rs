@@ -9,198 +9,202 @@ use crate::client::side::Behind;
 use crate::client::subscriptions::{flags_of, saw, topic_of};
 use crate::io::Io;
 use crate::mail::{Frames, Page};
-use crate::protocol::front::{Clients, Connections, Front, Queues};
+use crate::protocol::contract::streams::{end_stream, tell_position};
+use crate::protocol::front::{Clients, Connections, Feed, Queues, Subscriptions};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
 use crate::protocol::http::state::Held;
+use crate::protocol::http::subscribe::gap::{end_for_gap, tell_gap};
+use crate::protocol::http::subscribe::topics::encode_for;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
-impl Front {
-    /// A page for a stream, which begins with the first one.
-    pub(crate) fn stream_page<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        part: u32,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let row = self.clients.conns.get(slot);
-        if row.wants(MULTI) && !matches!(row.state, State::Sse | State::WebSocket) {
-            return self.first_page_of_set(slot, part, page, frames, io);
-        }
-        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-        let begun = matches!(row.state, State::Sse | State::WebSocket);
-        let (clients, queues, stats) = (&mut self.clients, &mut self.queues, &mut self.meter.stats);
-        let (subs, feed) = (&self.subs, &mut self.feed);
-        let mut bytes = Rope::default();
-        if page.gap {
-            let from = records.first().map_or(page.head, |record| record.previous);
-            saw(&mut clients.conns, slot, part, from, page.epoch);
-            let told = (from, page.again);
-            if !clients.tell_gap(subs, &feed.deliveries, slot, topic, told, &mut bytes.own) {
-                clients.begin_stream(queues, slot, io);
-                self.end_for_gap(slot, from, io);
-                return;
-            }
-            if begun {
-                clients.put(slot, &bytes.own, io);
-                bytes.clear();
-            }
-        }
-        let mut ends = Vec::with_capacity(records.len());
-        for record in records {
-            saw(&mut clients.conns, slot, part, record.offset, page.epoch);
-            clients.encode_for(subs, feed, slot, topic, (record, frames), &mut bytes);
-            ends.push(bytes.len());
-        }
-        let (mut head, mut at_head) = (page.head, page.at_head);
-        if begun && records.iter().any(|record| record.latest) {
-            let taken = clients.offer(stats, slot, &bytes, &ends, io);
-            if let Some(left) = records.get(taken) {
-                (head, at_head) = (left.previous, false);
-            }
-        } else {
-            stats.sent(records.len(), bytes.len());
-            if begun {
-                clients.put_rope(slot, &bytes, io);
-            }
-        }
-        saw(&mut clients.conns, slot, part, head, page.epoch);
-        if at_head {
-            *flags_of(&mut clients.conns, slot, part) |= LIVE;
-        } else {
-            let seen = Behind::at(part, head, page.epoch);
-            clients.conns.extra(slot).behind.push(seen);
-        }
-        if !begun {
-            let silent = records.is_empty();
-            let attaching = clients.conns.extra(slot).own.attaching.as_mut();
-            let attaching = attaching.expect("a stream that is not begun is attaching");
-            attaching.body.append(&bytes, 0, bytes.len());
-            if silent {
-                clients.tell_position(&subs.matching, &feed.deliveries, slot, page.head);
-            }
-            clients.begin_stream(queues, slot, io);
-        }
-        let row = clients.conns.get(slot);
-        if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
-            // The next page is asked for when the frames of this one are released.
-            queues.resume_later(clients, clients.conns.id_of(slot));
-        }
+/// A page for a stream, which begins with the first one.
+pub(crate) fn stream_page<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    (slot, topic, part): (u32, u32, u32),
+    (page, frames): (&Page, &Frames),
+    io: &mut I,
+) {
+    let row = clients.conns.get(slot);
+    if row.wants(MULTI) && !matches!(row.state, State::Sse | State::WebSocket) {
+        let (of, page) = ((slot, part), (page, frames));
+        return first_page_of_set(clients, subs, feed, queues, of, page, io);
     }
-
-    /// The position in a message of a set names all its topics, so nothing is encoded before the
-    /// last of them has answered.
-    fn first_page_of_set<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+    let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+    let begun = matches!(row.state, State::Sse | State::WebSocket);
+    let mut bytes = Rope::default();
+    if page.gap {
         let from = records.first().map_or(page.head, |record| record.previous);
-        if !page.gap {
-            saw(&mut self.clients.conns, slot, part, from, page.epoch);
-        }
-        if page.at_head {
-            *flags_of(&mut self.clients.conns, slot, part) |= LIVE;
-        }
-        let extra = self.clients.conns.extra(slot);
-        if !page.at_head {
-            extra.behind.push(Behind {
-                part,
-                offset: page.head,
-                epoch: page.epoch,
-            });
-        }
-        let attaching = extra
-            .own
-            .attaching
-            .as_mut()
-            .expect("a stream that is not begun is attaching");
-        if page.gap {
-            attaching.held.push(Held::Gap(part, from));
-        }
-        for record in records {
-            let record = attaching.frames.copy(record, frames);
-            attaching.held.push(Held::Message(part, record));
-        }
-        attaching.waiting -= 1;
-        if attaching.waiting == 0 {
-            self.begin_set(slot, io);
-        }
-    }
-
-    /// All topics of the set have answered.
-    fn begin_set<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let Front {
-            clients,
-            subs,
-            feed,
-            queues,
-            meter,
-            ..
-        } = self;
-        let epoch = clients.ctx.world.epoch;
-        let attaching = clients.conns.extra(slot).own.attaching.as_mut();
-        let attaching = attaching.expect("a stream that is not begun is attaching");
-        let gone = attaching.gone;
-        let held = core::mem::take(&mut attaching.held);
-        let frames = core::mem::take(&mut attaching.frames);
-        let mut bytes = Rope::default();
-        let mut later: Vec<u32> = Vec::new();
-        for item in &held {
-            match *item {
-                Held::Message(part, _) if later.contains(&part) => {}
-                Held::Message(part, ref record)
-                    if !bytes.is_empty() && {
-                        let more = bytes.len() + frames.frame(record).len();
-                        more > clients.ctx.world.settings.limits.outbox_bytes
-                    } =>
-                {
-                    // The rest is in the log, and is read when the socket has taken an outbox's worth.
-                    later.push(part);
-                    clients.read_on(slot, part, record.previous);
-                }
-                Held::Message(part, ref record) => {
-                    saw(&mut clients.conns, slot, part, record.offset, epoch);
-                    let (topic, start) = (topic_of(&clients.conns, slot, part), bytes.len());
-                    clients.encode_for(subs, feed, slot, topic, (record, &frames), &mut bytes);
-                    meter.stats.sent(1, bytes.len() - start);
-                }
-                Held::Gap(part, from) => {
-                    saw(&mut clients.conns, slot, part, from, epoch);
-                    let topic = topic_of(&clients.conns, slot, part);
-                    if !clients.tell_gap(
-                        subs,
-                        &feed.deliveries,
-                        slot,
-                        topic,
-                        (from, false),
-                        &mut bytes.own,
-                    ) {
-                        clients.begin_with(queues, slot, &bytes, io);
-                        self.end_for_gap(slot, from, io);
-                        return;
-                    }
-                }
-            }
-        }
-        if held.is_empty() {
-            clients.tell_position(&subs.matching, &feed.deliveries, slot, 0);
-        }
-        clients.begin_with(queues, slot, &bytes, io);
-        if gone {
-            self.end_for(slot, Reason::Deleted, io);
+        saw(&mut clients.conns, slot, part, from, page.epoch);
+        let (deliveries, out) = (&feed.deliveries, &mut bytes.own);
+        let told = (from, page.again);
+        if !tell_gap(clients, subs, deliveries, slot, topic, told, out) {
+            begin_stream(clients, queues, slot, io);
+            end_for_gap(clients, &subs.matching, &feed.deliveries, slot, from, io);
             return;
         }
-        if clients.conns.get(slot).outbox == NONE {
-            queues.resume_later(clients, clients.conns.id_of(slot));
+        if begun {
+            clients.put(slot, &bytes.own, io);
+            bytes.clear();
         }
+    }
+    let mut ends = Vec::with_capacity(records.len());
+    for record in records {
+        saw(&mut clients.conns, slot, part, record.offset, page.epoch);
+        let message = (record, frames);
+        encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
+        ends.push(bytes.len());
+    }
+    let (mut head, mut at_head) = (page.head, page.at_head);
+    if begun && records.iter().any(|record| record.latest) {
+        let taken = clients.offer(slot, &bytes, &ends, io);
+        if let Some(left) = records.get(taken) {
+            (head, at_head) = (left.previous, false);
+        }
+    } else {
+        clients.meter.stats.sent(records.len(), bytes.len());
+        if begun {
+            clients.put_rope(slot, &bytes, io);
+        }
+    }
+    saw(&mut clients.conns, slot, part, head, page.epoch);
+    if at_head {
+        *flags_of(&mut clients.conns, slot, part) |= LIVE;
+    } else {
+        let seen = Behind::at(part, head, page.epoch);
+        clients.conns.extra(slot).behind.push(seen);
+    }
+    if !begun {
+        let silent = records.is_empty();
+        let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+        let attaching = attaching.expect("a stream that is not begun is attaching");
+        attaching.body.append(&bytes, 0, bytes.len());
+        if silent {
+            tell_position(clients, &subs.matching, &feed.deliveries, slot, page.head);
+        }
+        begin_stream(clients, queues, slot, io);
+    }
+    let row = clients.conns.get(slot);
+    if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
+        // The next page is asked for when the frames of this one are released.
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    }
+}
+
+/// The position in a message of a set names all its topics, so nothing is encoded before the
+/// last of them has answered.
+fn first_page_of_set<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    (slot, part): (u32, u32),
+    (page, frames): (&Page, &Frames),
+    io: &mut I,
+) {
+    let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+    let from = records.first().map_or(page.head, |record| record.previous);
+    if !page.gap {
+        saw(&mut clients.conns, slot, part, from, page.epoch);
+    }
+    if page.at_head {
+        *flags_of(&mut clients.conns, slot, part) |= LIVE;
+    }
+    let extra = clients.conns.extra(slot);
+    if !page.at_head {
+        extra.behind.push(Behind {
+            part,
+            offset: page.head,
+            epoch: page.epoch,
+        });
+    }
+    let attaching = extra
+        .own
+        .attaching
+        .as_mut()
+        .expect("a stream that is not begun is attaching");
+    if page.gap {
+        attaching.held.push(Held::Gap(part, from));
+    }
+    for record in records {
+        let record = attaching.frames.copy(record, frames);
+        attaching.held.push(Held::Message(part, record));
+    }
+    attaching.waiting -= 1;
+    if attaching.waiting == 0 {
+        begin_set(clients, subs, feed, queues, slot, io);
+    }
+}
+
+/// All topics of the set have answered.
+fn begin_set<I: Io>(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    feed: &mut Feed,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    let epoch = clients.ctx.world.epoch;
+    let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+    let attaching = attaching.expect("a stream that is not begun is attaching");
+    let gone = attaching.gone;
+    let held = core::mem::take(&mut attaching.held);
+    let frames = core::mem::take(&mut attaching.frames);
+    let mut bytes = Rope::default();
+    let mut later: Vec<u32> = Vec::new();
+    for item in &held {
+        match *item {
+            Held::Message(part, _) if later.contains(&part) => {}
+            Held::Message(part, ref record)
+                if !bytes.is_empty() && {
+                    let more = bytes.len() + frames.frame(record).len();
+                    more > clients.ctx.world.settings.limits.outbox_bytes
+                } =>
+            {
+                // The rest is in the log, and is read when the socket has taken an outbox's worth.
+                later.push(part);
+                clients.read_on(slot, part, record.previous);
+            }
+            Held::Message(part, ref record) => {
+                saw(&mut clients.conns, slot, part, record.offset, epoch);
+                let (topic, start) = (topic_of(&clients.conns, slot, part), bytes.len());
+                let message = (record, &frames);
+                encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
+                clients.meter.stats.sent(1, bytes.len() - start);
+            }
+            Held::Gap(part, from) => {
+                saw(&mut clients.conns, slot, part, from, epoch);
+                let topic = topic_of(&clients.conns, slot, part);
+                if !tell_gap(
+                    clients,
+                    subs,
+                    &feed.deliveries,
+                    slot,
+                    topic,
+                    (from, false),
+                    &mut bytes.own,
+                ) {
+                    begin_with(clients, queues, slot, &bytes, io);
+                    end_for_gap(clients, &subs.matching, &feed.deliveries, slot, from, io);
+                    return;
+                }
+            }
+        }
+    }
+    if held.is_empty() {
+        tell_position(clients, &subs.matching, &feed.deliveries, slot, 0);
+    }
+    begin_with(clients, queues, slot, &bytes, io);
+    if gone {
+        end_stream(clients, slot, Reason::Deleted, io);
+        return;
+    }
+    if clients.conns.get(slot).outbox == NONE {
+        queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
 
@@ -209,40 +213,44 @@ pub(crate) fn is_stream(conns: &Connections, slot: u32) -> bool {
     conns.get(slot).options & (UPGRADE | EVENTS) != 0
 }
 
-impl Clients {
-    pub(crate) fn begin_with<I: Io>(
-        &mut self,
-        queues: &mut Queues,
-        slot: u32,
-        body: &Rope,
-        io: &mut I,
-    ) {
-        if let Some(attaching) = &mut self.conns.extra(slot).own.attaching {
-            attaching.body.append(body, 0, body.len());
-        }
-        self.begin_stream(queues, slot, io);
+pub(crate) fn begin_with<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    slot: u32,
+    body: &Rope,
+    io: &mut I,
+) {
+    if let Some(attaching) = &mut clients.conns.extra(slot).own.attaching {
+        attaching.body.append(body, 0, body.len());
     }
+    begin_stream(clients, queues, slot, io);
+}
 
-    /// Sends the response's head with what came in so far.
-    pub(crate) fn begin_stream<I: Io>(&mut self, queues: &mut Queues, slot: u32, io: &mut I) {
-        let Some(attaching) = self.conns.extra(slot).own.attaching.take() else {
-            return;
-        };
-        let row = self.conns.get_mut(slot);
-        row.state = if row.wants(UPGRADE) {
-            State::WebSocket
-        } else {
-            State::Sse
-        };
-        row.deadline_s = 0;
-        let plain = row.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
-        let mut body = attaching.body;
-        body.put_before(&attaching.head);
-        self.put_rope(slot, &body, io);
-        drop_spill_of_stream(self, queues, slot, io);
-        if plain && self.conns.get(slot).extra != NONE && self.conns.extra(slot).behind.is_empty() {
-            self.conns.drop_extra(slot);
-        }
+/// Sends the response's head with what came in so far.
+pub(crate) fn begin_stream<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    let Some(attaching) = clients.conns.extra(slot).own.attaching.take() else {
+        return;
+    };
+    let row = clients.conns.get_mut(slot);
+    row.state = if row.wants(UPGRADE) {
+        State::WebSocket
+    } else {
+        State::Sse
+    };
+    row.deadline_s = 0;
+    let plain = row.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
+    let mut body = attaching.body;
+    body.put_before(&attaching.head);
+    clients.put_rope(slot, &body, io);
+    drop_spill_of_stream(clients, queues, slot, io);
+    if plain && clients.conns.get(slot).extra != NONE && clients.conns.extra(slot).behind.is_empty()
+    {
+        clients.conns.drop_extra(slot);
     }
 }
 

@@ -11,42 +11,40 @@ use crate::protocol::front::{Clients, Feed, Subscriptions};
 use crate::protocol::http::options::ENVELOPE;
 use crate::store::rope::Rope;
 
-impl Clients {
-    /// Encodes one message for one connection, with the connection's own position.
-    pub(crate) fn encode_for(
-        &self,
-        subs: &Subscriptions,
-        feed: &mut Feed,
-        slot: u32,
-        topic: u32,
-        (record, frames): (&Record, &Frames),
-        out: &mut Rope,
-    ) {
-        let row = self.conns.get(slot);
-        let mut id = Vec::with_capacity(32);
-        self.write_id(
-            &subs.matching,
-            &feed.deliveries,
-            slot,
-            record.offset,
-            &mut id,
-        );
-        let encoding = match Encoding::of(row) {
-            // Several topics in plain frames: only the envelope names the topic.
-            Encoding::Packed if row.wants(MULTI) => Encoding::Frame,
-            encoding => encoding,
-        };
-        debug_assert!(row.wants(ENVELOPE) || encoding != Encoding::FrameEnvelope);
-        Message {
-            topic: match encoding.names_topic() || row.wants(MULTI) {
-                true => subs.topics.name(topic),
-                false => b"",
-            },
-            id: &id,
-            frames,
-            record,
-            now_s: self.ctx.now.unix_s,
-        }
-        .encode(encoding, &mut feed.forms, out);
+/// Encodes one message for one connection, with the connection's own position.
+pub(crate) fn encode_for(
+    clients: &Clients,
+    subs: &Subscriptions,
+    feed: &mut Feed,
+    slot: u32,
+    topic: u32,
+    (record, frames): (&Record, &Frames),
+    out: &mut Rope,
+) {
+    let row = clients.conns.get(slot);
+    let mut id = Vec::with_capacity(32);
+    clients.write_id(
+        &subs.matching,
+        &feed.deliveries,
+        slot,
+        record.offset,
+        &mut id,
+    );
+    let encoding = match Encoding::of(row) {
+        // Several topics in plain frames: only the envelope names the topic.
+        Encoding::Packed if row.wants(MULTI) => Encoding::Frame,
+        encoding => encoding,
+    };
+    debug_assert!(row.wants(ENVELOPE) || encoding != Encoding::FrameEnvelope);
+    Message {
+        topic: match encoding.names_topic() || row.wants(MULTI) {
+            true => subs.topics.name(topic),
+            false => b"",
+        },
+        id: &id,
+        frames,
+        record,
+        now_s: clients.ctx.now.unix_s,
     }
+    .encode(encoding, &mut feed.forms, out);
 }
