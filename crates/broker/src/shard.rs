@@ -32,7 +32,7 @@ use crate::base::reason::Closed;
 use crate::budget::world::World;
 use crate::client::send::writable;
 use crate::protocol::contract::ended;
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Front, Gate, Lanes};
 use crate::protocol::http::publish::outcomes::info_counted;
 use crate::store::shared::Part;
 use alloc::boxed::Box;
@@ -44,7 +44,6 @@ use crate::base::pace::Pace;
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::stats::Stats;
-use crate::budget::totals::Added;
 use crate::client::admission::enter;
 use crate::client::credit::{must_stall, release_stalled};
 use crate::client::relief::charge_turn;
@@ -65,6 +64,13 @@ use crate::shard::saving::Saving;
 use crate::shard::sweep::Sweep;
 use crate::shard::waiting::Waiting;
 
+/// Mail that a shard posted, and that came to it.
+#[derive(Default)]
+struct MailCount {
+    posted: u64,
+    received: u64,
+}
+
 /// A shard. Generic over [`Io`] in each call, never `dyn`.
 pub struct Shard {
     front: Front,
@@ -76,8 +82,6 @@ pub struct Shard {
     commits: Commits<Waiting>,
     /// What a home of a node knows of the others.
     cluster: Option<Box<Cluster>>,
-    /// Its part of the sums of all shards.
-    added: Added,
     sys: Gauges,
     /// Present while clients are moved off.
     draining: Option<Draining>,
@@ -85,9 +89,7 @@ pub struct Shard {
     saving: Option<Box<Saving>>,
     /// The clock stands still: the shard is about to end.
     stopped: bool,
-    /// Mail that it posted, and that came to it.
-    posted: u64,
-    received: u64,
+    mail_count: MailCount,
     sweep: Sweep,
     /// Whether the sweep checks that connections may still have what they have.
     review: crate::protocol::Review,
@@ -109,13 +111,11 @@ impl Shard {
             cluster: (world.is_shared() && me < world.homes)
                 .then(|| Cluster::new(world.placement().count_at(me))),
             front: Front::new(me, world, steps.unwrap_or_default(), now),
-            added: Added::default(),
             sys: Gauges::new(),
             draining: None,
             saving: None,
             stopped: false,
-            posted: 0,
-            received: 0,
+            mail_count: MailCount::default(),
             sweep: Sweep::new(now.s),
             review: Default::default(),
         }
@@ -222,10 +222,10 @@ impl Shard {
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
             && self.commits.is_empty()
-            && !self.is_node()
+            && self.cluster.is_none()
             && self.sessions.len() == 0
             && self.home.as_ref().is_none_or(Home::is_idle)
-            && self.added.is_told(&self.stats(), &self.accounts())
+            && self.sys.added.is_told(&self.stats(), &self.accounts())
     }
 
     /// Takes one input. Its effects may go out now or with [`Shard::flush`].
@@ -233,7 +233,15 @@ impl Shard {
         self.front.clients.ctx.set_now(now);
         let about = input.about();
         match input {
-            Input::Accepted(link, peer) => self.accepted(link, peer, io),
+            Input::Accepted(link, peer) => {
+                accepted(
+                    &mut self.front.clients,
+                    &mut self.front.gate,
+                    link,
+                    peer,
+                    io,
+                );
+            }
             Input::Received(conn, bytes) => {
                 if self.front.clients.conns.is_current(conn) {
                     self.front.received(conn, bytes, &mut self.home, io);
@@ -334,9 +342,9 @@ impl Shard {
             self.go_on(io);
         }
         self.front.end_input(None, io);
-        self.send_batches(io);
-        self.report(io);
-        let posted = &mut self.posted;
+        send_batches(&mut self.commits, self.home.as_ref(), now, io);
+        report(&mut self.front.subs.lanes, io);
+        let posted = &mut self.mail_count.posted;
         self.front.subs.lanes.flush(|to, mail| {
             *posted += 1;
             io.post(to, mail);
@@ -362,59 +370,14 @@ impl Shard {
             || self.front.queues.has_paging()
     }
 
-    fn report<I: Io>(&mut self, io: &mut I) {
-        for (ticket, report) in self.front.subs.lanes.reports.drain(..) {
-            io.report(ticket, report);
-        }
-    }
-
     /// Whether the shard waits for something that no event announces, and should be called again
     /// within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
         self.front.queues.has_stalled() || self.front.subs.lanes.withholds
     }
 
-    fn accepted<I: Io>(&mut self, link: Link, peer: IpAddr, io: &mut I) {
-        if !self.front.clients.ctx.is_expected(peer) {
-            self.front.clients.meter.stats.untrusted += 1;
-            io.close(link, Close::Now);
-            return;
-        }
-        self.front.clients.meter.stats.accepted += 1;
-        let settings = &self.front.clients.ctx.world.settings;
-        let state = if settings.http.proxy_protocol {
-            State::Proxy
-        } else {
-            State::Http
-        };
-        let mut row = Row::new(
-            link,
-            state,
-            self.front.clients.ctx.now.s + settings.timeouts.head_s,
-        );
-        row.sent_s = self.front.clients.ctx.now.s;
-        if !enter(
-            &mut self.front.clients,
-            &mut self.front.gate,
-            &mut row,
-            peer,
-        ) {
-            self.front.clients.meter.stats.closed[Closed::Full as usize] += 1;
-            self.shed(link, io);
-            return;
-        }
-        let slot = self.front.clients.conns.insert(row);
-        io.open(link, self.front.clients.conns.id_of(slot));
-    }
-
-    fn shed<I: Io>(&self, link: Link, io: &mut I) {
-        let answer = crate::protocol::shed(b"", link.0 ^ self.front.clients.ctx.now.s);
-        io.send(link, &[Part::Bytes(&answer)]);
-        io.close(link, Close::Now);
-    }
-
     fn mail(&mut self, mail: Mail) {
-        self.received += 1;
+        self.mail_count.received += 1;
         let from = mail.from as usize;
         self.front.subs.lanes.to[from].under_way_bytes -= mail.credit_bytes;
         let asked = UnhandledAsks {
@@ -431,4 +394,43 @@ impl Shard {
                 .enqueue(mail.from, mail.tells, frames);
         }
     }
+}
+
+/// Hands batches to the engine.
+fn send_batches<I: Io>(commits: &mut Commits<Waiting>, home: Option<&Home>, now: Now, io: &mut I) {
+    if !commits.is_empty() {
+        let sequence = |at| home.map_or(0, |home| home.logs.sequence(at));
+        commits.send(now, sequence, |batch| io.append(batch));
+    }
+}
+
+fn report<I: Io>(lanes: &mut Lanes, io: &mut I) {
+    for (ticket, report) in lanes.reports.drain(..) {
+        io.report(ticket, report);
+    }
+}
+
+/// Lets a connection in, or turns it away.
+fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpAddr, io: &mut I) {
+    if !clients.ctx.is_expected(peer) {
+        clients.meter.stats.untrusted += 1;
+        return io.close(link, Close::Now);
+    }
+    clients.meter.stats.accepted += 1;
+    let settings = &clients.ctx.world.settings;
+    let state = match settings.http.proxy_protocol {
+        true => State::Proxy,
+        false => State::Http,
+    };
+    let now_s = clients.ctx.now.s;
+    let mut row = Row::new(link, state, now_s + settings.timeouts.head_s);
+    row.sent_s = now_s;
+    if !enter(clients, gate, &mut row, peer) {
+        clients.meter.stats.closed[Closed::Full as usize] += 1;
+        let answer = crate::protocol::shed(b"", link.0 ^ now_s);
+        io.send(link, &[Part::Bytes(&answer)]);
+        return io.close(link, Close::Now);
+    }
+    let slot = clients.conns.insert(row);
+    io.open(link, clients.conns.id_of(slot));
 }

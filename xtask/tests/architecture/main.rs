@@ -205,11 +205,6 @@ const PLANTED: &[(&str, &str, &str)] = &[
         "crates/wire/src/form.rs",
         "use crate::mqtt::Packet;\n",
     ),
-    (
-        "types",
-        "crates/broker/src/shard/tick.rs",
-        "impl Shard { fn f(&self) {} }\n",
-    ),
     ("floors", "crates/wire/src/new.rs", "//! New.\n"),
     ("floors", "crates/new/src/lib.rs", "//! New.\n"),
 ];

@@ -8,6 +8,7 @@ use crate::mail::lanes::UnhandledAsks;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell, Verb};
+use crate::protocol::front::{Clients, Lanes, Matching};
 use crate::shard::Shard;
 use crate::shard::sessions::trim;
 
@@ -52,7 +53,12 @@ impl Shard {
             && done < most
             && (done == 0 || !self.front.clients.meter.work.is_spent())
         {
-            self.warm_asks(asked.asks.as_slices().0, &asked.bytes);
+            warm_asks(
+                self.home.as_ref(),
+                &self.front.subs.matching,
+                asked.asks.as_slices().0,
+                &asked.bytes,
+            );
             for _ in 0..WARMED {
                 let Some(ask) = asked.asks.pop_front() else {
                     break;
@@ -73,25 +79,6 @@ impl Shard {
         lane.credit_bytes += asked.weight;
         if from == self.front.clients.ctx.me {
             self.front.subs.lanes.recycle_asks(asked);
-        }
-    }
-
-    /// Touches the rows that the publishes among the next [`WARMED`] asks read.
-    fn warm_asks(&self, asks: &[Ask], bytes: &[u8]) {
-        let large = |home: &&Home| home.is_large(&self.front.subs.matching);
-        let Some(home) = self.home.as_ref().filter(large) else {
-            return;
-        };
-        let mut topics = [(0, &b""[..]); WARMED];
-        let mut count = 0;
-        for ask in asks.iter().take(WARMED) {
-            if let Ask::Publish { hash, name, .. } = ask {
-                topics[count] = (*hash, name.in_bytes(bytes));
-                count += 1;
-            }
-        }
-        if count > 1 {
-            home.warm(&topics[..count], &self.front.subs.matching);
         }
     }
 
@@ -150,92 +137,126 @@ impl Shard {
                 trim(&mut self.front, &self.sessions, &mut farewell);
                 self.session_close(*farewell);
             }
-            Ask::Bury(writer) => self.is_to_tell_death(writer),
-            ask => self.home_asked(from, &ask, bytes),
+            Ask::Bury(writer) => {
+                let cluster = self.cluster.iter_mut();
+                cluster.for_each(|cluster| cluster.is_to_tell_death(writer));
+            }
+            ask => {
+                let home = self.home.as_mut().expect(HERE);
+                let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
+                home_asked(home, clients, lanes, from, &ask, bytes);
+            }
         }
     }
+}
 
-    fn home_asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
-        let home = self.home.as_mut().expect(HERE);
-        let (world, now, lanes) = (
-            &self.front.clients.ctx.world,
-            self.front.clients.ctx.now,
-            &mut self.front.subs.lanes,
-        );
-        let (topics, logs, readings) = (&mut home.topics, &mut home.logs, &mut home.readings);
-        let (subscriptions, interest) = (&mut home.subscriptions, &mut home.interest);
-        let pace = &home.pace;
-        match ask {
-            Ask::Attach(attach, name) => {
-                home.attach(from, attach, name.in_bytes(bytes), &world.rules, now, lanes);
-            }
-            Ask::AttachFilters(attach, names, each) => {
-                let names = (names.in_bytes(bytes), each.as_deref());
-                home.attach_filters(from, attach, names, &world.rules, now, lanes);
-            }
-            Ask::LeaveFilter(filter) => subscriptions.leave_filter(from, filter.in_bytes(bytes)),
-            &Ask::Leave {
-                hash,
-                topic,
-                serial,
-            } => topics.leave(logs, interest, from, hash, topic, serial, now),
-            Ask::Topic {
-                hash, name, answer, ..
-            } => {
-                let name = name.in_bytes(bytes);
-                let outcome = topics.describe(logs, pace, *hash, name, &world.rules, now);
-                self.reply(from, *answer, outcome);
-            }
-            Ask::KeepLog { hash, name, on } => {
-                subscriptions.keep_log(topics, logs, *hash, name.in_bytes(bytes), *on, now);
-            }
-            Ask::JoinGroup {
-                to,
-                name,
-                filter,
-                credit,
-                counts,
-                party,
-            } => {
-                let group = (&filter[..], &name[..]);
-                let member = (from, *to);
-                subscriptions.group_join(
-                    logs, readings, member, group, *credit, *counts, *party, lanes,
-                );
-            }
-            Ask::GroupCredit { group, to, count } => {
-                subscriptions.group_credit(readings, from, *group, *to, *count);
-            }
-            Ask::LeaveGroup(leave) => subscriptions.group_leave(readings, from, leave),
-            Ask::ReleaseGroup { name, filter } => subscriptions.group_release(filter, name),
-            Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::Bury(_) => {
-                unreachable!("it was carried out before")
-            }
-            Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
-            Ask::Follow { to, filter } => {
-                let filter = filter.in_bytes(bytes);
-                interest.follow(topics, readings, pace, from, *to, filter);
-            }
-            Ask::FollowOn(to) => interest.follow_on(topics, readings, pace, from, *to),
-            Ask::Unfollow(to) => interest.unfollow(from, *to),
+/// A home carries out an ask that changes nothing that is logged.
+fn home_asked(
+    home: &mut Home,
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    from: ShardId,
+    ask: &Ask,
+    bytes: &[u8],
+) {
+    let (rules, now) = (&clients.ctx.world.rules, clients.ctx.now);
+    let (topics, logs, readings) = (&mut home.topics, &mut home.logs, &mut home.readings);
+    let (subscriptions, interest) = (&mut home.subscriptions, &mut home.interest);
+    let pace = &home.pace;
+    match ask {
+        Ask::Attach(attach, name) => {
+            home.attach(from, attach, name.in_bytes(bytes), rules, now, lanes);
+        }
+        Ask::AttachFilters(attach, names, each) => {
+            let names = (names.in_bytes(bytes), each.as_deref());
+            home.attach_filters(from, attach, names, rules, now, lanes);
+        }
+        Ask::LeaveFilter(filter) => subscriptions.leave_filter(from, filter.in_bytes(bytes)),
+        &Ask::Leave {
+            hash,
+            topic,
+            serial,
+        } => topics.leave(logs, interest, from, hash, topic, serial, now),
+        Ask::Topic {
+            hash, name, answer, ..
+        } => {
+            let name = name.in_bytes(bytes);
+            let outcome = topics.describe(logs, pace, *hash, name, rules, now);
+            reply(clients, lanes, from, *answer, outcome);
+        }
+        Ask::KeepLog { hash, name, on } => {
+            subscriptions.keep_log(topics, logs, *hash, name.in_bytes(bytes), *on, now);
+        }
+        Ask::JoinGroup {
+            to,
+            name,
+            filter,
+            credit,
+            counts,
+            party,
+        } => {
+            let group = (&filter[..], &name[..]);
+            let member = (from, *to);
+            subscriptions.group_join(
+                logs, readings, member, group, *credit, *counts, *party, lanes,
+            );
+        }
+        Ask::GroupCredit { group, to, count } => {
+            subscriptions.group_credit(readings, from, *group, *to, *count);
+        }
+        Ask::LeaveGroup(leave) => subscriptions.group_leave(readings, from, leave),
+        Ask::ReleaseGroup { name, filter } => subscriptions.group_release(filter, name),
+        Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::Bury(_) => {
+            unreachable!("it was carried out before")
+        }
+        Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
+        Ask::Follow { to, filter } => {
+            let filter = filter.in_bytes(bytes);
+            interest.follow(topics, readings, pace, from, *to, filter);
+        }
+        Ask::FollowOn(to) => interest.follow_on(topics, readings, pace, from, *to),
+        Ask::Unfollow(to) => interest.unfollow(from, *to),
+    }
+}
+
+/// Touches the rows that the publishes among the next [`WARMED`] asks read.
+fn warm_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: &[u8]) {
+    let large = |home: &&Home| home.is_large(matching);
+    let Some(home) = home.filter(large) else {
+        return;
+    };
+    let mut topics = [(0, &b""[..]); WARMED];
+    let mut count = 0;
+    for ask in asks.iter().take(WARMED) {
+        if let Ask::Publish { hash, name, .. } = ask {
+            topics[count] = (*hash, name.in_bytes(bytes));
+            count += 1;
         }
     }
+    if count > 1 {
+        home.warm(&topics[..count], matching);
+    }
+}
 
-    /// Answers a publisher.
-    pub(super) fn reply(&mut self, from: ShardId, answer: Answer, outcome: Outcome) {
-        let lanes = &mut self.front.subs.lanes;
-        match answer {
-            Answer::Full(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
-            Answer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
-                lanes.tell(from, Tell::Outcome(to, outcome));
-            }
-            Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
-            // The failure is only counted.
-            Answer::None if matches!(outcome, Outcome::Full(_)) => {
-                self.front.clients.meter.stats.dropped += 1;
-            }
-            Answer::Failure(_) | Answer::None => {}
+/// Answers a publisher.
+pub(super) fn reply(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    from: ShardId,
+    answer: Answer,
+    outcome: Outcome,
+) {
+    match answer {
+        Answer::Full(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
+        Answer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
+            lanes.tell(from, Tell::Outcome(to, outcome));
         }
+        Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
+        // The failure is only counted.
+        Answer::None if matches!(outcome, Outcome::Full(_)) => {
+            clients.meter.stats.dropped += 1;
+        }
+        Answer::Failure(_) | Answer::None => {}
     }
 }
 

@@ -10,15 +10,15 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
-use crate::budget::admission::Counts;
 use crate::commit::batch::Header;
+use crate::commit::queue::Commits;
 use crate::commit::record::{Beat, Note};
-use crate::home::HERE;
+use crate::home::{HERE, Home};
 use crate::mail::Ask;
 use crate::mail::orders::{ClusterState, NodeState, PartitionState};
+use crate::protocol::front::{Context, Lanes};
 use crate::shard::Shard;
-use crate::shard::members::bit;
+use crate::shard::members::{Cluster, bit};
 use crate::shard::waiting::Waiting;
 
 /// The partition of the signs of life.
@@ -32,178 +32,25 @@ const IDLE_S: u32 = 60;
 /// Nodes that are remembered at most.
 const NODES_MAX: usize = 256;
 
+/// A home of a node among others: what it knows of them, its logs, and the records that it writes.
+pub(super) struct Node<'a> {
+    cluster: &'a mut Cluster,
+    commits: &'a mut Commits<Waiting>,
+    home: &'a mut Home,
+    ctx: &'a Context,
+    lanes: &'a mut Lanes,
+}
+
 impl Shard {
-    /// Whether this shard is a home of a node among others.
-    pub(super) fn is_node(&self) -> bool {
-        self.cluster.is_some()
-    }
-
-    /// A second has begun.
-    pub(super) fn tick_cluster(&mut self) {
-        if self.cluster.is_none() {
-            return;
-        }
-        let placement = self.front.clients.ctx.world.placement();
-        let me = self.front.clients.ctx.me;
-        for (at, _) in placement.of_home(me).enumerate() {
-            self.tell_deaths(at);
-            self.offer_steward(at);
-            self.ask_the_log(at);
-        }
-        self.forget_told_deaths();
-        if placement.home_of(OF_BEATS) == me {
-            self.beat(placement.place_at_home(OF_BEATS));
-        }
-    }
-
-    fn beat(&mut self, at: usize) {
-        let world = self.front.clients.ctx.world.clone();
-        let node = &world.settings.node;
-        let beat = Beat {
-            name: node.name.as_bytes(),
-            link: node.link.as_bytes(),
-            connections: world.admission.connections().into(),
-        };
-        self.write_note(at, &Note::Beat(beat));
-        let (own, now_s) = (self.commits.writer(at), self.front.clients.ctx.now.s);
-        let Some(cluster) = &self.cluster else { return };
-        let hears = cluster.last_s > 0 && now_s - cluster.last_s <= BREAK_S;
-        let is_silent = |node: &&NodeState| {
-            node.writer != own && now_s - node.beat_s.max(cluster.since_s) >= SILENT_S
-        };
-        let silent = cluster.nodes.iter().find(is_silent).map(|node| node.writer);
-        let silent = silent.or_else(|| self.unheard(at)).filter(|_| hears);
-        if let Some(writer) = silent {
-            self.write_note(at, &Note::Dead(writer));
-        }
-    }
-
-    /// A writer whose last sign of life was before what this node has read: before the checkpoint that it began with. Each node gives one
-    /// each second.
-    fn unheard(&mut self, at: usize) -> Option<u64> {
-        let (cluster, home) = (self.cluster.as_ref()?, self.home.as_mut()?);
-        let waited = self.front.clients.ctx.now.s - cluster.since_s >= SILENT_S;
-        let is_heard = |writer: &u64| cluster.nodes.iter().any(|it| it.writer == *writer);
-        let living = home.logs.roster(at).living();
-        let own = self.commits.writer(at);
-        let mut unheard = living.filter(|writer| *writer != own && !is_heard(writer));
-        unheard.next().filter(|_| waited)
-    }
-
-    /// Tells the next death that the log of a partition does not have.
-    fn tell_deaths(&mut self, at: usize) {
-        if self
-            .front
-            .clients
-            .ctx
-            .world
-            .admission
-            .is_cut_off(self.front.clients.ctx.now.unix_s)
-        {
-            // It may read what was before it began, and others have told.
-            return;
-        }
-        let Some(cluster) = &self.cluster else { return };
-        let Some(home) = &mut self.home else {
-            return;
-        };
-        let roster = home.logs.roster(at);
-        let missing = cluster.dead.iter().find(|it| !roster.is_dead(**it));
-        if let Some(writer) = missing.copied() {
-            self.write_note(at, &Note::Dead(writer));
-        }
-    }
-
-    fn forget_told_deaths(&mut self) {
-        let (Some(cluster), Some(home)) = (&mut self.cluster, &mut self.home) else {
-            return;
-        };
-        let places = cluster.partitions.len();
-        let told = |writer: u64, home: &mut crate::home::Home| {
-            (0..places).all(|at| home.logs.roster(at).is_dead(writer))
-        };
-        cluster.dead.retain(|writer| !told(*writer, home));
-    }
-
-    /// Offers this node as the steward of a partition that has none, and as that keeps its clock going.
-    fn offer_steward(&mut self, at: usize) {
-        let own = self.commits.writer(at);
-        let home = self.home.as_mut().expect(HERE);
-        let (steward, now_s) = (home.logs.roster(at).steward, self.front.clients.ctx.now.s);
-        let heard_s = match &self.cluster {
-            Some(cluster) => cluster.partitions[at].heard_s,
-            None => return,
-        };
-        let is_known = !self
-            .front
-            .clients
-            .ctx
-            .world
-            .admission
-            .is_cut_off(self.front.clients.ctx.now.unix_s);
-        match steward {
-            // A steward that no other node has heard of would never be found dead.
-            None if is_known => self.write_note(at, &Note::Steward(own)),
-            None => {}
-            Some(steward) if steward == own && now_s - heard_s >= IDLE_S => {
-                self.write_note(at, &Note::Mark(0));
-            }
-            Some(_) => {}
-        }
-    }
-
-    /// Where subscriptions wait for positions that this node has not come to, a mark shows what the log has: all that other nodes have read of it
-    /// stands before the mark.
-    fn ask_the_log(&mut self, at: usize) {
-        let home = self.home.as_mut().expect(HERE);
-        let Some(waits) = home.waits_for_log(at) else {
-            return;
-        };
-        if let Some(cluster) = &mut self.cluster
-            && cluster.partitions[at].noted & bit(&Note::Mark(0)) == 0
-        {
-            cluster.partitions[at].waits = waits;
-            self.write_note(at, &Note::Mark(0));
-        }
-    }
-
-    /// Writes a note, unless one of its kind is under way.
-    fn write_note(&mut self, at: usize, note: &Note<'_>) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        let partition = &mut cluster.partitions[at];
-        if partition.noted & bit(note) != 0 {
-            return;
-        }
-        partition.noted |= bit(note);
-        let home = self.home.as_mut().expect(HERE);
-        let moment = (self.front.clients.ctx.now, home.logs.sequence(at));
-        let waiting = Waiting::note(self.front.clients.ctx.me);
-        let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
-        self.commits.write_aside(at, waiting, moment, encode);
-    }
-
-    /// A note of this process is applied.
-    pub(super) fn was_noted(&mut self, at: usize, note: &Note<'_>) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        let partition = &mut cluster.partitions[at];
-        let was_noted = partition.noted & bit(note) != 0;
-        partition.noted &= !bit(note);
-        if was_noted && matches!(note, Note::Mark(_)) && partition.waits > 0 {
-            let waits = core::mem::take(&mut partition.waits);
-            let home = self.home.as_mut().expect(HERE);
-            home.give_up_positions(at, waits);
-        }
-    }
-
-    /// A record of a partition was applied.
-    pub(super) fn was_heard(&mut self, at: usize) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.partitions[at].heard_s = self.front.clients.ctx.now.s;
-        }
+    /// This home among those of other nodes; none where there are no others.
+    pub(super) fn node(&mut self) -> Option<Node<'_>> {
+        Some(Node {
+            cluster: self.cluster.as_deref_mut()?,
+            commits: &mut self.commits,
+            home: self.home.as_mut()?,
+            ctx: &self.front.clients.ctx,
+            lanes: &mut self.front.subs.lanes,
+        })
     }
 
     /// Applies a note of the partition at this place, of a batch with this header; it has this offset and second.
@@ -222,11 +69,149 @@ impl Shard {
         match note {
             Note::Mark(_) => {}
             Note::Steward(writer) => home.logs.roster(at).want_steward(*writer),
-            Note::Beat(beat) => self.take_beat(at, header, beat, (offset, unix_s)),
+            Note::Beat(beat) => {
+                if let Some(mut node) = self.node() {
+                    node.take_beat(at, header, beat, (offset, unix_s));
+                }
+            }
             Note::Dead(writer) => {
                 let is_new = home.logs.roster(at).bury(*writer);
-                self.take_death(at, *writer, is_new);
+                if self.commits.writer(at) == *writer {
+                    self.commits.go_on_as_another(at);
+                }
+                if is_new && let Some(mut node) = self.node() {
+                    node.take_death(at, *writer);
+                }
             }
+        }
+    }
+}
+
+impl Node<'_> {
+    /// Whether this node has no way to the log.
+    fn is_cut_off(&self) -> bool {
+        let now_s = self.ctx.now.unix_s;
+        self.ctx.world.admission.is_cut_off(now_s)
+    }
+
+    /// A second has begun.
+    pub(super) fn tick(&mut self) {
+        let placement = self.ctx.world.placement();
+        let me = self.ctx.me;
+        for (at, _) in placement.of_home(me).enumerate() {
+            self.tell_deaths(at);
+            self.offer_steward(at);
+            self.ask_the_log(at);
+        }
+        self.forget_told_deaths();
+        if placement.home_of(OF_BEATS) == me {
+            self.beat(placement.place_at_home(OF_BEATS));
+        }
+    }
+
+    fn beat(&mut self, at: usize) {
+        let world = self.ctx.world.clone();
+        let node = &world.settings.node;
+        let beat = Beat {
+            name: node.name.as_bytes(),
+            link: node.link.as_bytes(),
+            connections: world.admission.connections().into(),
+        };
+        self.write_note(at, &Note::Beat(beat));
+        let (own, now_s) = (self.commits.writer(at), self.ctx.now.s);
+        let cluster = &self.cluster;
+        let hears = cluster.last_s > 0 && now_s - cluster.last_s <= BREAK_S;
+        let is_silent = |node: &&NodeState| {
+            node.writer != own && now_s - node.beat_s.max(cluster.since_s) >= SILENT_S
+        };
+        let silent = cluster.nodes.iter().find(is_silent).map(|node| node.writer);
+        let silent = silent.or_else(|| self.unheard(at)).filter(|_| hears);
+        if let Some(writer) = silent {
+            self.write_note(at, &Note::Dead(writer));
+        }
+    }
+
+    /// A writer whose last sign of life was before what this node has read: before the checkpoint that it began with. Each node gives one
+    /// each second.
+    fn unheard(&mut self, at: usize) -> Option<u64> {
+        let (cluster, home) = (&self.cluster, &mut self.home);
+        let waited = self.ctx.now.s - cluster.since_s >= SILENT_S;
+        let is_heard = |writer: &u64| cluster.nodes.iter().any(|it| it.writer == *writer);
+        let living = home.logs.roster(at).living();
+        let own = self.commits.writer(at);
+        let mut unheard = living.filter(|writer| *writer != own && !is_heard(writer));
+        unheard.next().filter(|_| waited)
+    }
+
+    /// Tells the next death that the log of a partition does not have.
+    fn tell_deaths(&mut self, at: usize) {
+        if self.is_cut_off() {
+            // It may read what was before it began, and others have told.
+            return;
+        }
+        let roster = self.home.logs.roster(at);
+        let missing = self.cluster.dead.iter().find(|it| !roster.is_dead(**it));
+        if let Some(writer) = missing.copied() {
+            self.write_note(at, &Note::Dead(writer));
+        }
+    }
+
+    fn forget_told_deaths(&mut self) {
+        let (places, home) = (self.cluster.partitions.len(), &mut self.home);
+        let mut told = |writer| (0..places).all(|at| home.logs.roster(at).is_dead(writer));
+        self.cluster.dead.retain(|writer| !told(*writer));
+    }
+
+    /// Offers this node as the steward of a partition that has none, and as that keeps its clock going.
+    fn offer_steward(&mut self, at: usize) {
+        let own = self.commits.writer(at);
+        let (steward, now_s) = (self.home.logs.roster(at).steward, self.ctx.now.s);
+        let heard_s = self.cluster.partitions[at].heard_s;
+        match steward {
+            // A steward that no other node has heard of would never be found dead.
+            None if !self.is_cut_off() => self.write_note(at, &Note::Steward(own)),
+            None => {}
+            Some(steward) if steward == own && now_s - heard_s >= IDLE_S => {
+                self.write_note(at, &Note::Mark(0));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Where subscriptions wait for positions that this node has not come to, a mark shows what the log has: all that other nodes have read of it
+    /// stands before the mark.
+    fn ask_the_log(&mut self, at: usize) {
+        let Some(waits) = self.home.waits_for_log(at) else {
+            return;
+        };
+        let partition = &mut self.cluster.partitions[at];
+        if partition.noted & bit(&Note::Mark(0)) == 0 {
+            partition.waits = waits;
+            self.write_note(at, &Note::Mark(0));
+        }
+    }
+
+    /// Writes a note, unless one of its kind is under way.
+    fn write_note(&mut self, at: usize, note: &Note<'_>) {
+        let partition = &mut self.cluster.partitions[at];
+        if partition.noted & bit(note) != 0 {
+            return;
+        }
+        partition.noted |= bit(note);
+        let moment = (self.ctx.now, self.home.logs.sequence(at));
+        let waiting = Waiting::note(self.ctx.me);
+        let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
+        self.commits.write_aside(at, waiting, moment, encode);
+    }
+
+    /// A note of this process is applied.
+    pub(super) fn was_noted(&mut self, at: usize, note: &Note<'_>) {
+        let partition = &mut self.cluster.partitions[at];
+        let was_noted = partition.noted & bit(note) != 0;
+        partition.noted &= !bit(note);
+        if was_noted && matches!(note, Note::Mark(_)) && partition.waits > 0 {
+            let waits = core::mem::take(&mut partition.waits);
+            self.home.give_up_positions(at, waits);
         }
     }
 
@@ -237,10 +222,8 @@ impl Shard {
         beat: &Beat<'_>,
         (offset, unix_s): (u64, u32),
     ) {
-        let (now, own) = (self.front.clients.ctx.now, self.commits.writer(at));
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
+        let (now, own) = (self.ctx.now, self.commits.writer(at));
+        let cluster = &mut self.cluster;
         let node = NodeState {
             writer: header.writer,
             is_self: header.writer == own,
@@ -261,62 +244,37 @@ impl Shard {
                 cluster.since_s = now.s;
             }
             cluster.last_s = now.s;
-            self.front.clients.ctx.world.admission.beats(now.unix_s);
+            self.ctx.world.admission.beats(now.unix_s);
         }
     }
 
     /// A writer is dead in the partition at this place.
-    fn take_death(&mut self, at: usize, writer: u64, is_new: bool) {
-        if self.commits.writer(at) == writer {
-            self.commits.go_on_as_another(at);
-        }
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        let of_beats = self.front.clients.ctx.world.placement();
-        let is_first = of_beats.home_of(OF_BEATS) == self.front.clients.ctx.me
-            && of_beats.place_at_home(OF_BEATS) == at;
-        if !is_first || !is_new {
+    fn take_death(&mut self, at: usize, writer: u64) {
+        let cluster = &mut self.cluster;
+        let of_beats = self.ctx.world.placement();
+        let is_first =
+            of_beats.home_of(OF_BEATS) == self.ctx.me && of_beats.place_at_home(OF_BEATS) == at;
+        if !is_first {
             return;
         }
         let dead = cluster.nodes.iter().position(|it| it.writer == writer);
         let was_self = dead.is_some_and(|at| cluster.nodes.remove(at).is_self);
         if was_self {
             (cluster.since_s, cluster.last_s) = (0, 0);
-            self.front.clients.ctx.world.admission.died();
+            self.ctx.world.admission.died();
         }
-        for home in 0..self.front.clients.ctx.world.homes {
-            self.tell_home_of_death(home, writer);
-        }
-    }
-
-    fn tell_home_of_death(&mut self, home: ShardId, writer: u64) {
-        match home == self.front.clients.ctx.me {
-            true => self.is_to_tell_death(writer),
-            false => self.front.subs.lanes.ask(home, |_| Ask::Bury(writer)),
-        }
-    }
-
-    /// The death of a writer is to be told in the partitions of this home.
-    pub(super) fn is_to_tell_death(&mut self, writer: u64) {
-        if let Some(cluster) = &mut self.cluster
-            && !cluster.dead.contains(&writer)
-        {
-            cluster.dead.push(writer);
+        for home in 0..self.ctx.world.homes {
+            match home == self.ctx.me {
+                true => self.cluster.is_to_tell_death(writer),
+                false => self.lanes.ask(home, |_| Ask::Bury(writer)),
+            }
         }
     }
 
     /// This home's view of the cluster.
-    pub(super) fn cluster_state(&mut self) -> Option<Box<ClusterState>> {
-        let cluster = self.cluster.as_ref()?;
-        let home = self.home.as_mut()?;
-        let all = self
-            .front
-            .clients
-            .ctx
-            .world
-            .placement()
-            .of_home(self.front.clients.ctx.me);
+    pub(super) fn state(&mut self) -> Box<ClusterState> {
+        let home = &mut self.home;
+        let all = self.ctx.world.placement().of_home(self.ctx.me);
         let partitions = all.enumerate().map(|(at, partition)| PartitionState {
             partition,
             offset: home.logs.roster(at).last,
@@ -324,12 +282,11 @@ impl Shard {
             steward: home.logs.roster(at).steward,
             is_halted: self.commits.is_halted(at),
         });
-        let counts: &Counts = &self.front.clients.ctx.world.admission;
-        Some(Box::new(ClusterState {
+        Box::new(ClusterState {
             partitions: partitions.collect(),
-            nodes: cluster.nodes.clone(),
-            now_s: self.front.clients.ctx.now.s,
-            is_cut_off: counts.is_cut_off(self.front.clients.ctx.now.unix_s),
-        }))
+            nodes: self.cluster.nodes.clone(),
+            now_s: self.ctx.now.s,
+            is_cut_off: self.is_cut_off(),
+        })
     }
 }

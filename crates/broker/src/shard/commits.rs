@@ -15,25 +15,13 @@ use crate::commit::batch::{HEADER_BYTES, Header, Kept};
 use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
 use crate::home::{HERE, Home};
-use crate::io::Io;
 use crate::mail::{Fact, Outcome, Tell};
+use crate::protocol::front::Front;
 use crate::shard::Shard;
+use crate::shard::asks::reply;
 use crate::shard::waiting::{LateAnswer, Request, Waiting};
 
 impl Shard {
-    /// Hands batches to the engine.
-    pub(super) fn send_batches<I: Io>(&mut self, io: &mut I) {
-        if self.commits.is_empty() {
-            return;
-        }
-        let home = self.home.as_ref();
-        let sequence = |at| home.map_or(0, |home: &Home| home.logs.sequence(at));
-        self.commits
-            .send(self.front.clients.ctx.now, sequence, |batch| {
-                io.append(batch)
-            });
-    }
-
     /// A batch stands in the log of its partition.
     pub(super) fn committed(&mut self, of: Committed) {
         let placement = self.front.clients.ctx.world.placement();
@@ -77,7 +65,13 @@ impl Shard {
                 && let Some((from, due)) = waiting.answer_late()
             {
                 match due {
-                    LateAnswer::Outcome(answer) => self.reply(from, answer, Outcome::Unknown),
+                    LateAnswer::Outcome(answer) => reply(
+                        &mut self.front.clients,
+                        &mut self.front.subs.lanes,
+                        from,
+                        answer,
+                        Outcome::Unknown,
+                    ),
                     LateAnswer::Fence(to) => self.front.subs.lanes.tell(from, Tell::Fenced(to)),
                 }
             }
@@ -113,33 +107,42 @@ impl Shard {
             let passed = Fact::decode(&fact, seed, client, |_, fact| {
                 home.apply_unlogged(fact, &mut context)
             });
-            return self.reply(from, answer, passed.expect("it was encoded here"));
+            return reply(
+                &mut self.front.clients,
+                &mut self.front.subs.lanes,
+                from,
+                answer,
+                passed.expect("it was encoded here"),
+            );
         }
         let outcome = record.and_then(|record| {
             let (bytes, first, unix_s) = record.parts();
             let read = Fact::decode(bytes, seed, client, |behind, fact| {
                 let own = self.front.clients.ctx.world.is_shared() && planted::is(Fault::OwnOffset);
                 let offset = first + u64::from(behind) + u64::from(own) * 7;
-                let outcome = self.apply(fact, offset, unix_s);
+                let outcome = apply(&mut self.front, self.home.as_mut(), fact, (offset, unix_s));
                 if self.front.clients.ctx.world.is_shared() {
                     let partition = self.front.clients.ctx.partition_of(fact.topic().1);
-                    let at = self
-                        .front
-                        .clients
-                        .ctx
-                        .world
-                        .placement()
-                        .place_at_home(partition);
+                    let placement = self.front.clients.ctx.world.placement();
+                    let at = placement.place_at_home(partition);
                     let home = self.home.as_mut().expect(HERE);
                     home.has_applied(at, offset, record.is_last());
-                    self.was_heard(at);
+                    if let Some(cluster) = &mut self.cluster {
+                        cluster.was_heard(at, self.front.clients.ctx.now.s);
+                    }
                 }
                 outcome
             });
             read.ok()
         });
         match outcome {
-            Some(outcome) => self.reply(from, answer, outcome),
+            Some(outcome) => reply(
+                &mut self.front.clients,
+                &mut self.front.subs.lanes,
+                from,
+                answer,
+                outcome,
+            ),
             // The record was encoded here, for this request.
             None => self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1,
         }
@@ -149,13 +152,8 @@ impl Shard {
     /// later version has written, and that must not be left out, nothing more of the partition is applied.
     fn take_aside(&mut self, record: &Kept) {
         let header = record.header();
-        let at = self
-            .front
-            .clients
-            .ctx
-            .world
-            .placement()
-            .place_at_home(header.partition);
+        let placement = self.front.clients.ctx.world.placement();
+        let at = placement.place_at_home(header.partition);
         let (bytes, first, unix_s) = record.parts();
         if unknown(bytes) == Some(false) {
             return self.commits.halt(at);
@@ -165,11 +163,16 @@ impl Shard {
         home.topics
             .make_room_for_others(&mut home.logs, &mut home.interest);
         home.has_applied(at, taken.unwrap_or(first), record.is_last());
-        self.was_heard(at);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.was_heard(at, self.front.clients.ctx.now.s);
+        }
         if header.writer == self.commits.writer(at)
             && let Ok(Some((_, note))) = Note::decode(bytes)
         {
-            self.was_noted(at, &note);
+            let noted = self.node();
+            noted
+                .into_iter()
+                .for_each(|mut node| node.was_noted(at, &note));
         }
     }
 
@@ -204,7 +207,7 @@ impl Shard {
                     .rules
                     .is_durable(fact.topic().1)
             {
-                self.apply(fact, offset, unix_s);
+                apply(&mut self.front, self.home.as_mut(), fact, (offset, unix_s));
             } else if is_here {
                 // The operator has changed the rules since: such a topic keeps nothing across a crash.
                 let home = self.home.as_mut().expect(HERE);
@@ -310,14 +313,6 @@ impl Shard {
         home.flat_map(|home| home.logs.last_batches()).collect()
     }
 
-    /// Applies a fact that stands in the log with this offset, in a batch of this second.
-    fn apply(&mut self, fact: &Fact<'_>, offset: u64, unix_s: u32) -> Outcome {
-        let home = self.home.as_mut().expect(HERE);
-        let mut context = fact_context(&mut self.front.subs, &self.front.clients.ctx);
-        context.now.unix_s = unix_s;
-        home.apply(fact, offset, &mut context)
-    }
-
     /// The digest of what the log says of this home's topics: two processes that have folded the same log have the same one, all
     /// homes of each taken together (exclusive or).
     pub fn digest(&self) -> u64 {
@@ -325,4 +320,16 @@ impl Shard {
         let home = self.home.as_ref();
         home.map_or(0, |home| home.digest(rules))
     }
+}
+
+/// Applies a fact that stands in the log with this offset, in a batch of this second.
+fn apply(
+    front: &mut Front,
+    home: Option<&mut Home>,
+    fact: &Fact<'_>,
+    (offset, unix_s): (u64, u32),
+) -> Outcome {
+    let mut context = fact_context(&mut front.subs, &front.clients.ctx);
+    context.now.unix_s = unix_s;
+    home.expect(HERE).apply(fact, offset, &mut context)
 }

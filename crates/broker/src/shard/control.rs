@@ -74,7 +74,7 @@ impl Shard {
                     home.and_then(|home| home.topics.floors(&home.logs, partition, offset, &names)),
                 )
             }
-            Control::Cluster => Report::Cluster(self.cluster_state()),
+            Control::Cluster => Report::Cluster(self.node().map(|mut node| node.state())),
             Control::Interest(order) => Report::Interest(interested(self.home.as_mut(), order)),
             Control::Drain => {
                 self.drain(self.front.clients.ctx.now);

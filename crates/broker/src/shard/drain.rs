@@ -14,6 +14,7 @@ use crate::client::row::CLOSING;
 use crate::io::{Close, Io};
 use crate::mail::orders::Settled;
 use crate::protocol::contract::move_off;
+use crate::protocol::front::Front;
 use crate::shard::Shard;
 use crate::shard::draining::{Draining, TICKS_PER_S};
 
@@ -42,8 +43,8 @@ impl Shard {
         let waits = self.front.queues.len();
         Settled {
             connections: self.front.clients.conns.len(),
-            posted: self.posted,
-            received: self.received,
+            posted: self.mail_count.posted,
+            received: self.mail_count.received,
             busy: says.any(|count| count > 0)
                 || !self.commits.is_empty()
                 || waits + self.front.feed.deliveries.len() > 0
@@ -56,53 +57,43 @@ impl Shard {
         let waits = self.draining.is_some() && self.front.clients.conns.len() > 0;
         waits.then_some(1000 / TICKS_PER_S)
     }
+}
 
-    /// Moves off the clients that are due with this tick.
-    pub(crate) fn move_off<I: Io>(&mut self, io: &mut I) {
-        let Some(draining) = &mut self.draining else {
-            return;
-        };
-        let end = self.front.clients.conns.end();
-        let over = draining.is_over(self.front.clients.ctx.now.s);
-        let mut due = draining.tick(self.front.clients.ctx.world.shards);
-        let rows = draining.rows(end);
-        let mut slot = rows.start;
-        while slot < rows.end && (over || due > 0) {
-            if !self.front.clients.conns.get(slot).is_open() {
-                // A free row.
-            } else if over {
-                self.front.clients.scratch.because(Closed::Operator);
-                self.front.clients.drop_conn(slot, Close::Now);
-            } else if self.is_moved(slot, io) {
-                due -= 1;
-            }
-            slot += 1;
+/// Moves off the clients that are due with this tick.
+pub(super) fn move_due<I: Io>(draining: &mut Option<Draining>, front: &mut Front, io: &mut I) {
+    let Some(draining) = draining else {
+        return;
+    };
+    let end = front.clients.conns.end();
+    let over = draining.is_over(front.clients.ctx.now.s);
+    let mut due = draining.tick(front.clients.ctx.world.shards);
+    let rows = draining.rows(end);
+    let mut slot = rows.start;
+    while slot < rows.end && (over || due > 0) {
+        if !front.clients.conns.get(slot).is_open() {
+            // A free row.
+        } else if over {
+            front.clients.scratch.because(Closed::Operator);
+            front.clients.drop_conn(slot, Close::Now);
+        } else if !front.clients.conns.get(slot).is(CLOSING) {
+            let Front {
+                clients,
+                subs,
+                feed,
+                queues,
+                ..
+            } = front;
+            let is_moved = move_off(clients, subs, &feed.deliveries, queues, slot, io);
+            due -= u64::from(is_moved);
         }
-        let front = &mut self.front;
-        front
-            .clients
-            .meter
-            .work
-            .steps
-            .add((slot - rows.start) as usize);
-        front.carry_out_ends(io);
-        if let Some(draining) = &mut self.draining {
-            draining.go_on(slot, end);
-        }
+        slot += 1;
     }
-
-    /// Ends a connection in its protocol's words; false when it ends by itself, or soon.
-    fn is_moved<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let closes = self.front.clients.conns.get(slot).is(CLOSING);
-        let front = &mut self.front;
-        !closes
-            && move_off(
-                &mut front.clients,
-                &mut front.subs,
-                &front.feed.deliveries,
-                &mut front.queues,
-                slot,
-                io,
-            )
-    }
+    front
+        .clients
+        .meter
+        .work
+        .steps
+        .add((slot - rows.start) as usize);
+    front.carry_out_ends(io);
+    draining.go_on(slot, end);
 }

@@ -9,71 +9,20 @@ use crore_wire::topic;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::client::asking::fact_context;
-use crate::commit::queue::Place;
+use crate::commit::queue::{Commits, Place};
 use crate::commit::record::Note;
-use crate::home::HERE;
+use crate::home::{HERE, Home};
 use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Fact, Span};
+use crate::protocol::front::{Context, Front};
 use crate::shard::Shard;
+use crate::shard::asks::reply;
 use crate::shard::waiting::{Request, Waiting};
 
 impl Shard {
-    fn place(&self, partition: PartitionId) -> Place {
-        Place::One(
-            self.front
-                .clients
-                .ctx
-                .world
-                .placement()
-                .place_at_home(partition),
-        )
-    }
-
-    fn place_of_name(&self, name: &[u8]) -> Place {
-        self.place(self.front.clients.ctx.partition_of(name))
-    }
-
-    /// The place of a subscription to a topic or a filter.
-    fn place_of_filter(&self, filter: &[u8]) -> Place {
-        match topic::has_wildcard(filter) {
-            true => Place::All,
-            false => self.place_of_name(filter),
-        }
-    }
-
-    /// The requests among which an ask that changes nothing that is logged has its turn. None if it has no turn: it is about a subscription
-    /// that has begun, or about nothing that is written.
-    fn place_of_ask(&self, ask: &Ask, bytes: &[u8]) -> Option<Place> {
-        Some(match ask {
-            // A filter that needs messages kept needs them at once: its partitions commit one by one.
-            Ask::KeepLog { name, on: true, .. } if topic::has_wildcard(name.in_bytes(bytes)) => {
-                return None;
-            }
-            Ask::KeepLog { name, .. } => self.place_of_filter(name.in_bytes(bytes)),
-            Ask::JoinGroup { filter, .. } | Ask::ReleaseGroup { filter, .. } => {
-                self.place_of_filter(filter)
-            }
-            Ask::LeaveGroup(leave) => {
-                let subscriptions = &self.home.as_ref()?.subscriptions;
-                let (filter, _) = subscriptions.share_of(leave.group)?;
-                self.place_of_filter(filter)
-            }
-            Ask::Attach(_, name) | Ask::Topic { name, .. } => {
-                self.place_of_name(name.in_bytes(bytes))
-            }
-            Ask::AttachFilters(attach, ..) => {
-                let one = attach.partition;
-                one.map_or(Place::All, |one| self.place(one))
-            }
-            Ask::LeaveFilter(_) => Place::All,
-            Ask::Fence(_) if !planted::is(Fault::EarlyFence) => Place::All,
-            _ => return None,
-        })
-    }
-
     /// Carries out an ask that changes nothing that is logged, when all before it is done.
     pub(super) fn enqueue_ask(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
-        let place = self.place_of_ask(&ask, bytes);
+        let place = place_of_ask(&self.front.clients.ctx, self.home.as_ref(), &ask, bytes);
         let Some(place) = place.filter(|place| !self.commits.is_free(*place)) else {
             return self.carry_out(from, ask, bytes);
         };
@@ -104,7 +53,8 @@ impl Shard {
         let unlogged = appends && !world.rules.is_durable(name);
         let at = placement.place_at_home(placement.partition_of(name));
         if unlogged && !planted::is(Fault::NoMark) {
-            self.mark(at);
+            let home = self.home.as_ref().expect(HERE);
+            mark(&mut self.commits, home, &self.front.clients.ctx, at);
         }
         let (home, mut context) = (
             self.home.as_mut().expect(HERE),
@@ -115,13 +65,15 @@ impl Shard {
                 false => home.apply_now(fact, &mut context),
                 true => home.apply_unlogged_now(fact, &mut context),
             };
-            self.reply(from, answer, outcome);
+            let Front { clients, subs, .. } = &mut self.front;
+            reply(clients, &mut subs.lanes, from, answer, outcome);
             return 0;
         }
         let reserved = match home.reserve(fact, &context) {
             Ok(reserved) => reserved,
             Err(outcome) => {
-                self.reply(from, answer, outcome);
+                let Front { clients, subs, .. } = &mut self.front;
+                reply(clients, &mut subs.lanes, from, answer, outcome);
                 return 0;
             }
         };
@@ -156,17 +108,60 @@ impl Shard {
         self.front.clients.meter.work.steps.add_bytes(len);
         weight
     }
+}
 
-    /// Marks the offsets of facts that stand in no log, where the next one would be behind the mark: after a crash the partition goes on behind
-    /// it, so that no offset is given twice.
-    fn mark(&mut self, at: usize) {
-        let home = self.home.as_ref().expect(HERE);
-        let moment = (self.front.clients.ctx.now, home.logs.sequence(at));
-        if let Some(until) = self.commits.mark(at, moment.1) {
-            let waiting = Waiting::note(self.front.clients.ctx.me);
-            let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
-            self.commits.write(at, waiting, moment, encode);
+fn place(ctx: &Context, partition: PartitionId) -> Place {
+    Place::One(ctx.world.placement().place_at_home(partition))
+}
+
+fn place_of_name(ctx: &Context, name: &[u8]) -> Place {
+    place(ctx, ctx.partition_of(name))
+}
+
+/// The place of a subscription to a topic or a filter.
+fn place_of_filter(ctx: &Context, filter: &[u8]) -> Place {
+    match topic::has_wildcard(filter) {
+        true => Place::All,
+        false => place_of_name(ctx, filter),
+    }
+}
+
+/// The requests among which an ask that changes nothing that is logged has its turn. None if it has no turn: it is about a subscription
+/// that has begun, or about nothing that is written.
+fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Place> {
+    Some(match ask {
+        // A filter that needs messages kept needs them at once: its partitions commit one by one.
+        Ask::KeepLog { name, on: true, .. } if topic::has_wildcard(name.in_bytes(bytes)) => {
+            return None;
         }
+        Ask::KeepLog { name, .. } => place_of_filter(ctx, name.in_bytes(bytes)),
+        Ask::JoinGroup { filter, .. } | Ask::ReleaseGroup { filter, .. } => {
+            place_of_filter(ctx, filter)
+        }
+        Ask::LeaveGroup(leave) => {
+            let subscriptions = &home?.subscriptions;
+            let (filter, _) = subscriptions.share_of(leave.group)?;
+            place_of_filter(ctx, filter)
+        }
+        Ask::Attach(_, name) | Ask::Topic { name, .. } => place_of_name(ctx, name.in_bytes(bytes)),
+        Ask::AttachFilters(attach, ..) => {
+            let one = attach.partition;
+            one.map_or(Place::All, |one| place(ctx, one))
+        }
+        Ask::LeaveFilter(_) => Place::All,
+        Ask::Fence(_) if !planted::is(Fault::EarlyFence) => Place::All,
+        _ => return None,
+    })
+}
+
+/// Marks the offsets of facts that stand in no log, where the next one would be behind the mark: after a crash the partition goes on behind
+/// it, so that no offset is given twice.
+fn mark(commits: &mut Commits<Waiting>, home: &Home, ctx: &Context, at: usize) {
+    let moment = (ctx.now, home.logs.sequence(at));
+    if let Some(until) = commits.mark(at, moment.1) {
+        let waiting = Waiting::note(ctx.me);
+        let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
+        commits.write(at, waiting, moment, encode);
     }
 }
 

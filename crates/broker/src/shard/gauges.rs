@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use crate::budget::totals::Total::{self, *};
-use crate::budget::totals::Totals;
+use crate::budget::totals::{Added, Totals};
 
 /// The topics, and the value of each.
 pub(super) const TOPICS: [(&str, Says); 26] = [
@@ -80,6 +80,8 @@ pub(super) enum Says {
 
 /// A shard's state of these topics.
 pub(crate) struct Gauges {
+    /// The part of the sums of all shards that this shard has.
+    pub added: Added,
     /// The topics with subscribers, a bit each.
     watched: u32,
     /// The second of their next message.
@@ -90,6 +92,7 @@ impl Gauges {
     /// At the beginning of a shard.
     pub fn new() -> Gauges {
         Gauges {
+            added: Added::default(),
             // All bits are set, so that values told by a predecessor are forgotten where nobody subscribes any more.
             watched: u32::MAX,
             due_s: 0,

@@ -49,4 +49,16 @@ impl Cluster {
             ..Cluster::default()
         })
     }
+
+    /// A record of the partition at this place was applied.
+    pub fn was_heard(&mut self, at: usize, now_s: u32) {
+        self.partitions[at].heard_s = now_s;
+    }
+
+    /// The death of a writer is to be told in the partitions of this home.
+    pub fn is_to_tell_death(&mut self, writer: u64) {
+        if !self.dead.contains(&writer) {
+            self.dead.push(writer);
+        }
+    }
 }

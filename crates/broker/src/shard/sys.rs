@@ -23,7 +23,7 @@ impl Shard {
         let (stats, accounts) = (self.stats(), self.accounts());
         let world = self.front.clients.ctx.world.clone();
         let totals = &world.admission.totals;
-        self.added.update(totals, &stats, &accounts, moved);
+        self.sys.added.update(totals, &stats, &accounts, moved);
         let interval_s = world.settings.mqtt.sys_interval_s;
         let Some(home) = self.home.as_mut().filter(|_| interval_s > 0) else {
             return;

@@ -14,8 +14,9 @@ use crate::client::review::review;
 use crate::client::rights::lapse;
 use crate::io::Io;
 use crate::protocol::contract::{cut_off, has_begun_input, second};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Front};
 use crate::shard::Shard;
+use crate::shard::drain::move_due;
 
 /// The time that a sweep has: a second.
 const SWEEP_MS: u32 = 1000;
@@ -29,28 +30,14 @@ impl Shard {
         if self.stopped {
             return None;
         }
-        let sweeps_ms = self.sweep_in_ms();
+        // One more than there are, so that the sweep is over before the next.
+        let clients = &self.front.clients;
+        let ticks = clients.conns.end().div_ceil(rows_per_tick(clients)) + 1;
+        let sweeps_ms = self.sweep.is_under_way().then_some(SWEEP_MS / ticks);
         match self.drain_in_ms() {
             Some(ms) => Some(sweeps_ms.map_or(ms, |sweeps_ms| ms.min(sweeps_ms))),
             None => sweeps_ms,
         }
-    }
-
-    fn sweep_in_ms(&self) -> Option<u32> {
-        // One more than there are, so that the sweep is over before the next.
-        let ticks = self
-            .front
-            .clients
-            .conns
-            .end()
-            .div_ceil(self.rows_per_tick())
-            + 1;
-        self.sweep.is_under_way().then_some(SWEEP_MS / ticks)
-    }
-
-    fn rows_per_tick(&self) -> u32 {
-        let least = self.front.clients.meter.work.pace.rows_per_tick;
-        least.max(self.front.clients.conns.end().div_ceil(TICKS_MAX))
     }
 
     /// Looks at the clock: begins a sweep when a second has begun, or goes on with the one under way.
@@ -58,7 +45,7 @@ impl Shard {
         if let Some(home) = &mut self.home {
             home.tick(self.commits.oldest_s(self.front.clients.ctx.now));
         }
-        self.move_off(io);
+        move_due(&mut self.draining, &mut self.front, io);
         self.commits.look_for_late(self.front.clients.ctx.now.s);
         if !self.sweep.is_under_way() {
             if !self.sweep.begin(self.front.clients.ctx.now.s) {
@@ -66,10 +53,12 @@ impl Shard {
             }
             self.review.begin();
             self.tell_sys(io.moved());
-            self.tick_cluster();
+            if let Some(mut node) = self.node() {
+                node.tick();
+            }
         }
         let end = self.front.clients.conns.end();
-        let rows = self.sweep.rows(self.rows_per_tick(), end);
+        let rows = self.sweep.rows(rows_per_tick(&self.front.clients), end);
         self.front.clients.meter.work.steps.add(rows.len());
         let watches_identities = self.front.clients.conns.has_identities();
         let unix_s = self.front.clients.ctx.now.unix_s;
@@ -111,4 +100,9 @@ impl Shard {
         }
         self.sweep.go_on(rows.end, end);
     }
+}
+
+fn rows_per_tick(clients: &Clients) -> u32 {
+    let least = clients.meter.work.pace.rows_per_tick;
+    least.max(clients.conns.end().div_ceil(TICKS_MAX))
 }
