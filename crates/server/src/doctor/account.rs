@@ -44,7 +44,7 @@ impl Account {
                     format!("empty, with {} shards", count(need.shards)),
                 ),
                 part(
-                    "rows and names",
+                    "connections, topics",
                     Some(need.connections * need.process_bytes()),
                     format!(
                         "{connections} connections x {} B, with a topic each",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use serde_json::Value;
 
 use super::flags::Connect;
 use super::{values, words::reason};
@@ -244,7 +245,22 @@ impl Publisher<'_> {
             let mut info = body.trim_ascii_end().to_vec();
             info.push(b'\n');
             print(&info)?;
+        } else if !args.lines && io::stderr().is_terminal() {
+            self.tell(&body);
         }
         Ok(())
+    }
+
+    /// Tells who sits before it what became of the message.
+    fn tell(&self, info: &[u8]) {
+        let info: Value = serde_json::from_slice(info).unwrap_or_default();
+        let (topic, subscribers) = (&self.args.topic, info["subscribers"].as_u64());
+        let received = match subscribers {
+            Some(1) => "1 subscriber receives it".to_string(),
+            Some(subscribers) => format!("{subscribers} subscribers receive it"),
+            None => "the server has it".to_string(),
+        };
+        // A closed stderr is no reason to fail.
+        let _ = writeln!(io::stderr(), "crore: published to `{topic}`: {received}");
     }
 }

@@ -5,6 +5,7 @@ use std::process::{Output, Stdio};
 
 use crate::scripted::Scripted;
 use crate::support::program::{finished, output};
+use crate::support::{Server, tools};
 use crate::{crore, text};
 
 #[test]
@@ -84,6 +85,46 @@ fn pub_takes_stdin_whole_or_by_lines() {
             .status
             .success()
     );
+}
+
+/// A pipe or a script reads nothing of it.
+#[test]
+fn who_sits_at_a_terminal_is_told_that_it_is_published_and_subscribed() {
+    if !tools::has("script") {
+        return;
+    }
+    let server = Server::start();
+    let at_terminal = |args: &str| {
+        let command = format!(
+            "{} {args} --server {}",
+            env!("CARGO_BIN_EXE_crore"),
+            server.url("")
+        );
+        let mut shell = std::process::Command::new("script");
+        let done = output(
+            shell
+                .args(["-qec", &command, "/dev/null"])
+                .stdin(Stdio::null()),
+        );
+        assert!(done.status.success(), "{done:?}");
+        text(&done.stdout).replace('\r', "")
+    };
+    assert_eq!(
+        at_terminal("pub news one"),
+        "crore: published to `news`: 0 subscribers receive it\n"
+    );
+    let url = format!("http://{}", server.address());
+    for protocol in ["sse", "ws"] {
+        let told = at_terminal(&format!(
+            "sub news --since oldest --count 1 --protocol {protocol}"
+        ));
+        assert_eq!(
+            told,
+            format!("crore: subscribed to `news` at {url}; Ctrl-C ends it\none\n")
+        );
+    }
+    let piped = output_of(&["pub", "news", "two", "--server", &url]);
+    assert_eq!((text(&piped.stdout), text(&piped.stderr)), ("", ""));
 }
 
 /// As mosquitto_pub has it: a pipe that gives nothing is mostly a command before it that failed.

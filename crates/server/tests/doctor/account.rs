@@ -19,7 +19,7 @@ fn limited_memory_is_added_up_and_must_fit() {
     // sockets' buffers.
     let expected = [
         ("server", 6_000_000 + 32 * 75_000),
-        ("rows and names", 10_000_000 * 164),
+        ("connections, topics", 10_000_000 * 164),
         ("sockets", 10_000_000 * 4_074),
         ("socket buffers", 3_145_728 * 4096),
         ("limits.log_bytes", 16 * GIB),

@@ -1,6 +1,6 @@
 //! The state of a subscription across its connections: the position, the messages left to print, and the meaning of a refusal.
 
-use std::io::{self, ErrorKind, StdoutLock, Write};
+use std::io::{self, ErrorKind, IsTerminal as _, StdoutLock, Write};
 use std::time::{Duration, Instant};
 
 use super::envelope::Envelope;
@@ -143,8 +143,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The server accepted the subscription.
+    /// The server accepted the subscription. Who sits before it is told so, once: nothing may come for long.
     pub fn answered(&mut self) {
+        if !self.ever_answered && io::stderr().is_terminal() {
+            let topics = self.topics.join("`, `");
+            // A closed stderr is no reason to fail.
+            let _ = writeln!(
+                io::stderr(),
+                "crore: subscribed to `{topics}` at {}; Ctrl-C ends it",
+                self.server
+            );
+        }
         self.ever_answered = true;
     }
 
