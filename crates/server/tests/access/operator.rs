@@ -1,4 +1,4 @@
-//! The operator's actions on a server that runs: settings that are read again, and the tail of the console.
+//! The operator's actions on a server that runs: settings that are read again, and the token of the admin port.
 
 use crate::support::http::{Conn, once};
 use crate::support::{Server, until};
@@ -32,17 +32,6 @@ fn a_key_that_is_taken_away_opens_nothing_any_more_and_a_new_one_does() {
 }
 
 #[test]
-fn the_consoles_tail_reads_what_nobody_may() {
-    let server = Server::with_admin("[access]\n");
-    assert_eq!(once(&server, "GET", "/sub/a", &[], "").status, 401);
-    let stream = std::net::TcpStream::connect(server.admin()).expect("the admin port");
-    let mut tail = Conn::over(stream, &server);
-    let host = server.admin().to_string();
-    tail.ask("GET", "/api/v1/tail?filter=%23", &[("Host", &host)], "");
-    assert_eq!(tail.head().status, 200);
-}
-
-#[test]
 fn the_admin_port_takes_its_own_token_and_no_credentials_of_the_data_port() {
     let own = "0123456789abcdef0123456789abcdef-admin";
     let settings = format!("[admin]\ntoken = '{own}'\n[access]\n{}", key_settings());
@@ -58,9 +47,11 @@ fn the_admin_port_takes_its_own_token_and_no_credentials_of_the_data_port() {
     let right = token(everything());
     let (data, admin) = (format!("Bearer {right}"), format!("Bearer {own}"));
     let cut = format!("Bearer {}", &own[..own.len() - 1]);
+    let altered = format!("{cut}x");
     let cookie = format!("crore_token={right}; token={own}");
-    let wrong: [&[(&str, &str)]; 5] = [
+    let wrong: [&[(&str, &str)]; 6] = [
         &[],
+        &[("Authorization", &altered)],
         &[("Authorization", &data)],
         &[("Authorization", &cut)],
         &[("Authorization", "Bearer ")],

@@ -421,6 +421,8 @@ fn scripts_of_an_allowed_origin_may_send_the_headers_of_common_clients() {
             "If-None-Match",
             "If-Modified-Since",
             "Idempotency-Key",
+            "Crore-Key",
+            "Crore-TTL",
             "*",
         ] {
             assert!(

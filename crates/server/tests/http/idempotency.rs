@@ -1,7 +1,7 @@
 //! The answer to a publish says that the message is in the log, and a retry with an idempotency key is the same
 //! publish. Topics are many, so that both shards are homes of some, and of each kind some are the other shard's.
 
-use crate::support::http::{Conn, Response, info, once, publish};
+use crate::support::http::{Conn, Response, info, publish};
 use crate::support::port::{await_metric, get};
 use crate::support::state::State;
 use crate::support::stream::Stream;
@@ -261,22 +261,6 @@ fn no_more_answers_are_kept_than_may_be() {
         assert_eq!(again.header(REPLAYED).is_some(), replayed, "k{n}");
     }
     assert_eq!(info(&server, "a")["messages"], 7);
-}
-
-#[test]
-fn scripts_of_allowed_pages_may_use_keys() {
-    let server = Server::with("[http]\nallowed_origins = ['https://a.example']\n");
-    let origin = ("Origin", "https://a.example");
-    let preflight = once(&server, "OPTIONS", "/pub/a", &[origin], "");
-    assert!(preflight.lists("access-control-allow-headers", "Idempotency-Key"));
-    let answer = once(
-        &server,
-        "POST",
-        "/pub/a",
-        &[origin, ("Idempotency-Key", "k")],
-        "x",
-    );
-    assert!(answer.lists("access-control-expose-headers", "Idempotency-Replayed"));
 }
 
 /// No key goes before its time there, so that the room for keys ends, and it must not end early.

@@ -86,24 +86,6 @@ fn bad_keys_are_refused_with_a_reason() {
 }
 
 #[test]
-fn scripts_of_other_origins_may_send_and_read_keys() {
-    let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
-    let origin = ("Origin", "https://app.example.com");
-    publish(&server, "news", "k", "x");
-    let response = once(&server, "GET", "/sub/news", &[origin], "");
-    assert!(response.lists("access-control-expose-headers", "Crore-Key"));
-    let asked = [
-        origin,
-        ("Access-Control-Request-Method", "POST"),
-        ("Access-Control-Request-Headers", "crore-key, crore-ttl"),
-    ];
-    let allowed = once(&server, "OPTIONS", "/pub/news", &asked, "");
-    for name in ["crore-key", "crore-ttl"] {
-        assert!(allowed.lists("access-control-allow-headers", name));
-    }
-}
-
-#[test]
 fn new_subscriber_gets_the_newest_of_each_key_over_every_transport() {
     let server = Server::with(LATEST);
     fill(&server, "news");

@@ -164,6 +164,7 @@ fn a_wrong_name_of_the_protocol_says_nothing_of_its_version() {
         &b"\0\x05MQTT\x04\xc2\0\x3c\0\x01a"[..],
         b"\0\x05MQTTX\x05\x02\0\x3c\0\0\x01a",
         b"\0\x04MQTX\x05\x02\0\x3c\0\0\x01a",
+        b"\0\x04MQTX\x04\x02\0\0\0\x01a",
         b"\0\0\xff\x02\0\x3c\0\x01a",
     ] {
         let mut conn = Conn::open(&broker, Version::V311);

@@ -71,18 +71,6 @@ fn ids_that_are_given_out_differ_and_name_their_sessions() {
 }
 
 #[test]
-fn other_protocols_and_versions_are_refused() {
-    let broker = Broker::start();
-    let old: &[u8] = b"\x10\x0f\0\x06MQIsdp\x03\x02\0\0\0\x01a";
-    let mut conn = Conn::open(&broker, Version::V311);
-    conn.send(old);
-    assert_eq!(conn.rest(), b"\x20\x02\0\x01");
-    let mut conn = Conn::open(&broker, Version::V311);
-    conn.send(b"\x10\x0d\0\x04MQTX\x04\x02\0\0\0\x01a\r\n\r\n");
-    assert_eq!(conn.rest(), b"");
-}
-
-#[test]
 fn behind_a_refusal_nothing_is_read() {
     let broker = Broker::start();
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
