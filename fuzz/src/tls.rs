@@ -71,7 +71,7 @@ struct Run {
     whole: bool,
 }
 
-/// Whatever happens to the records, the bytes that the server reads are a prefix of those sent; it holds little, and ends
+/// However the records are altered, the bytes that the server reads are a prefix of those sent; it holds little, and ends
 /// connections that it cannot read.
 pub fn tls(data: &[u8]) {
     let Some(input) = Input::of(data) else {

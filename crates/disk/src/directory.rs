@@ -57,7 +57,7 @@ impl Directory {
         let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
         match fs::mkdir(path, Mode::RWXU) {
             Ok(()) => {
-                // Its name must survive a power cut before what is written in it does.
+                // Its name must survive a power cut before its content does.
                 let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
                 let parent = open_directory(parent.unwrap_or(Path::new(".")));
                 parent.and_then(fs::fsync).map_err(failed)?;

@@ -97,7 +97,7 @@ impl Store {
                 .as_ref()
                 .map_or(partition.after, |it| it.sequence);
             if newest.is_some_and(|it| it.sequence > known) {
-                // Another node has made it; how much of what was read stands behind it is not known.
+                // Another node has made it; it is not known how many of the batches read stand behind it.
                 let read_bytes = partition.read_bytes.load(Relaxed);
                 partition.checkpoint_bytes.store(read_bytes, Relaxed);
             }

@@ -1,4 +1,4 @@
-//! Starts the shards, logs the addresses and what is kept, and hands the thread over to the control plane until a signal asks for
+//! Starts the shards, logs the addresses and the rules of keeping, and hands the thread over to the control plane until a signal asks for
 //! the stop.
 
 use std::collections::VecDeque;
@@ -205,7 +205,7 @@ struct Begun {
     took: Duration,
 }
 
-/// Goes on with what the cluster has in its log, or with what the last server left in the directory, if there is one.
+/// Goes on with the log of the cluster, or with the state that the last server left in the directory, if there is one.
 fn begin_log(
     file: &File,
     new_world: impl Fn(state::Numbers) -> Arc<World>,
@@ -343,7 +343,7 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<Lis
     Ok((addresses, held))
 }
 
-/// Tells where the server is, what it keeps, and the first steps.
+/// Tells where the server is, which messages it keeps, and the first steps.
 fn say_first(
     listen: &[SocketAddr],
     admin: Option<&TcpListener>,
@@ -380,7 +380,7 @@ fn say_where(listen: &[SocketAddr], tls: &Tls) {
     }
 }
 
-/// Tells what of the messages is kept, and where.
+/// Tells which messages are kept, and where.
 fn say_kept(file: &File) {
     let for_all = |rule: &&Rule| rule.filter == ALL_TOPICS;
     let rule = file.rules.iter().find(for_all).cloned();

@@ -1,4 +1,4 @@
-//! The command line: what can be asked of `crore`.
+//! The command line of `crore`.
 //!
 //! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (most of it from clap). `crore log` has its own: 1 is damage, 2 all
 //! that keeps it from looking.
@@ -274,7 +274,7 @@ mod tests {
             let commands = lines
                 .lines()
                 .filter_map(|line| line.find("crore ").map(|at| &line[at..]));
-            // Behind two spaces stands what it does.
+            // Behind two spaces stands its description.
             let commands = commands.map(|it| it.split("  ").next().unwrap_or_default().to_string());
             found.extend(commands.map(|it| (format!("{} --help", command.get_name()), it)));
             command.get_subcommands().for_each(|it| examples(it, found));

@@ -250,7 +250,7 @@ fn example(program: &Command, args: &[String]) -> Option<String> {
     let below = named.get_after_help()?.to_string();
     let (_, examples) = below.split_once("Examples:\n")?;
     let line = examples.lines().next()?.trim();
-    // Behind two spaces stands what it does.
+    // Behind two spaces stands its description.
     let (command, _) = line.split_once("  ").unwrap_or((line, ""));
     Some(format!("such as: {command}"))
 }

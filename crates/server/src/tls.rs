@@ -1,5 +1,5 @@
 //! TLS of the data ports, between the settings and `crore_net::stream`: reads the files, at the start and again on a
-//! reload, and says what is wrong with them by key and remedy.
+//! reload, and names their faults by key and remedy.
 //!
 //! Deliberately not here: watching the files. The operator who replaces them says so (SIGHUP, the API).
 
@@ -150,7 +150,7 @@ pub struct FailureLog {
 }
 
 impl FailureLog {
-    /// Logs what is new: each reason once in a while, with what to do.
+    /// Logs new reasons: each once in a while, with the remedy.
     pub fn tell(&mut self, tls: &mut Streams, now_s: u32) {
         let stats = tls.stats();
         for (trouble, what) in tls.take_troubles() {

@@ -116,7 +116,7 @@ pub struct Net {
     pub engine: Option<(Engine, Manner)>,
     /// The first thing that a shard did wrong.
     pub wrong: Option<String>,
-    /// The process ends after so many effects: what it does then reaches nobody.
+    /// The process ends after so many effects: later ones reach nobody.
     pub lives: usize,
     /// The last report of a shard.
     pub report: Option<Report>,

@@ -178,7 +178,7 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
     world.heal();
     world.hear_all(rng)?;
     if world.plan.nodes > 1 {
-        // Nodes that were lost are found dead, and others do what they did.
+        // The others find lost nodes dead, and take over their work.
         for _ in 0..DEATHS_S {
             world.truth.now_s += 1;
             quiet(world, rng)?;

@@ -154,7 +154,7 @@ mod tests {
         ] {
             assert!(page.contains(text), "{text}");
         }
-        // No colour is fixed: what is drawn is readable in light and in dark.
+        // No colour is fixed: a chart is readable in light and in dark.
         assert!(!page.contains("#0") && page.contains("var(--s0)"));
         assert!(sections::largest(&records).is_some());
     }

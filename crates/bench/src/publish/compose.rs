@@ -96,7 +96,7 @@ impl Composer {
         }
     }
 
-    /// Counts on in these, so that others see what was published: the number of the last message of each topic.
+    /// Counts on in these, so that others see the number of the last published message of each topic.
     pub fn count_in(&mut self, sequences: Arc<[AtomicU32]>) {
         self.sequences = sequences;
     }

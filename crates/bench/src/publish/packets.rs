@@ -46,7 +46,7 @@ pub struct Packets {
     unpinged: u64,
     /// Messages that the server takes without an acknowledgement.
     receive_max: usize,
-    /// Bytes of packets at the start of what was received; bytes of frames follow.
+    /// Bytes of packets at the start of the received bytes; bytes of frames follow.
     decoded: usize,
 }
 

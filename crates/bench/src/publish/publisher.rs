@@ -48,7 +48,7 @@ pub struct Publisher {
 struct Schedule {
     /// Messages a second; none: as many as the server takes.
     rate: Option<f64>,
-    /// Since when the rate holds, and what was composed before.
+    /// Since when the rate holds, and the number of messages composed before.
     since: (u64, u64),
     composed: u64,
     messages_max: u64,

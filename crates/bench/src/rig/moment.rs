@@ -1,4 +1,4 @@
-//! Samples of the server and the kernel, before, during and after what a scenario does.
+//! Samples of the server and the kernel, before, during and after the work of a scenario.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ pub fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
 }
 
-/// Waits until the kernel has freed the sockets of runs before, a minute at most: what it frees later would count for this run.
+/// Waits until the kernel has freed the sockets of runs before, a minute at most: sockets that it frees later would count for this run.
 pub fn wait_for_freed_sockets() -> Result<()> {
     let sockets = || -> Result<u64> {
         let kernel = Kernel::read()?;

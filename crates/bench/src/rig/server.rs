@@ -41,7 +41,7 @@ pub struct Setting {
     pub ports: u16,
     /// Messages that a topic's log keeps.
     pub keep: u32,
-    /// A peer keeps what it acknowledges on disk, as well as it can.
+    /// A peer keeps acknowledged messages on disk, as well as it can.
     pub durable: bool,
     /// The product has the admin port that its settings name.
     pub admin: bool,
@@ -173,7 +173,7 @@ impl Server {
             ensure!(begin.elapsed() < START, "the server does not accept");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // The connection above made the server make what it makes at first use: that is part of an empty server.
+        // The connection above made the server allocate its tables of the first use: they are part of an empty server.
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     }

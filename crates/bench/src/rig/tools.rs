@@ -1,4 +1,4 @@
-//! The tools of a scenario: the subscriber and the publisher, each a child of this process, and what is given to them.
+//! The tools of a scenario: the subscriber and the publisher, each a child of this process, and their arguments.
 //!
 //! A child ends when it is dropped, and when this process ends. With `--pin` the server runs on
 //! core 0 and the tools on core 1.

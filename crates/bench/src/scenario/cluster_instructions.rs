@@ -3,7 +3,7 @@
 //!
 //! A server is started four times on each side: few and many subscribers, and few and many messages to all of them in the same time. What one
 //! delivery costs is the difference of differences, in which all that does not grow with both is gone: the start, the connections, what
-//! passes each second, and what a publish costs without subscribers.
+//! passes each second, and the cost of a publish without subscribers.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;

@@ -89,7 +89,7 @@ fn samples_path(json: Option<&Path>) -> PathBuf {
         .with_extension("samples.ndjson")
 }
 
-/// Serves for a minute, as the sample `n` of all, and says what was counted.
+/// Serves for a minute, as the sample `n` of all, and prints the counts.
 fn minute(session: &mut Session, swarm: &SwarmArgs, n: usize) -> Result<Value> {
     if (n + 1).is_multiple_of(RELOAD_SAMPLES) {
         session.reload(swarm, (n + 1) / RELOAD_SAMPLES)?;

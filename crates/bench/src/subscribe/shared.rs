@@ -8,7 +8,7 @@ use crate::measure::tally::Tally;
 /// Pause after a failure, so that a full server is not asked all the time.
 pub const FAILURE_PAUSE_NS: u64 = 20_000_000;
 
-/// Orders to the threads, and counts of what they have done.
+/// Orders to the threads, and counts of the work done.
 #[derive(Default)]
 pub struct Shared {
     /// Each worker's counters, locked for a batch of events at a time.

@@ -1,4 +1,4 @@
-//! A subscriber as a whole: starts its workers, adds up what they count, and ends them.
+//! A subscriber as a whole: starts its workers, adds up their counts, and ends them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// A subscriber that runs.
 pub struct Subscriber {
-    /// Orders to the workers, and what they have done.
+    /// Orders to the workers, and counts of the work done.
     pub shared: Arc<Shared>,
     /// How many connections there should be.
     pub connections: u64,

@@ -291,7 +291,7 @@ unsafe impl GlobalAlloc for Pieces {
         // SAFETY: as the caller promises.
         let new = unsafe { self.alloc(wanted) };
         if !new.is_null() {
-            // SAFETY: two pieces, each at least as long as what is copied; the former is not used again.
+            // SAFETY: two pieces, each at least as long as the bytes to copy; the former is not used again.
             unsafe {
                 ptr::copy_nonoverlapping(at, new, layout.size().min(size));
                 self.dealloc(at, layout);

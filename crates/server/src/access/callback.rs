@@ -52,7 +52,7 @@ impl Callback {
     /// By these settings. The file of roots is read here.
     ///
     /// # Errors
-    /// The key in the settings, and what is wrong with it.
+    /// The key in the settings, and its fault.
     pub fn new(entry: &Entry) -> Result<Callback, (String, String)> {
         let is_url = ["http://", "https://"]
             .iter()

@@ -22,7 +22,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Reads what the operator set, with the files that it names.
+    /// Reads the operator's settings, with the files that they name.
     ///
     /// # Errors
     /// All that is wrong with it: the path of the key in the settings, and what to write instead.

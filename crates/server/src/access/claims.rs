@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// The user and the filters that these members grant.
 ///
 /// # Errors
-/// The member that is not of its form, and what it is.
+/// The member that is not of its form, and the form that it has.
 pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String> {
     let name = match claims.get(user) {
         None | Some(Value::Null) => "",

@@ -1,7 +1,7 @@
 //! Tokens: JWT (RFC 7519) signed with HS256, RS256, ES256 or EdDSA (RFC 7518 section 3, RFC 8037).
 //!
 //! Invariants: each key is bound to one algorithm, and a token that names another never meets it, so that a public key is never
-//! taken for a secret; `none` is no algorithm; what a token says about keys (`jwk`, `jku`, `x5c`) is not looked at.
+//! taken for a secret; `none` is no algorithm; members of a token about keys (`jwk`, `jku`, `x5c`) are not read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Reads the keys that the settings name; what is wrong goes to `errors` with its path.
+    /// Reads the keys that the settings name; a fault goes to `errors` with its path.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Keys {
         let mut keys = Vec::new();
         for (index, entry) in access.keys.iter().enumerate() {

@@ -17,7 +17,7 @@ pub const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 /// The key in a PEM file: a public key, or that of a certificate, behind which its issuers' may stand.
 ///
 /// # Errors
-/// The line, what is wrong there, and the remedy.
+/// The line, its fault, and the remedy.
 pub fn of_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> {
     let blocks = pem::blocks(file)?;
     let of = |forms: &[Form]| -> Vec<&Block> {

@@ -38,7 +38,7 @@ impl std::fmt::Debug for Users {
 }
 
 impl Users {
-    /// Reads the users of the settings; what is wrong goes to `errors` with its path.
+    /// Reads the users of the settings; a fault goes to `errors` with its path.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Users {
         let mut all = Users::default();
         for (index, entry) in access.users.iter().enumerate() {

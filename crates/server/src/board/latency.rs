@@ -32,7 +32,7 @@ pub fn bucket_end_us(bucket: usize) -> u64 {
     ((FINE + fine + 1) as u64) << shift
 }
 
-/// A histogram as it is scraped: the end of each bucket and what is in it; and the sum and the count of all.
+/// A histogram as it is scraped: the end and the count of each bucket; and the sum and the count of all.
 pub struct Buckets {
     pub ends: Vec<(f64, u64)>,
     pub sum: f64,

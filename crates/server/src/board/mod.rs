@@ -129,7 +129,7 @@ impl Meter {
         self.latency.count_value(took_ns / 1_000, deliveries);
     }
 
-    /// A turn ends: publishes what is due.
+    /// A turn ends: publishes the counters that are due.
     pub fn end(&mut self, shard: &Shard, tls: Option<&Streams>, now_ms: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(self.began_ns);
         self.turns.turns += 1;

@@ -234,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// Gives up HTTP: the socket, and what was read beyond the head.
+    /// Gives up HTTP: the socket, and the bytes read beyond the head.
     pub fn into_stream(self) -> (Stream, Vec<u8>) {
         let rest = self.stream.buffer().to_vec();
         (self.stream.into_inner(), rest)

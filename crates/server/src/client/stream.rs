@@ -82,7 +82,7 @@ impl Stream {
     /// Connects, and greets where the server's URL says TLS: so much time for each address, and for the handshake.
     ///
     /// # Errors
-    /// As [`Server::connect`]; what is wrong with the server's TLS, with the remedy.
+    /// As [`Server::connect`]; the fault of the server's TLS, with the remedy.
     pub fn open(server: &Server, timeout: Duration) -> io::Result<Stream> {
         let tcp = server.connect(timeout)?;
         let mut socket = Socket {

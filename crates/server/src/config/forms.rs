@@ -1,6 +1,6 @@
 //! The form of path prefixes.
 
-/// A prefix is plain segments: what a request line can hold without an escape.
+/// A prefix is plain segments: characters that a request line can hold without an escape.
 pub fn path_prefix(path: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=:@".contains(c);
     let segment = |s: &str| !s.is_empty() && s != "." && s != ".." && s.chars().all(plain);

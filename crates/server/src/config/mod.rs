@@ -112,8 +112,8 @@ fn build(
     Ok(resolve(file, source, warnings, resources))
 }
 
-/// The settings of a file's text under the flags, and a line for each fault; what has one is left out. Text that is not TOML has the faults of its
-/// syntax only: what stands where is not known then.
+/// The settings of a file's text under the flags, and a line for each fault; settings with a fault are left out. Text that is not TOML has the faults of its
+/// syntax only: the places of the settings are not known then.
 fn faults(args: &ServeArgs, name: &str, text: &str) -> (File, Vec<(Place, String)>) {
     let mut table = match read_table(name, text) {
         Ok(table) => table,
@@ -184,7 +184,7 @@ pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
     }
 }
 
-/// Brings origins into the form in which requests are compared with them, and replaces what the file leaves to the host (0 = by cores, 0 = by memory).
+/// Brings origins into the form in which requests are compared with them, and replaces the values that the file leaves to the host (0 = by cores, 0 = by memory).
 fn resolve(
     mut file: File,
     source: Option<PathBuf>,

@@ -21,7 +21,7 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
 }
 
-/// A node, by its last sign of life in the log and by what it tells of itself.
+/// A node, by its last sign of life in the log and by its own answer.
 pub struct Node {
     pub name: String,
     pub age_s: u32,

@@ -68,7 +68,7 @@ pub struct DiskStats {
     base_bytes: u64,
     /// Publishes are refused, because there is no room.
     full: bool,
-    /// How long the start read what the last server had left.
+    /// How long the start read the state of the last server.
     recovery_s: f64,
 }
 

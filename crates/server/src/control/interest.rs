@@ -450,7 +450,7 @@ impl Follower {
         }
     }
 
-    /// Forgets what a stream has told, and frees its slot.
+    /// Forgets the events that a stream has told, and frees its slot.
     async fn forget(&self, slot: u8) {
         for home in 0..self.node.homes() {
             let mut from: Box<[u8]> = Box::default();

@@ -114,7 +114,7 @@ fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-/// Counts by what came of something.
+/// Counts by result.
 fn results(counts: [(&str, u64); 2]) -> Samples {
     let counts = counts.into_iter();
     counts

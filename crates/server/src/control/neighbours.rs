@@ -259,7 +259,7 @@ impl Neighbours {
         if bytes.len() > WORD_BYTES_MAX {
             return;
         }
-        // A node of another version may say more, and whoever says less is not understood.
+        // A node of another version may send more members; an answer that lacks one is not understood.
         let Ok(word) = serde_json::from_slice::<NodeReport>(bytes) else {
             return;
         };

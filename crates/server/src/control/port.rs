@@ -222,7 +222,7 @@ fn slow_body(counts: &Counts, body_s: u32) -> Response {
     (StatusCode::REQUEST_TIMEOUT, close, body).into_response()
 }
 
-/// The answer to whatever cannot be answered past the limit.
+/// The answer to each request past the limit.
 pub fn refusal(admin: &Admin) -> impl Fn() -> std::future::Ready<Response> + Clone + Send + use<> {
     let max = admin.connections_max;
     move || {

@@ -74,7 +74,7 @@ pub struct Connections {
     by_transport: ByTransport,
 }
 
-/// Connections by what they speak, a second or two ago.
+/// Connections by protocol, a second or two ago.
 #[derive(Serialize, ToSchema)]
 pub struct ByTransport {
     http: u64,
@@ -169,7 +169,7 @@ pub struct Memory {
 #[derive(Serialize, ToSchema)]
 pub struct Table {
     pub name: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub what: &'static str,
     pub bytes: u64,
 }
@@ -236,7 +236,7 @@ pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
     tables
 }
 
-/// What clients make the server hold, in a few words.
+/// The purpose of memory that clients make the server hold, in a few words.
 fn purpose(part: Part) -> &'static str {
     match part {
         Part::Received => "requests and packets that have come in part",

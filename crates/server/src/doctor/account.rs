@@ -78,7 +78,7 @@ impl Account {
         }
     }
 
-    /// The sum of what is known.
+    /// The sum of the known parts.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().filter_map(|part| part.bytes).sum()
     }

@@ -1,4 +1,4 @@
-//! Network cards: over how many cores what they receive is spread.
+//! Network cards: over how many cores their packets are spread.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -30,7 +30,7 @@ const TCP_OBJECT_BYTES: u64 = 2_368 + 8;
 const OTHER_OBJECTS_BYTES: u64 = 832 + 192 + 192 + 128 + 72 + 5 * 8;
 
 /// The kernel's bytes for one connection's end in a control group. One that does not count accepted sockets is
-/// charged only for what the server's own system calls allocate.
+/// charged only for allocations of the server's own system calls.
 pub fn charged_bytes(counts_sockets: bool) -> u64 {
     let socket = if counts_sockets { TCP_OBJECT_BYTES } else { 0 };
     OTHER_OBJECTS_BYTES + socket

@@ -54,7 +54,7 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| is_digits)
 }
 
-/// What is wrong with a text that is no address with a port, and what to write instead.
+/// The fault of a text that is no address with a port, and the remedy.
 fn remedy(text: &str) -> String {
     let bare = ["http://", "https://"]
         .iter()

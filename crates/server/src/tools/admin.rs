@@ -1,6 +1,6 @@
 //! `crore admin`: the admin API from a shell.
 //!
-//! Tables for people; with `--json` the API's own JSON. The exit code is 0 when the server did what was asked.
+//! Tables for people; with `--json` the API's own JSON. The exit code is 0 when the server granted the request.
 //! Tokens are better in the environment than on the command line, where others see them.
 
 mod list;
@@ -237,7 +237,7 @@ struct Limit {
     limit: u64,
 }
 
-/// What topics are sorted by, the most first.
+/// The keys by which topics are sorted, the largest first.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SortBy {
     Messages,
@@ -340,7 +340,7 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     print(text.as_bytes())
 }
 
-/// The rules, and behind them what holds for the topics that none of them matches.
+/// The rules, and behind them the built-in one, for the topics that none of them matches.
 fn with_default(answer: &Value) -> Value {
     let mut rules = answer["rules"].as_array().cloned().unwrap_or_default();
     let mut others = answer["default"].clone();

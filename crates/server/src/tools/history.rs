@@ -1,4 +1,4 @@
-//! `crore history`: prints what a topic keeps, one line for each message, and ends.
+//! `crore history`: prints the messages that a topic keeps, one line for each, and ends.
 
 use std::io::{self, Write as _};
 

@@ -1,4 +1,4 @@
-//! `crore token`: makes tokens, shows what stands in one, and hashes passwords for the settings.
+//! `crore token`: makes tokens, shows the claims of one, and hashes passwords for the settings.
 //!
 //! Tokens are ordinary JWTs, so that any other issuer does as well; this one is for tests, devices and the first hour.
 
@@ -121,7 +121,7 @@ struct InspectArgs {
     config: Option<PathBuf>,
 }
 
-/// Does what was asked for.
+/// Runs the command.
 ///
 /// # Errors
 /// A key, a filter or a token that is not in order.

@@ -180,7 +180,7 @@ pub fn some_time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A value of a header: what stands in a line, without spaces around it, which a header would lose.
+/// A value of a header: the text of a line, without spaces around it, which a header would lose.
 ///
 /// # Errors
 /// The fault, in words.

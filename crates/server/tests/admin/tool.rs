@@ -214,7 +214,7 @@ fn connections_are_listed_and_ended() {
 fn memory_is_told_by_its_parts_and_limits() {
     let server = Server::with_admin("[limits]\nmemory_bytes = \"64 MiB\"\n");
     let told = said(&server, &["memory"]);
-    // What has a limit, and the parts of the process that are not empty, the largest first.
+    // The parts with a limit, and those of the process that are not empty, the largest first.
     assert!(
         told.starts_with("memory                     used"),
         "{told}"

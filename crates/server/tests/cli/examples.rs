@@ -141,7 +141,7 @@ fn lacking<'a>(
         .map(String::as_str)
 }
 
-/// What a command prints in this directory, against this server.
+/// The output of a command in this directory, against this server.
 fn printed(command: &str, directory: &Path, server: &Server) -> String {
     let data = server.address().to_string();
     let program = env!("CARGO_BIN_EXE_crore");

@@ -24,7 +24,7 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
                 "{method} {target}: {other} in {response:?}"
             );
         }
-        // Who posts to the path of subscribers is told where that publishes.
+        // The answer to a POST to the path of subscribers names the path for publishers.
         assert_eq!(said.contains("/pub/{topic}"), method == "POST", "{said}");
         assert!(
             !response.lists("allow", method),

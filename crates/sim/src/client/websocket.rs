@@ -5,7 +5,7 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use crate::truth::Violation;
 
-/// Hands each event of these bytes to `take` until that says that there are no more; what is not whole is kept in `partial`.
+/// Hands each event of these bytes to `take` until that says that there are no more; an incomplete event stays in `partial`.
 pub fn read(
     partial: &mut Option<Box<Partial>>,
     mut input: Vec<u8>,

@@ -143,7 +143,7 @@ impl Shared {
         Ok(again)
     }
 
-    /// Stores what has arrived of a partition, in this second. `keep` is given each batch that counts; returns how many do not.
+    /// Stores the batches of a partition that have arrived in this second. `keep` is given each batch that counts; returns how many do not.
     ///
     /// # Errors
     /// When a batch cannot be read.
@@ -180,7 +180,7 @@ impl Shared {
         Ok(void)
     }
 
-    /// Tells a node some of what it was not told of a partition.
+    /// Tells a node some of the batches of a partition that it does not know yet.
     pub fn tell(&mut self, node: usize, partition: PartitionId, most: usize) -> Vec<Committed> {
         let Node { told, is_cut, .. } = &mut self.nodes[node];
         if *is_cut {

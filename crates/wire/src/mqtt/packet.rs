@@ -125,7 +125,7 @@ pub struct ConnAck<'a> {
     pub session_present: bool,
     /// The outcome of the CONNECT; in 3.1.1 by its return code.
     pub reason: ReasonCode,
-    /// Properties: what the server supports.
+    /// Properties: the features that the server supports.
     pub properties: Properties<'a>,
 }
 

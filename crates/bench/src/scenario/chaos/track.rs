@@ -25,12 +25,12 @@ pub struct Counts {
     pub told_gaps: u64,
     /// Messages that never came, and whose loss was told.
     pub told_losses: u64,
-    /// Gaps that were told although nothing was missing, or although the log still had what was.
+    /// Gaps that were told although no message was missing, or although the log still had the missing ones.
     pub false_gaps: u64,
 }
 
 impl Counts {
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of another client.
     pub fn merge(&mut self, other: &Counts) {
         add!(
             self, other;
@@ -132,7 +132,7 @@ impl Track {
         Some(upto)
     }
 
-    /// Counts what is missing at the end, when `newest` messages were published; returns those that were lost in silence.
+    /// Counts the messages that are missing at the end, when `newest` messages were published; returns those that were lost in silence.
     pub fn close(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
         // A client that nothing was promised to was connected when the last message was published, and must have that one.
         let from = self.expected().unwrap_or(newest);

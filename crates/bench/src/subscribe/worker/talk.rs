@@ -126,7 +126,7 @@ impl Talk {
         self.heard[row as usize].get_mut(usize::from(way))
     }
 
-    /// Forgets what came to `row`, because its connection was closed: the next message may follow a gap.
+    /// Forgets the messages that came to `row`, because its connection was closed: the next message may follow a gap.
     pub fn forget(&mut self, row: u32) {
         self.heard[row as usize] = [0; WAYS];
     }

@@ -23,7 +23,7 @@ pub struct Rules {
     /// As `[[rule]]` in the file.
     #[schema(value_type = Vec<Object>)]
     rules: Value,
-    /// What holds for the topics that none of them matches.
+    /// The built-in rule, for the topics that none of them matches.
     #[schema(value_type = Object)]
     default: Value,
 }

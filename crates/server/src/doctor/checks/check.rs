@@ -36,7 +36,7 @@ impl State {
     }
 }
 
-/// One setting and what was found.
+/// One setting and its finding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
     /// Its name.

@@ -25,7 +25,7 @@ const OFF: [(&str, &str); 2] = [
     ),
 ];
 
-/// The page with this text in the place of what it has; with `INSTA_UPDATE=always` it is written.
+/// Compares the page with this text; with `INSTA_UPDATE=always` it is written.
 fn is_made(name: &str, make: impl Fn(&str) -> String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs")

@@ -188,7 +188,7 @@ impl Row {
         (check.problems.len() == before).then_some(list.into())
     }
 
-    /// The value in the form that [`File`] takes, or what is wrong with it.
+    /// The value in the form that [`File`] takes, or its fault.
     fn entry(&self, value: Value) -> Result<Value, String> {
         let choices = self.choices();
         if !choices.is_empty() {

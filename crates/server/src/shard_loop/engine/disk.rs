@@ -80,7 +80,7 @@ impl Durable {
         self.0.state()
     }
 
-    /// A base of so many bytes has what the segments before this one say: they are removed.
+    /// A base of so many bytes has the records of the segments before this one: they are removed.
     pub fn remove_before(&self, segment: u64, base_bytes: u64) {
         self.0.remove_before(segment, base_bytes);
     }

@@ -1,6 +1,6 @@
 //! The log of a cluster as the engine: batches of all nodes come in one order.
 //!
-//! Until this node has read what stands in the log, batches go to the threads that read the homes; from then on to the shards. A batch counts in
+//! Until this node has read the log as it stands, batches go to the threads that read the homes; from then on to the shards. A batch counts in
 //! the backlog until it is applied.
 
 use std::io::{self, Write as _};
@@ -30,7 +30,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// The log, its checkpoints, and the backlog of what it has told.
+    /// The log, its checkpoints, and the backlog of batches that it has told.
     pub fn new(cluster: Cluster, store: Store, backlog: Backlog) -> Member {
         Member {
             cluster,
@@ -170,7 +170,7 @@ impl Listener {
         if let Destination::Readers(_, left) = &mut *destination {
             *left -= 1;
             if *left == 0 {
-                // The readers end, and what comes from now on waits for the shards.
+                // The readers end, and batches from now on wait for the shards.
                 *destination = Destination::Shards;
             }
         }

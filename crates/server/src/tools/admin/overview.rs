@@ -203,7 +203,7 @@ fn id(topic: &Value) -> String {
     String::from_utf8_lossy(&id).into_owned()
 }
 
-/// What a reload has changed.
+/// The settings that a reload has changed, and those that wait for a restart.
 pub fn reload(answer: &Value) -> String {
     let keys = |field: &str| match plain(&answer[field]) {
         none if none == "-" => None,
@@ -219,13 +219,13 @@ pub fn reload(answer: &Value) -> String {
     }
 }
 
-/// What a drain has begun.
+/// The number of connections that a drain moves off.
 pub fn drain(answer: &Value) -> String {
     let connections = words::count(whole(&answer["connections"]));
     format!("the server moves its clients off and stops; connections: {connections}\n")
 }
 
-/// What became of a message.
+/// The id and the subscribers of a published message.
 pub fn published(answer: &Value) -> String {
     let lines = [
         ("id", plain(&answer["last_message_id"])),

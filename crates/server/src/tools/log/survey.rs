@@ -1,4 +1,4 @@
-//! One pass through a log and its base: what they have, and what is wrong with them.
+//! One pass through a log and its base: their content and their faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -51,7 +51,7 @@ impl<'a> Envelope<'a> {
         self.data.is_none() && self.data_base64.is_none() && self.gap.is_none()
     }
 
-    /// The line to print, with one end: the object again, or what the format says.
+    /// The line to print, with one end: the object again, or the format filled in.
     ///
     /// # Errors
     /// The data is not base64.

@@ -1,4 +1,4 @@
-//! `crore sub`: prints what is published, one line for each message, and holds on.
+//! `crore sub`: prints published messages, one line for each, and holds on.
 //!
 //! However a connection ends, the next one begins at the position of the last message that was
 //! printed, so that stdout gets each message once and in order. A refusal that another attempt

@@ -133,7 +133,7 @@ impl<'a> Session<'a> {
         self.position.as_ref().map(|_| DEAD_AFTER)
     }
 
-    /// Says that what is published until the next connection may be missing, where no position is known to go on from.
+    /// Says that messages until the next connection may be missing, where no position is known to go on from.
     pub fn warn_without_position(&self) {
         let begins_live = self.since.is_none_or(|since| since == "live");
         if self.position.is_none() && begins_live {

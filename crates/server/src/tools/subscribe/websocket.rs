@@ -84,7 +84,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
     }
 }
 
-/// The opening handshake (RFC 6455 section 4.1): the socket, and what came after the response's head.
+/// The opening handshake (RFC 6455 section 4.1): the socket, and the bytes after the response's head.
 fn open(session: &Session<'_>) -> Result<(Stream, Vec<u8>), Stop> {
     let server = session.server;
     let mut connection = session.open()?;

@@ -4,8 +4,8 @@
 //! subscriptions, each a `subscription`, and `track` finds in the end which messages are missing; `under_way` is what waits
 //! for the other side.
 //!
-//! Invariant: the client does what the specification requires of clients, and forgets nothing of a session that the server
-//! may still have. Its checks hold for every server; where it cannot know what the server received, it demands nothing.
+//! Invariant: the client meets the specification's requirements of clients, and forgets nothing of a session that the server
+//! may still have. Its checks hold for every server; where it cannot know whether the server received a packet, it demands nothing.
 
 mod packets;
 mod publish;

@@ -1,4 +1,4 @@
-//! State that outlives a connection, and checks of what the server says about it.
+//! State that outlives a connection, and checks of the server's statements about it.
 
 use super::Client;
 use crate::met::Met;

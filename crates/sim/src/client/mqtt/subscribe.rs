@@ -1,4 +1,4 @@
-//! The subscriptions of a client: what it asks for, and what it is granted (MQTT 5.0 sections 3.8 to 3.11).
+//! The subscriptions of a client: its requests, and the QoS that it is granted (MQTT 5.0 sections 3.8 to 3.11).
 
 use crore_wire::mqtt::{
     PacketId, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions, Version, encode,
