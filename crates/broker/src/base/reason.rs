@@ -98,19 +98,19 @@ reasons! {
     TooSlow, 408, 1001, SPECIFIC, Timeout, "the request, frame or packet took too long to arrive";
     Silent, 0, 0, LATE, Timeout, "nothing came from the client for one and a half times its keep alive";
     TakenOver, 0, 0, TAKEN_OVER, Peer, "another connection took over the session";
-    CutOff, 0, 0, BUSY, Full, "this node has no way to its cluster";
+    CutOff, 0, 0, BUSY, Full, "this node cannot reach its cluster";
     Operator, 0, 4403, ADMINISTRATIVE, Operator, "the operator ended the connection";
     Restart, 0, 1012, STOPS, Operator, "the server restarts";
     Moved, 0, 1012, ELSEWHERE, Operator, "the server restarts; connect to the server that is named";
     Gap, 0, 4412, NONE, Slow, "messages are lost";
-    EventsLost, 0, 4413, NONE, Slow, "events are lost, since they were read too slowly; connect again for a new snapshot";
+    EventsLost, 0, 4413, NONE, Slow, "events are lost, because the client reads too slowly; connect again for a new snapshot";
     NotBinary, 0, 1003, NONE, Refused, "MQTT packets are binary";
 
     // Topics.
     Deleted, 410, 4410, NONE, Deleted, "the topic was deleted";
     Displaced, 409, 0, NONE, Refused, "a later subscriber took this place";
     Occupied, 409, 0, NONE, Refused, "another subscriber waits already";
-    NotCreated, 403, 0, NOT_AUTHORIZED, Refused, "publishers create topics here, and none has created this one";
+    NotCreated, 403, 0, NOT_AUTHORIZED, Refused, "only publishers create topics here, and this topic does not exist";
     NoTopic, 404, 0, NONE, Refused, "there is no such topic; the first publish (POST) makes it";
     Reserved, 403, 0, NOT_AUTHORIZED, Refused, "topics that begin with $ are the server's own";
     BadName, 400, 0, NONE, Refused, "a topic or filter of the request is not valid";
@@ -153,16 +153,16 @@ reasons! {
     // Credentials and rights.
     CredentialsMalformed, 401, 0, NOT_AUTHORIZED, Refused, "the credentials cannot be read: send Authorization: Bearer with one token, or Basic", "`crore token inspect` shows what is wrong with a token";
     TokenTooLong, 401, 0, NOT_AUTHORIZED, Refused, "the token is longer than access.token_bytes allows", "grant fewer filters, or raise access.token_bytes and limits.head_bytes";
-    TokenAlgorithm, 401, 0, NOT_AUTHORIZED, Refused, "no key here is bound to the token's algorithm", "a key is bound to one algorithm: [[access.key]] alg";
+    TokenAlgorithm, 401, 0, NOT_AUTHORIZED, Refused, "no key of this server has the token's algorithm", "a key is bound to one algorithm: [[access.key]] alg";
     TokenSignature, 401, 0, NOT_AUTHORIZED, Refused, "the token is not signed by a key that this server knows", "the issuer's key must stand in [[access.key]]";
     TokenExpired, 401, 0, NOT_AUTHORIZED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
     TokenNotYet, 401, 0, NOT_AUTHORIZED, Refused, "the token is not valid yet", "compare the clocks, or raise access.leeway_s";
     TokenForOthers, 401, 0, NOT_AUTHORIZED, Refused, "the token was made for another audience or by another issuer", "compare with access.audience and access.issuer";
-    TokenClaims, 401, 0, NOT_AUTHORIZED, Refused, "the token's claims are not of their form", "docs/ACCESS.md lists the claims and their forms";
+    TokenClaims, 401, 0, NOT_AUTHORIZED, Refused, "a claim of the token is not valid", "docs/ACCESS.md lists the claims and their forms";
     WrongPassword, 401, 0, PASSWORD, Refused, "the user or the password is wrong", "`crore token hash` makes the entry of [[access.user]]";
     CredentialsRefused, 401, 0, NOT_AUTHORIZED, Refused, "the credentials were refused", "the callback at access.callback.url said no";
-    VerifierUnreachable, 503, 0, UNAVAILABLE, Full, "who you are cannot be looked up now; try again", "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s";
-    VerifierBusy, 503, 0, BUSY, Full, "too many clients are being checked; try again", "raise access.questions_max or access.password_threads, or access.cache_s";
+    VerifierUnreachable, 503, 0, UNAVAILABLE, Full, "the credentials cannot be verified now; try again", "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s";
+    VerifierBusy, 503, 0, BUSY, Full, "too many credentials wait to be verified; try again", "raise access.questions_max or access.password_threads, or access.cache_s";
     Expired, 401, 4401, LASTED, Refused, "the token has expired";
     PublishNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "publishing this needs credentials: a token or a user with a grant for it";
     SubscribeNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "subscribing to this needs credentials: a token or a user with a grant for it";
@@ -187,10 +187,10 @@ reasons! {
     TopicRateOfAddress, 429, 1013, QUOTA, Full, "limits.topics_per_address_per_s is reached";
     LogOfAddress, 429, 1013, QUOTA, Full, "limits.log_bytes_per_address_max is reached";
     DiskFull, 503, 1013, QUOTA, Full, "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full";
-    KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or when keys have run out";
+    KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later";
     FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
     FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";
-    Broken, 503, 0, SPECIFIC, Broken, "the server contradicts itself";
+    Broken, 503, 0, SPECIFIC, Broken, "an internal error of the server";
 }
 
 impl Reason {

@@ -52,11 +52,11 @@ fn kinds() -> Vec<Kind> {
         kind("not signed by a key", "[[access.key]]", |n| {
             signed(Algorithm::HS256, &SECRET.replace('0', "9"), n)
         }),
-        kind("no key here is bound", "[[access.key]] alg", none),
+        kind("has the token's algorithm", "[[access.key]] alg", none),
         kind("another audience", "access.audience", |n| {
             token(claims(n, "aud", json!("else")))
         }),
-        kind("not of their form", "docs/ACCESS.md", |n| {
+        kind("claim of the token is not valid", "docs/ACCESS.md", |n| {
             token(claims(n, "publish", json!(7)))
         }),
         kind("cannot be read", "crore token inspect", |n| {

@@ -79,7 +79,7 @@ fn a_bad_upgrade_is_refused() {
 
 #[test]
 fn topics_that_publishers_create_have_no_other_subscribers() {
-    let reason = "publishers create topics here, and none has created this one";
+    let reason = "only publishers create topics here, and this topic does not exist";
     for fields in [GET, EVENTS, UPGRADE] {
         assert_eq!(
             answer("/sub/created/1", fields),
