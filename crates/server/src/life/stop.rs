@@ -28,7 +28,9 @@ pub async fn move_off(shards: &Shards, drain: &Drain) {
     let most = Duration::from_secs(u64::from(drain.deadline_s)) + CLOSE;
     if before > 0 {
         let (rate, most) = (drain.rate_per_s, drain.deadline_s);
-        tracing::info!("moving clients off: {before}, {rate} a second, for {most} s at most");
+        tracing::info!(
+            "moving clients off: {before}, at most {rate} a second, for at most {most} s"
+        );
         tell(before, before);
     }
     let mut told = began;

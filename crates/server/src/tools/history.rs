@@ -9,7 +9,7 @@ use super::flags::Connect;
 use super::subscribe::envelope::Envelope;
 use super::subscribe::format::Format;
 use super::values;
-use super::words::reason;
+use super::words::refusal;
 use crate::client::http::Connection;
 use crate::client::server::Server;
 use crate::stdout;
@@ -128,7 +128,7 @@ fn page(server: &Server, target: &str) -> anyhow::Result<Page> {
     let head = connection.request(server, "GET", target, &[], None)?;
     let body = connection.whole_body(MAX_BYTES)?;
     if head.status != 200 {
-        bail!("{}{}", head.status_line(), reason(&body));
+        bail!("{}", refusal(&head, &body));
     }
     Ok(Page {
         body,

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::flags::Connect;
-use super::{values, words::reason};
+use super::{values, words::refusal};
 use crate::client::http::Connection;
 use crate::client::server::Server;
 use crate::settings::units::parse_seconds;
@@ -233,11 +233,7 @@ impl Publisher<'_> {
             .whole_body(MAX_ANSWER_BYTES)
             .with_context(unreachable)?;
         if !(200..300).contains(&head.status) {
-            bail!(
-                "the server refused the message: {}{}",
-                head.status_line(),
-                reason(&body)
-            );
+            bail!("the server refused the message: {}", refusal(&head, &body));
         }
         self.connection = Some(connection);
         self.published += 1;

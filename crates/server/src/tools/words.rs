@@ -3,9 +3,20 @@
 use serde_json::Value;
 
 use super::tables::plain;
+use crate::client::http::Head;
+use crate::client::server::TOKEN_VARIABLE;
 
 /// How much of a server's reason is shown, in characters.
 const MAX_REASON_CHARS: usize = 300;
+
+/// Why a data port refuses: its status and words, and where a token goes if it wants one.
+pub fn refusal(head: &Head, body: &[u8]) -> String {
+    let tip = match head.status {
+        401 => format!("; give a token with --token or in {TOKEN_VARIABLE} (crore token mint)"),
+        _ => String::new(),
+    };
+    format!("{}{}{tip}", head.status_line(), reason(body))
+}
 
 /// A server's words about a failure, fit for a terminal: one line, no control characters.
 pub fn reason(body: &[u8]) -> String {

@@ -56,6 +56,28 @@ fn pub_exits_with_1_and_the_servers_reason() {
 }
 
 #[test]
+fn who_has_no_token_is_told_where_it_goes() {
+    for args in [
+        &["pub", "a", "hello"][..],
+        &["sub", "a"],
+        &["sub", "a", "--protocol", "ws"],
+        &["history", "a"],
+    ] {
+        let server = Scripted::start(&[|peer| {
+            peer.request();
+            peer.respond("401 Unauthorized", "this needs credentials\n");
+        }]);
+        let output = server.run(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(
+            said.contains("this needs credentials; give a token with --token or in CRORE_TOKEN"),
+            "{args:?}: {said}"
+        );
+    }
+}
+
+#[test]
 fn pub_takes_stdin_whole_or_by_lines() {
     let whole = Scripted::start(&[|peer| {
         let request = peer.request();
