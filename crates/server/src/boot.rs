@@ -311,7 +311,6 @@ fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<Sha
         sockets: SocketOptions {
             unsent_bytes: (unsent_bytes > 0)
                 .then(|| u32::try_from(unsent_bytes).unwrap_or(u32::MAX)),
-            ..SocketOptions::default()
         },
     };
     let mut sockets = Kernel::open(&entry.listen, limits, &entry.group)?;

@@ -143,7 +143,7 @@ fn head(findings: &Findings) -> String {
         count(need.connections),
         need.protocol.title(),
         if need.tls { " over TLS" } else { "" },
-        several(need.cores as u64, "core"),
+        several(need.cores, "core"),
         several(need.shards, "shard"),
         holds(findings)
     )

@@ -36,10 +36,10 @@ fn number(value: &Value, at: &str) -> u64 {
 /// The words of the image's line that begins with this one.
 fn image(instruction: &str) -> String {
     let file = project("packaging/oci/Containerfile");
-    let lines = file
+    let mut lines = file
         .lines()
         .filter_map(|line| line.strip_prefix(instruction));
-    lines.last().expect(instruction).trim().to_string()
+    lines.next_back().expect(instruction).trim().to_string()
 }
 
 /// The port behind the last colon.
