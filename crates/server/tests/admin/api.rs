@@ -202,7 +202,8 @@ fn walk_publish(walk: &mut Walk, server: &Server) {
             );
         }
     }
-    walk.ask(server, "POST", publish, "", Some("{"), 400);
+    let torn = walk.ask(server, "POST", publish, "", Some("{"), 400);
+    assert!(torn.body.contains("the body is no JSON: "), "{}", torn.body);
     let plain = format!("Host: {admin}\r\nContent-Type: text/plain\r\n");
     let answer = raw(admin, "POST /api/v1/publish", &plain, Some("{}"));
     walk.saw("POST", publish, &answer);
@@ -229,7 +230,8 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
         "?cursor=x",
         "?what=1",
     ] {
-        walk.ask(server, "GET", topics, query, None, 400);
+        let refused = walk.ask(server, "GET", topics, query, None, 400);
+        assert!(!refused.body.contains("deserialize"), "{}", refused.body);
     }
     // Beyond the end there is nothing, and no next page.
     let beyond = walk

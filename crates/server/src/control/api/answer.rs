@@ -96,6 +96,24 @@ impl From<QueryRejection> for ApiError {
 
 /// A request's fault, and where its proper form is described.
 fn described(wrong: &str) -> String {
+    // The extractors say first that they failed.
+    let begins = [
+        ("Failed to deserialize query string: ", "the query: "),
+        (
+            "Failed to deserialize the JSON body into the target type: ",
+            "the body: ",
+        ),
+        (
+            "Failed to parse the request body as JSON: ",
+            "the body is no JSON: ",
+        ),
+    ];
+    let plain =
+        |(begin, place): (&str, &str)| Some(format!("{place}{}", wrong.strip_prefix(begin)?));
+    let wrong = begins
+        .into_iter()
+        .find_map(plain)
+        .unwrap_or_else(|| wrong.to_string());
     format!("{wrong}; GET /api/v1/openapi.json describes it")
 }
 
