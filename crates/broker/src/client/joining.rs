@@ -18,7 +18,7 @@ use crate::home::SEPARATOR;
 use crate::mail::{Ask, AttachFilters, MatchPage, ReplyTo, Span};
 
 /// The refusal of a subscription that failed through a fault of the server.
-const BROKEN: &str = "the server contradicts itself";
+const BROKEN: &str = "an internal error of the server";
 
 /// A group of filters whose pages homes are asked for; a poll needs one message.
 #[derive(Clone, Copy)]
