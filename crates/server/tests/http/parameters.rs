@@ -212,6 +212,19 @@ fn a_header_of_a_publish_that_is_nearly_one_that_is_read_is_refused() {
         404,
         "nothing is published"
     );
+    let slip = once(
+        &server,
+        "GET",
+        "/sub/a",
+        &[("LastEventId", "1-1"), EVENTS],
+        "",
+    );
+    says(
+        &slip,
+        400,
+        &["`LastEventId`", "did you mean Last-Event-ID?"],
+        "a position",
+    );
     // A request that reads has no use for them, whoever added them.
     let read = once(&server, "GET", "/history/a", &[("TTL", "5")], "");
     assert_eq!(read.status, 200);

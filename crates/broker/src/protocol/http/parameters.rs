@@ -15,7 +15,8 @@ use crore_wire::http::head::{Head, Method};
 use crate::base::reason::Reason;
 use crate::protocol::front::{Context, Work};
 use crate::protocol::http::slips::{
-    habit, header_words, is_unread_header, is_within, is_wrong_header, letters, listed, quoted,
+    habit, header_words, is_unread_header, is_within, is_wrong_header, is_wrong_position, letters,
+    listed, quoted,
 };
 use crate::protocol::http::task::Door;
 
@@ -51,7 +52,12 @@ pub(crate) fn is_read(
     door: Door,
 ) -> Result<(), (Reason, String)> {
     let publishes = door == Door::Publish && head.method == Method::Post;
-    let is_slip = |name: &&str| is_unread_header(name) || publishes && is_wrong_header(name);
+    let reads = matches!(door, Door::Subscribe | Door::PubSub | Door::History);
+    let is_slip = |name: &&str| {
+        is_unread_header(name)
+            || publishes && is_wrong_header(name)
+            || reads && is_wrong_position(name)
+    };
     if let Some(name) = head.names().find(is_slip) {
         return Err((Reason::Unread, header_words(name)));
     }

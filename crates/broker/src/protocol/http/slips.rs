@@ -14,6 +14,8 @@ const OURS: &[u8] = b"crore-";
 const HEADERS: [&str; 4] = ["Crore-Key", "Crore-TTL", properties::HEADER, "Crore-Retain"];
 /// The headers of a publish that have names of others: a slip in one of these is refused too.
 const FOREIGN: [&str; 2] = ["Idempotency-Key", "X-EventSource-Event"];
+/// The header of a subscription that programs write by themselves.
+const POSITION: &str = "Last-Event-ID";
 /// So many letters of a header may be too many, missing or another.
 const HEADER_EDITS_MAX: u32 = 2;
 /// Names that people give to what a publish says in its head or body, in letters; how it is said here; and whether a header of this name could mean
@@ -87,8 +89,20 @@ fn nearest(name: &str) -> Option<&'static str> {
     all().find(is_near).copied()
 }
 
+/// Whether the header of a subscription is nearly that of its position, and is not.
+pub(crate) fn is_wrong_position(name: &str) -> bool {
+    let is_near = || is_within(name.as_bytes(), POSITION.as_bytes(), HEADER_EDITS_MAX);
+    matches!(name.as_bytes(), [b'l' | b'L', ..])
+        && !name.eq_ignore_ascii_case(POSITION)
+        && is_near()
+}
+
 /// What to write instead of a header that means nothing.
 pub(crate) fn header_words(name: &str) -> String {
+    if is_wrong_position(name) {
+        let name = quoted(name.as_bytes());
+        return format!("the header {name} means nothing; did you mean {POSITION}?");
+    }
     let ours = name
         .get(..OURS.len())
         .filter(|begin| begin.as_bytes().eq_ignore_ascii_case(OURS));
@@ -223,6 +237,31 @@ mod tests {
             ("Crore-Expires", "write it as the header Crore-TTL"),
         ] {
             assert!(header_words(ours).contains(words), "{}", header_words(ours));
+        }
+    }
+
+    #[test]
+    fn slips_in_the_position_are_told_what_was_meant() {
+        for slip in [
+            "Last-EventID",
+            "LastEventId",
+            "last_event_id",
+            "Last-Event-Ids",
+            "Lats-Event-ID",
+        ] {
+            assert!(is_wrong_position(slip), "{slip}");
+            let words = header_words(slip);
+            assert!(words.ends_with("did you mean Last-Event-ID?"), "{words}");
+        }
+        for other in [
+            "Last-Event-ID",
+            "last-event-id",
+            "Last-Modified",
+            "Link",
+            "Location",
+            "",
+        ] {
+            assert!(!is_wrong_position(other), "{other}");
         }
     }
 
