@@ -83,8 +83,8 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
     P::end_connection(clients, slot, reason, io);
 }
 
-/// Ends what a connection subscribes to or waits for, for this reason and in its protocol's words, and the connection with it unless another request may
-/// follow; false when nothing ends.
+/// Ends what a connection subscribes to or waits for, for this reason and in its protocol's words, and the connection with it unless another request
+/// may follow; false when nothing ends.
 pub(crate) fn end_for<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -197,5 +197,20 @@ mod tests {
         assert_eq!(io.closed, [(Link(5), Close::Reset)]);
         assert_eq!(shard.stats().closed[Closed::Broken as usize], 1);
         assert_eq!(shard.connections(), 1);
+    }
+
+    #[test]
+    fn connection_that_ends_twice_in_an_input_is_counted_once_and_stays_until_then() {
+        let mut io = Recorded::default();
+        let mut shard = begun(&mut io);
+        let clients = &mut shard.front().clients;
+        clients.shut(0, &mut io);
+        clients.reset(0);
+        clients.put(0, b"late", &mut io);
+        assert_eq!((clients.conns.len(), io.sent.len()), (2, 0));
+        shard.flush(NOW, &mut io);
+        let ends = [Close::Drain, Close::Reset].map(|how| (Link(5), how));
+        assert_eq!((&io.closed[..], shard.connections()), (&ends[..], 1));
+        assert_eq!(shard.stats().closed.iter().sum::<u64>(), 1);
     }
 }

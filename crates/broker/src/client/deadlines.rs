@@ -1,4 +1,5 @@
-//! Ends connections whose deadline has passed, and says when a heartbeat is due. The sweep that finds them is the shard's (`shard/tick.rs`): no timers, no links in the rows.
+//! Ends connections whose deadline has passed, and says when a heartbeat is due. The sweep that finds them is the shard's (`shard/tick.rs`): no timers,
+//! no links in the rows.
 
 use crate::base::reason::Closed;
 use crate::client::parts::{Clients, Deliveries, Queues, Subscriptions};

@@ -1,11 +1,12 @@
-//! What every connection has, whatever its protocol. Nothing here names a protocol: what the protocols must decide is asked by the functions of
-//! [`protocols::Protocols`], which the switchboard above (`protocol/contract`) implements.
+//! The state and the functions of every connection, whatever its protocol. Nothing here names a protocol: what the protocols must decide is asked by
+//! the functions of [`protocols::Protocols`], which the switchboard above (`protocol/contract`) implements.
 //!
 //! * The seam: `types` and `protocols`.
 //! * The table: `connections` with the rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with all that the
 //!   clients' side of a shard has.
 //! * Coming and going: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines`, `close` and `ending`.
-//! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (the way to the homes), `fields` (of a message that is published), `words` (of refusals).
+//! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (the way to the homes), `fields` (of a message that is
+//!   published), `words` (of refusals).
 //! * Messages: `delivery` and `deliveries` (what homes told), `run` (the messages at hand), `push`, `send`, `outbox`, and `fallback` for
 //!   slow consumers.
 //! * Turns and memory: `queues`, `credit`, `work`, `hold` and `progress` (received bytes), `census` and `relief`, `scratch` (buffers).

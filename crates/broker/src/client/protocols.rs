@@ -1,5 +1,5 @@
-//! The questions that the clients' side asks the protocols above it. It names none of them: it is generic over [`Protocols`], and so calls the protocols
-//! only by the functions of this trait, written `P::...`. Each is called for one connection, by its number.
+//! The questions that the clients' side asks the protocols above it. It names none of them: it is generic over [`Protocols`], and so calls the
+//! protocols only by the functions of this trait, written `P::...`. Each is called for one connection, by its number.
 
 use crate::base::access::Identity;
 use crate::base::ids::ConnId;

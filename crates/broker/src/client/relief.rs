@@ -1,10 +1,10 @@
 //! Relief: the server lets go of bytes that clients make it hold when their account nears its limit.
 //!
-//! First nothing more is added to outboxes: subscribers fall back to their positions ([`fits`](crate::client::send::fits)), and losses are remembered of
-//! fewer topics. Then clients that hold much get nothing new ([`Clients::may_take`], [`may_leave`]): no session, no subscription.
-//! Short of the limit the sessions of the address or user that holds most end whose clients are away, as if they had expired, and then
-//! its connections, largest first, until there is room again. Clients that hold little are served; only past the limit do they end too,
-//! at a shard where nobody holds much and all together do.
+//! First nothing more is added to outboxes: subscribers fall back to their positions ([`fits`](crate::client::send::fits)), and losses are remembered
+//! of fewer topics. Then clients that hold much get nothing new ([`Clients::may_take`], [`may_leave`]): no session, no subscription. Short of the limit
+//! the sessions of the address or user that holds most end whose clients are away, as if they had expired, and then its connections, largest first,
+//! until there is room again. Clients that hold little are served; only past the limit do they end too, at a shard where nobody holds much and all
+//! together do.
 //!
 //! Nothing counts the bytes of each connection's client as they come and go. While the sum is near its limit a census (`census`) finds
 //! who holds most. What absent sessions hold is counted by party always (`home::sessions`).

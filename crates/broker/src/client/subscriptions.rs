@@ -144,8 +144,8 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 }
 
-/// Asks for the next page of a topic, of so many messages at most, behind what the connection has seen of it; compressed if `deflate` says so. The answer comes for `part`, which
-/// is how the connection's protocol names the subscription.
+/// Asks for the next page of a topic, of so many messages at most, behind what the connection has seen of it; compressed if `deflate` says so. The
+/// answer comes for `part`, which is how the connection's protocol names the subscription.
 pub(crate) fn ask_behind<P: ProtocolTypes>(
     clients: &Clients<P>,
     subs: &mut Subscriptions,

@@ -200,7 +200,7 @@ pub(crate) fn has_begun_input(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
     match row.state {
         State::Mqtt => row.extra != NONE || row.spill != NONE,
-        // What it has begun is thrown away.
+        // An input that it has begun is thrown away.
         State::Draining => false,
         State::Proxy
         | State::Http

@@ -134,7 +134,9 @@ impl Shard {
                 self.session_open(claim, (hash, &client));
             }
             Ask::SessionClose(mut farewell) => {
-                trim(&mut self.front, &self.sessions, &mut farewell);
+                let front = &mut self.front;
+                let (clients, lanes) = (&mut front.clients, &mut front.subs.lanes);
+                trim(clients, lanes, &front.census, &self.sessions, &mut farewell);
                 self.session_close(*farewell);
             }
             Ask::Bury(writer) => {

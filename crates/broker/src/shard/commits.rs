@@ -16,7 +16,7 @@ use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
 use crate::home::{HERE, Home};
 use crate::mail::{Fact, Outcome, Tell};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Context, Front, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::asks::reply;
 use crate::shard::waiting::{LateAnswer, Request, Waiting};
@@ -115,20 +115,20 @@ impl Shard {
                 passed.expect("it was encoded here"),
             );
         }
+        let Front { clients, subs, .. } = &mut self.front;
+        let ctx = &clients.ctx;
         let outcome = record.and_then(|record| {
             let (bytes, first, unix_s) = record.parts();
             let read = Fact::decode(bytes, seed, client, |behind, fact| {
-                let own = self.front.clients.ctx.world.is_shared() && planted::is(Fault::OwnOffset);
+                let own = ctx.world.is_shared() && planted::is(Fault::OwnOffset);
                 let offset = first + u64::from(behind) + u64::from(own) * 7;
-                let outcome = apply(&mut self.front, self.home.as_mut(), fact, (offset, unix_s));
-                if self.front.clients.ctx.world.is_shared() {
-                    let partition = self.front.clients.ctx.partition_of(fact.topic().1);
-                    let placement = self.front.clients.ctx.world.placement();
-                    let at = placement.place_at_home(partition);
-                    let home = self.home.as_mut().expect(HERE);
+                let outcome = apply(subs, ctx, home, fact, (offset, unix_s));
+                if ctx.world.is_shared() {
+                    let partition = ctx.partition_of(fact.topic().1);
+                    let at = ctx.world.placement().place_at_home(partition);
                     home.has_applied(at, offset, record.is_last());
                     if let Some(cluster) = &mut self.cluster {
-                        cluster.was_heard(at, self.front.clients.ctx.now.s);
+                        cluster.was_heard(at, ctx.now.s);
                     }
                 }
                 outcome
@@ -136,15 +136,9 @@ impl Shard {
             read.ok()
         });
         match outcome {
-            Some(outcome) => reply(
-                &mut self.front.clients,
-                &mut self.front.subs.lanes,
-                from,
-                answer,
-                outcome,
-            ),
+            Some(outcome) => reply(clients, &mut subs.lanes, from, answer, outcome),
             // The record was encoded here, for this request.
-            None => self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1,
+            None => clients.meter.stats.closed[Closed::Broken as usize] += 1,
         }
     }
 
@@ -207,7 +201,13 @@ impl Shard {
                     .rules
                     .is_durable(fact.topic().1)
             {
-                apply(&mut self.front, self.home.as_mut(), fact, (offset, unix_s));
+                apply(
+                    &mut self.front.subs,
+                    &self.front.clients.ctx,
+                    self.home.as_mut().expect(HERE),
+                    fact,
+                    (offset, unix_s),
+                );
             } else if is_here {
                 // The operator has changed the rules since: such a topic keeps nothing across a crash.
                 let home = self.home.as_mut().expect(HERE);
@@ -324,12 +324,13 @@ impl Shard {
 
 /// Applies a fact that stands in the log with this offset, in a batch of this second.
 fn apply(
-    front: &mut Front,
-    home: Option<&mut Home>,
+    subs: &mut Subscriptions,
+    ctx: &Context,
+    home: &mut Home,
     fact: &Fact<'_>,
     (offset, unix_s): (u64, u32),
 ) -> Outcome {
-    let mut context = fact_context(&mut front.subs, &front.clients.ctx);
+    let mut context = fact_context(subs, ctx);
     context.now.unix_s = unix_s;
-    home.expect(HERE).apply(fact, offset, &mut context)
+    home.apply(fact, offset, &mut context)
 }

@@ -74,13 +74,13 @@ fn may_open(
 }
 
 /// The same for the state of a session whose connection ends: where it may not stay the session ends, too.
-pub(super) fn trim(front: &mut Front, sessions: &SessionsAtHome, farewell: &mut Farewell) {
-    let Front {
-        clients,
-        subs,
-        census,
-        ..
-    } = front;
+pub(super) fn trim(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    census: &Census,
+    sessions: &SessionsAtHome,
+    farewell: &mut Farewell,
+) {
     let Some(name) = sessions.name_of(farewell.id) else {
         return;
     };
@@ -91,7 +91,7 @@ pub(super) fn trim(front: &mut Front, sessions: &SessionsAtHome, farewell: &mut 
         && !may_leave(clients, census, party, state + will)
     {
         let ended = farewell.kept.take();
-        session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
+        session_ended(lanes, &clients.meter.work, &clients.ctx, ended);
         clients.meter.stats.sessions_evicted += 1;
     }
 }

@@ -163,6 +163,9 @@ fn an_envelope_tells_the_gap_where_it_is() {
         let (mut numbers, mut gap_at) = (Vec::new(), None);
         while numbers.last() != Some(&(MESSAGES - 1)) {
             let object = envelope(&mut slow);
+            if object["gap"].is_null() && object["data"].is_null() {
+                continue; // The position before the first message.
+            }
             if object["gap"].is_null() {
                 let data = object["data"].as_str();
                 let data = data.unwrap_or_else(|| panic!("{target}: {object} behind {numbers:?}"));

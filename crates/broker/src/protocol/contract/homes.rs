@@ -212,8 +212,8 @@ impl Front {
         }
     }
 
-    /// Another shard has appended a message of this connection, done a verb or refused one; without an outcome it has done all that was asked of it before
-    /// a fence.
+    /// Another shard has appended a message of this connection, done a verb or refused one; without an outcome it has done all that was asked of it
+    /// before a fence.
     fn answered<I: Io>(&mut self, to: ReplyTo, outcome: Option<Outcome>, io: &mut I) {
         let Front {
             clients,

@@ -28,8 +28,8 @@ pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, 
     }
 }
 
-/// Ends a request that waits for another shard, if new settings do not grant it. Where its credential or its topic is gone it stays: the credential is looked at
-/// again after the answer, and the answer to its attach tells the rest.
+/// Ends a request that waits for another shard, if new settings do not grant it. Where its credential or its topic is gone it stays: the credential is
+/// looked at again after the answer, and the answer to its attach tells the rest.
 pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> bool {
     let stays = matches!(
         reason,

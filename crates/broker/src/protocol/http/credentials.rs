@@ -55,7 +55,7 @@ pub(crate) fn knows_who<I: Io>(
     io: &mut I,
 ) -> bool {
     let closed = clients.ctx.world.settings.access.closed;
-    // These are answered alike whoever asks; a browser asks by OPTIONS, with the query of the request that it is to send.
+    // These are answered alike to every client; a browser asks by OPTIONS, with the query of the request that it is to send.
     let open = !closed || matches!(head.method, Method::Options | Method::Other);
     if open || kept.who.is_some() || clients.conns.get(slot).is(TURNED_AWAY) {
         return true;

@@ -199,7 +199,7 @@ fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
     Ok((since, most))
 }
 
-/// What tells an answer from any other to the same request: where it ends, whether more follow, where it begins, and how many
+/// The tag that tells an answer from any other to the same request: where it ends, whether more follow, where it begins, and how many
 /// messages it has. Messages between two of them only ever go.
 fn tag_of(page: &Page, frames: &Frames) -> Vec<u8> {
     let mut tag = Vec::with_capacity(48);

@@ -1,8 +1,9 @@
 //! HTTP/1.1: requests, and the responses to them. `request` reads what comes, `credentials` says who sent it, `judge` decides by the head, with
-//! `sites` (where it comes from), `parameters` (what of it is read; `slips`: what was meant instead) and `names` (which topics); `answer` and `turned_away` write responses (`retry`: when to come back), `pipelined` holds what comes behind a
-//! request that waits, `close` ends connections.
+//! `sites` (where it comes from), `parameters` (what of it is read; `slips`: what was meant instead) and `names` (which topics); `answer` and
+//! `turned_away` write responses (`retry`: when to come back), `pipelined` holds what comes behind a request that waits, `close` ends connections.
 //!
-//! What requests are for: `publish`, `subscribe` (with `filtered` and `opening`: by filter), `history`, and `interest`: which topics have subscribers.
+//! The purposes of requests: `publish`, `subscribe` (with `filtered` and `opening`: by filter), `history`, and `interest`: which topics have
+//! subscribers.
 
 pub(crate) mod answer;
 pub(crate) mod body;

@@ -127,7 +127,7 @@ pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
         || normal.is_some_and(|origin| listed.contains(&origin))
 }
 
-/// What a browser says of a request that a page of another origin sent.
+/// The words of a browser about a request that a page of another origin sent.
 fn elsewhere<'h>(head: &Head<'h>) -> Option<&'h [u8]> {
     let mut sites = head.headers("sec-fetch-site");
     sites.find(|site| origin::is_elsewhere(site))

@@ -354,7 +354,7 @@ fn mqtt_refuse<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], error: Err
 pub(crate) fn begin_framed(clients: &mut Clients, slot: u32) {
     let head_s = clients.ctx.world.settings.timeouts.head_s;
     let row = clients.conns.get_mut(slot);
-    // What the request had there has no meaning any more.
+    // The options of the request have no meaning any more.
     row.options = row.options & !OWN | FRAMED;
     row.state = State::Mqtt;
     row.deadline_s = clients.ctx.now.s + head_s;

@@ -80,7 +80,7 @@ pub(crate) fn mqtt_page<I: Io>(
         give_once(clients, slot, &wants, (&name, record, frames), io);
     }
     if page.values == Values::Wait {
-        // What is behind the position of a session comes by the subscription.
+        // Values behind the position of a session come by the subscription.
         let position = list::sub(&clients.conns, slot, part).filter(|sub| sub.epoch == page.epoch);
         let until = position.filter(|_| !page.only_retained);
         let until = until.map_or(page.head, |sub| sub.offset);
