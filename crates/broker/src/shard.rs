@@ -13,7 +13,6 @@ pub(crate) mod drain;
 mod draining;
 pub(crate) mod ending;
 mod enqueue;
-mod gauges;
 pub(crate) mod matched;
 mod members;
 pub(crate) mod restore;
@@ -23,6 +22,7 @@ mod sessions;
 pub(crate) mod shadow;
 mod sweep;
 pub(crate) mod sys;
+mod sys_topics;
 pub mod tables;
 mod tick;
 mod waiting;
@@ -58,10 +58,10 @@ use crate::mail::lanes::UnhandledAsks;
 use crate::protocol::http::interest::ask_pages;
 use crate::protocol::mqtt::kept::needs_bytes;
 use crate::shard::draining::Draining;
-use crate::shard::gauges::Gauges;
 use crate::shard::members::Cluster;
 use crate::shard::saving::Saving;
 use crate::shard::sweep::Sweep;
+use crate::shard::sys_topics::SysTopics;
 use crate::shard::waiting::Waiting;
 
 /// Mail that a shard posted, and that came to it.
@@ -82,7 +82,7 @@ pub struct Shard {
     commits: Commits<Waiting>,
     /// What a home of a node knows of the others.
     cluster: Option<Box<Cluster>>,
-    sys: Gauges,
+    sys: SysTopics,
     /// Present while clients are moved off.
     draining: Option<Draining>,
     /// The progress of its snapshot.
@@ -111,7 +111,7 @@ impl Shard {
             cluster: (world.is_shared() && me < world.homes)
                 .then(|| Cluster::new(world.placement().count_at(me))),
             front: Front::new(me, world, steps.unwrap_or_default(), now),
-            sys: Gauges::new(),
+            sys: SysTopics::new(),
             draining: None,
             saving: None,
             stopped: false,

@@ -44,6 +44,9 @@ pub enum TopicError {
     Reserved,
 }
 
+/// What makes a name of MQTT invalid, in one line: an acknowledgement there has one code for all of it.
+pub const INVALID_NAME: &str = "Topic Name invalid: it is empty or longer than limits.topic_bytes, or has a wildcard or a control character (U+0000 to U+001F, U+007F to U+009F)";
+
 impl TopicError {
     /// A message for the peer, in one line.
     pub const fn reason(&self) -> &'static str {
@@ -118,7 +121,7 @@ pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), Topic
 /// # Errors
 /// The first thing wrong with it. Empty levels and dots are fine here; reserved names too, see [`is_reserved`].
 pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
-    // The common case: one look at each byte.
+    // The common case in one look at each byte. A rule that refuses more printable ASCII stands in `is_plain`, too.
     if !name.is_empty() && name.len() <= max && name.iter().all(is_plain) {
         return Ok(());
     }

@@ -1,5 +1,6 @@
 //! What happens to a slow consumer: a subscription whose connection cannot take a message has seen all before it, and reads on from the log when
-//! the socket drains. Nothing else begins that, whatever the protocol.
+//! the socket drains. These functions begin it for every protocol. Their callers find that a message does not fit (`send::fits`): `client/push.rs`,
+//! `http/subscribe/live.rs`, and in `mqtt` `deliver.rs`, `matched.rs` and `give.rs`. A follower of interest, which can lose nothing, ends instead (`http/interest.rs`).
 //!
 //! Deliberately not here: how much may wait for a socket (`outbox`, `send`), how a subscription reads on (`subscribe/leave`, `filtered`), and what a
 //! rule's `slow` makes of messages that the log has no more (`gap` of `http/subscribe` and `websocket`).

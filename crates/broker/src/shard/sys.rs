@@ -14,7 +14,7 @@ use crate::mail::{Answer, Change};
 use crate::protocol::front::{Clients, Front, Lanes, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::control::topics::change_topic;
-use crate::shard::gauges::{Gauges, Says, TOPICS};
+use crate::shard::sys_topics::{Says, SysTopics, TOPICS};
 
 impl Shard {
     /// Once a second: adds to the sums of all shards, and publishes them to subscribers. `moved` counts the bytes of
@@ -41,7 +41,7 @@ fn tell_one(
     clients: &Clients,
     subs: &mut Subscriptions,
     here: &mut Home,
-    sys: &mut Gauges,
+    sys: &mut SysTopics,
     (place, name, says): (usize, &str, Says),
     due: bool,
 ) {
@@ -54,7 +54,7 @@ fn tell_one(
     let was_watched = sys.watch(place, is_watched);
     if is_watched && (due || !was_watched) {
         let totals = &clients.ctx.world.admission.totals;
-        let text = Gauges::text(says, totals, clients.ctx.now.s);
+        let text = SysTopics::text(says, totals, clients.ctx.now.s);
         publish_sys(clients, &mut subs.lanes, hash, name, &text);
     } else if was_watched && !is_watched {
         let (change, name) = (Change::ForgetLatest, name.as_bytes());

@@ -91,7 +91,9 @@ pub(crate) fn refuse_saying<I: Io>(
     words: &str,
     io: &mut I,
 ) {
-    let status = reason.row().status.unwrap_or(INTERNAL);
+    let row = reason.row();
+    clients.scratch.because(row.closed);
+    let status = row.status.unwrap_or(INTERNAL);
     refuse_line(clients, slot, status, words, io);
 }
 

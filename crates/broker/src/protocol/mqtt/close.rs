@@ -13,12 +13,10 @@ use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
 use alloc::format;
 use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::topic::INVALID_NAME;
 
 /// The code with which a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
 const CLOSE_NORMAL: u16 = 1000;
-
-/// The words about a topic that MQTT's own rules allow and this server does not, or that they do not allow either.
-const BAD_TOPIC: &str = "Topic Name invalid: it is empty or longer than limits.topic_bytes, or has a wildcard or a control character (U+0000 to U+001F, U+007F to U+009F)";
 
 /// Ends the connection for this reason, if MQTT has a code for it. Else it stays: its subscriptions outlive a topic, and no later one takes their place.
 pub(crate) fn mqtt_end_for<I: Io>(
@@ -155,7 +153,7 @@ pub(crate) fn mqtt_late<I: Io>(clients: &mut Clients, slot: u32, reason: Reason,
 pub(super) fn words_of(reason: ReasonCode) -> &'static str {
     match reason {
         // A message without QoS has no other answer.
-        ReasonCode::TOPIC_NAME_INVALID => BAD_TOPIC,
+        ReasonCode::TOPIC_NAME_INVALID => INVALID_NAME,
         reason => reason.name(),
     }
 }

@@ -1,4 +1,4 @@
-//! The values of the topics under `$SYS/broker`: sums of all shards. Rates are for whoever reads them to reckon from two values.
+//! The values of the topics under `$SYS/broker`: sums of all shards. A reader of two values reckons rates. The metrics are rows of `budget/stats.rs`.
 
 use alloc::format;
 use alloc::string::String;
@@ -79,7 +79,7 @@ pub(super) enum Says {
 }
 
 /// A shard's state of these topics.
-pub(crate) struct Gauges {
+pub(crate) struct SysTopics {
     /// The part of the sums of all shards that this shard has.
     pub added: Added,
     /// The topics with subscribers, a bit each.
@@ -88,10 +88,10 @@ pub(crate) struct Gauges {
     due_s: u32,
 }
 
-impl Gauges {
+impl SysTopics {
     /// At the beginning of a shard.
-    pub fn new() -> Gauges {
-        Gauges {
+    pub fn new() -> SysTopics {
+        SysTopics {
             added: Added::default(),
             // All bits are set, so that values told by a predecessor are forgotten where nobody subscribes any more.
             watched: u32::MAX,
