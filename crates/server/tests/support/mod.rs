@@ -307,9 +307,9 @@ impl Server {
         self.bytes_of("smaps_rollup", "Pss:")
     }
 
-    /// Resident memory of the process in bytes.
+    /// Its resident memory without pages of files: it lets go of its text after the start, and reads it back as it serves.
     pub fn resident_bytes(&self) -> u64 {
-        self.bytes_of("status", "VmRSS:")
+        self.bytes_of("status", "RssAnon:")
     }
 
     /// A value of a file of `/proc` that is in kilobytes there, in bytes.

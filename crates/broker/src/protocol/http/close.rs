@@ -81,7 +81,7 @@ fn request_without_room<I: Io>(clients: &mut Clients, slot: u32, reason: Reason,
 /// Tells the client of an event stream after which time it should connect again.
 pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.scratch.because(Closed::Operator);
-    let text = retry::events(clients.ctx.spread(slot));
+    let text = retry::moved_off(clients.ctx.spread(slot), clients.conns.len());
     let mut bytes = clients.scratch.take_reply();
     bytes.clear();
     write_part(clients.conns.get(slot), &text, &mut bytes);

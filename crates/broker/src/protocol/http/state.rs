@@ -101,6 +101,8 @@ pub struct Batch {
     pub replayed: u32,
     /// Line numbers and reasons.
     pub failed: Vec<(u32, Cow<'static, str>)>,
+    /// The highest status that a line alone would have got for such a reason: the answer's where no line was published.
+    pub status: u16,
     /// Lines that were read.
     pub number: u32,
     /// Homes, except that of this shard, that were handed a line; a bit each.

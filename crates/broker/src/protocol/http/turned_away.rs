@@ -31,7 +31,7 @@ pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
         ResponseHead::new(&mut out, 200)
             .lines(EVENT_STREAM)
             .lines(b"Access-Control-Allow-Origin: *\r\nConnection: close\r\n")
-            .content(&retry::events(spread));
+            .content(&retry::turned_away(spread));
     } else {
         ResponseHead::new(&mut out, 503)
             .number("Retry-After", u64::from(retry::after_s(spread)))
@@ -80,7 +80,7 @@ pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Res
 impl Clients {
     /// Refuses an event stream: the whole response only says when to come back.
     pub(crate) fn shed_events(&mut self, slot: u32) {
-        let text = retry::events(self.ctx.spread(slot));
+        let text = retry::turned_away(self.ctx.spread(slot));
         self.head(slot, 200).lines(EVENT_STREAM).content(&text);
     }
 }

@@ -283,8 +283,8 @@ pub(crate) fn answer_nothing<I: Io>(
     let newest = page
         .filter(|_| options & MULTI == 0 && status != 304)
         .and_then(|page| Some(clients.ctx.date_of(page.newest_s?)));
-    let retry_after_s = u64::from(retry::after_s(clients.ctx.spread(slot)));
     let drains = clients.ctx.drains;
+    let (spread, connections) = (clients.ctx.spread(slot), clients.conns.len());
     if drains && options & KEEP == 0 {
         clients.scratch.because(Closed::Operator);
     }
@@ -296,7 +296,8 @@ pub(crate) fn answer_nothing<I: Io>(
         .header("Cache-Control", b"private, no-cache")
         .header("Vary", VARY);
     if drains {
-        head = head.number("Retry-After", retry_after_s);
+        let after_s = retry::return_ms(spread, connections).div_ceil(1_000);
+        head = head.number("Retry-After", u64::from(after_s));
     }
     if options & GAP != 0 {
         head = head.header("Crore-Gap", b"messages before this position are lost");

@@ -33,6 +33,8 @@ use crate::protocol::http::state::{Batch, Pending};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
+const BAD_REQUEST: u16 = 400;
+const UNAVAILABLE: u16 = 503;
 /// So many lines of a batch are refused in exact words, which take memory: the client chooses how many lines there are.
 const NAMED_LINES: u32 = 100;
 
@@ -70,7 +72,12 @@ impl Batch {
         self.lines -= 1;
         let exact = || words::of_reason(reason, settings);
         let words = words_of(number, reason.text(), exact);
+        self.line_failed(number, words, reason.row().status.unwrap_or(BAD_REQUEST));
+    }
+
+    fn line_failed(&mut self, number: u32, words: Cow<'static, str>, status: u16) {
         self.failed.push((number, words));
+        self.status = self.status.max(status);
     }
 }
 
@@ -148,7 +155,7 @@ pub(super) fn cut_batch<I: Io>(
     let rest = core::mem::take(&mut batch.rest);
     clients.conns.let_go_bytes(rest.capacity());
     let reason = "the log has not answered in time; this and the rest were not published";
-    batch.failed.push((batch.number + 1, reason.into()));
+    batch.line_failed(batch.number + 1, reason.into(), UNAVAILABLE);
     if batch_is_read(clients, lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     }
@@ -187,7 +194,7 @@ fn batch_lines(
             let words = format!(
                 "more lines than limits.batch_lines allows ({most}); this and the rest were not read"
             );
-            batch.failed.push((number, words.into()));
+            batch.line_failed(number, words.into(), BAD_REQUEST);
             rest = b"";
             break;
         }
@@ -201,7 +208,7 @@ fn batch_lines(
                     None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
                 }
             }
-            Err(reason) => batch.failed.push((number, reason)),
+            Err(reason) => batch.line_failed(number, reason, BAD_REQUEST),
         }
     }
     clients.own.lines = scratch;
@@ -376,5 +383,9 @@ fn respond_batch(clients: &mut Clients, slot: u32, batch: &mut Batch) {
         body.push(b'}');
     }
     body.extend_from_slice(b"]}\n");
-    clients.respond(slot, 200, "application/json", &body);
+    let status = match batch.lines {
+        0 if batch.status > 0 => batch.status,
+        _ => 200,
+    };
+    clients.respond(slot, status, "application/json", &body);
 }
