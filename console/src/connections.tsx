@@ -157,29 +157,41 @@ interface TableProps {
 /** Connections, each with a button that ends it. */
 export function ConnectionTable({ label, connections, ended, complain }: TableProps) {
   const api = useApi();
+  const [asked, ask] = useState<Connection | null>(null);
   const disconnect = (id: string) =>
     api.disconnect(id).then(ended, (error: ApiError) => (error.status === 404 ? ended() : complain(error.message)));
+  const answer = (sure: boolean) => {
+    ask(null);
+    if (sure && asked !== null) void disconnect(asked.id);
+  };
   return (
-    <Table
-      label={label}
-      heads={["Connection", "Transport", "Address", "User, client id", "*Topics", "#Waiting", "State", "#Silent for", "Action"]}
-      rows={connections.map((one) => ({
-        key: one.id,
-        cells: [
-          <code>{one.id}</code>,
-          transport(one.transport),
-          one.address ?? "\u2013",
-          <Client of={one} />,
-          <Subscribed by={one} />,
-          bytes(one.outbox_bytes),
-          one.behind ? "reads from the log" : one.state,
-          duration(one.silent_s),
-          <button type="button" class="quiet" aria-label={`Disconnect ${one.id}`} onClick={() => void disconnect(one.id)}>
-            Disconnect
-          </button>,
-        ],
-      }))}
-    />
+    <>
+      {asked !== null && (
+        <Question label="Disconnect this connection?" yes="Disconnect it" no="Leave it" answer={answer}>
+          End the connection {asked.id} ({[transport(asked.transport), asked.address].filter(Boolean).join(", ")})? Its client may connect again at once.
+        </Question>
+      )}
+      <Table
+        label={label}
+        heads={["Connection", "Transport", "Address", "User, client id", "*Topics", "#Waiting", "State", "#Silent for", "Action"]}
+        rows={connections.map((one) => ({
+          key: one.id,
+          cells: [
+            <code>{one.id}</code>,
+            transport(one.transport),
+            one.address ?? "\u2013",
+            <Client of={one} />,
+            <Subscribed by={one} />,
+            bytes(one.outbox_bytes),
+            one.behind ? "reads from the log" : one.state,
+            duration(one.silent_s),
+            <button type="button" class="quiet" aria-label={`Disconnect ${one.id}`} onClick={() => ask(one)}>
+              Disconnect
+            </button>,
+          ],
+        }))}
+      />
+    </>
   );
 }
 

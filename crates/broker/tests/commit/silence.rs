@@ -163,7 +163,7 @@ fn requests_end_though_the_engine_is_silent() {
     town.commit();
     assert_eq!(
         (town.statuses(batch), town.statuses(info)),
-        (vec![200], vec![503])
+        (vec![503], vec![503])
     );
     let info = town.ask(&format!("GET /pub/{here}"), "", "");
     town.commit();
@@ -197,7 +197,7 @@ fn a_batch_of_more_than_the_credit_ends_though_the_engine_is_silent() {
     town.commit();
     let info = town.ask(&format!("GET /pub/{topic}"), "", "");
     town.commit();
-    assert_eq!(town.statuses(batch), [200]);
+    assert_eq!(town.statuses(batch), [503]);
     assert_eq!(town.statuses(info), [200]);
 }
 

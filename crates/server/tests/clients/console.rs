@@ -322,6 +322,11 @@ fn slow_consumer_is_listed_and_can_be_disconnected() {
     }
     browser.expect("tbody tr", "SSE.*crowd");
     browser.click("tbody button");
+    browser.expect("[role=alertdialog]", "SSE, 127.0.0.1");
+    browser.click("[role=alertdialog] button.quiet");
+    browser.expect("tbody tr", "SSE.*crowd");
+    browser.click("tbody button");
+    browser.click("[role=alertdialog] button.danger");
     browser.expect(".panel", "No connection is slow");
     browser.expect_no_complaints();
     drop(slow);

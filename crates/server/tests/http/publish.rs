@@ -306,6 +306,24 @@ fn fields_of_a_message_are_text_without_control_characters() {
 }
 
 #[test]
+fn a_batch_of_which_nothing_is_published_is_an_error() {
+    let server = Server::start();
+    let publish = |batch: &str| {
+        let headers = [("Content-Type", "application/x-ndjson")];
+        once(&server, "POST", "/pub", &headers, batch)
+    };
+    let refused = publish("{\"channel\":\"news\",\"data\":1}\nno JSON\n");
+    assert_eq!(refused.status, 400, "{refused:?}");
+    let answer = refused.json();
+    assert_eq!(answer["published"], 0, "{answer}");
+    assert_eq!(answer["failed"][1]["line"], 2, "{answer}");
+    let part = publish("{\"topic\":\"news\",\"data\":1}\nno JSON\n");
+    assert_eq!(part.status, 200, "{part:?}");
+    assert_eq!(part.json()["published"], 1, "{part:?}");
+    assert_eq!(publish("").status, 200, "no line is no fault");
+}
+
+#[test]
 fn a_batch_of_one_topic_keeps_its_order() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 10000\n");
     let mut subscriber = Ws::open(&server, "/sub/news", &[]);

@@ -55,6 +55,11 @@ fn words_of(
     }
 }
 
+/// The status of a message alone that is refused so.
+fn status_of(reason: Reason) -> u16 {
+    reason.row().status.unwrap_or(BAD_REQUEST)
+}
+
 impl Batch {
     /// Records the outcome of a line that was handed on, unless it was simply published.
     pub(super) fn line_ended(&mut self, number: u32, outcome: Outcome, settings: &Settings) {
@@ -72,7 +77,7 @@ impl Batch {
         self.lines -= 1;
         let exact = || words::of_reason(reason, settings);
         let words = words_of(number, reason.text(), exact);
-        self.line_failed(number, words, reason.row().status.unwrap_or(BAD_REQUEST));
+        self.line_failed(number, words, status_of(reason));
     }
 
     fn line_failed(&mut self, number: u32, words: Cow<'static, str>, status: u16) {
@@ -208,7 +213,7 @@ fn batch_lines(
                     None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
                 }
             }
-            Err(reason) => batch.line_failed(number, reason, BAD_REQUEST),
+            Err((words, status)) => batch.line_failed(number, words, status),
         }
     }
     clients.own.lines = scratch;
@@ -223,37 +228,40 @@ fn batch_line(
     number: u32,
     scratch: &mut ndjson::Scratch,
     home: &mut Option<Home>,
-) -> Result<(ShardId, Option<Outcome>), Cow<'static, str>> {
+) -> Result<(ShardId, Option<Outcome>), (Cow<'static, str>, u16)> {
+    let bad = |words| (words, BAD_REQUEST);
     let line = match ndjson::parse(line, scratch) {
         Ok(line) => line,
         Err(error @ LineError::UnknownField) => {
             let exact = || unknown_field(error, scratch.unknown_field());
-            return Err(words_of(number, error.reason(), exact));
+            return Err(bad(words_of(number, error.reason(), exact)));
         }
-        Err(error) => return Err(error.reason().into()),
+        Err(error) => return Err(bad(error.reason().into())),
     };
     let limits = &clients.ctx.world.settings.limits;
     topic::check_name(line.topic, limits.topic_bytes)
-        .map_err(|error| words_of(number, error.reason(), || words::of_topic(&error)))?;
+        .map_err(|error| bad(words_of(number, error.reason(), || words::of_topic(&error))))?;
     if topic::is_reserved(line.topic) {
-        return Err(Reason::Reserved.text().into());
+        return Err((Reason::Reserved.text().into(), status_of(Reason::Reserved)));
     }
     if let Err(denied) = clients.may(slot, Right::Publish, line.topic) {
         clients.meter.stats.denied += 1;
-        return Err(denied.text().into());
+        return Err((denied.text().into(), status_of(denied)));
     }
     if line.data.len() > limits.message_bytes {
         let exact = || words::long_data(line.data.len(), limits.message_bytes);
-        return Err(words_of(number, Reason::MessageTooLong.text(), exact));
+        let words = words_of(number, Reason::MessageTooLong.text(), exact);
+        return Err((words, status_of(Reason::MessageTooLong)));
     }
     if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
-        check_fields(line.content_type, line.event, line.key)?;
+        check_fields(line.content_type, line.event, line.key).map_err(|words| bad(words.into()))?;
     }
-    line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
+    let key = line.idempotency_key.map_or(Ok(()), check_idempotency_key);
+    key.map_err(|words| bad(words.into()))?;
     let admitted = clients.may_publish(slot);
     admitted.map_err(|reason| {
         let exact = || words::of_reason(reason, &clients.ctx.world.settings);
-        words_of(number, reason.text(), exact)
+        (words_of(number, reason.text(), exact), status_of(reason))
     })?;
     let (hash, at) = clients.ctx.place_of(line.topic);
     let message = Publish {
