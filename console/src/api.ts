@@ -210,7 +210,7 @@ export interface Envelope {
 }
 
 export const STATS = "api/v1/stats";
-/** What a request that never reached the server is told as; a browser's own words for it name no cause. */
+/** The words for a request that never reached the server; a browser's own words for it name no cause. */
 export const NO_ANSWER = "the server does not answer";
 
 /** The path of the stream of a topic's messages, or of all that match a filter: those that come, or `since` a position too. */

@@ -92,7 +92,7 @@ pub struct Home {
     pub(crate) topics: TopicTable,
     pub(crate) logs: Logs,
     pub(crate) subscriptions: Subscriptions,
-    /// Who follows which topics have subscribers, and where else they have some.
+    /// Followers of interest, and the interest at other nodes.
     pub(crate) interest: TopicInterest,
     /// The first answers to idempotency keys.
     pub(crate) retries: Retries,

@@ -41,7 +41,7 @@ pub struct Mail {
     pub asks: Vec<Ask>,
     /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
-    /// What the asks count against the sender's credit.
+    /// The bytes that the asks count against the sender's credit.
     pub weight: usize,
     /// Tells to the receiver as a carrier.
     pub tells: Vec<Tell>,

@@ -78,9 +78,9 @@ pub struct Shard {
     home: Option<Home>,
     /// MQTT sessions whose client ids have their home here.
     sessions: SessionsAtHome,
-    /// What waits for the engine.
+    /// Facts and answers that wait for the engine.
     commits: Commits<Waiting>,
-    /// What a home of a node knows of the others.
+    /// The other nodes of the cluster, as far as this home knows them.
     cluster: Option<Box<Cluster>>,
     sys: SysTopics,
     /// Present while clients are moved off.

@@ -125,7 +125,9 @@ pub fn check(file: &File) -> anyhow::Result<()> {
     let data = file.listen.iter().map(|addr| ("listen", addr));
     for (key, addr) in data.chain(admin) {
         // A port that is not the address's own, which a server may have.
-        if let Err(error) = UdpSocket::bind((addr.ip(), 0)) {
+        let mut any_port = *addr;
+        any_port.set_port(0);
+        if let Err(error) = UdpSocket::bind(any_port) {
             let ip = addr.ip();
             faults.push(anyhow::anyhow!(
                 "{key}: {ip} is no address of this host: {error}; name one that is"

@@ -144,7 +144,7 @@ pub struct Limits {
     /// Bytes of publishes under way from one shard to another. Past it no further publish begins: its connection is not read until
     /// there is room.
     ///
-    /// Each publish counts with 4 KiB besides its bytes, so that 1 MiB has room for 256 of them. What was read of a connection that
+    /// Each publish counts with 4 KiB besides its bytes, so that 1 MiB has room for 256 of them. Bytes that were read of a connection that
     /// waits counts for `memory_bytes`. The publish that begins last comes on top, a batch as a whole.
     #[default(4 << 20)]
     pub publish_credit_bytes: usize,

@@ -174,7 +174,7 @@ pub struct Rule {
     pub outbox_bytes: usize,
     /// Messages that may wait, likewise. 0: any number.
     pub outbox_messages: u32,
-    /// What happens to a subscriber that does not read, once its outbox is full and the log no longer reaches back. `"disconnect"`: it
+    /// The treatment of a subscriber that does not read, once its outbox is full and the log no longer reaches back. `"disconnect"`: it
     /// is disconnected, and may resume. `"skip"`: it gets a gap and goes on.
     ///
     /// A WebSocket with plain frames has no place for that notice: it is closed with 4412 under `"skip"` too.

@@ -44,7 +44,7 @@ pub enum TopicError {
     Reserved,
 }
 
-/// What makes a name of MQTT invalid, in one line: an acknowledgement there has one code for all of it.
+/// The faults of a name of MQTT, in one line: an acknowledgement there has one code for all of it.
 pub const INVALID_NAME: &str = "Topic Name invalid: it is empty or longer than limits.topic_bytes, or has a wildcard or a control character (U+0000 to U+001F, U+007F to U+009F)";
 
 impl TopicError {

@@ -1,7 +1,7 @@
 //! `million`: as many subscribers as are asked for, each with a topic of its own, held by a swarm and served for minutes at a part of the
 //! highest rate at which 99 of 100 messages come soon; meanwhile clients come and go.
 //!
-//! The memory is that of the server's end of each connection alone. Whoever polls or speaks MQTT is held by `hold`.
+//! The memory is that of the server's end of each connection alone. Clients that poll or speak MQTT are held by `hold`.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};

@@ -89,7 +89,7 @@ impl<C> Places<C> {
     }
 }
 
-/// What the shards know of the engine.
+/// The state of the engine as the shards know it.
 #[derive(Debug, Default)]
 struct EngineState {
     /// It takes nothing more for now.

@@ -21,7 +21,7 @@ const PAUSE_MS: u64 = 10;
 /// How large a burst the rate allows after a quiet time, in milliseconds of the rate. More would be a storm.
 const BURST_MS: u64 = 50;
 
-/// Connections that wait to be let in. Whoever owns the door closes them.
+/// Connections that wait to be let in. The owner of the door closes them.
 #[derive(Debug)]
 pub struct Door {
     waiting: Turns<(Link, IpAddr)>,

@@ -157,7 +157,7 @@ holdings! {
     outboxes: u32, by_shard "crore_slow_consumers": "Connections for which something waits";
     extras: u32: "Other side rows";
     receive_bytes: usize, by_shard "crore_receive_buffer_bytes": "Requests and frames that have arrived in part";
-    outbox_bytes: usize, by_shard "crore_outbox_bytes": "What waits for sockets that refused it";
+    outbox_bytes: usize, by_shard "crore_outbox_bytes": "Bytes that wait for sockets that took no more";
     carrier_topics: u32: "Topics that connections subscribe to";
     identities: u32: "Connections with known grants";
     relayed: u32: "Connections of which a proxy has named the client";
@@ -178,7 +178,7 @@ holdings! {
     answers: u32: "Idempotency keys with a first answer that is kept for retries";
     followers: u32, metric "crore_followers": "Followers of interest, once for each home";
     log_messages: u32, metric "crore_log_messages": "Messages that are kept";
-    log_bytes: usize, by_shard "crore_log_bytes": "What the kept messages occupy";
+    log_bytes: usize, by_shard "crore_log_bytes": "Bytes that the kept messages occupy";
     log_chains: u32: "Topics that have messages, or had some that expired";
     log_keys: u32: "Keys of topics that keep the latest";
     name_bytes: usize: "Bytes of topic names";

@@ -50,7 +50,7 @@ impl Flow {
     }
 }
 
-/// What waits to be delivered.
+/// Deliveries that wait for their turn.
 #[derive(Default)]
 pub(crate) struct Deliveries {
     /// Those whose answers are not given yet.
@@ -141,7 +141,7 @@ impl Deliveries {
             }
         }
         self.turns.did(visits.into());
-        // What the home told in order has waited for the last of its topics, and no topic has begun a flow meanwhile.
+        // A tell of several topics in order has waited for the last of its topics, and no topic has begun a flow meanwhile.
         let ordered = Flow::ordered(flow.home());
         if flow != ordered
             && !self.has(flow)

@@ -1,4 +1,4 @@
-//! What happens to a slow consumer: a subscription whose connection cannot take a message has seen all before it, and reads on from the log when
+//! The fallback of a slow consumer: a subscription whose connection cannot take a message has seen all before it, and reads on from the log when
 //! the socket drains. These functions begin it for every protocol. Their callers find that a message does not fit (`send::fits`): `client/push.rs`,
 //! `http/subscribe/live.rs`, and in `mqtt` `deliver.rs`, `matched.rs` and `give.rs`. A follower of interest, which can lose nothing, ends instead (`http/interest.rs`).
 //!

@@ -1,4 +1,4 @@
-//! What the fields of a message besides its topic and data may hold, whichever protocol it comes by.
+//! Rules of the fields of a message besides its topic and data, the same for all protocols.
 
 /// Content types, event names and keys are kept with a one-byte length.
 pub(crate) const FIELD_BYTES_MAX: usize = 255;

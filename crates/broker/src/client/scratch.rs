@@ -86,8 +86,13 @@ impl Scratch {
         self.ends.push(end);
     }
 
-    /// The next end to be carried out.
+    /// Whether ends are to be carried out.
     #[inline]
+    pub(crate) fn has_ends(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// The next end to be carried out.
     pub(crate) fn next_end(&mut self) -> Option<End> {
         self.ends.pop()
     }

@@ -1,4 +1,4 @@
-//! What clients read of a refusal for a limit: the number that was met, the limit and its setting, so that they can stay within it.
+//! The words of a refusal for a limit: the number that was met, the limit and its setting, so that they can stay within it.
 //!
 //! Numbers of limits on what all clients have together are the operator's to know, and are not told.
 

@@ -84,7 +84,7 @@ pub enum Entry<'a> {
 /// Reads a batch as it stands in the log: hands over every record with its offset, for tools that show a log.
 ///
 /// # Errors
-/// When the batch is none. What stands before the damage was handed over.
+/// When the batch is none. The records before the damage were handed over.
 pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header, Damaged> {
     let header = Header::read(batch)?;
     let mut records = In(&batch[HEADER_BYTES..]);

@@ -89,7 +89,7 @@ pub(crate) enum Place {
     All,
 }
 
-/// What the requests of a home hold that have not taken effect.
+/// The parts of a home's requests that have not taken effect.
 #[derive(Default)]
 struct Held {
     entries: usize,

@@ -1,4 +1,4 @@
-//! Admission of facts: all that depends on this process, its limits and what they leave. What is admitted is not refused when it is
+//! Admission of facts: all that depends on this process, its limits and what they leave. An admitted fact is not refused when it is
 //! applied (`apply.rs`).
 //!
 //! Invariant: what is reserved for a fact that is under way to the engine is released once, when it is applied.

@@ -186,7 +186,7 @@ impl Home {
         }
     }
 
-    /// Changes the partition at this place. What gets a position there gets this offset.
+    /// Changes the partition at this place. Each row that gets a position there gets this offset.
     #[inline(always)] // most facts are messages
     fn apply_at(
         &mut self,

@@ -5,7 +5,7 @@
 use super::*;
 
 impl Log {
-    /// Gives the messages the offsets behind this one, and returns the last of them. Whatever came before counts as lost.
+    /// Gives the messages the offsets behind this one, and returns the last of them. Everything before counts as lost.
     pub fn begin_epoch(&mut self, base: u64) -> u64 {
         let mut all = self.lists.all(&self.entries);
         all.sort_unstable();

@@ -6,7 +6,7 @@ use crate::store::blobs::Blob;
 
 /// Bytes that the CPU reads from memory at once.
 const LINE_BYTES: usize = 64;
-/// Bytes of a message that are read ahead. What lies behind them the CPU fetches by itself, as it reads in order.
+/// Bytes of a message that are read ahead. The CPU fetches the bytes behind them by itself, as it reads in order.
 const AHEAD_BYTES: usize = 1 << 10;
 
 /// The oldest message of a chain, whose place the next message probably takes.

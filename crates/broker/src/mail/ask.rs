@@ -1,4 +1,4 @@
-//! What a carrier asks of a home.
+//! Asks of a carrier to a home.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,7 +33,7 @@ pub enum Ask {
         name: Span,
         /// The message.
         data: Span,
-        /// What its publisher says of it.
+        /// The headers that its publisher gave it.
         headers: Headers<Span>,
         /// The idempotency key that a retry would repeat, if it has one.
         retry: Option<Retry<Span>>,

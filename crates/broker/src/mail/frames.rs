@@ -266,7 +266,7 @@ impl Frames {
         &self.meta[record.meta as usize + before..][..record.attributes as usize]
     }
 
-    /// What its publisher said of it.
+    /// The headers that its publisher gave it.
     pub fn headers(&self, record: &Record) -> Headers<&[u8]> {
         Headers {
             content_type: self.content_type(record),

@@ -3,7 +3,7 @@
 use crate::budget::admission::{Client, Party};
 use crate::store::shared::Slice;
 
-/// What a publisher says of a message besides its topic and its bytes. `F` holds a field's bytes: a slice, or a place among others.
+/// The headers of a message: its fields besides its topic and its bytes. `F` holds a field's bytes: a slice, or a place among others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers<F> {
     /// Its content type, checked, at most 255 bytes, or empty.
@@ -62,7 +62,7 @@ pub struct Publish<'a> {
     pub name: &'a [u8],
     /// The message.
     pub data: &'a [u8],
-    /// What its publisher says of it.
+    /// The headers that its publisher gave it.
     pub headers: Headers<&'a [u8]>,
     /// Its idempotency key, by which a retry is recognised, if it has one.
     pub retry: Option<Retry<&'a [u8]>>,
@@ -93,7 +93,7 @@ pub struct New<'a> {
     pub time_s: u32,
     /// Whether its topic keeps only the newest message of each key.
     pub latest: bool,
-    /// What its publisher said of it.
+    /// The headers that its publisher gave it.
     pub headers: Headers<&'a [u8]>,
     /// The WebSocket frame.
     pub frame: &'a [u8],

@@ -1,4 +1,4 @@
-//! What protocols keep of a shard as a whole.
+//! The state that protocols keep for a shard as a whole.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use crore_wire::ndjson;
 use crate::base::time::Now;
 use crate::protocol::mqtt::farewells::Farewells;
 
-/// What protocols keep of a shard as a whole.
+/// The state that protocols keep for a shard as a whole.
 pub(crate) struct Own {
     /// Sessions that are given back when the publishes of their connections are answered.
     pub leaving: Farewells,

@@ -1,4 +1,4 @@
-//! What protocols keep of a connection in its side rows, which exist only while it needs them.
+//! The state that protocols keep of a connection in its side rows, which exist only while it needs them.
 
 use alloc::boxed::Box;
 
@@ -52,7 +52,7 @@ impl Spilled for Spill {
     }
 }
 
-/// What protocols keep in the side row of a connection.
+/// The state that protocols keep in the side row of a connection.
 #[derive(Default)]
 pub struct Side {
     /// A response that is not yet begun.

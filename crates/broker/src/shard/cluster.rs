@@ -1,7 +1,7 @@
 //! A node among others that write to the same log: its signs of life, the deaths of others, and the stewards of partitions.
 //!
 //! Each second the home of partition 0 writes a BEAT there. A node whose own come back, and that has read none of another for some seconds,
-//! writes DEAD of it: in partition 0, and when that stands in the log, in all others. What these records say holds at all nodes from their place in the
+//! writes DEAD of it: in partition 0, and when that stands in the log, in all others. These records hold at all nodes from their place in the
 //! log on; only who writes them, and when, is decided by this node's clock.
 //!
 //! Invariants: at most one note of a kind is under way in a partition, so that a node that is cut off piles up nothing. A node that reads

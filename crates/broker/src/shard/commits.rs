@@ -225,7 +225,7 @@ impl Shard {
     /// their second, it is that of `now`.
     ///
     /// # Errors
-    /// When the batch is none. What it has applied by then stays.
+    /// When the batch is none. The records that it has applied by then stay.
     pub fn fold(&mut self, batch: &[u8], first: u64, now: Now) -> Result<(), Damaged> {
         self.front.clients.ctx.now = now;
         let header = Header::read(batch)?;

@@ -402,7 +402,7 @@ impl Follower {
         serde_json::from_slice::<Option<FollowAnswer>>(&answer.ok()??).ok()?
     }
 
-    /// The stream of a node has ended. What a whole one has told still counts.
+    /// The stream of a node has ended. The topics that a whole one has told still count.
     async fn end(&self, other: &mut Other) {
         let Some(stream) = other.stream.take() else {
             return;

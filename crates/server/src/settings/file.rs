@@ -23,7 +23,7 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
 /// A topic hashes to one of 256 slots; more shards than that would share none of the work.
 pub const MAX_SHARDS: usize = 256;
 
-/// The whole file. What is left to the host is 0 here.
+/// The whole file. A value that is left to the host is 0 here.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {

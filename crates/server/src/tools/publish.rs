@@ -122,7 +122,7 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An input that has nothing is a slip, such as a command before the pipe that failed: who means an empty message says so.
+/// An input that has nothing is a slip, such as a command before the pipe that failed: a user who means an empty message writes `''`.
 ///
 /// # Errors
 /// It is empty.
@@ -247,7 +247,7 @@ impl Publisher<'_> {
         Ok(())
     }
 
-    /// Tells who sits before it what became of the message.
+    /// Tells the user at the terminal the outcome of the message.
     fn tell(&self, info: &[u8]) {
         let info: Value = serde_json::from_slice(info).unwrap_or_default();
         let (topic, subscribers) = (&self.args.topic, info["subscribers"].as_u64());

@@ -1,7 +1,7 @@
 //! The examples of the pages that show what `crore` and `curl` print: each is run, and prints lines of the same shape, in the same order. Numbers and
 //! ids differ from run to run; lines that a page leaves out are no fault.
 //!
-//! A block is run where each of its commands is one of these two, or a `cat` that shows a file. What has to be there before stands in the page, in a
+//! A block is run where each of its commands is one of these two, or a `cat` that shows a file. The things that have to be there before stand in the page, in a
 //! comment: `<!-- before: crore pub chat/room1 Hello -->`. A block below `<!-- not run: REASON -->` is left out.
 
 use std::path::{Path, PathBuf};

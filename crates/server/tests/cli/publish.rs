@@ -56,7 +56,7 @@ fn pub_exits_with_1_and_the_servers_reason() {
 }
 
 #[test]
-fn who_has_no_token_is_told_where_it_goes() {
+fn a_client_without_a_token_is_told_where_it_goes() {
     for args in [
         &["pub", "a", "hello"][..],
         &["sub", "a"],
@@ -111,7 +111,7 @@ fn pub_takes_stdin_whole_or_by_lines() {
 
 /// A pipe or a script reads nothing of it.
 #[test]
-fn who_sits_at_a_terminal_is_told_that_it_is_published_and_subscribed() {
+fn a_user_at_a_terminal_is_told_that_it_is_published_and_subscribed() {
     if !tools::has("script") {
         return;
     }

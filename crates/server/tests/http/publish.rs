@@ -324,6 +324,25 @@ fn a_batch_of_which_nothing_is_published_is_an_error() {
 }
 
 #[test]
+fn a_refused_batch_says_how_to_go_on_as_a_refused_message_does() {
+    let headers = [("Content-Type", "application/x-ndjson")];
+    let line = r#"{"topic":"news","data":1}"#;
+    let server = Server::with("[limits]\npublishes_per_s = 1\n");
+    let mut conn = Conn::open(&server);
+    let refused = (0..100).find_map(|_| {
+        let answer = conn.request("POST", "/pub", &headers, line);
+        (answer.status != 200).then_some(answer)
+    });
+    let refused = refused.expect("past the rate");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    let server = Server::with("[access]\n");
+    let refused = once(&server, "POST", "/pub", &headers, line);
+    assert_eq!(refused.status, 401, "{refused:?}");
+    assert!(refused.header("www-authenticate").is_some(), "{refused:?}");
+}
+
+#[test]
 fn a_batch_of_one_topic_keeps_its_order() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 10000\n");
     let mut subscriber = Ws::open(&server, "/sub/news", &[]);

@@ -166,7 +166,7 @@ impl Track {
         self.seen = seen;
     }
 
-    /// Its partition is damaged. What it got before was looked at, and has other offsets now; it comes back with a position, or without.
+    /// Its partition is damaged. The messages that it got before were looked at, and have other offsets now; it comes back with a position, or without.
     pub fn harmed(&mut self, has_position: bool) {
         let seen = self.seen;
         self.stretches.clear();

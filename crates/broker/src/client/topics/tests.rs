@@ -1,4 +1,4 @@
-//! Whatever subscribers do, during walks over a topic's members and between them: each has the place that it was told,
+//! In any order of subscribing and leaving, during walks over a topic's members and between them: each has the place that it was told,
 //! a walk visits each member that stays once, and no row or set is left over.
 
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -260,7 +260,7 @@ fn few_batches_are_in_flight_however_long_the_engine_takes() {
             commits.committed(0, committed(0, number), at(0));
         }
         assert_eq!(due(&mut commits).len(), most);
-        // What has waited is one batch.
+        // The facts that waited are one batch.
         let rest = 40 - most as u32;
         assert_eq!(sent(&mut commits, 0), [(0, newest + 1, rest)]);
     }

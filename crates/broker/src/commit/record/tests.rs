@@ -54,7 +54,7 @@ fn all_kinds_are_read_again() {
     }
 }
 
-/// What one node of a cluster writes, nodes of the version before read, and so does the next version. Other bytes are another
+/// Nodes of the version before and of the next version read the records that a node of a cluster writes. Other bytes are another
 /// [`FORMAT`](crate::commit::batch::FORMAT).
 #[test]
 fn records_of_format_1_are_these_bytes() {

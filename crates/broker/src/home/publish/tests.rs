@@ -1,4 +1,4 @@
-//! What a client that has as much kept as it may can still publish, and what is reserved for messages that are under way.
+//! Publishes of a client that has as much kept as it may, and the room that messages under way reserve.
 
 use alloc::vec::Vec;
 

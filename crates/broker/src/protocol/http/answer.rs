@@ -19,7 +19,7 @@ use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
 /// The status of a reason that has none for requests: a fault of the server.
-const INTERNAL: u16 = 500;
+pub(crate) const INTERNAL: u16 = 500;
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
 const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
@@ -117,6 +117,21 @@ pub(crate) fn refuse_line<I: Io>(
     clients.shut(slot, io);
 }
 
+/// The headers that tell the client of a refused request how it could go on.
+fn with_remedy(head: ResponseHead<'_>, status: u16, retry_after_s: u32) -> ResponseHead<'_> {
+    match status {
+        401 => head.header("WWW-Authenticate", b"Bearer realm=\"crore\""),
+        // RFC 9110 section 15.5.16.
+        415 => head.header("Accept-Encoding", b"identity"),
+        // RFC 9110 section 15.5.22 and RFC 6455 section 4.4.
+        426 => head
+            .header("Upgrade", b"websocket")
+            .header("Sec-WebSocket-Version", b"13"),
+        429 | 503 => head.number("Retry-After", u64::from(retry_after_s)),
+        _ => head,
+    }
+}
+
 impl Clients {
     /// Begins a response with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
     /// no page of another origin reads a response that a visitor's cookie opened.
@@ -156,9 +171,11 @@ impl Clients {
     /// A whole response with a body that the server wrote.
     pub(crate) fn respond(&mut self, slot: u32, status: u16, content_type: &str, body: &[u8]) {
         let no_body = self.conns.get(slot).wants(HEAD);
+        let retry_after_s = retry::after_s(self.ctx.spread(slot));
         let head = self
             .head(slot, status)
             .header("Content-Type", content_type.as_bytes());
+        let head = with_remedy(head, status, retry_after_s);
         if no_body {
             head.number("Content-Length", body.len() as u64).end();
         } else {
@@ -181,26 +198,11 @@ impl Clients {
     /// A status with its reason in one line.
     fn respond_line(&mut self, slot: u32, status: u16, reason: &str) {
         let no_body = self.conns.get(slot).wants(HEAD);
-        let retry_after_s = u64::from(retry::after_s(self.ctx.spread(slot)));
-        let mut head = self
+        let retry_after_s = retry::after_s(self.ctx.spread(slot));
+        let head = self
             .head(slot, status)
             .header("Content-Type", b"text/plain; charset=utf-8");
-        if status == 401 {
-            head = head.header("WWW-Authenticate", b"Bearer realm=\"crore\"");
-        }
-        if status == 415 {
-            // RFC 9110 section 15.5.16.
-            head = head.header("Accept-Encoding", b"identity");
-        }
-        if matches!(status, 429 | 503) {
-            head = head.number("Retry-After", retry_after_s);
-        }
-        if status == 426 {
-            // RFC 9110 section 15.5.22 and RFC 6455 section 4.4.
-            head = head
-                .header("Upgrade", b"websocket")
-                .header("Sec-WebSocket-Version", b"13");
-        }
+        let head = with_remedy(head, status, retry_after_s);
         let head = head.number("Content-Length", reason.len() as u64 + 1);
         head.end();
         if !no_body {

@@ -306,7 +306,7 @@ fn has_body(body: Body) -> bool {
     matches!(body, Body::Chunked | Body::Length(1..))
 }
 
-/// Why there is nothing at a path. Who asks for what only the admin port has is told of that.
+/// The words about a path with nothing at it: a client that asks for a path of the admin port is told of that port.
 fn nowhere(path: &[u8]) -> Reason {
     let of_admin = [&b"/api/"[..], b"/metrics", b"/health", b"/ready"];
     match of_admin.iter().any(|begin| path.starts_with(begin)) {

@@ -71,7 +71,7 @@ fn add_name(
     }
 }
 
-/// What a URL such as `?filter=scores/#` comes to: clients keep the fragment to themselves.
+/// The words about a URL such as `?filter=scores/#`: clients do not send the fragment behind the `#`.
 pub(crate) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cut off: in a URL # is %23, and a / at the end of a filter %2F";
 
 /// Why the names of a request are refused, and exact words.

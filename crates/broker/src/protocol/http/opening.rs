@@ -45,7 +45,7 @@ pub(crate) struct HeldMessage {
     pub record: Record,
 }
 
-/// What a response takes before it begins.
+/// The messages and positions that a response collects before it begins.
 #[derive(Clone, Copy)]
 pub(crate) enum Most {
     /// A long-poll: one message.

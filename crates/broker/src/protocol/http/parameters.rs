@@ -1,5 +1,5 @@
 //! The parameters and headers of a request that are ours: which of them each path reads, and what is said of the others. Probable slips are refused,
-//! so that no wish of a client passes in silence. What a parameter means is decided where it is read.
+//! so that no wish of a client passes in silence. The code that reads a parameter decides its meaning.
 //!
 //! Invariant: whatever clients, caches and proxies add to the URL of a request that reads (`_=1700000000`, `t=`, tokens) passes: only a name that is nearly
 //! one of ours is refused there, and one that another path reads. A request that changes something has no parameter that nothing reads. Headers that

@@ -315,7 +315,7 @@ fn refuse_head<I: Io>(
     refuse_line(clients, slot, error.status(), &words, io);
 }
 
-/// Refuses a request for its body. What the head asks for is judged before what is wrong with the body.
+/// Refuses a request for its body. The head is judged before the fault of the body.
 fn refuse_body<I: Io>(
     clients: &mut Clients,
     slot: u32,

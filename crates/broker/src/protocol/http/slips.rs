@@ -97,7 +97,7 @@ pub(crate) fn is_wrong_position(name: &str) -> bool {
         && is_near()
 }
 
-/// What to write instead of a header that means nothing.
+/// The header to write instead of one that means nothing.
 pub(crate) fn header_words(name: &str) -> String {
     if is_wrong_position(name) {
         let name = quoted(name.as_bytes());

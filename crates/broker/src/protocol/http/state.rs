@@ -1,4 +1,4 @@
-//! What HTTP keeps of a connection: a request of which a part has come, the answer that is due, the response that is not yet begun.
+//! The state that HTTP keeps of a connection: a request of which a part has come, the answer that is due, the response that is not yet begun.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -84,7 +84,7 @@ pub enum Pending {
     Info(Box<[u8]>),
     /// The same; other nodes are asked for their subscribers.
     Counted(crate::mail::Info),
-    /// What a topic keeps; the tags of what the client has.
+    /// `GET /history`: the kept messages of a topic, and the tags that the client has.
     History(Box<[u8]>),
     /// A batch: the homes that have not answered, lines, and what failed.
     Batch(Batch),

@@ -32,7 +32,7 @@ pub(crate) enum Task {
     PublishFrames(Vec<u8>),
     /// Something done to a topic as a whole.
     Verb(Verb, Vec<u8>),
-    /// What a topic keeps.
+    /// The kept messages of a topic.
     History(Vec<u8>),
     /// Messages of these topics or filters.
     Subscribe {

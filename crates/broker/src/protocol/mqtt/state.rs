@@ -283,7 +283,7 @@ pub enum Asked {
     Back(Identity),
 }
 
-/// What MQTT knows of a subscription.
+/// The options of a subscription in MQTT.
 #[derive(Default)]
 pub struct Subscribed {
     /// Its options as on the wire.

@@ -1,4 +1,4 @@
-//! What frames tell besides messages: a gap, and the position before the first message.
+//! Frames that are no messages: a gap, and the position before the first message.
 
 use alloc::vec::Vec;
 

@@ -213,7 +213,7 @@ fn buffered(path: &Path) -> Result<BufReader<File>, Unusable> {
     Ok(BufReader::new(file))
 }
 
-/// Reads a document to its end and verifies the checksum of every block. What the blocks say is not looked at. Returns its bytes.
+/// Reads a document to its end and verifies the checksum of every block. The contents of the blocks are not looked at. Returns its bytes.
 ///
 /// # Errors
 /// Why it cannot be used.

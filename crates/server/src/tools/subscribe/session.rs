@@ -143,7 +143,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The server accepted the subscription. Who sits before it is told so, once: nothing may come for long.
+    /// The server accepted the subscription. A user at a terminal is told so, once: nothing may come for long.
     pub fn answered(&mut self) {
         if !self.ever_answered && io::stderr().is_terminal() {
             let topics = self.topics.join("`, `");

@@ -1,4 +1,4 @@
-//! Whatever comes before a response begins, a message is in the response or the next request finds it.
+//! A message that comes before a response begins is in the response, or the next request finds it.
 
 use proptest::prelude::*;
 

@@ -25,7 +25,7 @@ use crate::mail::{Answer, Ask, Outcome, ReplyTo};
 use crate::protocol::front::{
     Clients, Connections, Context, Lanes, Matching, Queues, Subscriptions,
 };
-use crate::protocol::http::answer::answer_waiting;
+use crate::protocol::http::answer::{INTERNAL, answer_waiting};
 use crate::protocol::http::publish::fields::check_idempotency_key;
 use crate::protocol::http::publish::{self, wait};
 use crate::protocol::http::slips::quoted;
@@ -57,7 +57,7 @@ fn words_of(
 
 /// The status of a message alone that is refused so.
 fn status_of(reason: Reason) -> u16 {
-    reason.row().status.unwrap_or(BAD_REQUEST)
+    reason.row().status.unwrap_or(INTERNAL)
 }
 
 impl Batch {
