@@ -240,6 +240,8 @@ fn answers_during_a_fan_out(
 /// The copies take dozens of turns. An answer that waits for them is the only one until their end, or the second. Several fan-outs
 /// are looked at, since on a busy machine an honest client may miss one.
 const FAN_OUTS: usize = 3;
+/// The kernel takes the whole of a message for each of them.
+const COPIES: &str = "[limits]\nsend_buffer_bytes = 0\n";
 const ANSWERS_MIN: usize = 3 * FAN_OUTS;
 
 #[test]
@@ -252,7 +254,7 @@ fn a_large_message_to_deaf_websockets_holds_no_answer_of_another_shard() {
     };
     let ask = |n| format!("GET /pub/none/{n} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
     let counts = [(); FAN_OUTS].map(|()| {
-        let server = Server::with_shards(2, "");
+        let server = Server::with_shards(2, COPIES);
         let deaf = deaf(&server, fields, upgraded);
         answers_during_a_fan_out(&server, &deaf, (ask, "HTTP/1.1 404 "))
     });
@@ -264,7 +266,7 @@ fn a_large_message_to_deaf_websockets_holds_no_answer_of_another_shard() {
 fn a_large_message_to_deaf_long_polls_holds_no_publisher_of_another_shard() {
     let publish = |n| post(&format!("/pub/other/{n}"), "", "message");
     let counts = [(); FAN_OUTS].map(|()| {
-        let server = Server::with_shards(2, "");
+        let server = Server::with_shards(2, COPIES);
         let deaf = deaf(&server, "", |_| {});
         answers_during_a_fan_out(&server, &deaf, (publish, "HTTP/1.1 202 "))
     });
