@@ -18,8 +18,6 @@ use crore_broker::{Now, Offsets, PartitionId, Shard, ShardId};
 
 use crate::checkpoint::Checkpoint;
 use crate::client::mqtt::Client;
-use crate::client::publisher::Publisher;
-use crate::client::subscriber::Subscriber;
 use crate::engine::{Drive, Shared};
 use crate::met::Met;
 use crate::net::Net;
@@ -257,14 +255,7 @@ impl World {
             socket.reset |= socket.client_fin;
             self.hang_up(link);
         }
-        self.clients
-            .subscribers
-            .iter_mut()
-            .for_each(Subscriber::ended);
-        self.clients
-            .publishers
-            .iter_mut()
-            .for_each(Publisher::ended);
+        self.clients.http_ended();
         self.clients.mqtt.iter_mut().for_each(Client::ended);
     }
 }

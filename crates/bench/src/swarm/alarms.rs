@@ -1,6 +1,6 @@
 //! Alarms: a queue for each kind, since all alarms of a kind have the same delay and so ring in the order in which they were set.
 //!
-//! Nobody takes an alarm back. Who set it looks when it rings whether it still means anything (`stamp`).
+//! Nobody takes an alarm back. Its owner looks when it rings whether it still means anything (`stamp`).
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The census of who makes the shard hold how many bytes: a walk over the connections and the sessions whose clients are away, some
+//! The census of the bytes that each party makes the shard hold: a walk over the connections and the sessions whose clients are away, some
 //! rows in a turn, that adds up the bytes of each address or user. It runs while the account is near its limit, and finds the sessions
 //! and connections of the one that holds most.
 //!

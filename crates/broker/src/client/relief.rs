@@ -7,7 +7,7 @@
 //! together do.
 //!
 //! Nothing counts the bytes of each connection's client as they come and go. While the sum is near its limit a census (`census`) finds
-//! who holds most. What absent sessions hold is counted by party always (`home::sessions`).
+//! who holds most. The bytes of absent sessions are counted by party always (`home::sessions`).
 
 use crate::budget::account::{Level, Part};
 use crate::budget::admission::Party;

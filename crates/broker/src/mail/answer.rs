@@ -1,4 +1,4 @@
-//! Whom a home answers, and how an attach, a publish or an action on a topic has ended.
+//! Answers of a home: to which request, and the outcome of an attach, a publish or an action on a topic.
 
 use crate::base::ids::Ticket;
 use crate::base::reason::Reason;

@@ -14,8 +14,6 @@ use super::{ShardLoop, World, now};
 use crate::checkpoint::Checkpoint;
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
-use crate::client::publisher::Publisher;
-use crate::client::subscriber::Subscriber;
 use crate::engine::Start;
 use crate::rng::Rng;
 use crate::truth::Violation;
@@ -60,14 +58,7 @@ impl World {
         }
         self.net.begin_anew();
         self.loops.iter_mut().for_each(|it| it.links.clear());
-        self.clients
-            .subscribers
-            .iter_mut()
-            .for_each(Subscriber::ended);
-        self.clients
-            .publishers
-            .iter_mut()
-            .for_each(Publisher::ended);
+        self.clients.http_ended();
         self.clients.followers.iter_mut().for_each(Follower::ended);
         self.clients.mqtt.iter_mut().for_each(Client::crashed);
         self.truth.crashed = Some(self.truth.step);

@@ -21,6 +21,12 @@ pub struct Clients {
 }
 
 impl Clients {
+    /// The connections of all clients over HTTP and WebSocket have ended.
+    pub fn http_ended(&mut self) {
+        self.subscribers.iter_mut().for_each(Subscriber::ended);
+        self.publishers.iter_mut().for_each(Publisher::ended);
+    }
+
     /// The clients of this plan; `dice` makes them.
     pub fn new(plan: &Plan, truth: &Truth, dice: u64) -> Clients {
         let mut rng = Rng::new(dice);

@@ -1,4 +1,4 @@
-//! Tests of limits: who enters, who is refused, and what is counted again when it has left.
+//! Tests of limits: connections enter, are refused, and count no more when they have left.
 
 use super::*;
 use crate::base::reason::Reason;

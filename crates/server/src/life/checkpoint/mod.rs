@@ -205,7 +205,7 @@ impl Folding {
         }
     }
 
-    /// Asks a home what is left of its topics. What was committed is perhaps not applied there yet.
+    /// Asks a home for the topics that it still has. It has perhaps not applied all that was committed.
     fn floors(&self, home: ShardId, order: Control) -> Result<Vec<Option<u64>>, Failed> {
         let Control::Floors(partition, offset, names) = order else {
             unreachable!("a shadow has no other questions");
