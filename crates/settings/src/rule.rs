@@ -170,7 +170,7 @@ pub struct Rule {
     #[schemars(range(min = 1, max = MAX_RETRY_MS))]
     pub sse_retry_ms: u32,
     /// Bytes that may wait for a connection that does not read. Messages of these topics past it do not wait: they are read from the
-    /// log later ([slow subscribers](PROTOCOLS.md#slow-subscribers)). 0: `limits.outbox_bytes`.
+    /// log later ([slow subscribers](PROTOCOL-DETAILS.md#slow-subscribers)). 0: `limits.outbox_bytes`.
     pub outbox_bytes: usize,
     /// Messages that may wait, likewise. 0: any number.
     pub outbox_messages: u32,

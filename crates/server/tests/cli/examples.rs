@@ -11,7 +11,12 @@ use crate::support::program::finished;
 use crate::support::{Server, tools};
 
 /// The pages whose examples are those of a server with its defaults.
-const PAGES: [&str; 3] = ["README.md", "docs/PROTOCOLS.md", "docs/OPERATIONS.md"];
+const PAGES: [&str; 4] = [
+    "README.md",
+    "docs/PROTOCOLS.md",
+    "docs/PROTOCOL-DETAILS.md",
+    "docs/OPERATIONS.md",
+];
 /// An example that does not end by itself is ended after so long, in seconds; what it printed counts.
 const STREAM_S: &str = "2";
 
@@ -145,7 +150,9 @@ fn lacking<'a>(
 fn printed(command: &str, directory: &Path, server: &Server) -> String {
     let data = server.address().to_string();
     let program = env!("CARGO_BIN_EXE_crore");
-    let command = command.replace("127.0.0.1:8800", &data);
+    let command = command
+        .replace("127.0.0.1:8800", &data)
+        .replace("127.0.0.1:8801", &server.admin().to_string());
     let command = match command.strip_prefix("crore ") {
         Some(rest) => format!("{program} {rest}"),
         None => command.replacen("curl ", "curl -sS ", 1),

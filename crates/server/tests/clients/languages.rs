@@ -90,6 +90,26 @@ fn go_resumes_an_event_stream() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
+fn mqtt_over_websocket_changes_its_topics_while_connected() {
+    let server = Server::start();
+    let part = Recipe::of("CLIENTS.md", "Topics that change: MQTT over WebSocket");
+    let (path, args) = program(&part, "js", server.address());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut client = Client::start(path, &args);
+    let heard = [0; 2].map(|_| client.within(PATIENCE).expect("a line"));
+    assert_eq!(heard, ["rooms/lobby: hello", "rooms/kitchen: dinner"]);
+    server.await_subscribers("rooms/kitchen", 1);
+    publish(&server, "rooms/lobby", "nor this");
+    publish(&server, "rooms/kitchen", "from outside");
+    assert_eq!(
+        client.within(PATIENCE).expect("a line"),
+        "rooms/kitchen: from outside"
+    );
+    client.kill();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
 fn each_language_publishes() {
     for (language, texts) in [
         ("bash", json!(["from curl", "from crore"])),
