@@ -1,4 +1,4 @@
-//! Programs and libraries of the client tests: Chromium, nginx, Caddy, Mosquitto's clients, Node with four packages, Python
+//! Programs and libraries of the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's clients, Node with four packages, Python
 //! with three; and the tools that check packages and man pages. Shells are not installed: their completions are tested
 //! where they are present.
 //!
@@ -17,6 +17,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("chromium", &["chromium"]),
     ("/usr/sbin/nginx", &["nginx"]),
     ("caddy", &["caddy"]),
+    ("/usr/sbin/haproxy", &["haproxy"]),
+    ("promtool", &["prometheus"]),
     ("mosquitto_pub", &["mosquitto-clients"]),
     ("node", &["nodejs"]),
     ("npm", &["npm"]),
@@ -32,7 +34,14 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 ];
 
 /// The packages that bring a service of their name.
-pub const SERVICES: [&str; 4] = ["nginx", "mosquitto", "caddy", "postgresql"];
+pub const SERVICES: [&str; 6] = [
+    "nginx",
+    "mosquitto",
+    "caddy",
+    "haproxy",
+    "prometheus",
+    "postgresql",
+];
 /// Debian asks this program whether a package may start its service; there is none by default.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 /// Its answer: no (exit status 101).

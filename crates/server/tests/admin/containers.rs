@@ -1,4 +1,4 @@
-//! The files of `examples/containers`. Their ports, users, paths and times fit the image and the settings, and the server serves with
+//! The files of `examples/containers` and the Ingress of `docs/proxies`. Their ports, users, paths and times fit the image and the settings, and the server serves with
 //! the settings in them and answers the probes as they are declared.
 //!
 //! Deliberately not here: Docker and Kubernetes themselves.
@@ -20,7 +20,11 @@ fn project(path: &str) -> String {
 
 /// The documents of a YAML file.
 fn documents(name: &str) -> Vec<Value> {
-    serde_saphyr::from_multiple(&project(&format!("examples/containers/{name}"))).expect(name)
+    at_path(&format!("examples/containers/{name}"))
+}
+
+fn at_path(path: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&project(path)).expect(path)
 }
 
 fn text<'v>(value: &'v Value, at: &str) -> &'v str {
@@ -212,4 +216,32 @@ fn kubernetes_file_fits_the_image_and_its_settings() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
     }
     assert_eq!(raw(server.admin(), "GET /metrics", &host, None).status, 403);
+}
+
+/// It leads the paths of clients to the Service of `kubernetes.yaml`.
+#[test]
+fn ingress_leads_to_the_service_of_the_kubernetes_file() {
+    let ingress = &at_path("docs/proxies/ingress.yaml")[0];
+    let service = documents("kubernetes.yaml").pop().expect("a Service");
+    let rule = &ingress["spec"]["rules"][0];
+    assert_eq!(rule["host"], ingress["spec"]["tls"][0]["hosts"][0]);
+    let paths = rule["http"]["paths"].as_array().expect("paths");
+    for path in paths {
+        let to = &path["backend"]["service"];
+        assert_eq!(to["name"], service["metadata"]["name"]);
+        assert_eq!(to["port"]["name"], service["spec"]["ports"][0]["name"]);
+        assert_eq!(path["pathType"], "Prefix");
+    }
+    let named: Vec<&str> = paths.iter().map(|path| text(path, "/path")).collect();
+    let defaults: Table = project("docs/crore.example.toml")
+        .parse()
+        .expect("settings");
+    for (key, value) in defaults["http"].as_table().expect("a table") {
+        let defaults = value.as_array().filter(|_| key.ends_with("_paths"));
+        for path in defaults.into_iter().flatten() {
+            let path = path.as_str().expect("a path");
+            assert!(named.contains(&path), "{path}");
+        }
+    }
+    assert!(named.contains(&"/mqtt"));
 }

@@ -14,6 +14,7 @@ mod client;
 mod console;
 mod console_views;
 mod cut;
+mod fronts;
 mod grid;
 mod languages;
 mod mqtt;

@@ -1,224 +1,10 @@
-//! The samples of `docs/proxies` as they stand, but for ports, certificates and the directory of the site: a real nginx and a real
-//! Caddy before a real server, and what has to come through them.
+//! What has to come through the proxies of `docs/proxies` ([`fronts`](crate::fronts)), and what stays while the server is down.
 
 use crate::client::{Client, publish};
-use crate::support::{PATIENCE, Server, until};
+use crate::fronts::{CLIENT, Front, NAME, sample, url};
+use crate::support::{PATIENCE, Server};
 use serde_json::{Value, json};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The name in the samples.
-const NAME: &str = "push.example.com";
-/// Where `curl` comes from: an address of the loopback that is no trusted proxy's.
-const CLIENT: &str = "127.0.0.5";
-fn project(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(path)
-}
-
-fn sample(name: &str) -> String {
-    std::fs::read_to_string(project("docs/proxies").join(name)).expect("a sample")
-}
-
-/// A sample with one thing of this host in place of the one that it names.
-fn with(text: String, its: &str, ours: &str) -> String {
-    assert!(text.contains(its), "the sample names {its}");
-    text.replace(its, ours)
-}
-
-/// A proxy before a server, with a directory of its own.
-struct Front {
-    child: Child,
-    directory: PathBuf,
-    port: u16,
-    root: PathBuf,
-}
-
-impl Front {
-    /// A directory that the proxy's user may read, with a site in it.
-    fn directory() -> PathBuf {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("crore-proxy-{}-{number}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(directory.join("site")).expect("a directory");
-        let page = project("examples/quickstart/index.html");
-        std::fs::copy(page, directory.join("site/index.html")).expect("the example");
-        directory
-    }
-
-    fn nginx(server: &Server) -> Front {
-        let (directory, port) = (Front::directory(), free_port());
-        let at = |name: &str| directory.join(name).display().to_string();
-        let made = rcgen::generate_simple_self_signed([NAME.to_string()]).expect("a certificate");
-        std::fs::write(at("own.pem"), made.cert.pem()).expect("a file");
-        std::fs::write(at("own.key"), made.signing_key.serialize_pem()).expect("a file");
-        let site = with(
-            sample("nginx.conf"),
-            "listen 443 ",
-            &format!("listen 127.0.0.1:{port} "),
-        );
-        let site = with(site, "127.0.0.1:8800", &server.address().to_string());
-        let site = with(site, "/etc/ssl/push.example.com.pem", &at("own.pem"));
-        let site = with(site, "/etc/ssl/push.example.com.key", &at("own.key"));
-        let site = with(site, "/var/www/html", &at("site"));
-        std::fs::write(at("crore.conf"), site).expect("a file");
-        // The settings around it in Debian's nginx.conf, in a directory of ours.
-        let places: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|name| format!("{name}_temp_path {};\n", at(name)))
-            .concat();
-        let main = format!(
-            "daemon off;\nmaster_process off;\npid {};\nerror_log {} info;\nevents {{}}\nhttp {{\naccess_log off;\n{places}\
-             types {{ text/html html; }}\ninclude {};\n}}\n",
-            at("pid"),
-            at("error.log"),
-            at("crore.conf")
-        );
-        std::fs::write(at("nginx.conf"), main).expect("a file");
-        let mut command = Command::new("/usr/sbin/nginx");
-        command.args([
-            "-p",
-            &at(""),
-            "-e",
-            &at("error.log"),
-            "-c",
-            &at("nginx.conf"),
-        ]);
-        Front::start(command, directory.clone(), port, directory.join("own.pem"))
-    }
-
-    fn caddy(server: &Server) -> Front {
-        let (directory, port) = (Front::directory(), free_port());
-        let at = |name: &str| directory.join(name).display().to_string();
-        let site = with(
-            sample("Caddyfile"),
-            "127.0.0.1:8800",
-            &server.address().to_string(),
-        );
-        let site = with(site, "/var/www/html", &at("site"));
-        std::fs::write(at("site.caddy"), site).expect("a file");
-        // Certificates of its own root instead of asking the network for some.
-        let main = format!(
-            "{{\nadmin off\nlocal_certs\nskip_install_trust\nauto_https disable_redirects\nhttps_port {port}\n\
-             default_bind 127.0.0.1\n}}\nimport {}\n",
-            at("site.caddy")
-        );
-        std::fs::write(at("Caddyfile"), main).expect("a file");
-        let mut command = Command::new("caddy");
-        command
-            .args([
-                "run",
-                "--adapter",
-                "caddyfile",
-                "--config",
-                &at("Caddyfile"),
-            ])
-            .env("XDG_DATA_HOME", at("data"))
-            .env("XDG_CONFIG_HOME", at("config"))
-            .env("HOME", at("home"));
-        let root = directory.join("data/caddy/pki/authorities/local/root.crt");
-        Front::start(command, directory, port, root)
-    }
-
-    fn start(mut command: Command, directory: PathBuf, port: u16, root: PathBuf) -> Front {
-        let log = std::fs::File::create(directory.join("output")).expect("a file");
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
-        let child = command.spawn();
-        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let mut front = Front {
-            child,
-            directory,
-            port,
-            root,
-        };
-        // A certificate of its own is there a moment after its root.
-        until(&format!("{command:?}"), || {
-            let ended = front.child.try_wait().expect("its state");
-            assert!(ended.is_none(), "{command:?}: {ended:?}\n{}", front.log());
-            let is_open = TcpStream::connect(("127.0.0.1", port)).is_ok() && front.root.exists();
-            is_open
-                && front
-                    .try_curl(&["-o", "/dev/null", &url("/")])
-                    .status
-                    .success()
-        });
-        front
-    }
-
-    fn log(&self) -> String {
-        let read = |name| std::fs::read_to_string(self.directory.join(name)).unwrap_or_default();
-        read("output") + &read("error.log")
-    }
-
-    /// Arguments that make `curl` come to the proxy by its name, from the client's address.
-    fn curl_args(&self) -> Vec<String> {
-        let to = format!("{NAME}:443:127.0.0.1:{}", self.port);
-        let root = self.root.display().to_string();
-        [
-            "-sS",
-            "--max-time",
-            "60",
-            "--interface",
-            CLIENT,
-            "--connect-to",
-            &to,
-            "--cacert",
-            &root,
-        ]
-        .map(str::to_string)
-        .into()
-    }
-
-    fn try_curl(&self, args: &[&str]) -> Output {
-        let output = Command::new("curl")
-            .args(self.curl_args())
-            .args(args)
-            .output();
-        output.expect("curl starts")
-    }
-
-    /// The output of `curl`, which must succeed.
-    fn curl(&self, args: &[&str]) -> String {
-        let output = self.try_curl(args);
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "{args:?}: {complaint}\n{}",
-            self.log()
-        );
-        String::from_utf8(output.stdout).expect("text")
-    }
-
-    /// `curl` as a client that stays.
-    fn stay(&self, args: &[&str]) -> Client {
-        let fixed = self.curl_args();
-        let fixed: Vec<&str> = fixed.iter().map(String::as_str).collect();
-        Client::start("curl".into(), &[&fixed[..], &["-N"], args].concat())
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
-
-fn url(path: &str) -> String {
-    format!("https://{NAME}{path}")
-}
+use std::process::Command;
 
 /// The address of the only connection with this transport, as `crore admin connections` says it.
 fn address(server: &Server, transport: &str) -> String {
@@ -376,7 +162,7 @@ fn a_stream_outlives_the_server(front: &Front, server: Server) {
     ]);
     assert_eq!(body, "retry: 3000\n\n");
     for path in ["/sub/news", "/pub/news"] {
-        assert_eq!(status("Accept: */*", path)[..3], *"502", "{path}");
+        assert_eq!(status("Accept: */*", path)[..3], *front.away, "{path}");
     }
     // The connection that broke, and a request in vain at least.
     act(json!({ "do": "expect", "at": "#errors", "like": "^([2-9]|[0-9]{2,})$" }));
@@ -416,4 +202,10 @@ fn the_sample_for_nginx() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_sample_for_caddy() {
     goes_through(Front::caddy);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn the_sample_for_haproxy() {
+    goes_through(Front::haproxy);
 }

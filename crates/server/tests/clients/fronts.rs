@@ -1,0 +1,301 @@
+//! The proxies of `docs/proxies` as they stand, but for ports, certificates and the directory of the site: a real nginx, Caddy or HAProxy
+//! before a real server.
+
+use crate::client::Client;
+use crate::support::{Server, until};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The name in the samples.
+pub const NAME: &str = "push.example.com";
+/// Where `curl` comes from: an address of the loopback that is no trusted proxy's.
+pub const CLIENT: &str = "127.0.0.5";
+
+fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+pub fn sample(name: &str) -> String {
+    std::fs::read_to_string(project("docs/proxies").join(name)).expect("a sample")
+}
+
+/// A sample with one thing of this host in place of the one that it names.
+fn with(text: String, its: &str, ours: &str) -> String {
+    assert!(text.contains(its), "the sample names {its}");
+    text.replace(its, ours)
+}
+
+/// A proxy before a server, with a directory of its own.
+pub struct Front {
+    child: Child,
+    pub directory: PathBuf,
+    pub port: u16,
+    pub root: PathBuf,
+    /// What it answers to other requests than event streams while there is no server.
+    pub away: &'static str,
+}
+
+impl Front {
+    /// A directory that the proxy's user may read, with a site in it.
+    fn directory() -> PathBuf {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("crore-proxy-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(directory.join("site")).expect("a directory");
+        let page = project("examples/quickstart/index.html");
+        std::fs::copy(page, directory.join("site/index.html")).expect("the example");
+        directory
+    }
+
+    pub fn nginx(server: &Server) -> Front {
+        let (directory, port) = (Front::directory(), free_port());
+        let at = |name: &str| directory.join(name).display().to_string();
+        let made = rcgen::generate_simple_self_signed([NAME.to_string()]).expect("a certificate");
+        std::fs::write(at("own.pem"), made.cert.pem()).expect("a file");
+        std::fs::write(at("own.key"), made.signing_key.serialize_pem()).expect("a file");
+        let site = for_its_version(sample("nginx.conf"));
+        let site = with(
+            site,
+            "    listen 443 ",
+            &format!("    listen 127.0.0.1:{port} "),
+        );
+        let site = with(site, "127.0.0.1:8800", &server.address().to_string());
+        let site = with(site, "/etc/ssl/push.example.com.pem", &at("own.pem"));
+        let site = with(site, "/etc/ssl/push.example.com.key", &at("own.key"));
+        let site = with(site, "/var/www/html", &at("site"));
+        std::fs::write(at("crore.conf"), site).expect("a file");
+        // The settings around it in Debian's nginx.conf, in a directory of ours.
+        let places: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("{name}_temp_path {};\n", at(name)))
+            .concat();
+        let main = format!(
+            "daemon off;\nmaster_process off;\npid {};\nerror_log {} info;\nevents {{}}\nhttp {{\naccess_log off;\n{places}\
+             types {{ text/html html; }}\ninclude {};\n}}\n",
+            at("pid"),
+            at("error.log"),
+            at("crore.conf")
+        );
+        std::fs::write(at("nginx.conf"), main).expect("a file");
+        let mut command = Command::new("/usr/sbin/nginx");
+        command.args([
+            "-p",
+            &at(""),
+            "-e",
+            &at("error.log"),
+            "-c",
+            &at("nginx.conf"),
+        ]);
+        Front::start(command, directory.clone(), port, directory.join("own.pem"))
+    }
+
+    pub fn caddy(server: &Server) -> Front {
+        let (directory, port) = (Front::directory(), free_port());
+        let at = |name: &str| directory.join(name).display().to_string();
+        let site = with(
+            sample("Caddyfile"),
+            "127.0.0.1:8800",
+            &server.address().to_string(),
+        );
+        let site = with(site, "/var/www/html", &at("site"));
+        std::fs::write(at("site.caddy"), site).expect("a file");
+        // Certificates of its own root instead of asking the network for some.
+        let main = format!(
+            "{{\nadmin off\nlocal_certs\nskip_install_trust\nauto_https disable_redirects\nhttps_port {port}\n\
+             default_bind 127.0.0.1\n}}\nimport {}\n",
+            at("site.caddy")
+        );
+        std::fs::write(at("Caddyfile"), main).expect("a file");
+        let mut command = Command::new("caddy");
+        command
+            .args([
+                "run",
+                "--adapter",
+                "caddyfile",
+                "--config",
+                &at("Caddyfile"),
+            ])
+            .env("XDG_DATA_HOME", at("data"))
+            .env("XDG_CONFIG_HOME", at("config"))
+            .env("HOME", at("home"));
+        let root = directory.join("data/caddy/pki/authorities/local/root.crt");
+        Front::start(command, directory, port, root)
+    }
+
+    pub fn haproxy(server: &Server) -> Front {
+        let (directory, port) = (Front::directory(), free_port());
+        let at = |name: &str| directory.join(name).display().to_string();
+        let made = rcgen::generate_simple_self_signed([NAME.to_string()]).expect("a certificate");
+        let certificate = made.cert.pem();
+        std::fs::write(at("own.pem"), &certificate).expect("a file");
+        let both = certificate + &made.signing_key.serialize_pem();
+        std::fs::write(at("both.pem"), both).expect("a file");
+        std::fs::write(at("crore-retry.http"), sample("crore-retry.http")).expect("a file");
+        let text = with(
+            sample("haproxy.cfg"),
+            "bind :443",
+            &format!("bind 127.0.0.1:{port}"),
+        );
+        let text = with(text, "127.0.0.1:8800", &server.address().to_string());
+        let text = with(text, "/etc/haproxy/push.example.com.pem", &at("both.pem"));
+        let text = with(
+            text,
+            "/etc/haproxy/crore-retry.http",
+            &at("crore-retry.http"),
+        );
+        let text = with(text, "127.0.0.1:8080", &site(directory.join("site")));
+        std::fs::write(at("haproxy.cfg"), text).expect("a file");
+        let mut command = Command::new("/usr/sbin/haproxy");
+        command.args(["-db", "-f", &at("haproxy.cfg")]);
+        let root = directory.join("own.pem");
+        let mut front = Front::start(command, directory, port, root);
+        front.away = "503";
+        front
+    }
+
+    fn start(mut command: Command, directory: PathBuf, port: u16, root: PathBuf) -> Front {
+        let log = std::fs::File::create(directory.join("output")).expect("a file");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = command.spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut front = Front {
+            child,
+            directory,
+            port,
+            root,
+            away: "502",
+        };
+        // A certificate of its own is there a moment after its root.
+        until(&format!("{command:?}"), || {
+            let ended = front.child.try_wait().expect("its state");
+            assert!(ended.is_none(), "{command:?}: {ended:?}\n{}", front.log());
+            let is_open = TcpStream::connect(("127.0.0.1", port)).is_ok() && front.root.exists();
+            is_open
+                && front
+                    .try_curl(&["-o", "/dev/null", &url("/")])
+                    .status
+                    .success()
+        });
+        front
+    }
+
+    fn log(&self) -> String {
+        let read = |name| std::fs::read_to_string(self.directory.join(name)).unwrap_or_default();
+        read("output") + &read("error.log")
+    }
+
+    /// Arguments that make `curl` come to the proxy by its name, from the client's address.
+    fn curl_args(&self) -> Vec<String> {
+        let to = format!("{NAME}:443:127.0.0.1:{}", self.port);
+        let root = self.root.display().to_string();
+        [
+            "-sS",
+            "--max-time",
+            "60",
+            "--interface",
+            CLIENT,
+            "--connect-to",
+            &to,
+            "--cacert",
+            &root,
+        ]
+        .map(str::to_string)
+        .into()
+    }
+
+    fn try_curl(&self, args: &[&str]) -> Output {
+        let output = Command::new("curl")
+            .args(self.curl_args())
+            .args(args)
+            .output();
+        output.expect("curl starts")
+    }
+
+    /// The output of `curl`, which must succeed.
+    pub fn curl(&self, args: &[&str]) -> String {
+        let output = self.try_curl(args);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{args:?}: {complaint}\n{}",
+            self.log()
+        );
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// `curl` as a client that stays.
+    pub fn stay(&self, args: &[&str]) -> Client {
+        let fixed = self.curl_args();
+        let fixed: Vec<&str> = fixed.iter().map(String::as_str).collect();
+        Client::start("curl".into(), &[&fixed[..], &["-N"], args].concat())
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The sample for nginx 1.25.1 and later, or what it says for an older one.
+fn for_its_version(sample: String) -> String {
+    let output = Command::new("/usr/sbin/nginx").arg("-v").output();
+    let told = String::from_utf8(output.expect("nginx starts").stderr).expect("text");
+    let version = told.trim().rsplit('/').next().expect("a version");
+    let mut numbers = version
+        .split(['.', ' '])
+        .map(|part| part.parse().unwrap_or(0));
+    let version: [u32; 3] = [0; 3].map(|_| numbers.next().unwrap_or(0));
+    if version >= [1, 25, 1] {
+        return sample;
+    }
+    let old = sample.split_once("and write: ").expect("the older line").1;
+    let old = old.lines().next().expect("a line").to_string();
+    let sample = with(sample, "    http2 on;\n", "");
+    with(sample, "    listen 443 ssl;", &format!("    {old}"))
+}
+
+/// The pages of this directory on a port; gives its address. The thread ends with the test program.
+fn site(directory: PathBuf) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let asked = lines.next().unwrap_or_default();
+            let path = asked.split([' ', '?']).nth(1).unwrap_or("/");
+            let name = match path.trim_start_matches('/') {
+                "" => "index.html",
+                name => name,
+            };
+            let page = std::fs::read_to_string(directory.join(name)).unwrap_or_default();
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close";
+            let _ = write!(
+                stream,
+                "{head}\r\nContent-Length: {}\r\n\r\n{page}",
+                page.len()
+            );
+        }
+    });
+    address
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+pub fn url(path: &str) -> String {
+    format!("https://{NAME}{path}")
+}
