@@ -1,4 +1,4 @@
-//! The contents of packages: man pages, completions, the Debian package, the systemd unit.
+//! The contents of packages: man pages, completions, the Debian package, the archive, the systemd unit, the alerts.
 //!
 //! Tools that judge these are used where they are. Under `cargo xtask test` (which installs them and sets
 //! `CRORE_TOOLS=required`) one that is missing is a failure; elsewhere its test says what it leaves out. Shells besides bash
@@ -275,6 +275,84 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
     assert!(unit.contains("ExecStart=/usr/bin/crore serve --config /etc/crore/crore.toml\n"));
     let settings = format!("{root}/etc/crore/crore.toml");
     run(program(), &["serve", "--check", "--config", &settings]);
+}
+
+/// Files of the archive.
+const ARCHIVED: [&str; 13] = [
+    "crore",
+    "systemd/crore.service",
+    "systemd/crore.toml",
+    "man/man1/crore-serve.1",
+    "completions/crore.bash",
+    "completions/_crore",
+    "completions/crore.fish",
+    "docs/crore.example.toml",
+    "docs/proxies/nginx.conf",
+    "examples/quickstart/index.html",
+    "README.md",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+];
+
+#[test]
+fn archive_has_the_program_its_pages_and_a_right_checksum() {
+    let scratch = Scratch::new("archive");
+    let script = project("packaging/archive.sh");
+    let script = script.to_str().expect("text");
+    let (first, again) = (scratch.path("first"), scratch.path("again"));
+    for place in [&first, &again] {
+        run("sh", &[script, program(), place]);
+    }
+    let version = run(program(), &["--version"]);
+    let name = format!("{}-linux", version.trim().replace(' ', "-"));
+    let name = name.replace("-linux", &format!("-{}-linux", std::env::consts::ARCH));
+    let sum = |place: &str| std::fs::read_to_string(format!("{place}/{name}.tar.gz.sha256"));
+    let (of_first, of_again) = (sum(&first), sum(&again));
+    assert_eq!(of_first.expect("a file"), of_again.expect("a file"));
+    let check = format!("cd '{first}' && sha256sum -c *.sha256 && tar -xzf *.tar.gz");
+    run("sh", &["-euc", &check]);
+    let file = |of: &str| format!("{first}/{name}/{of}");
+    for wanted in ARCHIVED {
+        assert!(Path::new(&file(wanted)).is_file(), "{wanted}");
+    }
+    assert_eq!(run(&file("crore"), &["--version"]), version);
+}
+
+#[test]
+fn alerts_are_right_and_each_is_in_the_table_of_the_page() {
+    let file = project("examples/prometheus/crore.rules.yml");
+    let text = std::fs::read_to_string(&file).expect("the alerts");
+    let alerts: serde_json::Value = serde_saphyr::from_str(&text).expect("YAML");
+    let groups = alerts["groups"].as_array().expect("groups");
+    let rules = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().expect("rules"));
+    let mut names = Vec::new();
+    for rule in rules {
+        let word = |at: &str| rule.pointer(at).and_then(|it| it.as_str());
+        let name = word("/alert").expect("a name");
+        assert!(
+            matches!(word("/labels/severity"), Some("page" | "ticket")),
+            "{name}"
+        );
+        assert!(word("/expr").is_some_and(|it| !it.is_empty()), "{name}");
+        assert!(word("/annotations/summary").is_some(), "{name}");
+        names.push(name.to_string());
+    }
+    let page = std::fs::read_to_string(project("docs/OPERATIONS.md")).expect("the page");
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `Crore"));
+    let rows: Vec<String> = rows
+        .map(|row| format!("Crore{}", row.split('`').next().expect("a name")))
+        .collect();
+    assert_eq!(names, rows);
+    if has("promtool") {
+        run(
+            "promtool",
+            &["check", "rules", file.to_str().expect("text")],
+        );
+    }
 }
 
 #[test]

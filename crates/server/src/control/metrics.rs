@@ -20,6 +20,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::cluster::Cluster;
 use super::disk::Disk;
 use super::limits::{self, Limit};
+use super::moments;
 use super::plane::Plane;
 use super::stats::{self, Table};
 use crate::board::{Buckets, Latency, Snapshot, bucket_end_us};
@@ -158,7 +159,7 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
     registry.register_collector(Box::new(Scrape {
         limits: limits::all(&plane, &shards, None),
         tables: stats::tables(&shards),
-        latency: stats::latency(&shards),
+        latency: moments::latency(&shards),
         uptime_s: plane.uptime().as_secs_f64(),
         reloads: plane.life().reloads(),
         disk: Disk::of(plane.life()),
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_and_dashboard_name_metrics_that_exist() {
+    fn pages_dashboard_and_alerts_name_metrics_that_exist() {
         let mut names: BTreeSet<String> = BTreeSet::new();
         for metric in rows::all() {
             names.insert(metric.name.into());
@@ -374,7 +375,10 @@ mod tests {
         for page in pages
             .map(|page| format!("docs/{page}.md"))
             .into_iter()
-            .chain(["examples/grafana/crore.json".to_string()])
+            .chain(
+                ["grafana/crore.json", "prometheus/crore.rules.yml"]
+                    .map(|it| format!("examples/{it}")),
+            )
         {
             let text = document(&page);
             let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));

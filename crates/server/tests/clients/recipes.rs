@@ -74,7 +74,9 @@ impl Recipe {
             true => self.block("toml"),
             false => String::new(),
         };
-        let settings = settings.replace("secret.txt", &self.path("secret.txt"));
+        let settings = settings
+            .replace("secret.txt", &self.path("secret.txt"))
+            .replace("\"state\"", &format!("\"{}\"", self.path("state")));
         Server::with(&format!(
             "[http]\nallowed_origins = [\"null\"]\n\n{settings}"
         ))
