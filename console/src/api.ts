@@ -46,10 +46,39 @@ export interface Stats {
   memory: {
     pss_bytes: number | null;
     per_connection_bytes: number | null;
-    tables: { name: string; bytes: number }[];
+    tables: { name: string; what: string; bytes: number }[];
   };
   shards: Shard[];
   limits: Limit[];
+}
+
+/** Samples of the last minutes, oldest first, a list for each line of the charts. */
+export type Recent = Record<
+  "time_ms" | "websocket" | "sse" | "longpoll" | "mqtt" | "in_per_s" | "out_per_s" | "p50_us" | "p99_us" | "p999_us",
+  (number | null)[]
+>;
+
+/** The settings that hold. */
+export interface Config {
+  /** The file; null without one. */
+  source: string | null;
+  settings: Setting[];
+}
+
+export interface Setting {
+  name: string;
+  /** As a file has it. */
+  value: string;
+  /** `default`, `file`, `host`, or a flag. */
+  source: string;
+  restart: boolean;
+  help: string;
+}
+
+/** The rules in their order, and the built-in one; each with all its keys. */
+export interface Rules {
+  rules: Record<string, unknown>[];
+  default: Record<string, unknown>;
 }
 
 /** The cluster, as the node that is asked sees it. */
@@ -118,7 +147,10 @@ export interface Topic {
   offset: number;
   epoch: number;
   requested_s: number | null;
+  /** Its filter. */
   rule: string;
+  /** Whether it stands in no file. */
+  built_in_rule: boolean;
   /** Of one topic that was asked for: subscribers at all nodes of a cluster, and nodes that did not answer. */
   cluster?: { subscribers: number; unanswered: string[] } | null;
 }
@@ -156,6 +188,15 @@ export interface Connection {
   outbox_bytes: number;
   behind: boolean;
   silent_s: number;
+}
+
+/** An MQTT session whose client is away. */
+export interface Session {
+  client_id: string;
+  user: string | null;
+  /** Null: it does not end by itself. */
+  expires_in_s: number | null;
+  bytes: number;
 }
 
 /** A part of a list. */
@@ -243,6 +284,18 @@ export class Api {
     return this.#get("stats", {});
   }
 
+  async recent(): Promise<Recent> {
+    return this.#get("stats/recent", {});
+  }
+
+  async config(): Promise<Config> {
+    return this.#get("config", {});
+  }
+
+  async rules(): Promise<Rules> {
+    return this.#get("rules", {});
+  }
+
   async cluster(): Promise<Cluster> {
     return this.#get("cluster", {});
   }
@@ -263,6 +316,11 @@ export class Api {
   async connections(which: Which, cursor: string | null, limit: number): Promise<Page<Connection>> {
     const got = await this.#page<{ connections: Connection[] }>("connections", { ...which }, cursor, limit);
     return { rows: got.connections, next: got.next };
+  }
+
+  async sessions(cursor: string | null, limit: number): Promise<Page<Session>> {
+    const got = await this.#page<{ sessions: Session[] }>("sessions", {}, cursor, limit);
+    return { rows: got.sessions, next: got.next };
   }
 
   async disconnectAll(which: Which): Promise<{ disconnected: number }> {

@@ -11,6 +11,9 @@ import { useApi } from "./store";
 import { TRANSPORTS, transport } from "./transports";
 
 const PAGE = 50;
+/** A row is a card there. */
+const NARROW = "(max-width: 560px)";
+const NARROW_PAGE = 20;
 /** How many topics and how many filters of a connection are named. */
 const SHOWN_TOPICS = 3;
 const ANY: Which = { filter: "", user: "", address: "", transport: "" };
@@ -27,8 +30,9 @@ export function Connections() {
   const [asking, ask] = useState(false);
   const [said, say] = useState("");
   const [trouble, complain] = useState("");
+  const page = matchMedia(NARROW).matches ? NARROW_PAGE : PAGE;
   const { got, error, now } = usePolled(
-    (gone) => readRows((cursor, limit) => api.connections(which, cursor, limit), cursors.at(-1) ?? null, PAGE, gone),
+    (gone) => readRows((cursor, limit) => api.connections(which, cursor, limit), cursors.at(-1) ?? null, page, gone),
     // A search through the whole table is repeated only when it is asked for.
     ({ answers }) => (answers === 1 ? EVERY_MS : 0),
     [api, which, cursors],
@@ -173,7 +177,7 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
       )}
       <Table
         label={label}
-        heads={["Connection", "Transport", "Address", "User, client id", "*Topics", "#Waiting", "State", "#Silent for", "Action"]}
+        heads={["Connection", "Transport", "Address", "User, client id", "*Topics", "#Waiting", "~State", "~Silent for", "Action"]}
         rows={connections.map((one) => ({
           key: one.id,
           cells: [

@@ -20,14 +20,14 @@ export function Limits({ stats }: { stats: Stats }) {
         <LimitRows limits={nearest(stats.limits)} />
       </section>
       <section class="panel" aria-labelledby="tables">
-        <h2 id="tables">Memory by table</h2>
+        <h2 id="tables">Memory by purpose</h2>
         <Table
-          label="Memory by table"
-          heads={["Table", "#Bytes", "#Bytes a connection"]}
+          label="Memory by purpose"
+          heads={["*Used for", "#Bytes", "#Bytes a connection"]}
           rows={stats.memory.tables.map((table) => ({
             key: table.name,
             cells: [
-              table.name.replaceAll("_", " "),
+              <span title={`crore_table_memory_bytes{table="${table.name}"}`}>{table.what}</span>,
               bytes(table.bytes),
               stats.connections.total < 1000 ? bytes(null) : bytes(table.bytes / stats.connections.total),
             ],

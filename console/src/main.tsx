@@ -7,6 +7,8 @@ import { Limits } from "./limits";
 import { Overview } from "./overview";
 import { Retry } from "./parts";
 import { to, useRoute, type Route, type View } from "./route";
+import { Away } from "./sessions";
+import { Settings } from "./settings";
 import { Slow } from "./slow";
 import { store, useStore, type State, type Theme } from "./store";
 import "./style.css";
@@ -19,6 +21,7 @@ const TABS: [View, string][] = [
   ["connections", "Connections"],
   ["slow", "Slow"],
   ["limits", "Limits"],
+  ["settings", "Settings"],
 ];
 
 function App() {
@@ -90,7 +93,15 @@ function title({ view, of }: Route): string {
 function Page({ state, route }: { state: State; route: Route }) {
   if (route.view === "topics") return <Topics filter={route.of || "#"} />;
   if (route.view === "unknown") return <Unknown />;
-  if (route.view === "connections") return <Connections />;
+  if (route.view === "connections") {
+    return (
+      <>
+        <Connections />
+        <Away />
+      </>
+    );
+  }
+  if (route.view === "settings") return <Settings />;
   if (route.view === "topic") return <TopicView key={route.of} name={route.of} />;
   if (state.stats === null) return <p class="hint">{state.link === "lost" ? "" : "Asking the server\u2026"}</p>;
   if (route.view === "slow") return <Slow stats={state.stats} />;

@@ -30,7 +30,10 @@ export function Meter({ share, label, text }: { share: number; label: string; te
 
 interface TableProps {
   label: string;
-  /** A name that begins with `#` heads a column of numbers; one that begins with `*`, of names, which may wrap. */
+  /**
+   * A name that begins with `#` heads a column of numbers; one that begins with `*`, of names, which may wrap; one that begins with `~`,
+   * of what a narrow screen does without.
+   */
   heads: string[];
   rows: Row[];
 }
@@ -41,13 +44,13 @@ interface Row {
   cells: ComponentChildren[];
 }
 
-const KINDS: Record<string, string> = { "#": "n", "*": "name" };
+const KINDS: Record<string, string> = { "#": "n", "*": "name", "~": "wide-only" };
 /** A table of more columns than this is shown as cards on a narrow screen. */
 const NARROW_COLUMNS_MAX = 3;
 
 /** A table that scrolls by itself where it is too wide for the screen. On a phone, a row of many columns becomes a card. */
 export function Table({ label, heads, rows }: TableProps) {
-  const columns = heads.map((head) => ({ name: head.replace(/^[#*]/, ""), kind: KINDS[head[0] ?? ""] ?? "" }));
+  const columns = heads.map((head) => ({ name: head.replace(/^[#*~]/, ""), kind: KINDS[head[0] ?? ""] ?? "" }));
   return (
     <div class="scroll" role="region" aria-label={label} tabIndex={0}>
       <table class={heads.length > NARROW_COLUMNS_MAX ? "cards" : ""}>

@@ -23,6 +23,23 @@ interface Answer<T> {
 }
 
 /**
+ * Numbers requests of which several may be under way, and says whether an answer is newer than all before it: the network may turn their
+ * order round.
+ */
+export function inOrder(): () => () => boolean {
+  let asked = 0;
+  let shown = 0;
+  return () => {
+    const own = (asked += 1);
+    return () => {
+      if (own < shown) return false;
+      shown = own;
+      return true;
+    };
+  };
+}
+
+/**
  * Asks at once, when one of `of` changes, and again after the milliseconds that `every_ms` says for an answer; 0: not again.
  *
  * The last answer stays until there is another one, also while the server is away. A request that is wrong (400) is not repeated.
@@ -33,19 +50,21 @@ export function usePolled<T>(ask: (gone: () => boolean) => Promise<T>, every_ms:
   useEffect(() => {
     let timer = 0;
     let gone = false;
+    const number = inOrder();
     const later = (wait_ms: number) => {
       clearTimeout(timer);
       if (wait_ms > 0) timer = window.setTimeout(() => void read(), wait_ms);
     };
     const read = async () => {
       if (document.hidden) return later(RETRY_MS);
+      const isNewest = number();
       try {
         const got = await ask(() => gone);
-        if (gone) return;
+        if (gone || !isNewest()) return;
         show({ got, error: null });
         later(every_ms(got));
       } catch (failure) {
-        if (gone) return;
+        if (gone || !isNewest()) return;
         const error = failure as ApiError;
         if (error.status !== 0) show({ got: null, error });
         later(error.status === 400 ? 0 : RETRY_MS);

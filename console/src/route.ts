@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-export type View = "overview" | "topics" | "topic" | "connections" | "slow" | "limits" | "unknown";
+export type View = "overview" | "topics" | "topic" | "connections" | "slow" | "limits" | "settings" | "unknown";
 
 export interface Route {
   view: View;
@@ -10,7 +10,7 @@ export interface Route {
   of: string;
 }
 
-const VIEWS: readonly View[] = ["topics", "topic", "connections", "slow", "limits"];
+const VIEWS: readonly View[] = ["topics", "topic", "connections", "slow", "limits", "settings"];
 
 export function to(view: View, of = ""): string {
   return of === "" ? `#/${view}` : `#/${view}/${encodeURIComponent(of)}`;

@@ -97,14 +97,18 @@ export function FirstSteps({ stats }: { stats: Stats }) {
   return (
     <section class="panel first" aria-labelledby="first">
       <h2 id="first">Nothing was published yet</h2>
-      <p>Subscribe in one terminal, publish in another:</p>
+      <p>
+        <a class="button" href="#/topic/hello">
+          Send a first message from this page
+        </a>
+      </p>
+      <p>Or subscribe in one terminal and publish in another:</p>
       <pre>
         curl -N -H 'Accept: text/event-stream' {stats.url}/sub/hello{"\n"}
         curl -d 'first message' {stats.url}/pub/hello
       </pre>
-      <p class="hint">
-        Or <a href="#/topic/hello">publish from this page</a>.
-      </p>
+      <p>A page of yours subscribes so, if the server is started with the page's origin (<code>crore serve --allowed-origin ORIGIN</code>):</p>
+      <pre>new EventSource("{stats.url}/sub/hello").onmessage = (event) =&gt; console.log(event.data);</pre>
     </section>
   );
 }

@@ -6,10 +6,9 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { Api, STATS, type ApiError, type Stats } from "./api";
+import { append, columnsOf, emptyHistory, joined, type History } from "./history";
 import { follow } from "./stream";
 
-/** Ten minutes at one a second. */
-const HISTORY_MAX = 600;
 /** The server speaks once a second. */
 const SILENT_MS = 6_000;
 /** A hidden page has no stream, and asks so often for its charts. */
@@ -17,27 +16,6 @@ const HIDDEN_EVERY_MS = 5_000;
 
 export type Theme = "system" | "light" | "dark";
 export type Link = "connecting" | "live" | "lost" | "unauthorized";
-
-/** Which columns are kept. Each is a number of one report, or null where there is none. */
-export const COLUMNS = {
-  time: (s: Stats) => s.time_ms / 1000,
-  total: (s: Stats) => s.connections.total,
-  websocket: (s: Stats) => s.connections.by_transport["websocket"] ?? 0,
-  sse: (s: Stats) => s.connections.by_transport["sse"] ?? 0,
-  longpoll: (s: Stats) => s.connections.by_transport["longpoll"] ?? 0,
-  mqtt: (s: Stats) =>
-    (s.connections.by_transport["mqtt"] ?? 0) + (s.connections.by_transport["mqtt_websocket"] ?? 0),
-  in: (s: Stats) => s.messages.in_per_s,
-  out: (s: Stats) => s.messages.out_per_s,
-  p50: (s: Stats) => s.latency_us.p50,
-  p99: (s: Stats) => s.latency_us.p99,
-  p999: (s: Stats) => s.latency_us.p999,
-  memory: (s: Stats) => s.memory.pss_bytes,
-  each: (s: Stats) => s.memory.per_connection_bytes,
-} satisfies Record<string, (s: Stats) => number | null>;
-
-export type Column = keyof typeof COLUMNS;
-export type History = Record<Column, (number | null)[]>;
 
 export interface State {
   link: Link;
@@ -50,9 +28,6 @@ export interface State {
   token: string;
   theme: Theme;
 }
-
-const emptyHistory = (): History =>
-  Object.fromEntries(Object.keys(COLUMNS).map((name) => [name, []])) as unknown as History;
 
 class Store {
   state: State = {
@@ -121,13 +96,21 @@ class Store {
     const before = this.state.history.time.at(-1) ?? 0;
     // A server that was started anew is another one: its numbers do not go on from the old ones.
     const another = this.state.stats !== null && stats.uptime_s < this.state.stats.uptime_s;
-    const history = another || stats.time_ms / 1000 < before ? emptyHistory() : this.state.history;
-    for (const [name, read] of Object.entries(COLUMNS)) {
-      const column = history[name as Column];
-      column.push(read(stats));
-      if (column.length > HISTORY_MAX) column.shift();
-    }
+    const anew = another || stats.time_ms / 1000 < before;
+    const history = anew ? emptyHistory() : this.state.history;
+    if (history.time.length === 0) void this.#seed();
+    append(history, stats);
     this.#set({ stats, history, link: "live", why: "" });
+  }
+
+  /** Puts what the server has kept before the first report. Charts that begin with the page do without. */
+  async #seed(): Promise<void> {
+    try {
+      const recent = await new Api(this.state.token, () => {}).recent();
+      this.#set({ history: joined(columnsOf(recent), this.state.history) });
+    } catch {
+      // The next reports come all the same.
+    }
   }
 
   #set(change: Partial<State>): void {

@@ -70,7 +70,7 @@ function Info({ name, info, absent, trouble }: InfoProps) {
     ["Bytes", bytes(info.bytes)],
     ["Newest offset", exact(info.offset)],
     ["Last request", info.requested_s === null ? "never" : `${duration(info.requested_s)} ago`],
-    ["Rule", info.rule],
+    ["Rule", info.built_in_rule ? "built-in" : info.rule],
     ["Home shard", String(info.home)],
   ];
   return (

@@ -89,7 +89,7 @@ export function Topics({ filter }: { filter: string }) {
         {shown !== undefined && shown.length > 0 && (
           <Table
             label="Topics"
-            heads={["*Topic", "#Subscribers", "#Messages kept", "#Bytes", "#Last request", "Rule", "#Home shard"]}
+            heads={["*Topic", "#Subscribers", "#Messages kept", "#Bytes", "~Last request", "Rule", "~Home shard"]}
             rows={shown.map((topic) => ({
               key: topic.name,
               cells: [
@@ -100,7 +100,7 @@ export function Topics({ filter }: { filter: string }) {
                 exact(topic.messages),
                 bytes(topic.bytes),
                 topic.requested_s === null ? "never" : `${duration(topic.requested_s)} ago`,
-                <code>{topic.rule}</code>,
+                topic.built_in_rule ? "built-in" : <code>{topic.rule}</code>,
                 exact(topic.home),
               ],
             }))}

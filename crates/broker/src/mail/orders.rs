@@ -57,6 +57,13 @@ pub enum Control {
     Connection(ConnId),
     /// The MQTT client ids of these sessions of the home, at most as many as a page has connections.
     ClientIds(Vec<SessionId>),
+    /// A page of the MQTT sessions of the home whose clients are away.
+    Sessions {
+        /// The row to begin with: 0, or [`Sessions::next`].
+        from: u32,
+        /// How many at most.
+        most: u32,
+    },
     /// End this connection.
     Disconnect(ConnId),
     /// End connections, from this row on, as many as one turn may.
@@ -105,6 +112,8 @@ pub enum Report {
     Connection(Option<Box<Connection>>),
     /// Client ids in the order of the question; none where the connection is gone.
     ClientIds(Vec<Option<Box<[u8]>>>),
+    /// A page of sessions.
+    Sessions(Sessions),
     /// How many connections were ended.
     Ended(Ended),
     /// Whether topics are left for [`Control::Foresee`].
@@ -294,6 +303,28 @@ pub struct Connection {
     pub behind: bool,
     /// Seconds since something was last sent to it.
     pub silent_s: u32,
+}
+
+/// A page of sessions whose clients are away.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    /// The sessions found.
+    pub sessions: Vec<Session>,
+    /// The row to go on with, unless this is the last page.
+    pub next: Option<u32>,
+}
+
+/// An MQTT session whose client is away.
+#[derive(Debug)]
+pub struct Session {
+    /// Its client id.
+    pub client_id: Box<[u8]>,
+    /// Its user, or empty.
+    pub user: Box<[u8]>,
+    /// Seconds after which it ends; none: never.
+    pub expires_in_s: Option<u32>,
+    /// Bytes that it occupies.
+    pub bytes: usize,
 }
 
 /// The result of an order to end connections.

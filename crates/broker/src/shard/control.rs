@@ -5,7 +5,7 @@ use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use crate::protocol::front::Front;
 use crate::shard::control::connections::{
-    client_ids, connection, connections_page, end_by_order, end_connections,
+    client_ids, connection, connections_page, end_by_order, end_connections, sessions_page,
 };
 use crate::shard::control::topics::{interested, log_page, order_change, topic, topics_page};
 use alloc::boxed::Box;
@@ -52,6 +52,10 @@ impl Shard {
             }
             Control::ClientIds(sessions) => {
                 Report::ClientIds(client_ids(&self.sessions, &sessions))
+            }
+            Control::Sessions { from, most } => {
+                let (most, now) = (most as usize, clients.ctx.now);
+                Report::Sessions(sessions_page(&self.sessions, from, most, now))
             }
             Control::Disconnect(id) => Report::Ended(Ended {
                 count: u32::from(end_by_order(clients, id, io)),

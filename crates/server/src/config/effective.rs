@@ -19,6 +19,8 @@ pub struct Effective {
     pub file: File,
     /// Where the file was read, if any was.
     pub source: Option<PathBuf>,
+    /// Where each setting was given that is not left to its default: `file`, or a flag by its name. `[[rule]]` is one setting.
+    pub given: BTreeMap<String, &'static str>,
     /// Settings that are no fault and have no effect either, a line each.
     pub warnings: Vec<String>,
 }
@@ -100,7 +102,7 @@ impl Effective {
 }
 
 /// Values by key, as `limits.topic_bytes`; rules are one value.
-fn flatten(path: &str, table: toml::Table, keys: &mut BTreeMap<String, toml::Value>) {
+pub(super) fn flatten(path: &str, table: toml::Table, keys: &mut BTreeMap<String, toml::Value>) {
     for (key, value) in table {
         let path = joined(path, &key);
         match value {

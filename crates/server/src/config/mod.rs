@@ -17,6 +17,7 @@ mod host;
 mod locate;
 pub mod tree;
 
+use std::collections::BTreeMap;
 use std::mem::take;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,7 @@ pub use crate::settings::file::MAX_SHARDS;
 use crate::settings::problems::Check;
 use crate::settings::schema::SCHEMA;
 pub use effective::Effective;
+use effective::flatten;
 pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
 pub use host::{Resources, memory_bytes};
 use locate::{ConfigError, Flags, Place, path_is_under};
@@ -109,7 +111,23 @@ fn build(
     let warnings = check::idle(&file);
     let warning = |found| locate::problem(&name, text, &Flags::new(), found).1;
     let warnings = warnings.iter().map(warning).collect();
-    Ok(resolve(file, source, warnings, resources))
+    let given = given(args, text);
+    Ok(resolve(file, source, given, warnings, resources))
+}
+
+/// Where each setting was given, by the file's text and the flags.
+fn given(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
+    let mut table: Table = text.parse().unwrap_or_default();
+    let mut keys = BTreeMap::new();
+    flatten("", table.clone(), &mut keys);
+    let mut given: BTreeMap<_, _> = keys.into_keys().map(|key| (key, "file")).collect();
+    for (key, flag) in args.lay_over(&mut table) {
+        given.insert(key.to_string(), flag);
+    }
+    if args.keep.is_some() {
+        given.insert("rule".to_string(), "--keep");
+    }
+    given
 }
 
 /// The settings of a file's text under the flags, and a line for each fault; settings with a fault are left out. Text that is not TOML has the faults of its
@@ -188,6 +206,7 @@ pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
 fn resolve(
     mut file: File,
     source: Option<PathBuf>,
+    given: BTreeMap<String, &'static str>,
     warnings: Vec<String>,
     resources: &Resources,
 ) -> Effective {
@@ -219,6 +238,7 @@ fn resolve(
     Effective {
         file,
         source,
+        given,
         warnings,
     }
 }

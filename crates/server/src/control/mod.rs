@@ -22,6 +22,7 @@ mod neighbours;
 mod plane;
 mod port;
 mod process;
+mod recent;
 mod refusal_log;
 mod rush;
 mod stats;
@@ -114,6 +115,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
+        let moments = moments::watch(start.board.clone(), life.clone());
         let plane = Plane::new(Inner {
             shards,
             life: life.clone(),
@@ -121,7 +123,8 @@ async fn serve(start: Start) -> anyhow::Result<()> {
             gate: Arc::new(gate::Gate::new(&start.admin, address)),
             door: start.door,
             port: port::Counts::new(&start.admin),
-            moments: moments::watch(start.board.clone(), life.clone()),
+            recent: recent::Recent::of(moments.clone()),
+            moments,
             board: start.board,
             listen: start.listen,
             began: Instant::now(),
@@ -143,6 +146,7 @@ fn routes(plane: Plane) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics::metrics))
         .route("/api/v1/stats", get(stats::stats))
+        .route("/api/v1/stats/recent", get(stats::recent))
         .merge(api::routes(&plane))
         .merge(console::routes())
         .fallback(api::elsewhere)

@@ -1,12 +1,12 @@
 //! All shards' counters, read once a second, whether anybody watches or not, so that the first watcher gets rates at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::board::{Board, Snapshot};
+use crate::board::{Board, Latency, Snapshot};
 use crate::life::Life;
 
 /// How often the board is read.
@@ -43,6 +43,24 @@ pub fn watch(board: Arc<Board>, life: Life) -> watch::Receiver<Moments> {
         }
     });
     receiver
+}
+
+/// The sum of something over all shards.
+pub fn sum(shards: &[Snapshot], of: impl Fn(&Snapshot) -> u64) -> u64 {
+    shards.iter().map(of).sum()
+}
+
+/// The latencies of all shards together.
+pub fn latency(shards: &[Snapshot]) -> Latency {
+    let mut all = Latency::default();
+    shards.iter().for_each(|shard| all.add(&shard.latency));
+    all
+}
+
+/// Now, by the wall clock.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Nothing has a rate before there were two moments.

@@ -11,6 +11,7 @@ use super::gate::Gate;
 use super::moments::Moments;
 use super::neighbours::Neighbours;
 use super::port::Counts;
+use super::recent::Recent;
 use crate::board::Board;
 use crate::config::Effective;
 use crate::life::Life;
@@ -32,6 +33,7 @@ pub struct Inner {
     /// Where the data ports are.
     pub listen: Vec<SocketAddr>,
     pub moments: watch::Receiver<Moments>,
+    pub recent: Recent,
     pub began: Instant,
 }
 
@@ -86,6 +88,11 @@ impl Plane {
     /// Since the server began.
     pub fn uptime(&self) -> Duration {
         self.0.began.elapsed()
+    }
+
+    /// Samples of the moments of the last minutes.
+    pub fn recent(&self) -> &Recent {
+        &self.0.recent
     }
 
     /// The newest two moments of the board, each second.

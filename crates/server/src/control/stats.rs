@@ -3,7 +3,6 @@
 //! Figures that cost more than the counters (the process's memory) are looked up only while somebody watches.
 
 use std::convert::Infallible;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -18,9 +17,10 @@ use utoipa::ToSchema;
 
 use super::disk::DiskStats;
 use super::limits::{self, Limit};
-use super::moments::{Moments, per_s, round};
+use super::moments::{Moments, latency, per_s, round, sum, unix_ms};
 use super::plane::Plane;
 use super::process;
+use super::recent::Columns;
 use crate::board::{Latency, Snapshot};
 
 /// With fewer connections the process itself is most of the memory of each.
@@ -190,11 +190,6 @@ pub struct ShardStats {
     log_bytes: u64,
     outbox_bytes: u64,
     slow_consumers: u64,
-}
-
-/// The sum of something over all shards.
-fn sum(shards: &[Snapshot], of: impl Fn(&Snapshot) -> u64) -> u64 {
-    shards.iter().map(of).sum()
 }
 
 /// The memory that the tables of all shards occupy, and that freed messages keep.
@@ -386,18 +381,6 @@ impl ShardStats {
     }
 }
 
-/// The latencies of all shards together.
-pub fn latency(shards: &[Snapshot]) -> Latency {
-    let mut all = Latency::default();
-    shards.iter().for_each(|shard| all.add(&shard.latency));
-    all
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
-}
-
 /// The state and the rates of the server
 ///
 /// As Server-Sent Events, one object a second, for those who accept `text/event-stream`; else the newest one.
@@ -427,6 +410,17 @@ pub async fn stats(State(plane): State<Plane>, headers: HeaderMap) -> Response {
         Some((Ok::<_, Infallible>(event), (plane, moments)))
     });
     Sse::new(events).into_response()
+}
+
+/// The last quarter of an hour, a sample each second
+#[utoipa::path(
+    get,
+    path = "/api/v1/stats/recent",
+    tag = "server",
+    responses((status = 200, body = Columns))
+)]
+pub async fn recent(State(plane): State<Plane>) -> axum::Json<Columns> {
+    axum::Json(plane.recent().columns())
 }
 
 #[cfg(test)]

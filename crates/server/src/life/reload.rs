@@ -142,7 +142,8 @@ impl Life {
 /// `asked`, as far as a running server can take it: of settings that change with a restart it keeps what it has. Of access, see
 /// [`Effective::take_access`].
 fn changeable(now: &Effective, asked: &Effective) -> Effective {
-    let (source, now, asked) = (now.source.clone(), &now.file, &asked.file);
+    let (source, given) = (now.source.clone(), asked.given.clone());
+    let (now, asked) = (&now.file, &asked.file);
     let (had, mut table) = with_secrets(|| (plain(now), plain(asked)));
     for row in SCHEMA.rows.iter().filter(|row| row.restart) {
         let value = match row.table() {
@@ -171,6 +172,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     Effective {
         file,
         source,
+        given,
         warnings,
     }
 }

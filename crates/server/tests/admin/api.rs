@@ -142,9 +142,13 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
     walk_topics(&mut walk, &server);
     walk_connections(&mut walk, &server);
 
+    for (query, status) in [("", 200), ("?limit=0", 400)] {
+        walk.ask(&server, "GET", "/api/v1/sessions", query, None, status);
+    }
     walk.ask(&server, "GET", "/api/v1/rules", "", None, 200);
     walk.ask(&server, "GET", "/api/v1/config", "", None, 200);
     walk.ask(&server, "GET", "/api/v1/stats", "", None, 200);
+    walk.ask(&server, "GET", "/api/v1/stats/recent", "", None, 200);
     walk.ask(&server, "GET", "/metrics", "", None, 200);
     walk.ask(&server, "GET", "/api/v1/tail", "", None, 400);
     walk_tails(&mut walk, &server);

@@ -413,3 +413,29 @@ fn the_command_prints_what_changed_or_fails_with_the_reason() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("crore.toml:3:9"), "{said}");
 }
+
+#[test]
+fn each_setting_says_where_it_was_given() {
+    let server = Server::with_admin("[limits]\ntopics_max = 4\n[heartbeat]\ninterval_s = 50\n");
+    let source = |name: &str| {
+        let config = get(server.admin(), "config");
+        let settings = config["settings"].as_array().expect("a list");
+        let found = settings.iter().find(|it| it["name"] == name);
+        found.expect(name)["source"].clone()
+    };
+    assert_eq!(source("limits.topics_max"), "file");
+    // Also where the file has the default.
+    assert_eq!(source("heartbeat.interval_s"), "file");
+    assert_eq!(source("limits.outbox_bytes"), "default");
+    assert_eq!(source("limits.connections_max"), "host");
+    assert_eq!(source("shards"), "file");
+    // The tests start a server with this flag.
+    assert_eq!(source("admin.listen"), "--admin-listen");
+    let settings = std::fs::read_to_string(server.settings_file()).expect("settings");
+    let next = settings.replace("topics_max = 4", "outbox_bytes = 100000");
+    std::fs::write(server.settings_file(), next).expect("a file");
+    let answer = reload(&server);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(source("limits.topics_max"), "default");
+    assert_eq!(source("limits.outbox_bytes"), "file");
+}

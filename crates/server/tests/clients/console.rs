@@ -451,6 +451,7 @@ fn it_is_readable_in_light_and_dark_and_on_a_phone() {
             ("connections", "/connections", "tbody tr"),
             ("slow", "/slow", ".facts"),
             ("limits", "/limits", ".limits li"),
+            ("settings", "/settings", ".settings tbody tr"),
         ] {
             browser.tell(
                 json!({ "do": "open", "url": url(&server, place), "size": size, "colors": colors }),

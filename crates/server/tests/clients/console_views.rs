@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -159,4 +160,49 @@ fn keyboard_alone_answers_a_question() {
     browser.tell(json!({ "do": "press", "keys": "Enter" }));
     browser.expect(".kept [role=status]", "^1 message removed.$");
     browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn settings_are_shown_with_their_source_and_rules_with_what_differs() {
+    let server = Server::with_admin(
+        "[limits]\ntopics_max = 1234\n[[rule]]\nmatch = \"chat/#\"\nlog_messages = 7\n",
+    );
+    let mut browser = Browser::on(&server, "/settings");
+    for (name, row) in [
+        ("limits.topics_max", "^limits.topics_max1234file"),
+        ("heartbeat.interval_s", "^heartbeat.interval_s50default"),
+        ("limits.connections_max", "computed from this host"),
+    ] {
+        browser.fill("input[name=wanted]", name);
+        browser.expect(".settings tbody tr", row);
+        assert_eq!(browser.texts(".settings tbody tr").len(), 1, "{name}");
+    }
+    browser.expect(".rules tbody tr", "^chat/#log_messages = 7$");
+    browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn mqtt_session_that_is_away_is_listed_until_its_client_is_back() {
+    let server = Server::with_admin("");
+    let mut browser = Browser::on(&server, "/connections");
+    browser.expect(".connections", "No client is connected.$");
+    let port = server.address().port().to_string();
+    let subscribe = [
+        "-V", "5", "-p", &port, "-c", "-i", "phone-7", "-x", "3600", "-q", "1", "-t", "orders/+",
+    ];
+    let mosquitto = || Command::new("mosquitto_sub");
+    // It subscribes, and leaves its session behind.
+    let left = mosquitto().args(subscribe).arg("-E").status();
+    assert!(left.expect("mosquitto_sub starts").success());
+    browser.expect(".sessions tbody tr", "^phone-7.*min");
+    let mut back = mosquitto().args(subscribe).spawn().expect("it starts");
+    browser.expect(".connections tbody tr", "phone-7");
+    until("no session is away", || {
+        browser.texts(".sessions").is_empty()
+    });
+    browser.expect_no_complaints();
+    let _ = back.kill();
+    let _ = back.wait();
 }

@@ -42,6 +42,16 @@ pub struct Absent {
     pub bytes: usize,
 }
 
+/// What an operator is shown of a session that is away.
+pub struct Left<'s> {
+    /// The name of the session: the client id, and the user where there is one.
+    pub name: &'s [u8],
+    /// When it ends, in counted seconds; [`FOREVER_S`]: never.
+    pub expires_s: u32,
+    /// Bytes that it occupies, without those of large messages.
+    pub bytes: usize,
+}
+
 /// The state that a session left behind when its client went away.
 #[derive(Default)]
 pub(super) struct Away {
@@ -178,11 +188,24 @@ impl Sessions {
     }
 
     /// The session in this row, if there is one and it is away.
-    pub fn absent(&self, id: u32, counts: &Admission) -> Option<Absent> {
+    fn away(&self, id: u32) -> Option<&Row> {
         let row = self.rows.get(id);
-        if row.client == Blob::NONE || row.held != Hold::Away {
-            return None;
-        }
+        (row.client != Blob::NONE && row.held == Hold::Away).then_some(row)
+    }
+
+    /// What an operator is shown of the session in this row, if there is one and it is away.
+    pub(super) fn left(&self, id: u32) -> Option<Left<'_>> {
+        let row = self.away(id)?;
+        Some(Left {
+            name: self.clients.get(row.client),
+            expires_s: self.states.rows.get(row.holder).expires_s,
+            bytes: self.bytes_of(row),
+        })
+    }
+
+    /// The session in this row, if there is one and it is away.
+    pub fn absent(&self, id: u32, counts: &Admission) -> Option<Absent> {
+        let row = self.away(id)?;
         let owner = self.states.rows.get(row.holder).owner;
         let payloads = self.states.payloads.get(&row.holder);
         let payloads = payloads.into_iter().flatten().map(Slice::weight);

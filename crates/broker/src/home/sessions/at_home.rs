@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::absent::Absent;
+use super::absent::{Absent, Left};
 use super::{Claim, Closing, FOREVER_S, Opening, Sessions, Weigh};
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
@@ -137,19 +137,25 @@ impl SessionsAtHome {
     }
 
     /// Calls `each` with the sessions that are away in these rows, counted over all partitions.
-    pub fn each_absent(
-        &self,
-        mut rows: Range<u32>,
-        counts: &Admission,
-        mut each: impl FnMut(Absent),
-    ) {
+    pub fn each_absent(&self, rows: Range<u32>, counts: &Admission, mut each: impl FnMut(Absent)) {
+        self.each_row(rows, |sessions, row| {
+            sessions.absent(row, counts).into_iter().for_each(&mut each);
+        });
+    }
+
+    /// The same with what an operator is shown of them.
+    pub fn each_left(&self, rows: Range<u32>, mut each: impl FnMut(Left<'_>)) {
+        self.each_row(rows, |sessions, row| {
+            sessions.left(row).into_iter().for_each(&mut each);
+        });
+    }
+
+    fn each_row(&self, mut rows: Range<u32>, mut each: impl FnMut(&Sessions, u32)) {
         let mut before = 0;
         for sessions in &self.partitions {
             let end = before + sessions.end();
             while rows.start < end.min(rows.end) {
-                if let Some(absent) = sessions.absent(rows.start - before, counts) {
-                    each(absent);
-                }
+                each(sessions, rows.start - before);
                 rows.start += 1;
             }
             before = end;

@@ -164,6 +164,12 @@ pub(crate) fn client_id_in(session_name: &[u8]) -> &[u8] {
     &session_name[..end.unwrap_or(session_name.len())]
 }
 
+/// The user in it, or empty.
+pub(crate) fn user_in(session_name: &[u8]) -> &[u8] {
+    let begin = client_id_in(session_name).len() + 1;
+    session_name.get(begin..).unwrap_or_default()
+}
+
 /// Why the client would not be granted now what it has: its session, its will, its subscriptions.
 fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<&'static str> {
     let row = clients.conns.get(slot);

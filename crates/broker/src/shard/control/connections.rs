@@ -1,9 +1,10 @@
 //! Connections, for the operator: pages of them, and their end.
 
 use crate::base::reason::Reason;
+use crate::base::time::Now;
 use crate::client::close::end_connection;
-use crate::home::sessions::SessionsAtHome;
-use crate::mail::orders::{Connection, Connections, Ended, Selection};
+use crate::home::sessions::{FOREVER_S, SessionsAtHome};
+use crate::mail::orders::{Connection, Connections, Ended, Selection, Session, Sessions};
 use crate::protocol::front::{Clients, Subscriptions};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,7 +20,7 @@ use crate::client::row::{CLOSING, State};
 use crate::io::Io;
 use crate::mail::session::SessionId;
 use crate::protocol::contract::session_of;
-use crate::protocol::mqtt::access::client_id_in;
+use crate::protocol::mqtt::access::{client_id_in, user_in};
 use crate::store::slab::NONE;
 
 /// Rows that one order looks at: some hundred microseconds where few are found.
@@ -121,6 +122,34 @@ pub(super) fn client_ids(
         .iter()
         .map(|id| name(id).map(|name| Box::from(client_id_in(name))))
         .collect()
+}
+
+/// The sessions of this home that are away, from a row on, as far as one turn looks. A page may have a few more than `most`: none is left out.
+pub(super) fn sessions_page(
+    at_home: &SessionsAtHome,
+    from: u32,
+    most: usize,
+    now: Now,
+) -> Sessions {
+    let end = at_home.end();
+    let until = end.min(from.saturating_add(ROWS_PER_TURN));
+    let (mut sessions, mut row) = (Vec::new(), from);
+    while row < until && sessions.len() < most {
+        at_home.each_left(row..row + 1, |left| {
+            let ends = left.expires_s != FOREVER_S;
+            sessions.push(Session {
+                client_id: client_id_in(left.name).into(),
+                user: user_in(left.name).into(),
+                expires_in_s: ends.then(|| left.expires_s.saturating_sub(now.unix_s)),
+                bytes: left.bytes,
+            });
+        });
+        row += 1;
+    }
+    Sessions {
+        sessions,
+        next: Some(row).filter(|next| *next < end),
+    }
 }
 
 /// The address as it is shown: a trusted proxy's word, or the peer's.

@@ -10,6 +10,7 @@ mod connections;
 mod life;
 mod openapi;
 mod server;
+mod sessions;
 mod tail;
 mod topics;
 
@@ -43,6 +44,7 @@ pub fn routes(plane: &Plane) -> Router<Plane> {
             get(connections::inspect).delete(connections::end),
         )
         .route("/api/v1/connections/disconnect", post(connections::end_all))
+        .route("/api/v1/sessions", get(sessions::list))
         .route("/api/v1/cluster", get(cluster::cluster))
         .route("/api/v1/rules", get(server::rules))
         .route("/api/v1/config", get(server::config))

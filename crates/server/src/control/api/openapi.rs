@@ -4,7 +4,7 @@ use axum::Json;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use super::{cluster, connections, life, server, tail, topics};
+use super::{cluster, connections, life, server, sessions, tail, topics};
 use crate::control::{metrics, stats};
 
 #[derive(OpenApi)]
@@ -16,6 +16,7 @@ use crate::control::{metrics, stats};
     ),
     paths(
         stats::stats,
+        stats::recent,
         metrics::metrics,
         tail::tail,
         topics::list,
@@ -28,6 +29,7 @@ use crate::control::{metrics, stats};
         connections::inspect,
         connections::end,
         connections::end_all,
+        sessions::list,
         cluster::cluster,
         server::rules,
         server::config,

@@ -8,6 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError};
+use crate::config::Effective;
 use crate::control::plane::Plane;
 use crate::settings::file::File;
 use crate::settings::schema::SCHEMA;
@@ -36,6 +37,42 @@ pub struct Config {
     /// As the file would have to be; secrets are hidden.
     #[schema(value_type = Object)]
     config: Value,
+    /// Each of them that has one value: those of lists of tables (`[[rule]]`) are in `config` only.
+    settings: Vec<Setting>,
+}
+
+/// A setting that holds.
+#[derive(Serialize, ToSchema)]
+pub struct Setting {
+    /// Its key, as `limits.topic_bytes`.
+    name: String,
+    /// As a file has it; a secret is hidden.
+    value: String,
+    /// Where it was given: `default`, `file`, a flag by its name, or `host` (computed from its memory and cores).
+    source: &'static str,
+    /// Whether a change needs a restart.
+    restart: bool,
+    /// Its effect, in a sentence.
+    help: String,
+}
+
+/// Each setting of these, and where it was given.
+fn one_by_one(effective: &Effective, values: &Value) -> Result<Vec<Setting>, ApiError> {
+    let defaults = settings(&File::default())?;
+    let found = SCHEMA.rows.iter().filter_map(|row| {
+        let place = format!("/{}", row.path.replace('.', "/"));
+        let value = values.pointer(&place)?;
+        let given = effective.given.get(&row.path).copied();
+        let is_default = defaults.pointer(&place) == Some(value);
+        Some(Setting {
+            name: row.path.clone(),
+            value: value.to_string(),
+            source: given.unwrap_or(if is_default { "default" } else { "host" }),
+            restart: row.restart,
+            help: row.brief(),
+        })
+    });
+    Ok(found.collect())
 }
 
 /// The settings as JSON, without the secrets.
@@ -101,8 +138,10 @@ pub async fn rules(State(plane): State<Plane>) -> Answer<Rules> {
 pub async fn config(State(plane): State<Plane>) -> Answer<Config> {
     let effective = plane.effective();
     let source = effective.source.as_ref();
+    let config = settings(&effective.file)?;
     Ok(Json(Config {
         source: source.map(|path| path.display().to_string()),
-        config: settings(&effective.file)?,
+        settings: one_by_one(&effective, &config)?,
+        config,
     }))
 }

@@ -45,6 +45,8 @@ pub struct Topic {
     requested_s: Option<u32>,
     /// The filter of the rule that governs it.
     rule: String,
+    /// Whether this is the built-in rule, which stands in no file.
+    built_in_rule: bool,
 }
 
 /// A topic, with its subscribers at all nodes.
@@ -204,6 +206,7 @@ fn described(plane: &Plane, home: ShardId, topic: &orders::Topic) -> Topic {
         epoch: topic.info.epoch,
         requested_s: topic.info.requested_s,
         rule: world.rules.get(topic.rule).filter.clone(),
+        built_in_rule: usize::from(topic.rule) >= world.settings.rules.len(),
     }
 }
 

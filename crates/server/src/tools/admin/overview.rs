@@ -175,7 +175,7 @@ pub fn topic(topic: &Value) -> String {
         ("newest id", id(topic)),
         ("subscribers", words::count(whole(&topic["subscribers"]))),
         ("last asked for", requested),
-        ("rule", plain(&topic["rule"])),
+        ("rule", rule_of(topic)),
         ("shard", plain(&topic["home"])),
     ];
     let lines: Vec<_> = lines
@@ -236,6 +236,14 @@ pub fn published(answer: &Value) -> String {
         ),
     ];
     aligned(&lines.map(|(name, text)| vec![name.to_string(), text]))
+}
+
+/// The filter of the rule that governs a topic, as the file has it.
+fn rule_of(topic: &Value) -> String {
+    match topic["built_in_rule"].as_bool() {
+        Some(true) => format!("{} (built-in)", plain(&topic["rule"])),
+        _ => plain(&topic["rule"]),
+    }
 }
 
 /// The settings that hold, as a file that gives them again.

@@ -1,0 +1,155 @@
+//! The last minutes of what the console draws, so that a page that is opened shows them at once.
+//!
+//! Invariant: at most [`SAMPLES_MAX`] samples are kept, the newest, one for each moment.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crore_broker::Transport;
+use serde::Serialize;
+use tokio::sync::watch;
+use utoipa::ToSchema;
+
+use super::moments::{Moments, latency, per_s, sum, unix_ms};
+use crate::board::Snapshot;
+
+/// A quarter of an hour, at one a second.
+const SAMPLES_MAX: usize = 900;
+const _: () = assert!(size_of::<Sample>() * SAMPLES_MAX <= 64 << 10);
+
+struct Sample {
+    time_ms: u64,
+    websocket: u32,
+    sse: u32,
+    longpoll: u32,
+    mqtt: u32,
+    in_per_s: f32,
+    out_per_s: f32,
+    p50_us: Option<u32>,
+    p99_us: Option<u32>,
+    p999_us: Option<u32>,
+}
+
+/// The samples, oldest first, a list for each line of the charts.
+#[derive(Default, Serialize, ToSchema)]
+pub struct Columns {
+    /// Unix milliseconds.
+    time_ms: Vec<u64>,
+    /// Connections.
+    websocket: Vec<u32>,
+    sse: Vec<u32>,
+    longpoll: Vec<u32>,
+    /// Over TCP and over WebSocket.
+    mqtt: Vec<u32>,
+    /// Messages that were published.
+    in_per_s: Vec<f32>,
+    /// Deliveries.
+    out_per_s: Vec<f32>,
+    /// From the turn that read a message to its write; null where none was delivered.
+    p50_us: Vec<Option<u32>>,
+    p99_us: Vec<Option<u32>>,
+    p999_us: Vec<Option<u32>>,
+}
+
+/// The samples.
+#[derive(Clone, Default)]
+pub struct Recent(Arc<Mutex<VecDeque<Sample>>>);
+
+impl Recent {
+    /// Begins to take a sample of each moment, for ever.
+    pub fn of(mut moments: watch::Receiver<Moments>) -> Recent {
+        let recent = Recent::default();
+        let kept = recent.clone();
+        tokio::spawn(async move {
+            while moments.changed().await.is_ok() {
+                let sample = Sample::of(&moments.borrow_and_update());
+                kept.take(sample);
+            }
+        });
+        recent
+    }
+
+    fn take(&self, sample: Sample) {
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if samples.len() == SAMPLES_MAX {
+            samples.pop_front();
+        }
+        samples.push_back(sample);
+    }
+
+    /// All of them.
+    pub fn columns(&self) -> Columns {
+        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut columns = Columns::default();
+        for it in samples.iter() {
+            columns.time_ms.push(it.time_ms);
+            columns.websocket.push(it.websocket);
+            columns.sse.push(it.sse);
+            columns.longpoll.push(it.longpoll);
+            columns.mqtt.push(it.mqtt);
+            columns.in_per_s.push(it.in_per_s);
+            columns.out_per_s.push(it.out_per_s);
+            columns.p50_us.push(it.p50_us);
+            columns.p99_us.push(it.p99_us);
+            columns.p999_us.push(it.p999_us);
+        }
+        columns
+    }
+}
+
+impl Sample {
+    fn of(moments: &Moments) -> Sample {
+        let (before, now) = (&moments.0.shards, &moments.1.shards);
+        let passed = moments.1.at.duration_since(moments.0.at).as_secs_f64();
+        let rate = |of: fn(&Snapshot) -> u64| {
+            per_s(sum(now, of).saturating_sub(sum(before, of)), passed) as f32
+        };
+        let by = |transport: Transport| {
+            let all = sum(now, |s| s.accounts.transports[transport as usize].into());
+            u32::try_from(all).unwrap_or(u32::MAX)
+        };
+        let latency = latency(now).since(&latency(before));
+        let quantile = |part| {
+            let us = latency.quantile_us(part)?;
+            Some(u32::try_from(us).unwrap_or(u32::MAX))
+        };
+        Sample {
+            time_ms: unix_ms(),
+            websocket: by(Transport::WebSocket),
+            sse: by(Transport::Sse),
+            longpoll: by(Transport::LongPoll),
+            mqtt: by(Transport::Mqtt).saturating_add(by(Transport::MqttWebSocket)),
+            in_per_s: rate(|s| s.stats.published),
+            out_per_s: rate(|s| s.stats.delivered),
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_samples_are_kept() {
+        let recent = Recent::default();
+        for time_ms in 0..SAMPLES_MAX as u64 + 5 {
+            recent.take(Sample {
+                time_ms,
+                websocket: 0,
+                sse: 0,
+                longpoll: 0,
+                mqtt: 0,
+                in_per_s: 0.0,
+                out_per_s: 0.0,
+                p50_us: None,
+                p99_us: None,
+                p999_us: None,
+            });
+        }
+        let times = recent.columns().time_ms;
+        assert_eq!((times.len(), times[0]), (SAMPLES_MAX, 5));
+    }
+}
