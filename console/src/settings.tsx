@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 import type { Config, Rules } from "./api";
+import { bytes } from "./format";
 import { Breaking, Table, Trouble } from "./parts";
 import { usePolled } from "./poll";
 import { useApi } from "./store";
@@ -54,7 +55,11 @@ function From({ config }: { config: Config }) {
   if (config.source === null) return <>This server has no settings file: all is default or given by flags.</>;
   return (
     <>
-      Read from <code>{config.source}</code>.
+      Read from{" "}
+      <code>
+        <Breaking>{config.source}</Breaking>
+      </code>
+      .
     </>
   );
 }
@@ -75,14 +80,21 @@ function Values({ config, wanted, changed }: { config: Config; wanted: string; c
           <code>
             <Breaking>{name}</Breaking>
           </code>,
-          <code>{value}</code>,
+          <code>{readable(name, value)}</code>,
           SOURCES[source] ?? <code>{source}</code>,
           restart ? "restart" : "reload",
-          help,
+          // A line does not end within a name such as X-Forwarded-For.
+          help.replaceAll("-", "\u2011"),
         ],
       }))}
     />
   );
+}
+
+/** A value as the file has it; the server computes some sizes from the host, to the byte. */
+function readable(name: string, value: string): string {
+  const size = name.endsWith("_bytes") ? Number(value) : 0;
+  return size >= 1024 ? bytes(size) : value;
 }
 
 function RuleList({ rules: { rules, default: standard } }: { rules: Rules }) {
