@@ -4,7 +4,7 @@ import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import type { ApiError, Connection, Which } from "./api";
 import { bytes, duration, exact, many } from "./format";
-import { Breaking, Question, Table, Trouble } from "./parts";
+import { Breaking, NONE, Question, Table, Trouble } from "./parts";
 import { to } from "./route";
 import { EVERY_MS, readRows, usePolled } from "./poll";
 import { useApi } from "./store";
@@ -183,10 +183,10 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
           cells: [
             <code>{one.id}</code>,
             transport(one.transport),
-            one.address ?? "\u2013",
-            <Client of={one} />,
-            <Subscribed by={one} />,
-            bytes(one.outbox_bytes),
+            one.address ?? NONE,
+            one.user === null && !one.client_id ? NONE : <Client of={one} />,
+            one.topic_count === 0 && one.filters.length === 0 ? NONE : <Subscribed by={one} />,
+            one.outbox_bytes === 0 ? NONE : bytes(one.outbox_bytes),
             one.behind ? "reads from the log" : one.state,
             duration(one.silent_s),
             <button type="button" class="quiet" aria-label={`Disconnect ${one.id}`} onClick={() => ask(one)}>
@@ -200,7 +200,6 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
 }
 
 function Client({ of }: { of: Connection }) {
-  if (of.user === null && !of.client_id) return <>{"\u2013"}</>;
   return (
     <>
       {of.user} {of.client_id && <code>{of.client_id}</code>}
@@ -210,7 +209,6 @@ function Client({ of }: { of: Connection }) {
 
 /** The first of its topics and filters. */
 function Subscribed({ by }: { by: Connection }) {
-  if (by.topic_count === 0 && by.filters.length === 0) return <>{"\u2013"}</>;
   return (
     <>
       {by.topics.slice(0, SHOWN_TOPICS).map((name, i) => (

@@ -44,6 +44,8 @@ interface Row {
   cells: ComponentChildren[];
 }
 
+/** A cell that says nothing; a card does without it. */
+export const NONE = "\u2013";
 const KINDS: Record<string, string> = { "#": "n", "*": "name", "~": "wide-only" };
 /** A table of more columns than this is shown as cards on a narrow screen. */
 const NARROW_COLUMNS_MAX = 3;
@@ -70,7 +72,7 @@ export function Table({ label, heads, rows }: TableProps) {
                 {first}
               </th>
               {others.map((cell, i) => (
-                <td key={i} class={columns[i + 1]?.kind ?? ""} data-name={columns[i + 1]?.name}>
+                <td key={i} class={cell === NONE ? `${columns[i + 1]?.kind ?? ""} wide-only` : (columns[i + 1]?.kind ?? "")} data-name={columns[i + 1]?.name}>
                   {cell}
                 </td>
               ))}

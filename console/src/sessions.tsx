@@ -1,7 +1,7 @@
 /** MQTT sessions whose clients are away. Those of connected clients are connections. */
 
 import { bytes, duration, exact } from "./format";
-import { Breaking, Table, Trouble } from "./parts";
+import { Breaking, NONE, Table, Trouble } from "./parts";
 import { EVERY_MS, readRows, usePolled } from "./poll";
 import { useApi } from "./store";
 
@@ -31,7 +31,7 @@ export function Away() {
             <code>
               <Breaking>{one.client_id}</Breaking>
             </code>,
-            one.user ?? "\u2013",
+            one.user ?? NONE,
             one.expires_in_s === null ? "never" : duration(one.expires_in_s),
             bytes(one.bytes),
           ],
