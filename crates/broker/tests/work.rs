@@ -276,6 +276,33 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
     assert!(turns >= 3, "{turns} turns");
 }
 
+/// The filters of these clients that match are more than a turn has visits, so each message is a run of its own.
+#[test]
+fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
+    const CLIENTS: usize = 60;
+    const MESSAGES: usize = 10;
+    let mut town = town(Settings::default());
+    let topic = ["a"; 16].join("/");
+    let filters: Vec<String> = (deep_filters().iter())
+        .map(|filter| filter.replace("%2B", "+"))
+        .collect();
+    for n in 0..CLIENTS {
+        let own = (0..32).map(|at| filters[(CLIENTS * at + n) % filters.len()].clone());
+        client(&mut town, own, Qos::AtMostOnce);
+    }
+    let publisher = town.open(0);
+    let line = format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
+    let before = town.shards[0].stats().delivered;
+    town.say(publisher, batch(&line.repeat(MESSAGES)));
+    let mut turns = 1;
+    while town.flush(0) {
+        turns += 1;
+    }
+    let delivered = town.shards[0].stats().delivered - before;
+    assert_eq!(delivered, (CLIENTS * MESSAGES) as u64);
+    assert!(turns <= MESSAGES, "{turns} turns");
+}
+
 /// A client in so many groups of the topic `t`.
 fn member(town: &mut Town, groups: usize) -> usize {
     let filters = (0..groups).map(|n| format!("$share/g{n}/t"));

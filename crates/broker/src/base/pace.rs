@@ -23,8 +23,8 @@ pub struct Pace {
     pub page_visits: usize,
     /// Topics that one page of a snapshot of interest looks at: a quarter of a turn's steps.
     pub interest_rows: u32,
-    /// Turns whose frames other shards still hold, past which a home takes no more publishes. This bounds the memory of
-    /// messages under way when carriers fall behind.
+    /// Turns whose frames carriers still hold, past which a home takes no more publishes. This bounds the memory of
+    /// messages under way when carriers fall behind, and the time that a message waits behind the messages for filters of others.
     pub turns_under_way: usize,
     /// The weight of each publish under way to a home against the credit of its sender, besides its bytes: requests of other clients
     /// stand behind it.
@@ -48,7 +48,7 @@ impl Default for Pace {
             page_bytes: 64 << 10,
             page_visits: 256,
             interest_rows: 1024,
-            turns_under_way: 64,
+            turns_under_way: 16,
             ask_bytes: 4 << 10,
             cold_rows: 4096,
             forgets_per_turn: 256,

@@ -33,7 +33,12 @@ pub struct Member {
 
 /// The members of one filter; valid until a member joins or leaves.
 #[derive(Clone, Copy)]
-pub struct Set(u32);
+pub struct Set {
+    /// The filter's row.
+    pub row: u32,
+    /// The row of its members.
+    members: u32,
+}
 
 /// A filter in the walk of a message over its members, who may leave and join meanwhile.
 struct Walked {
@@ -192,14 +197,16 @@ impl Matching {
 
     /// Calls `each` with the member set of each filter that matches the topic.
     pub fn sets(&self, topic: &[u8], mut each: impl FnMut(Set)) {
-        self.filters
-            .matches(topic, |row| each(Set(self.filters.value(row))));
+        self.filters.matches(topic, |row| {
+            let members = self.filters.value(row);
+            each(Set { row, members });
+        });
     }
 
     /// Begins a walk over the members of these filters, for one message of a home at a time.
     pub fn begin_walk(&mut self, home: ShardId, sets: impl Iterator<Item = Set>) {
         let walked = sets.map(|set| Walked {
-            set: set.0,
+            set: set.members,
             left: self.members(set).len() as u32,
         });
         let walked = walked.collect();
@@ -232,7 +239,7 @@ impl Matching {
     /// Members of a filter.
     #[inline]
     pub fn members(&self, set: Set) -> &[Member] {
-        match self.members.get(set.0) {
+        match self.members.get(set.members) {
             Members::One(member) => core::slice::from_ref(member),
             Members::Many(all) => all,
         }

@@ -21,7 +21,7 @@ use crate::base::pace::WARMED;
 use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
 use crate::client::joining::filtered;
 use crate::client::run::cost_of_bytes;
-use crate::filters::matching::{Filtered, Member};
+use crate::filters::matching::{Filtered, Member, Set};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{Clients, Connections, Front, Matching, Topics};
@@ -151,16 +151,15 @@ impl Front {
             if next.is_empty() {
                 return true;
             }
-            // A member that was visited already costs a visit too: it had to be looked at.
+            let before = self.clients.meter.work.count();
+            // A client has many filters that match: a member that was visited already costs a look.
+            self.clients.meter.work.steps.add(next.len());
+            next.retain(|member| broad.visit(member.slot));
             *budget = budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.feed.run.bytes));
             due.clear();
             due.extend(next.iter().map(|member| Addressee::of(member, 0)));
             warm_due(&self.clients.conns, &due);
-            let before = self.clients.meter.work.count();
             for Addressee { slot, .. } in &due {
-                if !broad.visit(*slot) {
-                    continue;
-                }
                 all.clear();
                 let parts = filtered(&self.clients.conns, *slot)
                     .into_iter()
@@ -209,13 +208,18 @@ fn begin_run(clients: &Clients, matching: &mut Matching, d: &mut Delivery, frame
     d.run = run;
 }
 
-/// Begins a run of one message, which goes to very many.
-fn begin_broad(conns: &Connections, matching: &mut Matching, home: ShardId, name: &[u8]) -> Broad {
-    let mut sets = Vec::new();
-    matching.sets(name, |set| sets.push(set));
-    matching.begin_walk(home, sets.into_iter());
+/// Begins a run of one message, which goes to very many: to the members of these filters.
+fn begin_broad(
+    conns: &Connections,
+    matching: &mut Matching,
+    home: ShardId,
+    sets: impl Iterator<Item = Set> + Clone,
+) -> Broad {
+    let mut rows: Vec<u32> = sets.clone().map(|set| set.row).collect();
+    rows.sort_unstable();
+    matching.begin_walk(home, sets);
     Broad {
-        rows: matching.rows(name),
+        rows,
         visited: alloc::vec![0; conns.end().div_ceil(64) as usize],
     }
 }
@@ -240,20 +244,23 @@ fn extend_run(
         matching.warm((0..most).map_while(of));
     }
     let mut sets = Vec::with_capacity(most);
+    let enough = clients.meter.work.pace.visits_per_turn as usize;
     for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
         matching.sets(name, |set| sets.push((message, set)));
         run.len += 1;
+        // Each filter has a member, so the run is full.
+        if sets.len() > enough {
+            break;
+        }
     }
-    let enough = clients.meter.work.pace.visits_per_turn as usize;
     for all in sets.chunk_by(|a, b| a.0 == b.0) {
         let message = all[0].0;
         let members = all.iter().map(|(_, set)| matching.members(*set));
         let broad = members.clone().map(<[Member]>::len).sum::<usize>() > enough;
-        if broad
-            && message == 0
-            && let Some(name) = of(0)
-        {
-            (run.len, run.broad) = (1, Some(begin_broad(&clients.conns, matching, d.home, name)));
+        if broad && message == 0 {
+            let sets = all.iter().map(|(_, set)| *set);
+            let broad = begin_broad(&clients.conns, matching, d.home, sets);
+            (run.len, run.broad) = (1, Some(broad));
             break;
         }
         if broad || run.due.len() >= enough {
