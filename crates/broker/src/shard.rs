@@ -342,7 +342,9 @@ impl Shard {
             self.go_on(io);
         }
         self.front.end_input(None, io);
-        send_batches(&mut self.commits, self.home.as_ref(), now, io);
+        let logs = self.home.as_ref().map(|home| &home.logs);
+        let sequence = |at| logs.map_or(0, |logs| logs.sequence(at));
+        self.commits.send(now, sequence, |batch| io.append(batch));
         report(&mut self.front.subs.lanes, io);
         let posted = &mut self.mail_count.posted;
         self.front.subs.lanes.flush(|to, mail| {
@@ -393,14 +395,6 @@ impl Shard {
                 .deliveries
                 .enqueue(mail.from, mail.tells, frames);
         }
-    }
-}
-
-/// Hands batches to the engine.
-fn send_batches<I: Io>(commits: &mut Commits<Waiting>, home: Option<&Home>, now: Now, io: &mut I) {
-    if !commits.is_empty() {
-        let sequence = |at| home.map_or(0, |home| home.logs.sequence(at));
-        commits.send(now, sequence, |batch| io.append(batch));
     }
 }
 

@@ -182,7 +182,7 @@ impl Town {
             for bytes in &self.log[self.contained..] {
                 let header = batch::Header::read(bytes).expect("a batch");
                 if header.partition == partition {
-                    shadow.fold(bytes).expect("a batch");
+                    shadow.fold(&header, bytes).expect("a batch");
                 }
             }
             shadow.settle(self.town.now);
@@ -220,8 +220,8 @@ impl Town {
         let mut shard = Shard::new(0, world.clone(), self.town.now);
         shard.adopt(restored);
         for bytes in &self.log[self.contained..] {
-            let first = batch::Header::read(bytes).expect("a batch").first;
-            shard.fold(bytes, first, self.town.now).expect("a batch");
+            let header = batch::Header::read(bytes).expect("a batch");
+            shard.fold(&header, bytes, self.town.now).expect("a batch");
         }
         self.world = world;
         self.town = support::Town::of(vec![shard], self.town.now);
@@ -428,7 +428,8 @@ fn a_home_that_is_behind_tells_no_floors() {
             .finish()
             .expect("nothing is read"),
     );
-    shadow.fold(&town.log[0]).expect("a batch");
+    let header = batch::Header::read(&town.log[0]).expect("a batch");
+    shadow.fold(&header, &town.log[0]).expect("a batch");
     let Some(Control::Floors(partition, sequence, names)) = shadow.ask(10) else {
         panic!("there is a topic");
     };
@@ -459,7 +460,7 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
     });
     for bytes in &town.log {
         let header = batch::Header::read(bytes).expect("a batch");
-        shard.fold(bytes, header.first, NOW).expect("a batch");
+        shard.fold(&header, bytes, NOW).expect("a batch");
     }
     shard.lose_unlogged();
     let now = Now {

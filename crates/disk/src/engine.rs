@@ -11,6 +11,7 @@ use std::{io, mem};
 use crate::log::{CommitError, End, Figures, Log, bytes_in_group};
 use crate::storage::Storage;
 
+const POISONED: &str = "the lock of the log's queue is not poisoned";
 /// While the disk is full, room is looked for this often.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -33,6 +34,8 @@ struct Shared<B> {
 
 struct Queue<B> {
     waiting: VecDeque<B>,
+    /// The thread waits for batches: the next ones wake it, and cost no system call while it is awake.
+    sleeps: bool,
     /// Where the log ended behind the last group that was synced.
     end: End,
     /// How it was then.
@@ -83,9 +86,7 @@ struct Work<B> {
 impl<B> Shared<B> {
     fn lock(&self) -> MutexGuard<'_, Queue<B>> {
         // No code that could panic runs under the lock.
-        self.queue
-            .lock()
-            .expect("the lock of the log's queue is not poisoned")
+        self.queue.lock().expect(POISONED)
     }
 }
 
@@ -108,6 +109,7 @@ impl<B: Batch> Engine<B> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
                 waiting: VecDeque::new(),
+                sleeps: false,
                 end: log.end(),
                 state: State {
                     figures: log.figures(),
@@ -141,8 +143,11 @@ impl<B: Batch> Engine<B> {
     pub fn append_all(&self, batches: impl IntoIterator<Item = B>) {
         let mut queue = self.shared.lock();
         queue.waiting.extend(batches);
+        let sleeps = mem::take(&mut queue.sleeps);
         drop(queue);
-        self.shared.filled.notify_one();
+        if sleeps {
+            self.shared.filled.notify_one();
+        }
     }
 
     /// Where the log ends: behind the last group that was synced.
@@ -189,7 +194,12 @@ impl<B: Batch> Shared<B> {
         full: &mut impl FnMut(bool),
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
-        while let Some(Work { wishes, group }) = self.next(log.group_bytes(), log.is_prepared()) {
+        loop {
+            // Who was told that the disk is full asks for nothing, so that room is looked for without that.
+            let is_prepared = log.is_prepared() && full_since.is_none();
+            let Some(Work { wishes, group }) = self.next(log.group_bytes(), is_prepared) else {
+                return Ok(());
+            };
             if let Some(wishes) = wishes {
                 carry_out(&mut log, wishes)?;
             }
@@ -234,7 +244,6 @@ impl<B: Batch> Shared<B> {
                 self.note(&log, |state| state.is_full = full_since.is_some());
             }
         }
-        Ok(())
     }
 
     /// Notes how the log is.
@@ -250,7 +259,7 @@ impl<B: Batch> Shared<B> {
         let queue = self.lock();
         let idle = |queue: &mut Queue<B>| !queue.ends && !queue.wished;
         let woken = self.filled.wait_timeout_while(queue, time, idle);
-        let (mut queue, _) = woken.expect("the lock of the log's queue is not poisoned");
+        let (mut queue, _) = woken.expect(POISONED);
         match (queue.ends, mem::take(&mut queue.wished)) {
             (true, _) => Woken::Ends,
             (false, true) => Woken::Wished(queue.wishes),
@@ -266,14 +275,11 @@ impl<B: Batch> Shared<B> {
             if queue.ends {
                 return None;
             }
-            if is_prepared {
-                let woken = self.filled.wait(queue);
-                queue = woken.expect("the lock of the log's queue is not poisoned");
-                continue;
-            }
-            let woken = self.filled.wait_timeout(queue, RETRY);
-            let (woken, timeout) = woken.expect("the lock of the log's queue is not poisoned");
+            let time = if is_prepared { Duration::MAX } else { RETRY };
+            queue.sleeps = true;
+            let (woken, timeout) = self.filled.wait_timeout(queue, time).expect(POISONED);
             queue = woken;
+            queue.sleeps = false;
             if timeout.timed_out() {
                 break;
             }

@@ -254,6 +254,34 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
     assert!(said.iter().eq([true, false].repeat(3)));
 }
 
+/// While a log says that it is full nothing is asked of it that could wake its thread.
+#[test]
+fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
+    let place = Place::new("long");
+    let directory = Directory::lock(&place.0).expect("a directory");
+    let options = Options {
+        bytes_max: 6 << 20,
+        ..OPTIONS
+    };
+    let (log, _) = Log::open(directory, options, IDENTITY, |_| ()).expect("a new log");
+    let (answer, answered) = mpsc::channel();
+    let committed = move |group: Vec<Bytes>| answer.send(group.len()).expect("a reader");
+    let (say, said) = mpsc::channel();
+    let full = move |full| say.send(full).expect("a listener");
+    let engine = Engine::start(log, committed, full, |error| panic!("{error}")).expect("a thread");
+    while engine.state().figures.sealed == 0 {
+        engine.append(Bytes(vec![1; 64 << 10]));
+        assert_eq!(answered.recv(), Ok(1));
+    }
+    // Two segments, two files that wait, and half a megabyte too much.
+    engine.append(Bytes(vec![2; 5 << 19]));
+    assert_eq!(said.recv(), Ok(true));
+    engine.remove_before(2, 0);
+    assert_eq!(answered.recv(), Ok(1));
+    let forever = std::time::Duration::from_secs(60);
+    assert_eq!(said.recv_timeout(forever), Ok(false));
+}
+
 #[test]
 fn each_batch_is_answered_once_in_order_and_is_on_disk_then() {
     let place = Place::new("engine");

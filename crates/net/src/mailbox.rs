@@ -13,7 +13,8 @@
 //! * FIFO for each sender; nothing is lost; a batch is posted under one lock, and all mail is taken under one lock.
 //! * No wake is missed: the mail and the reader's sleep flag are under the same lock.
 //! * Only the sender that ends an announced sleep writes to the eventfd: at most once for each sleep, so a busy reader
-//!   costs its senders no system call.
+//!   costs its senders no system call. Nobody reads it: each write is one event of an edge-triggered poller. One that comes when this thread is
+//!   long awake makes one wait return early, no more.
 //! * The eventfd is the one descriptor with the same number in every table: it is made before the threads part and kept by
 //!   each that posts or reads ([`part`](crate::kernel::fd_table::part)). It is never closed, since no thread could close it
 //!   in all tables; mailboxes live as long as the process.
@@ -90,13 +91,10 @@ pub struct Inbox<T> {
     shared: Arc<Shared<T>>,
     /// This thread has announced a sleep that it has not ended.
     announced: bool,
-    /// Rings that senders have begun and that we have not taken from the bell yet. A slow sender's ring may come when this
-    /// thread is long awake, even in its next sleep.
-    rings_expected: u64,
 }
 
 impl<T: Send> Inbox<T> {
-    /// The eventfd: readable when mail has ended a sleep. To be kept in every table that posts here.
+    /// The eventfd: written when mail has ended a sleep. To be kept in every table that posts here.
     pub fn fd(&self) -> Fd {
         self.shared.bell.fd()
     }
@@ -122,23 +120,10 @@ impl<T: Send> Inbox<T> {
         sleeps
     }
 
-    /// Ends the sleep, also if something else woke the thread, and silences the eventfd if it was written. To be called after
-    /// each wait, also when `sleep` was refused.
-    ///
-    /// A ring that comes late makes one wait return early, no more.
+    /// Ends the sleep, also if something else woke the thread. To be called after each wait, also when `sleep` was refused.
     pub fn awake(&mut self) {
         if std::mem::take(&mut self.announced) {
-            let unrung = std::mem::take(&mut self.shared.lock().asleep);
-            self.rings_expected += u64::from(!unrung);
-        }
-        if self.rings_expected > 0 {
-            let rung = self.shared.bell.take();
-            assert!(
-                rung <= self.rings_expected,
-                "{rung} rings, but only {} sleeps were ended",
-                self.rings_expected
-            );
-            self.rings_expected -= rung;
+            self.shared.lock().asleep = false;
         }
     }
 
@@ -146,12 +131,6 @@ impl<T: Send> Inbox<T> {
     #[cfg(loom)]
     pub fn block(&self) {
         self.shared.bell.block();
-    }
-
-    /// Whether the model's `Transport::wait` would block now.
-    #[cfg(loom)]
-    pub fn is_silent(&self) -> bool {
-        self.shared.bell.count() == 0
     }
 }
 
@@ -176,7 +155,6 @@ pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
         Inbox {
             shared,
             announced: false,
-            rings_expected: 0,
         },
     ))
 }
@@ -188,7 +166,7 @@ mod bell {
     pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 
     use rustix::event::{EventfdFlags, eventfd};
-    use rustix::io::{Errno, read, retry_on_intr, write};
+    use rustix::io::{retry_on_intr, write};
 
     use crate::sys::Fd;
 
@@ -214,22 +192,10 @@ mod bell {
             // A lost wake would leave the reader asleep for ever.
             retry_on_intr(|| write(self.fd.lend(), &1_u64.to_ne_bytes())).expect(GONE);
         }
-
-        /// Reads the counter and sets it to 0.
-        pub(super) fn take(&self) -> u64 {
-            let mut count = [0; 8];
-            match retry_on_intr(|| read(self.fd.lend(), &mut count)) {
-                Err(Errno::AGAIN) => 0,
-                taken => {
-                    taken.expect(GONE);
-                    u64::from_ne_bytes(count)
-                }
-            }
-        }
     }
 }
 
-/// A counter in the place of the eventfd, for the model.
+/// A flag in the place of the eventfd and its poller, for the model.
 #[cfg(loom)]
 mod bell {
     pub(super) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -238,14 +204,14 @@ mod bell {
     use crate::sys::Fd;
 
     pub(super) struct Bell {
-        count: Mutex<u64>,
+        has_event: Mutex<bool>,
         rung: Condvar,
     }
 
     impl Bell {
         pub(super) fn new() -> io::Result<Bell> {
             Ok(Bell {
-                count: Mutex::new(0),
+                has_event: Mutex::new(false),
                 rung: Condvar::new(),
             })
         }
@@ -255,22 +221,14 @@ mod bell {
         }
 
         pub(super) fn ring(&self) {
-            *self.count.lock().unwrap() += 1;
+            *self.has_event.lock().unwrap() = true;
             self.rung.notify_one();
         }
 
-        pub(super) fn take(&self) -> u64 {
-            std::mem::take(&mut *self.count.lock().unwrap())
-        }
-
-        pub(super) fn count(&self) -> u64 {
-            *self.count.lock().unwrap()
-        }
-
         pub(super) fn block(&self) {
-            let mut count = self.count.lock().unwrap();
-            while *count == 0 {
-                count = self.rung.wait(count).unwrap();
+            let mut has_event = self.has_event.lock().unwrap();
+            while !std::mem::take(&mut *has_event) {
+                has_event = self.rung.wait(has_event).unwrap();
             }
         }
     }

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crore_broker::batch::Header;
 use crore_broker::orders::{LogPage, TopicsPage};
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{
-    Batch, Close, Committed, ConnId, Control, Input, Io, Link, Mail, Now, Part, Report, Restored,
-    Shadow, Shard, ShardId, Ticket, World,
+    Batch, Close, ConnId, Control, Input, Io, Link, Mail, Now, Part, Report, Restored, Shadow,
+    Shard, ShardId, Ticket, World,
 };
 
 /// Topics that a home is asked about at once: few, so that most checkpoints ask several times.
@@ -36,7 +35,7 @@ impl Checkpoint {
     pub fn go_on(
         &mut self,
         world: &Arc<World>,
-        log: &[(Batch, Committed)],
+        log: &[Batch],
         shards: &mut [Shard],
         now: Now,
     ) -> Result<bool, Damaged> {
@@ -49,9 +48,9 @@ impl Checkpoint {
             };
             let restored = Shadow::restored(&shadows, partition, moment);
             let mut shadow = Shadow::new(self.read(restored, partition)?);
-            for (batch, _) in &log[self.contained..] {
-                if batch.partition == partition {
-                    shadow.fold(&batch.bytes)?;
+            for batch in &log[self.contained..] {
+                if batch.header.partition == partition {
+                    shadow.fold(&batch.header, &batch.bytes)?;
                 }
             }
             let home = &mut shards[usize::from(world.placement().home_of(partition))];
@@ -88,18 +87,13 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When something that was written cannot be read.
-    pub fn recovered(
-        &self,
-        world: &World,
-        log: &[(Batch, Committed)],
-        now: Now,
-    ) -> Result<Vec<Shard>, Damaged> {
+    pub fn recovered(&self, world: &World, log: &[Batch], now: Now) -> Result<Vec<Shard>, Damaged> {
         let world = Shadow::world(world);
         let home = |partition| {
             let mut shard = Shard::new(partition, world.clone(), now);
             shard.adopt(self.read(Shadow::restored(&world, partition, now), partition)?);
-            for (batch, _) in &log[self.contained..] {
-                shard.fold(&batch.bytes, Header::read(&batch.bytes)?.first, now)?;
+            for batch in &log[self.contained..] {
+                shard.fold(&batch.header, &batch.bytes, now)?;
             }
             Ok(shard)
         };

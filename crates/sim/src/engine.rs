@@ -64,7 +64,7 @@ pub struct Engine {
     /// batch than its message.
     messages: BTreeMap<u32, u32>,
     /// The batches that count, each partition's in the order of its log.
-    pub log: Vec<(Batch, Committed)>,
+    pub log: Vec<Batch>,
     /// Batches that count.
     pub kept: u64,
     /// Batches that do not: duplicates, and those behind a gap.
@@ -96,17 +96,19 @@ impl Engine {
             self.again += u64::from(!drive.append(batch)?);
             return Ok(());
         }
-        let log = self.logs.entry(batch.partition).or_default();
+        let Header {
+            partition, number, ..
+        } = batch.header;
+        let log = self.logs.entry(partition).or_default();
         let newest = log.appended.keys().next_back().copied().unwrap_or(0);
-        match log.appended.get(&batch.number) {
+        match log.appended.get(&number) {
             Some(before) if *before == batch.bytes => self.again += 1,
-            None if batch.number == newest + 1 => {
-                log.appended.insert(batch.number, batch.bytes.clone());
+            None if number == newest + 1 => {
+                log.appended.insert(number, batch.bytes.clone());
             }
             _ => {
                 return Err(format!(
-                    "batch {} of partition {} comes behind {newest}, or is another one",
-                    batch.number, batch.partition
+                    "batch {number} of partition {partition} comes behind {newest}, or is another one"
                 ));
             }
         }
@@ -143,16 +145,11 @@ impl Engine {
             };
             if whole || rng.chance(manner.goes_on) {
                 for batch in log.arriving.drain(..) {
-                    let header = Header::read(&batch.bytes).map_err(|why| why.to_string())?;
-                    let committed = Committed {
-                        partition,
-                        writer: header.writer,
-                        number: header.number,
-                        first: header.first,
-                        unix_s: header.unix_s,
+                    let header = batch.header;
+                    log.stored.push(Committed {
+                        header,
                         batch: None,
-                    };
-                    log.stored.push(committed.clone());
+                    });
                     if header.number != log.last + 1 {
                         self.void += 1;
                         continue;
@@ -175,7 +172,7 @@ impl Engine {
                     if !log.records.insert((header.first, records.to_vec())) {
                         return Err(format!("records of partition {partition} are kept twice"));
                     }
-                    self.log.push((batch, committed));
+                    self.log.push(batch);
                 }
             }
             if whole || rng.chance(manner.goes_on) {
@@ -231,7 +228,7 @@ impl Engine {
         if drive.waiting() > 0 && (whole || rng.chance(manner.goes_on)) {
             let most = if whole { usize::MAX } else { rng.range(1, 8) };
             for batch in drive.commit(most, rng)? {
-                keep(&mut self.messages, &mut self.log, &batch.bytes)?;
+                keep(&mut self.messages, &mut self.log, batch);
                 self.kept += 1;
             }
         }
@@ -244,15 +241,11 @@ impl Engine {
     }
 
     /// The process ends; with `cuts` the power goes.
-    ///
-    /// # Errors
-    /// When a batch cannot be read.
-    pub fn crash(&mut self, cuts: bool, rng: &mut Rng) -> Result<(), Violation> {
+    pub fn crash(&mut self, cuts: bool, rng: &mut Rng) {
         let drive = self.drive.as_mut().expect("worlds that crash have a disk");
         for batch in drive.crash(cuts, rng) {
-            keep(&mut self.messages, &mut self.log, &batch.bytes)?;
+            keep(&mut self.messages, &mut self.log, batch);
         }
-        Ok(())
     }
 
     /// A new process reads the log behind the base.
@@ -262,8 +255,10 @@ impl Engine {
     pub fn start(&mut self) -> Result<Start, Violation> {
         let drive = self.drive.as_mut().expect("worlds that crash have a disk");
         let start = drive.start()?;
-        for batch in &start.batches[start.batches.len() - start.came..] {
-            keep(&mut self.messages, &mut self.log, batch)?;
+        for bytes in &start.batches[start.batches.len() - start.came..] {
+            let header = Header::read(bytes).map_err(|why| why.to_string())?;
+            let bytes = bytes.clone();
+            keep(&mut self.messages, &mut self.log, Batch { header, bytes });
         }
         self.came += start.came as u64;
         for lost in &start.lost {
@@ -301,31 +296,9 @@ impl Engine {
 }
 
 /// A batch counts.
-fn keep(
-    messages: &mut BTreeMap<u32, u32>,
-    log: &mut Vec<(Batch, Committed)>,
-    bytes: &Arc<[u8]>,
-) -> Result<(), Violation> {
-    let header = Header::read(bytes).map_err(|why| why.to_string())?;
-    count(messages, &bytes[HEADER_BYTES..]);
-    let Header {
-        partition, number, ..
-    } = header;
-    let batch = Batch {
-        partition,
-        number,
-        bytes: bytes.clone(),
-    };
-    let committed = Committed {
-        partition,
-        writer: header.writer,
-        number,
-        first: header.first,
-        unix_s: header.unix_s,
-        batch: None,
-    };
-    log.push((batch, committed));
-    Ok(())
+fn keep(messages: &mut BTreeMap<u32, u32>, log: &mut Vec<Batch>, batch: Batch) {
+    count(messages, &batch.bytes[HEADER_BYTES..]);
+    log.push(batch);
 }
 
 /// Counts the messages in the records of a batch.

@@ -8,15 +8,13 @@ use std::sync::Arc;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Rule;
-use crore_broker::{
-    Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Part, Shard, ShardId, World,
-};
+use crore_broker::{Batch, Close, ConnId, Input, Io, Link, Mail, Now, Part, Shard, ShardId, World};
 
 /// A shadow of a server with this state. It has folded these batches, in the order of the log.
 ///
 /// # Errors
 /// When a batch cannot be read.
-pub fn digest(of: &World, log: &[(Batch, Committed)]) -> Result<u64, String> {
+pub fn digest(of: &World, log: &[Batch]) -> Result<u64, String> {
     let mut settings = of.settings.clone();
     settings.rules = vec![Rule {
         log_messages: 1,
@@ -49,11 +47,11 @@ pub fn digest(of: &World, log: &[(Batch, Committed)]) -> Result<u64, String> {
     };
     let shard = |id| Shard::new(id, world.clone(), now);
     let mut all: Vec<Shard> = (0..shards).map(shard).collect();
-    for (batch, committed) in log {
+    for batch in log {
         (now.s, now.unix_s) = (now.s + 1, now.unix_s + 1);
         for shard in &mut all {
             shard.handle(Input::Tick, now, &mut Nobody);
-            let folded = shard.fold(&batch.bytes, committed.first, now);
+            let folded = shard.fold(&batch.header, &batch.bytes, now);
             folded.map_err(|why| why.to_string())?;
             shard.flush(now, &mut Nobody);
         }

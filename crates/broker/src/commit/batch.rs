@@ -102,72 +102,83 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
     Ok(header)
 }
 
+/// The header of a batch in the log.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    /// As the log has it: with the offset of its first record and the second that hold at all readers.
+    pub header: Header,
+    /// When its records were admitted, by the clock of its writer.
+    pub written_s: u32,
+}
+
 /// The records of a batch that stands in the log, as far as they are not applied.
 pub(crate) struct Records {
+    told: Told,
     batch: Arc<[u8]>,
     at: usize,
-    first: u64,
-    unix_s: u32,
 }
 
 /// A record that stands in the log.
-pub(crate) struct Kept {
+pub(crate) struct Record {
+    pub told: Told,
     batch: Arc<[u8]>,
     range: Range<usize>,
-    first: u64,
-    unix_s: u32,
 }
 
-impl Kept {
-    /// The header of its batch.
-    pub fn header(&self) -> Header {
-        Header::read(&self.batch).expect("it was read before")
+impl Record {
+    pub fn bytes(&self) -> &[u8] {
+        &self.batch[self.range.clone()]
     }
 
     /// Whether it is the last one of its batch.
     pub fn is_last(&self) -> bool {
         self.range.end == self.batch.len()
     }
-
-    /// Its bytes, the offset of the first record of its batch, and the second of the batch.
-    pub fn parts(&self) -> (&[u8], u64, u32) {
-        (&self.batch[self.range.clone()], self.first, self.unix_s)
-    }
 }
 
 impl Records {
-    /// The records of a batch with a header, whose first one has this offset, in this second.
-    pub fn new(batch: Arc<[u8]>, first: u64, unix_s: u32) -> Records {
+    /// Those of a batch; `header` is as the log has it.
+    pub fn new(header: Header, batch: Arc<[u8]>) -> Records {
+        let written_s = Header::read(&batch).map_or(header.unix_s, |it| it.unix_s);
         Records {
+            told: Told { header, written_s },
             batch,
             at: HEADER_BYTES,
-            first,
-            unix_s,
         }
     }
 
     /// The second of the batch.
     pub fn unix_s(&self) -> u32 {
-        self.unix_s
+        self.told.header.unix_s
     }
 
     pub fn is_empty(&self) -> bool {
-        self.at == self.batch.len()
+        self.at >= self.batch.len()
     }
 
-    /// Takes the next record. Where there is none, because another process wrote nonsense, it is empty, and the last one.
-    pub fn next(&mut self) -> Kept {
+    /// The place of the next record. Where there is none, because another process wrote nonsense, it is empty, and the last one.
+    fn range(&self) -> Range<usize> {
+        let end = self.batch.len();
         let mut from = In(&self.batch[self.at..]);
-        let (len, end) = match from.field() {
-            Ok(record) => (record.len(), self.batch.len() - from.0.len()),
-            Err(_) => (0, self.batch.len()),
-        };
-        self.at = end;
-        Kept {
+        match from.field() {
+            Ok(record) => end - from.0.len() - record.len()..end - from.0.len(),
+            Err(_) => end..end,
+        }
+    }
+
+    /// The bytes of the next record.
+    pub fn peek(&self) -> &[u8] {
+        &self.batch[self.range()]
+    }
+
+    /// Takes the next record.
+    pub fn take(&mut self) -> Record {
+        let range = self.range();
+        self.at = range.end;
+        Record {
+            told: self.told,
             batch: self.batch.clone(),
-            range: end - len..end,
-            first: self.first,
-            unix_s: self.unix_s,
+            range,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The batches of a partition on their way to the engine and back.
+//! The batches of a partition on their way to the engine.
 //!
 //! Invariants: several batches may be in flight; one that is not committed is appended again, as it was, with all behind it. A batch has
 //! records that were admitted in one second, which is its own, so that no wait for the engine changes what a record says.
@@ -8,12 +8,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Batch;
-use super::batch::{HEADER_BYTES, Header, Kept, Records};
-use crate::base::ids::{OFFSET_BITS, OFFSETS_PER_BATCH, PartitionId};
+use super::batch::{HEADER_BYTES, Header};
+use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::Out;
 
-/// Records of a batch at most.
+/// Records of a batch at most, and offsets of one that has records.
 pub(super) const BATCH_RECORDS: u32 = 4096;
 const _: () = assert!(BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
 /// Bytes at which a batch is full; a single record may be longer.
@@ -29,6 +29,7 @@ pub(super) const IN_FLIGHT_MAX: usize = 16;
 pub(super) const IN_FLIGHT_SHARED: usize = 2;
 /// Seconds after which batches in flight are appended again, if none of them was committed.
 pub(super) const AGAIN_S: u32 = 2;
+
 /// The batch that is being filled.
 #[derive(Default)]
 struct Open {
@@ -45,25 +46,22 @@ struct Open {
 pub(super) struct Batches {
     partition: PartitionId,
     /// The number of this process among the writers of the log.
-    writer: u64,
+    pub writer: u64,
     /// The log has other writers, and gives records their offsets.
-    is_shared: bool,
+    pub is_shared: bool,
     open: Open,
     /// No fact that stands in no log may have a higher offset.
     mark: u64,
     /// Batches that are closed and not committed.
-    in_flight: VecDeque<Batch>,
+    pub in_flight: VecDeque<Batch>,
     /// How many of them, the oldest, are at the engine.
     sent: usize,
     /// When they were appended last, or one of them was committed.
     since_s: u32,
-    /// The number of the last batch that was closed, and of the last one that was committed.
+    /// The number of the last batch that was closed.
     closed: u64,
-    committed: u64,
     /// The offset behind the last batch that was closed, and behind the facts between its records and after them that stand in no log.
     next_offset: u64,
-    /// Committed batches with records that are not applied.
-    kept: VecDeque<Records>,
 }
 
 impl Batches {
@@ -78,56 +76,58 @@ impl Batches {
             sent: 0,
             since_s: 0,
             closed: 0,
-            committed: 0,
             next_offset: 0,
-            kept: VecDeque::new(),
         }
     }
 
-    /// A record of this second comes next: closes the open batch if it is full, or of another second.
-    pub fn begin(&mut self, unix_s: u32, sequence: u64) {
-        let is_full = self.open.records == BATCH_RECORDS || self.open.bytes.len() >= BATCH_BYTES;
+    /// Adds a record to the open batch, and returns its length; a batch that is full, or of another second, is closed before. `encode` appends
+    /// the record to the buffer, whose offset is so far behind that of the batch's first record. `sequence` is the last offset of the partition.
+    pub fn write(
+        &mut self,
+        (unix_s, sequence): (u32, u64),
+        buffer: &mut Vec<u8>,
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+    ) -> usize {
+        let is_full = self.open.offsets >= BATCH_RECORDS || self.open.bytes.len() >= BATCH_BYTES;
         if self.open.records > 0 && (is_full || self.open.unix_s != unix_s) {
             self.close(sequence);
         }
-        self.open.unix_s = unix_s;
-        if self.open.bytes.is_empty() {
-            self.open.bytes.resize(HEADER_BYTES, 0);
+        let open = &mut self.open;
+        open.unix_s = unix_s;
+        if open.bytes.is_empty() {
+            open.bytes.resize(HEADER_BYTES, 0);
         }
+        buffer.clear();
+        encode(buffer, open.offsets);
+        Out(&mut open.bytes).field(buffer);
+        open.records += 1;
+        open.offsets += 1;
+        buffer.len()
     }
 
-    /// Offsets of the open batch that are taken.
-    pub fn offsets(&self) -> u32 {
-        self.open.offsets
-    }
-
-    /// Adds a record to the open batch.
-    pub fn add(&mut self, record: &[u8]) {
-        Out(&mut self.open.bytes).field(record);
-        self.open.records += 1;
-        self.open.offsets += 1;
-    }
-
-    /// Leaves an offset of the open batch free, for a fact that stands in no log.
+    /// Leaves an offset of the open batch free, for a fact that stands in no log. Where the log gives offsets, those before the open batch are
+    /// free without that.
     pub fn skip_offset(&mut self) {
-        self.open.offsets += 1;
+        if !self.is_shared || self.open.records > 0 {
+            self.open.offsets += 1;
+        }
     }
 
-    /// The mark that must stand in the log before the next fact that does not gets its offset; none if one is high enough. `sequence` is the
-    /// last offset of the partition.
-    ///
-    /// Where the log gives offsets, those between the last record and the next batch are free. When few of them are left a mark brings new
-    /// ones, unless a batch is on its way that does.
+    /// The offset of a mark, and one more for the fact behind it.
+    fn highest(&self, sequence: u64) -> u64 {
+        self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1
+    }
+
+    /// Whether a mark must stand in the log before the next fact that does not gets its offset. `sequence` is the last offset of the partition.
+    /// Where the log gives offsets, those up to the next batch are free.
+    pub fn needs_mark(&self, sequence: u64) -> bool {
+        !self.is_shared && self.highest(sequence) > self.mark && !planted::is(Fault::NoMark)
+    }
+
+    /// The mark that must.
     pub fn mark(&mut self, sequence: u64) -> Option<u64> {
-        if self.is_shared {
-            let spent = sequence % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2;
-            let comes = self.open.records > 0 || !self.in_flight.is_empty() || self.has_record();
-            return (spent && !comes).then_some(0);
-        }
-        // One more for the mark's own record.
-        let highest = self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1;
-        (highest > self.mark).then(|| {
-            self.mark = highest + MARK_STEP;
+        self.needs_mark(sequence).then(|| {
+            self.mark = self.highest(sequence) + MARK_STEP;
             self.mark
         })
     }
@@ -137,9 +137,11 @@ impl Batches {
         self.open.bytes.capacity()
     }
 
-    /// Frees the buffer of the open batch, which has no records.
+    /// Frees the buffer of the open batch, if that has no records.
     pub fn free(&mut self) {
-        self.open.bytes = Vec::new();
+        if self.open.records == 0 {
+            self.open.bytes = Vec::new();
+        }
     }
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
@@ -150,6 +152,12 @@ impl Batches {
             false => self.next_offset.max(sequence + 1),
         };
         self.closed += 1;
+        let Open {
+            bytes,
+            records,
+            offsets,
+            unix_s,
+        } = &mut self.open;
         let header = Header {
             partition: self.partition,
             writer: self.writer,
@@ -158,19 +166,17 @@ impl Batches {
                 true => 0,
                 false => self.next_offset,
             },
-            unix_s: self.open.unix_s,
-            records: self.open.records,
+            unix_s: *unix_s,
+            records: core::mem::take(records),
         };
-        header.write(&mut self.open.bytes);
-        self.open.records = 0;
-        self.next_offset += u64::from(core::mem::take(&mut self.open.offsets));
+        header.write(bytes);
+        self.next_offset += u64::from(core::mem::take(offsets));
         self.in_flight.push_back(Batch {
-            partition: self.partition,
-            number: self.closed,
-            bytes: Arc::from(&self.open.bytes[..]),
+            header,
+            bytes: Arc::from(&bytes[..]),
         });
-        self.open.bytes.clear();
-        self.open.bytes.shrink_to(OPEN_KEPT_BYTES);
+        bytes.clear();
+        bytes.shrink_to(OPEN_KEPT_BYTES);
     }
 
     /// Closes the open batch if the engine is not far behind, and appends the batches that are not at the engine, or have been there for
@@ -207,26 +213,13 @@ impl Batches {
 
     /// Gives the batches in flight numbers behind the last one.
     fn renumber(&mut self) {
-        let writer = self.writer;
         for batch in &mut self.in_flight {
-            let mut bytes = batch.bytes.to_vec();
             self.closed += 1;
-            let header = Header::read(&bytes).expect("this process wrote it");
-            let number = self.closed;
-            let header = Header {
-                number,
-                writer,
-                ..header
-            };
-            header.write(&mut bytes);
-            (batch.number, batch.bytes) = (number, bytes.into());
+            (batch.header.number, batch.header.writer) = (self.closed, self.writer);
+            let mut bytes = batch.bytes.to_vec();
+            batch.header.write(&mut bytes);
+            batch.bytes = bytes.into();
         }
-        self.committed = self.closed - self.in_flight.len() as u64;
-    }
-
-    /// The number of this process among the writers.
-    pub fn writer(&self) -> u64 {
-        self.writer
     }
 
     /// This writer is dead for all others: what is in flight does not count. It goes on as the next one, whose first batches have the same records.
@@ -236,61 +229,27 @@ impl Batches {
         self.renumber();
     }
 
-    /// A batch of this writer stands in the log; says whether it counts.
-    pub fn committed(&mut self, number: u64, (first, unix_s): (u64, u32), now_s: u32) -> bool {
-        if number <= self.committed {
-            return false;
+    /// A batch of this writer stands in the log: takes its bytes, if it counts.
+    pub fn committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
+        let next = self.closed + 1 - self.in_flight.len() as u64;
+        if number < next {
+            return None;
         }
-        if number > self.committed + 1 && !planted::is(Fault::GapAccepted) {
+        if number > next && !planted::is(Fault::GapAccepted) {
             // A missing batch comes again, and then all behind it.
             self.sent = 0;
-            return false;
+            return None;
         }
-        let Some(batch) = self.in_flight.pop_front() else {
-            return false;
-        };
-        (self.committed, self.since_s) = (number, now_s);
+        let batch = self.in_flight.pop_front()?;
+        self.since_s = now_s;
         self.sent = self.sent.saturating_sub(1);
-        self.kept
-            .push_back(Records::new(batch.bytes, first, unix_s));
-        true
+        Some(batch.bytes)
     }
 
-    /// The second of the oldest record that is not applied.
+    /// The second of the oldest record that is not committed.
     pub fn oldest_s(&self) -> Option<u32> {
-        let kept = self.kept.front().map(Records::unix_s);
-        let in_flight = self.in_flight.front();
-        let in_flight = || Some(Header::read(&in_flight?.bytes).ok()?.unix_s);
+        let in_flight = self.in_flight.front().map(|batch| batch.header.unix_s);
         let open = || (self.open.records > 0).then_some(self.open.unix_s);
-        kept.or_else(in_flight).or_else(open)
-    }
-
-    /// A fault: the engine's answer is not waited for. `sequence` is the last offset of the partition.
-    pub fn commit_all(&mut self, sequence: u64, now_s: u32) -> bool {
-        let mut any = false;
-        while let Some(batch) = self.in_flight.front() {
-            let header = Header::read(&batch.bytes).expect("this process wrote it");
-            let first = match self.is_shared {
-                true => ((sequence >> OFFSET_BITS) + 1) << OFFSET_BITS,
-                false => header.first,
-            };
-            any |= self.committed(header.number, (first, header.unix_s), now_s);
-        }
-        any
-    }
-
-    /// Whether a record stands in the log that was not taken.
-    pub fn has_record(&self) -> bool {
-        !self.kept.is_empty()
-    }
-
-    /// The next record that stands in the log.
-    pub fn next_record(&mut self) -> Option<Kept> {
-        let records = self.kept.front_mut()?;
-        let record = records.next();
-        if records.is_empty() {
-            self.kept.pop_front();
-        }
-        Some(record)
+        in_flight.or_else(open)
     }
 }

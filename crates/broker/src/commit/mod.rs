@@ -17,7 +17,6 @@
 //! Invariants: the records of a partition are applied in the order of the log, and none is refused then; what a shard asks of a partition
 //! takes effect in the order in which it asked, so that a subscription sees what was published before it.
 
-mod arrivals;
 pub mod batch;
 mod batches;
 pub(crate) mod queue;
@@ -26,33 +25,23 @@ pub(crate) mod record;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::base::ids::PartitionId;
+use batch::Header;
 
 /// A batch of records of one partition, for its engine.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The partition.
-    pub partition: PartitionId,
-    /// 1, 2, 3, ... for each writer and partition.
-    pub number: u64,
-    /// The [header](batch::Header) and the records.
+    /// The header in its bytes. The numbers of its writer and partition are 1, 2, 3, ...
+    pub header: Header,
+    /// The header and the records.
     pub bytes: Arc<[u8]>,
 }
 
 /// A batch stands in the log of its partition. The engine says so in the order of the log.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Committed {
-    /// The partition.
-    pub partition: PartitionId,
-    /// The process that wrote it ([`World::writer`](crate::World::writer)).
-    pub writer: u64,
-    /// Its number.
-    pub number: u64,
-    /// The offset of its first record: that of its header, or where the log gives offsets, the one that the log gives.
-    pub first: u64,
-    /// The second of its records: that of its header, or where the log gives offsets, the one in which the log has stored it, by the
-    /// log's clock. So no process's clock decides anything for others.
-    pub unix_s: u32,
+    /// Its header. Where the log gives offsets, `first` is the one that the log gives, and `unix_s` the second in which the log has stored it, by
+    /// the log's clock. So no process's clock decides anything for others.
+    pub header: Header,
     /// Its bytes, where the log has other writers. Those of a batch of this process are not looked at.
     pub batch: Option<Foreign>,
 }
@@ -77,12 +66,6 @@ impl Foreign {
     /// The header and the records.
     pub fn bytes(&self) -> &Arc<[u8]> {
         &self.bytes
-    }
-}
-
-impl Clone for Foreign {
-    fn clone(&self) -> Foreign {
-        Foreign::new(self.bytes.clone(), &self.backlog)
     }
 }
 

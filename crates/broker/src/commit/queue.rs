@@ -5,18 +5,18 @@
 //! nothing behind it does.
 //!
 //! Where the log has other writers, their records are applied between those of this process, in the order of the log; a request that writes
-//! nothing need not wait for them. Whether a batch counts is seen when all before it is applied.
+//! nothing need not wait for them, nor for notes of this process. Whether a batch counts is seen when all before it is applied, since a
+//! record before it may say that its writer is dead.
 //!
 //! Invariant: the writes of a queue stand in the order of their records in the log (`batches`).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::arrivals::{Arrivals, Unapplied};
-use super::batch::Kept;
+use super::batch::{Record, Records};
 use super::batches::Batches;
-use super::{Batch, Committed};
-use crate::base::ids::PartitionId;
+use super::record::{Note, is_note};
+use super::{Batch, Committed, Foreign};
 use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
@@ -26,58 +26,69 @@ const RECORD_KEPT_BYTES: usize = 512 << 10;
 /// Seconds after which a request is late: its asker is told that the outcome is not known.
 const LATE_S: u32 = 10;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It waits for its turn only.
-    Free,
-    /// It waits for its record.
-    Write,
-    /// It waits for its record, and no other request for it.
-    Aside,
-    /// It concerns all partitions, and is the first of this one.
-    Reached,
-}
-
 struct Entry<T> {
-    /// Counts the requests to the home.
-    ticket: u64,
-    state: State,
+    /// It waits for its record: the next one of this process.
+    writes: bool,
     asked_s: u32,
-    /// The request; it stands in `barriers` where it concerns all partitions.
+    /// None in a partition's queue where it concerns all partitions.
     request: Option<T>,
     /// Bytes that were counted for it.
     bytes: usize,
 }
 
-/// A request that concerns all partitions.
-struct Barrier<T> {
-    ticket: u64,
-    /// The partitions in which it is not the first yet.
-    left: usize,
-    /// The partitions in which it is not known to be late.
-    in_time: usize,
-    request: T,
-    bytes: usize,
+/// Requests, in the order in which they were asked.
+struct Line<T> {
+    entries: VecDeque<Entry<T>>,
+    /// Entries before this place are known to be late.
+    late: usize,
+}
+
+impl<T> Line<T> {
+    const fn new() -> Line<T> {
+        Line {
+            entries: VecDeque::new(),
+            late: 0,
+        }
+    }
+
+    fn pop(&mut self) -> Option<Entry<T>> {
+        self.late = self.late.saturating_sub(1);
+        self.entries.pop_front()
+    }
+
+    fn next_late(&mut self, now_s: u32) -> Option<&mut Entry<T>> {
+        let entry = self.entries.get_mut(self.late)?;
+        let is_late = now_s.saturating_sub(entry.asked_s) >= LATE_S;
+        self.late += usize::from(is_late);
+        is_late.then_some(entry)
+    }
+}
+
+/// The batch that is being applied.
+struct Begun {
+    records: Records,
+    is_own: bool,
+    /// Its bytes count until it is applied.
+    foreign: Option<Foreign>,
 }
 
 /// The queue of one partition.
 struct Queue<T> {
-    waiting: VecDeque<Entry<T>>,
-    /// Entries before this place are known to be late.
-    late: usize,
+    line: Line<T>,
     batches: Batches,
-    /// Entries that no other waits for.
-    aside: usize,
-    /// Batches of a log with several writers.
-    arrivals: Arrivals,
+    /// Batches that the engine has told, in the order of the log.
+    told: VecDeque<Committed>,
+    begun: Option<Begun>,
+    /// A record has come that this version does not understand: nothing behind it is applied.
+    is_halted: bool,
 }
 
 /// The batch or request that takes effect next.
 pub(crate) enum Next<T> {
     /// A request, with its record if it writes one.
-    Request(T, Option<Kept>),
-    /// A record of another process.
-    Foreign(Kept),
+    Request(T, Option<Record>),
+    /// A record that no request waits for.
+    Record(Record),
 }
 
 /// The partitions that a request must be ordered in.
@@ -89,59 +100,86 @@ pub(crate) enum Place {
     All,
 }
 
-/// The parts of a home's requests that have not taken effect.
-#[derive(Default)]
-struct Held {
-    entries: usize,
-    bytes: usize,
-    /// The entries that no other waits for.
-    aside: usize,
-    /// Bytes of the buffers of open batches.
-    open_bytes: usize,
+fn bytes_of(foreign: Option<&Foreign>) -> usize {
+    foreign.map_or(0, |it| it.bytes().len())
 }
 
 /// The queues of a home.
 pub(crate) struct Commits<T> {
     is_shared: bool,
     queues: Vec<Queue<T>>,
-    barriers: VecDeque<Barrier<T>>,
-    tickets: u64,
+    /// The requests that concern all partitions.
+    of_all: Line<T>,
     /// The queue that is looked at first.
     next: usize,
-    /// The queue in which late requests are looked for, those of this second.
+    /// The queue in which late requests are looked for, those of this second; the last one is `of_all`.
     looks_at: usize,
     late_s: u32,
     /// Whether an entry may have become due.
     stirred: bool,
-    held: Held,
-    /// Batches of a log with several writers that are not applied.
-    unapplied: Unapplied,
+    /// Requests that wait.
+    requests: usize,
+    /// Bytes that they and the batches that were told occupy.
+    bytes: usize,
     record: Vec<u8>,
 }
 
 impl<T> Queue<T> {
-    fn new(partition: PartitionId, writer: u64, is_shared: bool) -> Queue<T> {
-        Queue {
-            waiting: VecDeque::new(),
-            late: 0,
-            batches: Batches::new(partition, writer, is_shared),
-            aside: 0,
-            arrivals: Arrivals::default(),
+    /// Begins with the next batch that was told and counts; false if there is none.
+    fn begin(
+        &mut self,
+        held_bytes: &mut usize,
+        now_s: u32,
+        mut counts: impl FnMut(u64, u64) -> bool,
+    ) -> bool {
+        while let Some(Committed { header, batch }) = self.told.pop_front() {
+            let is_own = header.writer == self.batches.writer;
+            let bytes = match is_own {
+                true => self.batches.committed(header.number, now_s),
+                false => batch.as_ref().map(|it| it.bytes().clone()),
+            };
+            let bytes = bytes.filter(|_| counts(header.writer, header.number) || is_own);
+            let records = bytes.map(|bytes| Records::new(header, bytes));
+            if let Some(records) = records.filter(|it| !it.is_empty()) {
+                self.begun = Some(Begun {
+                    records,
+                    is_own,
+                    foreign: batch,
+                });
+                return true;
+            }
+            *held_bytes -= bytes_of(batch.as_ref());
         }
+        false
     }
 
-    fn is_due(&self) -> bool {
-        let state = self.waiting.front().map(|entry| entry.state);
-        match state {
-            Some(State::Free) => true,
-            Some(State::Write | State::Aside) => self.batches.has_record(),
-            Some(State::Reached) | None => false,
+    /// The entry or record that takes effect next.
+    fn next(
+        &mut self,
+        held_bytes: &mut usize,
+        (now_s, is_shared): (u32, bool),
+        counts: impl FnMut(u64, u64) -> bool,
+    ) -> Option<(Option<Entry<T>>, Option<Record>)> {
+        let first = self.line.entries.front();
+        if first.is_some_and(|it| !it.writes && it.request.is_some()) {
+            return Some((self.line.pop(), None));
         }
-    }
-
-    fn pop(&mut self) -> Option<Entry<T>> {
-        self.late = self.late.saturating_sub(1);
-        self.waiting.pop_front()
+        let is_first = first.is_some_and(|it| it.writes);
+        if self.is_halted || self.begun.is_none() && !self.begin(held_bytes, now_s, counts) {
+            return None;
+        }
+        let begun = self.begun.as_mut()?;
+        let is_asked = begun.is_own && !(is_shared && is_note(begun.records.peek()));
+        if is_asked && !is_first {
+            return None;
+        }
+        let record = begun.records.take();
+        if begun.records.is_empty() {
+            *held_bytes -= bytes_of(begun.foreign.as_ref());
+            self.begun = None;
+        }
+        let entry = if is_asked { self.line.pop() } else { None };
+        Some((entry, Some(record)))
     }
 }
 
@@ -149,18 +187,23 @@ impl<T> Commits<T> {
     /// Empty queues of the partitions of a home, which may have none.
     pub fn new(placement: Placement, home: u16, (writer, is_shared): (u64, bool)) -> Commits<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
-        let queue = |partition| Queue::new(partition, writer, is_shared);
+        let queue = |partition| Queue {
+            line: Line::new(),
+            batches: Batches::new(partition, writer, is_shared),
+            told: VecDeque::new(),
+            begun: None,
+            is_halted: false,
+        };
         Commits {
             is_shared,
             queues: all.into_iter().flatten().map(queue).collect(),
-            barriers: VecDeque::new(),
-            tickets: 0,
+            of_all: Line::new(),
             next: 0,
             looks_at: usize::MAX,
             late_s: 0,
             stirred: false,
-            held: Held::default(),
-            unapplied: Unapplied::default(),
+            requests: 0,
+            bytes: 0,
             record: Vec::new(),
         }
     }
@@ -168,51 +211,46 @@ impl<T> Commits<T> {
     /// Whether a request that writes nothing takes effect at once in this place.
     pub fn is_free(&self, place: Place) -> bool {
         match place {
-            Place::One(at) => self.queues[at].waiting.len() == self.queues[at].aside,
-            Place::All => self.held.entries == self.held.aside,
+            Place::One(at) => self.queues[at].line.entries.is_empty(),
+            Place::All => self.requests == 0,
         }
     }
 
-    fn count(&mut self, bytes: usize) -> u64 {
-        self.tickets += 1;
-        self.held.entries += 1;
-        self.held.bytes += bytes;
-        self.stirred = true;
-        self.tickets
+    /// The same for a fact that stands in no log. `sequence` is the last offset of the partition.
+    pub fn is_free_unlogged(&self, at: usize, sequence: u64) -> bool {
+        self.is_free(Place::One(at)) && !self.queues[at].batches.needs_mark(sequence)
     }
 
-    /// Queues a request that writes nothing and holds so many bytes.
-    pub fn push(&mut self, place: Place, request: T, bytes: usize, now: Now) {
+    fn line_up(&mut self, place: Place, writes: bool, request: T, bytes: usize, now: Now) {
         let parts = match place {
             Place::One(_) => 1,
             Place::All => self.queues.len(),
         };
         let bytes = bytes + parts * size_of::<Entry<T>>();
-        let ticket = self.count(bytes);
         let entry = |request, bytes| Entry {
-            ticket,
-            state: State::Free,
+            writes,
             asked_s: now.s,
             request,
             bytes,
         };
-        match place {
-            Place::One(at) => self.queues[at]
-                .waiting
-                .push_back(entry(Some(request), bytes)),
+        let line = match place {
+            Place::One(at) => &mut self.queues[at].line,
             Place::All => {
                 for queue in &mut self.queues {
-                    queue.waiting.push_back(entry(None, 0));
+                    queue.line.entries.push_back(entry(None, 0));
                 }
-                self.barriers.push_back(Barrier {
-                    ticket,
-                    left: parts,
-                    in_time: parts,
-                    request,
-                    bytes,
-                });
+                &mut self.of_all
             }
-        }
+        };
+        line.entries.push_back(entry(Some(request), bytes));
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
+    /// Queues a request that writes nothing and holds so many bytes.
+    pub fn push(&mut self, place: Place, request: T, bytes: usize, now: Now) {
+        self.line_up(place, false, request, bytes, now);
+        self.stirred = true;
     }
 
     /// Queues a write of the partition at this place. `encode` appends its record, whose offset is so far behind that of the batch's
@@ -225,54 +263,42 @@ impl<T> Commits<T> {
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> usize {
         let batches = &mut self.queues[at].batches;
-        let before = batches.open_bytes();
-        batches.begin(now.unix_s, sequence);
-        self.record.clear();
-        encode(&mut self.record, batches.offsets());
-        batches.add(&self.record);
-        self.held.open_bytes = self.held.open_bytes + batches.open_bytes() - before;
-        let len = self.record.len();
+        let len = batches.write((now.unix_s, sequence), &mut self.record, encode);
         self.record.shrink_to(RECORD_KEPT_BYTES);
-        let bytes = len + size_of::<Entry<T>>();
-        let ticket = self.count(bytes);
-        self.queues[at].waiting.push_back(Entry {
-            ticket,
-            state: State::Write,
-            asked_s: now.s,
-            request: Some(request),
-            bytes,
-        });
+        self.line_up(Place::One(at), true, request, len, now);
         len
     }
 
-    /// The same, for a record that no other request waits for.
-    pub fn write_aside(
+    /// Writes a note that no request waits for, to a log with several writers.
+    pub fn note(&mut self, at: usize, (now, sequence): (Now, u64), note: &Note<'_>) {
+        let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
+        let batches = &mut self.queues[at].batches;
+        batches.write((now.unix_s, sequence), &mut self.record, encode);
+    }
+
+    /// Queues a fact of the partition at this place that stands in no log and holds so many bytes. Where its offset is not marked, a mark is
+    /// its record: after a crash the partition goes on behind that, so that no offset is given twice.
+    pub fn push_unlogged(
         &mut self,
         at: usize,
         request: T,
-        moment: (Now, u64),
-        encode: impl FnOnce(&mut Vec<u8>, u32),
-    ) {
-        self.write(at, request, moment, encode);
-        let queue = &mut self.queues[at];
-        queue.waiting.back_mut().expect("it was queued").state = State::Aside;
-        queue.aside += 1;
-        self.held.aside += 1;
+        bytes: usize,
+        (now, sequence): (Now, u64),
+    ) -> usize {
+        let batches = &mut self.queues[at].batches;
+        let mark = batches.mark(sequence);
+        if let Some(until) = mark {
+            let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
+            batches.write((now.unix_s, sequence), &mut self.record, encode);
+        }
+        batches.skip_offset();
+        self.line_up(Place::One(at), mark.is_some(), request, bytes, now);
+        self.stirred = true;
+        bytes
     }
 
-    /// Queues a fact of the partition at this place that stands in no log and holds so many bytes. [`mark`](Self::mark) must have been asked.
-    pub fn push_unlogged(&mut self, at: usize, request: T, bytes: usize, now: Now) {
-        self.push(Place::One(at), request, bytes, now);
-        self.queues[at].batches.skip_offset();
-    }
-
-    /// The mark that must stand in the log before the next fact of the partition at this place that does not.
-    pub fn mark(&mut self, at: usize, sequence: u64) -> Option<u64> {
-        self.queues[at].batches.mark(sequence)
-    }
-
-    /// The batch or request that takes effect next. `counts` says whether a batch does that comes next in the log of the partition at a place, of this writer and
-    /// with this number.
+    /// The request or record that takes effect next. `counts` says whether a batch of this writer and with this number does, which comes next in
+    /// the log of the partition at a place.
     pub fn next(
         &mut self,
         now: Now,
@@ -283,73 +309,35 @@ impl<T> Commits<T> {
         }
         for n in 0..self.queues.len() {
             let at = (self.next + n) % self.queues.len();
-            loop {
-                while self.queues[at].is_due() {
-                    if let Some((request, record)) = self.take(at) {
-                        // The next queue's turn: one that is filled again and again must not hold up the others.
-                        self.next = at + 1;
-                        return Some(Next::Request(request, record));
-                    }
-                }
-                let (queue, unapplied) = (&mut self.queues[at], &mut self.unapplied);
-                if let Some(record) = queue.arrivals.next_record(unapplied) {
-                    self.next = at + 1;
-                    return Some(Next::Foreign(record));
-                }
-                let counts = |writer, number| counts(at, writer, number);
-                let (arrivals, batches) = (&mut queue.arrivals, &mut queue.batches);
-                if !arrivals.begin_next(batches, now.s, unapplied, counts) {
-                    break;
-                }
-            }
+            let (queue, held) = (&mut self.queues[at], &mut self.bytes);
+            let counts = |writer, number| counts(at, writer, number);
+            let Some(next) = queue.next(held, (now.s, self.is_shared), counts) else {
+                continue;
+            };
+            // Behind its batch it is the next queue's turn: one that is filled again and again must not hold up the others.
+            self.next = at + usize::from(queue.begun.is_none());
+            return Some(match next {
+                (Some(entry), record) => Next::Request(self.takes_effect(entry)?, record),
+                (None, record) => Next::Record(record?),
+            });
         }
-        let due = self.take_wide();
-        self.stirred = due.is_some();
-        Some(Next::Request(due?, None))
-    }
-
-    /// Takes the first entry of a queue; a request that concerns all partitions stays there until it takes effect.
-    fn take(&mut self, at: usize) -> Option<(T, Option<Kept>)> {
-        let queue = &mut self.queues[at];
-        let first = queue.waiting.front_mut()?;
-        if first.request.is_none() {
-            first.state = State::Reached;
-            let ticket = first.ticket;
-            let found = self.barriers.binary_search_by_key(&ticket, |it| it.ticket);
-            self.barriers[found.expect("it stands in each partition")].left -= 1;
+        let mut firsts = self.queues.iter().map(|queue| queue.line.entries.front());
+        self.stirred = firsts.all(|first| first.is_some_and(|it| it.request.is_none()));
+        if !self.stirred {
             return None;
         }
-        let entry = queue.pop()?;
-        let record = match entry.state {
-            State::Aside => {
-                queue.aside -= 1;
-                self.held.aside -= 1;
-                queue.batches.next_record()
-            }
-            State::Write => queue.batches.next_record(),
-            State::Free | State::Reached => None,
-        };
-        self.forget(entry.bytes);
-        Some((entry.request?, record))
+        self.queues.iter_mut().for_each(|it| drop(it.line.pop()));
+        let entry = self.of_all.pop()?;
+        Some(Next::Request(self.takes_effect(entry)?, None))
     }
 
-    fn take_wide(&mut self) -> Option<T> {
-        if self.barriers.front()?.left > 0 {
-            return None;
+    fn takes_effect(&mut self, entry: Entry<T>) -> Option<T> {
+        self.requests -= 1;
+        self.bytes -= entry.bytes;
+        if self.requests == 0 {
+            self.queues.iter_mut().for_each(|it| it.batches.free());
         }
-        let Barrier { request, bytes, .. } = self.barriers.pop_front()?;
-        self.queues.iter_mut().for_each(|queue| drop(queue.pop()));
-        self.forget(bytes);
-        Some(request)
-    }
-
-    fn forget(&mut self, bytes: usize) {
-        self.held.entries -= 1;
-        self.held.bytes -= bytes;
-        if self.held.entries == 0 && core::mem::take(&mut self.held.open_bytes) > 0 {
-            let all = self.queues.iter_mut();
-            all.for_each(|queue| queue.batches.free());
-        }
+        entry.request
     }
 
     /// Whether an entry may be due.
@@ -357,24 +345,29 @@ impl<T> Commits<T> {
         self.stirred
     }
 
-    /// Requests that wait.
+    /// How many requests wait.
     pub fn len(&self) -> usize {
-        self.held.entries
+        self.requests
     }
 
-    /// Bytes that they and the open batches occupy.
+    /// Bytes that they, the open batches and the batches that were told occupy.
     pub fn bytes(&self) -> usize {
-        self.held.bytes + self.held.open_bytes + self.unapplied.bytes
+        if self.requests == 0 && !self.is_shared {
+            // What is open has requests.
+            return self.bytes;
+        }
+        let open = self.queues.iter().map(|it| it.batches.open_bytes());
+        self.bytes + open.sum::<usize>()
     }
 
-    /// Whether neither a request waits nor a batch.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
-        self.held.entries == 0 && self.unapplied.batches == 0
+        self.requests == 0
     }
 
     /// The number of this process among the writers of the partition at this place.
     pub fn writer(&self, at: usize) -> u64 {
-        self.queues[at].batches.writer()
+        self.queues[at].batches.writer
     }
 
     /// In the log of the partition at this place it says that this process is dead: it goes on as another one.
@@ -384,24 +377,23 @@ impl<T> Commits<T> {
 
     /// Nothing more of the partition at this place is applied.
     pub fn halt(&mut self, at: usize) {
-        self.queues[at].arrivals.is_halted = true;
+        self.queues[at].is_halted = true;
     }
 
     /// Whether nothing more of it is applied.
     pub fn is_halted(&self, at: usize) -> bool {
-        self.queues[at].arrivals.is_halted
+        self.queues[at].is_halted
     }
 
     /// The second of the oldest record that is not applied; those to come are of this second or a later one.
     pub fn oldest_s(&self, now: Now) -> u32 {
-        if self.held.entries == 0 {
+        if self.requests == 0 {
             return now.unix_s;
         }
-        let oldest = self
-            .queues
-            .iter()
-            .filter_map(|queue| queue.batches.oldest_s());
-        oldest.fold(now.unix_s, u32::min)
+        let begun = |queue: &Queue<T>| Some(queue.begun.as_ref()?.records.unix_s());
+        let oldest = |queue: &Queue<T>| begun(queue).or_else(|| queue.batches.oldest_s());
+        let all = self.queues.iter().filter_map(oldest);
+        all.fold(now.unix_s, u32::min)
     }
 
     /// Closes batches and hands them to `append`, and again those that the engine does not commit. `sequence` tells the last offset of
@@ -412,62 +404,55 @@ impl<T> Commits<T> {
         sequence: impl Fn(usize) -> u64,
         mut append: impl FnMut(Batch),
     ) {
-        for (at, queue) in self.queues.iter_mut().enumerate() {
-            let batches = &mut queue.batches;
-            let before = batches.open_bytes();
+        if self.is_empty() && !self.is_shared {
+            return;
+        }
+        for at in 0..self.queues.len() {
+            let batches = &mut self.queues[at].batches;
             batches.send(now.s, || sequence(at), &mut append);
-            self.held.open_bytes = self.held.open_bytes + batches.open_bytes() - before;
+            if self.requests == 0 {
+                batches.free();
+            }
             if planted::is(Fault::AppliedEarly) {
-                self.stirred |= batches.commit_all(sequence(at), now.s);
+                let headers: Vec<_> = batches.in_flight.iter().map(|it| it.header).collect();
+                let told = headers.into_iter().map(|header| Committed {
+                    header,
+                    batch: None,
+                });
+                told.for_each(|of| self.committed(at, of));
             }
         }
     }
 
     /// A batch of the partition at this place stands in the log.
-    pub fn committed(&mut self, at: usize, of: Committed, now: Now) {
-        let Some(queue) = self.queues.get_mut(at) else {
-            return;
-        };
-        if self.is_shared {
-            queue.arrivals.push(of, &mut self.unapplied);
-            self.stirred = true;
-        } else if of.writer == queue.batches.writer() {
-            let begins = (of.first, of.unix_s);
-            self.stirred |= queue.batches.committed(of.number, begins, now.s);
-        }
+    pub fn committed(&mut self, at: usize, of: Committed) {
+        self.bytes += bytes_of(of.batch.as_ref());
+        self.queues[at].told.push_back(of);
+        self.stirred = true;
     }
 
     /// A second has begun: looks for requests that have become late.
     pub fn look_for_late(&mut self, now_s: u32) {
-        if self.held.entries > 0 {
+        if self.requests > 0 {
             (self.looks_at, self.late_s) = (0, now_s);
         }
     }
 
     /// Whether it is not known of all requests whether they are late.
     pub fn may_have_late(&self) -> bool {
-        self.looks_at < self.queues.len()
+        self.looks_at <= self.queues.len()
     }
 
     /// Looks at the next place of a queue. A request that was asked long ago is returned once, behind all that were asked before it of
     /// the same partitions, and stays in its place.
     pub fn next_late(&mut self) -> Option<&mut T> {
-        let queue = self.queues.get_mut(self.looks_at)?;
-        let is_late = |entry: &&mut Entry<T>| self.late_s.saturating_sub(entry.asked_s) >= LATE_S;
-        let Some(entry) = queue.waiting.get_mut(queue.late).filter(is_late) else {
-            self.looks_at += 1;
-            return None;
+        let line = match self.queues.get_mut(self.looks_at) {
+            Some(queue) => &mut queue.line,
+            None => &mut self.of_all,
         };
-        queue.late += 1;
-        if entry.request.is_some() {
-            return entry.request.as_mut();
-        }
-        let found = self
-            .barriers
-            .binary_search_by_key(&entry.ticket, |it| it.ticket);
-        let barriers = &mut self.barriers[found.expect("it stands in each partition")];
-        barriers.in_time -= 1;
-        (barriers.in_time == 0).then_some(&mut barriers.request)
+        let entry = line.next_late(self.late_s);
+        self.looks_at += usize::from(entry.is_none());
+        entry?.request.as_mut()
     }
 }
 

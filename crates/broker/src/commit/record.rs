@@ -34,36 +34,30 @@ const BINARY: u8 = 8;
 const MORTAL: u8 = 16;
 const HAS_KEY: u8 = 32;
 
-fn kind_of(fact: &Fact<'_>) -> u8 {
-    match fact {
-        Fact::Publish(_) => PUBLISH,
-        Fact::Topic { change, .. } => match change {
-            Change::Create => CREATE,
-            Change::Delete => DELETE,
-            Change::Purge => PURGE,
-            Change::PurgeSome(..) => PURGE_SOME,
-            Change::ForgetLatest => FORGET_LATEST,
-        },
-    }
-}
-
 impl<'a> Fact<'a> {
     /// Appends the record of a fact, whose offset is so far behind that of the first record of its batch.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
         let mut out = Out(bytes);
-        out.byte(kind_of(self));
+        out.byte(match self {
+            Fact::Publish(_) => PUBLISH,
+            Fact::Topic { change, .. } => match change {
+                Change::Create => CREATE,
+                Change::Delete => DELETE,
+                Change::Purge => PURGE,
+                Change::PurgeSome(..) => PURGE_SOME,
+                Change::ForgetLatest => FORGET_LATEST,
+            },
+        });
         out.number(behind.into());
         out.field(self.topic().1);
-        match self {
+        match *self {
             Fact::Publish(message) => write_message(&mut out, message),
-            Fact::Topic {
-                change: Change::PurgeSome(until, most),
-                ..
-            } => {
-                out.word(*until);
-                out.number((*most).into());
+            Fact::Topic { change, .. } => {
+                if let Change::PurgeSome(until, most) = change {
+                    out.word(until);
+                    out.number(most.into());
+                }
             }
-            Fact::Topic { .. } => {}
         }
     }
 
@@ -160,7 +154,7 @@ impl<'a> Note<'a> {
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, Note<'a>)>, Damaged> {
         let mut from = In(record);
         let kind = from.byte()?;
-        if !(MARK..=STEWARD).contains(&kind) {
+        if !is_note(record) {
             return Ok(None);
         }
         let behind = from.number32()?;
@@ -183,24 +177,26 @@ impl<'a> Note<'a> {
     }
 }
 
+/// Whether a record is a note.
+pub(crate) fn is_note(record: &[u8]) -> bool {
+    let kind = record.first();
+    kind.is_some_and(|kind| (MARK..=STEWARD).contains(kind))
+}
+
 /// A record of a kind that this version does not know, and whether it may be skipped.
 pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
     let kind = *record.first()?;
     (kind > STEWARD).then_some(kind & OPTIONAL != 0)
 }
 
-fn flag(set: bool, flag: u8) -> u8 {
-    if set { flag } else { 0 }
-}
-
 fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
     let headers = &message.headers;
     out.byte(
         headers.qos & QOS
-            | flag(headers.retain, RETAIN)
-            | flag(headers.binary, BINARY)
-            | flag(headers.ttl_s.is_some(), MORTAL)
-            | flag(message.retry.is_some(), HAS_KEY),
+            | u8::from(headers.retain) * RETAIN
+            | u8::from(headers.binary) * BINARY
+            | u8::from(headers.ttl_s.is_some()) * MORTAL
+            | u8::from(message.retry.is_some()) * HAS_KEY,
     );
     for field in headers.fields() {
         out.field(field);
@@ -222,7 +218,7 @@ fn read_message<'a>(
 ) -> Result<Publish<'a>, Damaged> {
     let flags = from.byte()?;
     let has = |flag| flags & flag != 0;
-    let headers = Headers {
+    let mut headers = Headers {
         content_type: from.field()?,
         event: from.field()?,
         key: from.field()?,
@@ -232,24 +228,21 @@ fn read_message<'a>(
         retain: has(RETAIN),
         binary: has(BINARY),
     };
+    let data = from.field()?;
+    if has(MORTAL) {
+        headers.ttl_s = Some(from.number32()?);
+    }
+    let mut retry = None;
+    if has(HAS_KEY) {
+        let (key, publisher) = (from.field()?, Party::from_number(from.word()?));
+        retry = Some(Retry { key, publisher });
+    }
     Ok(Publish {
         hash,
         name,
-        data: from.field()?,
-        headers: Headers {
-            ttl_s: match has(MORTAL) {
-                true => Some(from.number32()?),
-                false => None,
-            },
-            ..headers
-        },
-        retry: match has(HAS_KEY) {
-            true => Some(Retry {
-                key: from.field()?,
-                publisher: Party::from_number(from.word()?),
-            }),
-            false => None,
-        },
+        data,
+        headers,
+        retry,
         client,
     })
 }

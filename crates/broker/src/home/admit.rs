@@ -21,7 +21,7 @@ use crate::base::time::Now;
 use crate::base::work::FILTERS_PER_STEP;
 use crate::budget::admission::Client;
 use crate::mail::message::Publish;
-use crate::mail::{Change, Fact, Outcome};
+use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, Vacant as _};
 
@@ -43,25 +43,18 @@ impl Home {
     ) -> Result<Found, Outcome> {
         let (settings, rules, now) = (context.settings, context.rules, context.now);
         let mut key = None;
-        let makes = match fact {
-            Fact::Publish(message) => {
-                key =
-                    self.retries
-                        .recognise(&self.topics, &self.logs, message, settings, now, 0)?;
-                let data = message.data.len();
-                if let Err(reached) = self.admission.may_keep(message.client, data)
-                    && self
-                        .subscriptions
-                        .would_keep(&self.topics, message, settings, rules)
-                {
-                    return Err(Outcome::Full(reached));
-                }
-                true
+        if let Fact::Publish(message) = fact {
+            let (topics, logs) = (&self.topics, &self.logs);
+            key = (self.retries).recognise(topics, logs, message, settings, now, 0)?;
+            let data = message.data.len();
+            if let Err(reached) = self.admission.may_keep(message.client, data)
+                && (self.subscriptions).would_keep(topics, message, settings, rules)
+            {
+                return Err(Outcome::Full(reached));
             }
-            Fact::Topic { change, .. } => *change == Change::Create,
-        };
+        }
         let (hash, name, client) = fact.topic();
-        let row = match makes {
+        let row = match fact.makes() {
             true => {
                 self.topics
                     .admit_topic(&mut self.logs, &mut self.interest, hash, name, client, now)
@@ -81,11 +74,7 @@ impl Home {
         fact: &Fact<'_>,
         context: &FactContext<'_>,
     ) -> Result<Reserved, Outcome> {
-        let makes = match fact {
-            Fact::Publish(_) => true,
-            Fact::Topic { change, .. } => *change == Change::Create,
-        };
-        if makes {
+        if fact.makes() {
             self.admission.may_write().map_err(Outcome::Full)?;
         }
         let found = self.admit(fact, context)?;
@@ -99,24 +88,22 @@ impl Home {
         }
         let (hash, _, client) = fact.topic();
         let owner = self.admission.log_owner(client);
-        let bytes = match fact {
-            Fact::Publish(message)
-                if owner.is_known()
-                    && self.subscriptions.would_keep(
-                        &self.topics,
-                        message,
-                        context.settings,
-                        context.rules,
-                    ) =>
-            {
-                message.data.len()
-            }
-            Fact::Publish(_) | Fact::Topic { .. } => 0,
-        };
+        let mut bytes = 0;
+        if let Fact::Publish(message) = fact
+            && owner.is_known()
+            && (self.subscriptions).would_keep(
+                &self.topics,
+                message,
+                context.settings,
+                context.rules,
+            )
+        {
+            bytes = message.data.len();
+        }
         self.admission.keep(owner, bytes);
         self.topics
             .reservations
-            .add(hash, makes && found.row.is_none());
+            .add(hash, fact.makes() && found.row.is_none());
         Ok(Reserved {
             topic: hash,
             kept: (owner, bytes),

@@ -42,40 +42,9 @@ impl Home {
         }
     }
 
-    /// Admits a fact that stands in no log, and applies it.
-    pub(crate) fn apply_unlogged_now(
-        &mut self,
-        fact: &Fact<'_>,
-        context: &mut FactContext<'_>,
-    ) -> Outcome {
-        match self.admit(fact, context) {
-            Ok(_) => self.apply_unlogged(fact, context),
-            Err(outcome) => outcome,
-        }
-    }
-
-    /// Applies a fact that stands in no log and was admitted before: its turn has come.
-    pub(crate) fn apply_unlogged(
-        &mut self,
-        fact: &Fact<'_>,
-        context: &mut FactContext<'_>,
-    ) -> Outcome {
-        let (hash, name, _) = fact.topic();
-        let row = self.topics.find(hash, name);
-        let at = self.logs.place_of_topic(&self.topics, row, fact);
-        let partition = &self.logs.partitions[at];
-        let offset = partition.sequence + 1;
-        if offset > partition.passes_to {
-            // The next batch has the offsets behind it.
-            return Outcome::Unknown;
-        }
-        if self.logs.shared.is_some() {
-            // No clock of this process counts in the log.
-            context.now.unix_s = partition.time_s;
-        }
-        let outcome = self.apply_once(fact, at, row, offset, context);
-        self.logs.partitions[at].sequence = offset;
-        outcome
+    /// The first turn begins here: none of what was read came in that turn.
+    fn end_first_turn(&mut self) {
+        self.topics.idle_topics.end_turn(self.logs.sequences());
     }
 
     /// Facts that stood in no log are lost: the partitions go on behind their marks, and topics that keep nothing in the log begin there.
@@ -86,8 +55,7 @@ impl Home {
                 partition.forgotten.note(rule, partition.sequence, 0);
             }
         }
-        // The first turn begins here: none of it came in that turn.
-        self.topics.idle_topics.end_turn(self.logs.sequences());
+        self.end_first_turn();
     }
 
     /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. What is
@@ -108,8 +76,7 @@ impl Home {
             let last = log.last_offset(row.log).max(log.last_offset(shown));
             self.topics.rows.get_mut(id).set_last(last.max(until));
         }
-        // The first turn begins here: none of it came in that turn.
-        self.topics.idle_topics.end_turn(self.logs.sequences());
+        self.end_first_turn();
     }
 
     /// The log of the partition at this place no longer has what had offsets up to this one: topics that it has nothing of begin there.
@@ -126,26 +93,41 @@ impl Home {
                 self.logs.floors[slot] = self.logs.floors[slot].max(until);
             }
         }
-        // The first turn begins here: none of it came in that turn.
-        self.topics.idle_topics.end_turn(self.logs.sequences());
+        self.end_first_turn();
     }
 
-    /// Applies a fact that stands in the log. `context` has the second of its batch.
+    /// Applies a fact that was admitted before: one that stands in the log with this offset, in the second of `context`, or (none) one that stands in
+    /// no log and whose turn has come.
     pub(crate) fn apply(
         &mut self,
         fact: &Fact<'_>,
-        offset: u64,
+        logged: Option<u64>,
         context: &mut FactContext<'_>,
     ) -> Outcome {
         let (hash, name, _) = fact.topic();
         let row = self.topics.find(hash, name);
         let at = self.logs.place_of_topic(&self.topics, row, fact);
-        if self.logs.shared.is_some() {
-            context.now = self.logs.partitions[at].moment(context.now);
+        let is_shared = self.logs.shared.is_some();
+        let partition = &mut self.logs.partitions[at];
+        let offset = logged.unwrap_or(partition.sequence + 1);
+        if logged.is_none() && offset > partition.passes_to {
+            // The next batch has the offsets behind it.
+            return Outcome::Unknown;
+        }
+        if is_shared {
+            // No clock of this process counts in the log.
+            context.now.unix_s = match logged {
+                Some(_) => partition.moment(context.now).unix_s,
+                None => partition.time_s,
+            };
         }
         let outcome = self.apply_once(fact, at, row, offset, context);
+        let partition = &mut self.logs.partitions[at];
         // The offset is used up, whether the fact has changed something or not.
-        self.logs.partitions[at].heard(offset);
+        match logged {
+            Some(offset) => partition.heard(offset),
+            None => partition.sequence = offset,
+        }
         outcome
     }
 
@@ -257,11 +239,15 @@ impl Home {
 }
 
 impl Logs {
-    /// A mark stands in the log of the partition at this place, with this offset.
-    pub(crate) fn mark(&mut self, at: usize, offset: u64, until: u64) {
+    /// A record about the partition at this place has this offset and second. Offsets up to the mark may have been given to facts that stand in no
+    /// log.
+    pub(crate) fn noted(&mut self, at: usize, offset: u64, (unix_s, mark): (u32, u64)) {
         let partition = &mut self.partitions[at];
         partition.heard(offset);
-        partition.mark = partition.mark.max(until.min(Slotted::OFFSET_MAX));
+        partition.mark = partition.mark.max(mark.min(Slotted::OFFSET_MAX));
+        if self.shared.is_some() {
+            partition.time_s = partition.time_s.max(unix_s);
+        }
     }
 
     /// A batch that was read from the log of the partition at this place has this writer and number.

@@ -93,16 +93,6 @@ impl Logs {
         &mut self.partitions[at].roster
     }
 
-    /// A record about the partition at this place has this offset and second.
-    pub(crate) fn noted(&mut self, at: usize, offset: u64, unix_s: u32) {
-        if self.shared.is_none() {
-            return;
-        }
-        let partition = &mut self.partitions[at];
-        partition.time_s = partition.time_s.max(unix_s);
-        partition.heard(offset);
-    }
-
     /// The position of a subscription that the log of the partition at this place has not come to, if it has not.
     pub(super) fn ahead(&self, since: Since, at: usize) -> Option<u64> {
         self.shared.as_ref()?;

@@ -188,7 +188,7 @@ impl Logs {
     }
 
     /// The place here of a partition, if this is its home.
-    pub(super) fn place_here(&self, partition: PartitionId) -> Option<usize> {
+    pub(crate) fn place_here(&self, partition: PartitionId) -> Option<usize> {
         let is_here = self.placement.home_of(partition) == self.me;
         is_here.then(|| self.placement.place_at_home(partition))
     }

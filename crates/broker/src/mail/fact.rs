@@ -39,6 +39,11 @@ pub enum Fact<'a> {
 }
 
 impl<'a> Fact<'a> {
+    /// Whether it makes its topic where there is none.
+    pub fn makes(&self) -> bool {
+        !matches!(self, Fact::Topic { change, .. } if *change != Change::Create)
+    }
+
     /// The keyed hash of its topic, the topic, and the client for which that is made.
     pub fn topic(&self) -> (u32, &'a [u8], Client) {
         match *self {

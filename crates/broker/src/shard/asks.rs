@@ -85,34 +85,49 @@ impl Shard {
     /// Makes the change that a shard asks for, or carries out another ask; behind what is under way to the engine. Returns the part of
     /// the sender's credit that is given back when it is done.
     pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
-        let message = message_of(&ask, bytes);
-        let (fact, answer) = match (&ask, &message) {
-            (Ask::Publish { answer, .. }, Some(message)) => (Fact::Publish(message), *answer),
-            (
-                &Ask::Topic {
-                    verb: Verb::Change(change),
-                    hash,
-                    name,
-                    answer,
-                    client,
-                },
-                _,
-            ) => {
-                let name = name.in_bytes(bytes);
+        match &ask {
+            Ask::Publish {
+                hash,
+                name,
+                data,
+                headers,
+                retry,
+                answer,
+                client,
+            } => {
+                let message = Publish {
+                    hash: *hash,
+                    name: name.in_bytes(bytes),
+                    data: data.in_bytes(bytes),
+                    headers: headers.map(|field| field.in_bytes(bytes)),
+                    retry: retry.map(|retry| Retry {
+                        key: retry.key.in_bytes(bytes),
+                        publisher: retry.publisher,
+                    }),
+                    client: *client,
+                };
+                self.admit(from, &Fact::Publish(&message), *answer)
+            }
+            &Ask::Topic {
+                verb: Verb::Change(change),
+                hash,
+                name,
+                answer,
+                client,
+            } => {
                 let fact = Fact::Topic {
                     change,
                     hash,
-                    name,
+                    name: name.in_bytes(bytes),
                     client,
                 };
-                (fact, answer)
+                self.admit(from, &fact, answer)
             }
             _ => {
                 self.enqueue_ask(from, ask, bytes);
-                return 0;
+                0
             }
-        };
-        self.admit(from, &fact, answer)
+        }
     }
 
     /// Carries out an ask of a shard that changes nothing that is logged.
@@ -260,31 +275,4 @@ pub(super) fn reply(
         }
         Answer::Failure(_) | Answer::None => {}
     }
-}
-
-/// The message of a publish.
-fn message_of<'a>(ask: &Ask, bytes: &'a [u8]) -> Option<Publish<'a>> {
-    let Ask::Publish {
-        hash,
-        name,
-        data,
-        headers,
-        retry,
-        client,
-        ..
-    } = ask
-    else {
-        return None;
-    };
-    Some(Publish {
-        hash: *hash,
-        name: name.in_bytes(bytes),
-        data: data.in_bytes(bytes),
-        headers: headers.map(|field| field.in_bytes(bytes)),
-        retry: retry.map(|retry| Retry {
-            key: retry.key.in_bytes(bytes),
-            publisher: retry.publisher,
-        }),
-        client: *client,
-    })
 }

@@ -8,9 +8,9 @@
 //! its own death goes on as another writer, with all that is in flight: none of it counted, and all of it counts once.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
-use crate::commit::batch::Header;
+use crate::base::ids::OFFSETS_PER_BATCH;
+use crate::commit::batch::Told;
 use crate::commit::queue::Commits;
 use crate::commit::record::{Beat, Note};
 use crate::home::{HERE, Home};
@@ -53,25 +53,20 @@ impl Shard {
         })
     }
 
-    /// Applies a note of the partition at this place, of a batch with this header; it has this offset and second.
-    pub(super) fn take_note(
-        &mut self,
-        at: usize,
-        header: &Header,
-        note: &Note<'_>,
-        (offset, unix_s): (u64, u32),
-    ) {
+    /// Applies a note of the partition at this place, of this batch; it has this offset.
+    pub(super) fn take_note(&mut self, at: usize, told: &Told, note: &Note<'_>, offset: u64) {
         let home = self.home.as_mut().expect(HERE);
-        if let Note::Mark(until) = note {
-            home.logs.mark(at, offset, *until);
-        }
-        home.logs.noted(at, offset, unix_s);
+        let until = match note {
+            Note::Mark(until) => *until,
+            _ => 0,
+        };
+        home.logs.noted(at, offset, (told.header.unix_s, until));
         match note {
             Note::Mark(_) => {}
             Note::Steward(writer) => home.logs.roster(at).want_steward(*writer),
             Note::Beat(beat) => {
                 if let Some(mut node) = self.node() {
-                    node.take_beat(at, header, beat, (offset, unix_s));
+                    node.take_beat(at, told, beat, offset);
                 }
             }
             Note::Dead(writer) => {
@@ -199,9 +194,15 @@ impl Node<'_> {
         }
         partition.noted |= bit(note);
         let moment = (self.ctx.now, self.home.logs.sequence(at));
-        let waiting = Waiting::note(self.ctx.me);
-        let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
-        self.commits.write_aside(at, waiting, moment, encode);
+        self.commits.note(at, moment, note);
+    }
+
+    /// Facts that stand in no log have the offsets between the last record and the next batch: when half of them are used up, a mark brings new
+    /// ones.
+    pub(super) fn renew_offsets(&mut self, at: usize) {
+        if self.home.logs.sequence(at) % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2 {
+            self.write_note(at, &Note::Mark(0));
+        }
     }
 
     /// A note of this process is applied.
@@ -215,13 +216,8 @@ impl Node<'_> {
         }
     }
 
-    fn take_beat(
-        &mut self,
-        at: usize,
-        header: &Header,
-        beat: &Beat<'_>,
-        (offset, unix_s): (u64, u32),
-    ) {
+    fn take_beat(&mut self, at: usize, told: &Told, beat: &Beat<'_>, offset: u64) {
+        let header = &told.header;
         let (now, own) = (self.ctx.now, self.commits.writer(at));
         let cluster = &mut self.cluster;
         let node = NodeState {
@@ -232,7 +228,7 @@ impl Node<'_> {
             connections: beat.connections,
             offset,
             beat_s: now.s,
-            ahead_s: i64::from(header.unix_s) - i64::from(unix_s),
+            ahead_s: i64::from(told.written_s) - i64::from(header.unix_s),
         };
         cluster.nodes.retain(|it| it.writer != header.writer);
         if cluster.nodes.len() == NODES_MAX {

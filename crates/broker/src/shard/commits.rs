@@ -11,25 +11,22 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::client::asking::fact_context;
 use crate::commit::Committed;
-use crate::commit::batch::{HEADER_BYTES, Header, Kept};
+use crate::commit::batch::{HEADER_BYTES, Header, Record, Told};
 use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
 use crate::home::{HERE, Home};
-use crate::mail::{Fact, Outcome, Tell};
-use crate::protocol::front::{Context, Front, Subscriptions};
+use crate::mail::{Answer, Ask, Fact, Outcome, Tell};
+use crate::protocol::front::Front;
 use crate::shard::Shard;
 use crate::shard::asks::reply;
-use crate::shard::waiting::{LateAnswer, Request, Waiting};
+use crate::shard::waiting::{Request, Waiting};
 
 impl Shard {
     /// A batch stands in the log of its partition.
     pub(super) fn committed(&mut self, of: Committed) {
-        let placement = self.front.clients.ctx.world.placement();
-        if placement.home_of(of.partition) == self.front.clients.ctx.me {
-            let at = placement.place_at_home(of.partition);
-            self.commits.committed(at, of, self.front.clients.ctx.now);
+        if let Some((at, _)) = part(&mut self.home, of.header.partition) {
+            self.commits.committed(at, of);
         }
-        self.go_on_with_commits();
     }
 
     /// Carries out what has waited for the engine, as far as the turn goes; says whether there was any.
@@ -48,223 +45,213 @@ impl Shard {
             self.front.clients.meter.work.steps.add(1);
             match next {
                 Next::Request(waiting, record) => self.take_effect(waiting, record),
-                Next::Foreign(record) => self.take_aside(&record),
+                Next::Record(record) => self.take_aside(&record),
             }
         }
         any
     }
 
     /// Goes on with answering requests that have waited long for the engine, as far as the turn goes; says whether there may be any. The
-    /// records stay in flight.
+    /// records stay in flight, and there is no second answer when they are applied.
     pub(crate) fn go_on_with_late(&mut self) -> bool {
-        let mut any = false;
-        while self.commits.may_have_late() && (!self.front.clients.meter.work.is_spent() || !any) {
+        let Front { clients, subs, .. } = &mut self.front;
+        let (mut any, lanes) = (false, &mut subs.lanes);
+        while self.commits.may_have_late() && (!clients.meter.work.is_spent() || !any) {
             any = true;
-            self.front.clients.meter.work.steps.add(1);
-            if let Some(waiting) = self.commits.next_late()
-                && let Some((from, due)) = waiting.answer_late()
-            {
-                match due {
-                    LateAnswer::Outcome(answer) => reply(
-                        &mut self.front.clients,
-                        &mut self.front.subs.lanes,
-                        from,
-                        answer,
-                        Outcome::Unknown,
-                    ),
-                    LateAnswer::Fence(to) => self.front.subs.lanes.tell(from, Tell::Fenced(to)),
-                }
-            }
+            clients.meter.work.steps.add(1);
+            let Some(Waiting { from, request, .. }) = self.commits.next_late() else {
+                continue;
+            };
+            let answer = match request {
+                // A second copy must not be acknowledged while the first is in flight (MQTT QoS 2).
+                Request::Fact { once: true, .. } => continue,
+                Request::Fact { answer, .. } => core::mem::replace(answer, Answer::None),
+                Request::Ask(ask) => match ask.0 {
+                    Ask::Topic { answer, .. } => {
+                        *request = Request::Answered;
+                        answer
+                    }
+                    Ask::Fence(to) => {
+                        *request = Request::Answered;
+                        lanes.tell(*from, Tell::Fenced(to));
+                        continue;
+                    }
+                    _ => continue,
+                },
+                Request::Answered => continue,
+            };
+            reply(clients, lanes, *from, answer, Outcome::Unknown);
         }
         any
     }
 
-    fn take_effect(&mut self, waiting: Waiting, record: Option<Kept>) {
+    fn take_effect(&mut self, waiting: Waiting, record: Option<Record>) {
         let Waiting {
             from,
             weight,
             request,
-            ..
         } = waiting;
         self.front.subs.lanes.to[usize::from(from)].credit_bytes += weight;
-        let (answer, client, reserved, unlogged) = match request {
-            Request::Fact(answer, client, reserved) => (answer, client, reserved, None),
-            Request::Unlogged(fact, answer, client, reserved) => {
-                (answer, client, reserved, Some(fact))
-            }
-            Request::Note => return record.into_iter().for_each(|it| self.take_aside(&it)),
+        let (unlogged, answer, client, reserved) = match request {
+            Request::Fact {
+                unlogged,
+                answer,
+                client,
+                reserved,
+                ..
+            } => (unlogged, answer, client, reserved),
             Request::Ask(ask) => {
                 let (ask, bytes) = *ask;
                 return self.carry_out(from, ask, &bytes);
             }
             Request::Answered => return,
         };
-        let home = self.home.as_mut().expect(HERE);
-        home.release(reserved, self.front.clients.ctx.now);
-        let seed = self.front.clients.ctx.world.seed;
-        if let Some(fact) = unlogged {
-            let mut context = fact_context(&mut self.front.subs, &self.front.clients.ctx);
-            let passed = Fact::decode(&fact, seed, client, |_, fact| {
-                home.apply_unlogged(fact, &mut context)
-            });
-            return reply(
-                &mut self.front.clients,
-                &mut self.front.subs.lanes,
-                from,
-                answer,
-                passed.expect("it was encoded here"),
-            );
-        }
+        let now = self.front.clients.ctx.now;
+        self.home.as_mut().expect(HERE).release(reserved, now);
+        let mut outcome = match &record {
+            Some(record) => {
+                self.take_record(&record.told, record.bytes(), record.is_last(), Some(client))
+            }
+            None => Ok(None),
+        };
         let Front { clients, subs, .. } = &mut self.front;
-        let ctx = &clients.ctx;
-        let outcome = record.and_then(|record| {
-            let (bytes, first, unix_s) = record.parts();
-            let read = Fact::decode(bytes, seed, client, |behind, fact| {
-                let own = ctx.world.is_shared() && planted::is(Fault::OwnOffset);
-                let offset = first + u64::from(behind) + u64::from(own) * 7;
-                let outcome = apply(subs, ctx, home, fact, (offset, unix_s));
-                if ctx.world.is_shared() {
-                    let partition = ctx.partition_of(fact.topic().1);
-                    let at = ctx.world.placement().place_at_home(partition);
-                    home.has_applied(at, offset, record.is_last());
-                    if let Some(cluster) = &mut self.cluster {
-                        cluster.was_heard(at, ctx.now.s);
-                    }
-                }
-                outcome
+        if let Some(fact) = &unlogged {
+            let home = self.home.as_mut().expect(HERE);
+            let mut context = fact_context(subs, &clients.ctx);
+            outcome = Fact::decode(fact, clients.ctx.world.seed, client, |_, fact| {
+                Some(home.apply(fact, None, &mut context))
             });
-            read.ok()
-        });
+        }
         match outcome {
-            Some(outcome) => reply(clients, &mut subs.lanes, from, answer, outcome),
+            Ok(Some(outcome)) => reply(clients, &mut subs.lanes, from, answer, outcome),
             // The record was encoded here, for this request.
-            None => clients.meter.stats.closed[Closed::Broken as usize] += 1,
+            _ => clients.meter.stats.closed[Closed::Broken as usize] += 1,
         }
     }
 
     /// Applies a record that no request waits for: a note, or what another process has written. One that makes no sense is void; behind one that a
     /// later version has written, and that must not be left out, nothing more of the partition is applied.
-    fn take_aside(&mut self, record: &Kept) {
-        let header = record.header();
+    fn take_aside(&mut self, record: &Record) {
+        let (header, bytes) = (&record.told.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
         let at = placement.place_at_home(header.partition);
-        let (bytes, first, unix_s) = record.parts();
         if unknown(bytes) == Some(false) {
             return self.commits.halt(at);
         }
-        let taken = self.take_record(at, &header, bytes, (first, unix_s));
+        let _void = self.take_record(&record.told, bytes, record.is_last(), None);
         let home = self.home.as_mut().expect(HERE);
         home.topics
             .make_room_for_others(&mut home.logs, &mut home.interest);
-        home.has_applied(at, taken.unwrap_or(first), record.is_last());
-        if let Some(cluster) = &mut self.cluster {
-            cluster.was_heard(at, self.front.clients.ctx.now.s);
-        }
         if header.writer == self.commits.writer(at)
             && let Ok(Some((_, note))) = Note::decode(bytes)
+            && let Some(mut node) = self.node()
         {
-            let noted = self.node();
-            noted
-                .into_iter()
-                .for_each(|mut node| node.was_noted(at, &note));
+            node.was_noted(at, &note);
         }
     }
 
-    /// Applies a record of a batch with this header, whose first record has this offset and second; returns its own offset.
+    /// Applies a record of a batch of this home, for the client of this process that has asked for it, if one has. Returns the outcome of a
+    /// fact.
     fn take_record(
         &mut self,
-        at: usize,
-        header: &Header,
+        told: &Told,
         record: &[u8],
-        (first, unix_s): (u64, u32),
-    ) -> Result<u64, Damaged> {
-        let seed = self.front.clients.ctx.world.seed;
-        if unknown(record) == Some(true) {
-            return Ok(first);
-        }
-        if let Some((behind, note)) = Note::decode(record)? {
-            let offset = first + u64::from(behind);
-            self.take_note(at, header, &note, (offset, unix_s));
-            return Ok(offset);
-        }
+        is_last: bool,
+        asker: Option<Client>,
+    ) -> Result<Option<Outcome>, Damaged> {
         let placement = self.front.clients.ctx.world.placement();
-        let is_here = Fact::decode(record, seed, Client::NOBODY, |behind, fact| {
-            let partition = placement.partition_of(fact.topic().1);
-            let is_here = first > 0 && partition == header.partition;
-            let offset = first + u64::from(behind);
-            if is_here
-                && self
-                    .front
-                    .clients
-                    .ctx
-                    .world
-                    .rules
-                    .is_durable(fact.topic().1)
-            {
-                apply(
-                    &mut self.front.subs,
-                    &self.front.clients.ctx,
-                    self.home.as_mut().expect(HERE),
-                    fact,
-                    (offset, unix_s),
-                );
-            } else if is_here {
-                // The operator has changed the rules since: such a topic keeps nothing across a crash.
-                let home = self.home.as_mut().expect(HERE);
-                home.logs.mark(at, offset, 0);
-            }
-            is_here.then_some(offset)
-        });
-        is_here?.ok_or(Damaged(
-            "a record is of another partition, or has no offset",
-        ))
+        let at = placement.place_at_home(told.header.partition);
+        let applied = self.apply_record(at, told, record, asker);
+        if let (Some(cluster), Some(home)) = (&mut self.cluster, &mut self.home) {
+            let offset = applied
+                .as_ref()
+                .map_or(told.header.first, |(offset, _)| *offset);
+            home.has_applied(at, offset, is_last);
+            cluster.was_heard(at, self.front.clients.ctx.now.s);
+        }
+        applied.map(|(_, outcome)| outcome)
     }
 
-    /// Applies a batch of the log that no request of this process waits for. A batch of a partition of another home changes
-    /// nothing, nor does one that was applied before, here or by the writer of the documents that were read first. Where the log gives records
-    /// their second, it is that of `now`.
+    /// The same; returns the record's offset, too.
+    fn apply_record(
+        &mut self,
+        at: usize,
+        told: &Told,
+        record: &[u8],
+        asker: Option<Client>,
+    ) -> Result<(u64, Option<Outcome>), Damaged> {
+        let header = &told.header;
+        if unknown(record) == Some(true) {
+            return Ok((header.first, None));
+        }
+        if let Some((behind, note)) = Note::decode(record)? {
+            let offset = header.first + u64::from(behind);
+            self.take_note(at, told, &note, offset);
+            return Ok((offset, None));
+        }
+        let home = self.home.as_mut().expect(HERE);
+        let Front { clients, subs, .. } = &mut self.front;
+        let world = &clients.ctx.world;
+        let client = asker.unwrap_or(Client::NOBODY);
+        Fact::decode(record, world.seed, client, |behind, fact| {
+            let (offset, name) = (header.first + u64::from(behind), fact.topic().1);
+            if asker.is_none() {
+                if header.first == 0 || clients.ctx.partition_of(name) != header.partition {
+                    return Err(Damaged(
+                        "a record is of another partition, or has no offset",
+                    ));
+                }
+                if !world.rules.is_durable(name) {
+                    // The operator has changed the rules since: such a topic keeps nothing across a crash.
+                    home.logs.noted(at, offset, (0, 0));
+                    return Ok((offset, None));
+                }
+            }
+            let own = asker.is_some() && world.is_shared() && planted::is(Fault::OwnOffset);
+            let offset = offset + u64::from(own) * 7;
+            let mut context = fact_context(subs, &clients.ctx);
+            context.now.unix_s = header.unix_s;
+            Ok((offset, Some(home.apply(fact, Some(offset), &mut context))))
+        })?
+    }
+
+    /// Applies a batch of the log that no request of this process waits for; `header` is as the log has it. A batch of a partition of another
+    /// home changes nothing, nor does one that was applied before, here or by the writer of the documents that were read first.
     ///
     /// # Errors
     /// When the batch is none. The records that it has applied by then stay.
-    pub fn fold(&mut self, batch: &[u8], first: u64, now: Now) -> Result<(), Damaged> {
+    pub fn fold(&mut self, header: &Header, batch: &[u8], now: Now) -> Result<(), Damaged> {
         self.front.clients.ctx.now = now;
-        let header = Header::read(batch)?;
-        let (placement, is_shared) = (
-            self.front.clients.ctx.world.placement(),
-            self.front.clients.ctx.world.is_shared(),
-        );
-        if header.partition >= placement.partitions() {
+        let world = &self.front.clients.ctx.world;
+        let is_shared = world.is_shared();
+        if header.partition >= world.partitions {
             return Err(Damaged("there is no such partition"));
         }
-        if placement.home_of(header.partition) != self.front.clients.ctx.me {
+        let Some((at, Home { logs, .. })) = part(&mut self.home, header.partition) else {
             return Ok(());
-        }
-        let at = placement.place_at_home(header.partition);
-        let home = self.home.as_mut().expect(HERE);
-        let known = if is_shared {
-            home.logs.roster(at).last
-        } else {
-            home.logs.sequence(at)
         };
-        if first != 0 && first <= known {
+        let known = match is_shared {
+            true => logs.roster(at).last,
+            false => logs.sequence(at),
+        };
+        if header.first != 0 && header.first <= known
+            || is_shared && !logs.counts(at, header.writer, header.number)
+        {
             return Ok(());
         }
-        if is_shared && !home.logs.counts(at, header.writer, header.number) {
-            return Ok(());
-        }
-        home.logs.has_read(at, (header.writer, header.number));
-        let unix_s = if is_shared { now.unix_s } else { header.unix_s };
-        let mut records = In(&batch[HEADER_BYTES..]);
+        logs.has_read(at, (header.writer, header.number));
+        let told = Told {
+            header: *header,
+            written_s: header.unix_s,
+        };
+        let mut records = In(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.records).rev() {
             let record = records.field()?;
             if unknown(record) == Some(false) {
                 return Err(Damaged("a record is of no known kind"));
             }
-            let taken = self.take_record(at, &header, record, (first, unix_s));
-            if is_shared {
-                let home = self.home.as_mut().expect(HERE);
-                home.has_applied(at, *taken.as_ref().unwrap_or(&first), left == 0);
-            } else {
+            let taken = self.take_record(&told, record, left == 0, None);
+            if !is_shared {
                 taken?;
             }
         }
@@ -275,34 +262,24 @@ impl Shard {
     /// The log was read behind a crash: what stood in no log is lost. Partitions go on behind their marks, and clients with positions of before
     /// are told a gap where they may have missed something.
     pub fn lose_unlogged(&mut self) {
-        let rules = &self.front.clients.ctx.world.rules;
         if let Some(home) = &mut self.home {
-            home.lose_unlogged(rules);
+            home.lose_unlogged(&self.front.clients.ctx.world.rules);
         }
     }
 
     /// The log no longer has what had offsets up to this one, and this process has read none of it: positions before it are told a gap.
     pub fn lose(&mut self, partition: PartitionId, until: u64) {
-        let placement = self.front.clients.ctx.world.placement();
-        if placement.home_of(partition) != self.front.clients.ctx.me {
-            return;
-        }
-        let at = placement.place_at_home(partition);
-        let rules = &self.front.clients.ctx.world.rules;
-        if let Some(home) = &mut self.home {
-            home.lose(at, until, rules);
+        if let Some((at, home)) = part(&mut self.home, partition) {
+            home.lose(at, until, &self.front.clients.ctx.world.rules);
         }
     }
 
     /// The log of a partition is damaged, and may have lost anything of it before its end: positions of before are told a gap, with a new epoch.
     /// To be called behind the last batch.
     pub fn begin_epoch(&mut self, partition: PartitionId) {
-        let placement = self.front.clients.ctx.world.placement();
-        let is_here = placement.home_of(partition) == self.front.clients.ctx.me;
-        if let Some(home) = self.home.as_mut().filter(|_| is_here)
+        if let Some((at, home)) = part(&mut self.home, partition)
             && !planted::is(Fault::SilentDamage)
         {
-            let at = placement.place_at_home(partition);
             home.begin_epoch(at, &self.front.clients.ctx.world.rules);
         }
     }
@@ -322,15 +299,8 @@ impl Shard {
     }
 }
 
-/// Applies a fact that stands in the log with this offset, in a batch of this second.
-fn apply(
-    subs: &mut Subscriptions,
-    ctx: &Context,
-    home: &mut Home,
-    fact: &Fact<'_>,
-    (offset, unix_s): (u64, u32),
-) -> Outcome {
-    let mut context = fact_context(subs, ctx);
-    context.now.unix_s = unix_s;
-    home.apply(fact, offset, &mut context)
+/// The place of a partition, if this is its home.
+fn part(home: &mut Option<Home>, partition: PartitionId) -> Option<(usize, &mut Home)> {
+    let home = home.as_mut()?;
+    Some((home.logs.place_here(partition)?, home))
 }

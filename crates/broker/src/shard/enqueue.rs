@@ -9,8 +9,7 @@ use crore_wire::topic;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::client::asking::fact_context;
-use crate::commit::queue::{Commits, Place};
-use crate::commit::record::Note;
+use crate::commit::queue::Place;
 use crate::home::{HERE, Home};
 use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Fact, Span};
@@ -22,7 +21,10 @@ use crate::shard::waiting::{Request, Waiting};
 impl Shard {
     /// Carries out an ask that changes nothing that is logged, when all before it is done.
     pub(super) fn enqueue_ask(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
-        let place = place_of_ask(&self.front.clients.ctx, self.home.as_ref(), &ask, bytes);
+        let place = match self.commits.is_empty() {
+            true => None,
+            false => place_of_ask(&self.front.clients.ctx, self.home.as_ref(), &ask, bytes),
+        };
         let Some(place) = place.filter(|place| !self.commits.is_free(*place)) else {
             return self.carry_out(from, ask, bytes);
         };
@@ -34,7 +36,6 @@ impl Shard {
         let waiting = Waiting {
             from,
             weight: 0,
-            once: false,
             request: Request::Ask(Box::new((ask, own))),
         };
         self.commits
@@ -44,41 +45,36 @@ impl Shard {
     /// Admits a fact, and applies it at once or has the engine keep it first. Returns the part of the sender's credit that is given back
     /// when it is applied later.
     pub(super) fn admit(&mut self, from: ShardId, fact: &Fact<'_>, answer: Answer) -> usize {
-        let name = fact.topic().1;
-        let (world, placement) = (
-            &self.front.clients.ctx.world,
-            self.front.clients.ctx.world.placement(),
-        );
-        let appends = world.appends();
-        let unlogged = appends && !world.rules.is_durable(name);
-        let at = placement.place_at_home(placement.partition_of(name));
-        if unlogged && !planted::is(Fault::NoMark) {
-            let home = self.home.as_ref().expect(HERE);
-            mark(&mut self.commits, home, &self.front.clients.ctx, at);
+        let (ctx, name) = (&self.front.clients.ctx, fact.topic().1);
+        let appends = ctx.world.appends();
+        let (at, is_logged) = match appends {
+            true => (place_of_name(ctx, name), ctx.world.rules.is_durable(name)),
+            false => (0, true),
+        };
+        if !is_logged && let Some(mut node) = self.node() {
+            node.renew_offsets(at);
         }
-        let (home, mut context) = (
-            self.home.as_mut().expect(HERE),
-            fact_context(&mut self.front.subs, &self.front.clients.ctx),
-        );
-        if !appends || unlogged && self.commits.is_free(Place::One(at)) {
-            let outcome = match appends {
-                false => home.apply_now(fact, &mut context),
-                true => home.apply_unlogged_now(fact, &mut context),
-            };
-            let Front { clients, subs, .. } = &mut self.front;
-            reply(clients, &mut subs.lanes, from, answer, outcome);
-            return 0;
-        }
-        let reserved = match home.reserve(fact, &context) {
+        let home = self.home.as_mut().expect(HERE);
+        let Front { clients, subs, .. } = &mut self.front;
+        let mut context = fact_context(subs, &clients.ctx);
+        let moment = (context.now, home.logs.sequence(at));
+        let admitted = match is_logged {
+            true if !appends => Err(home.apply_now(fact, &mut context)),
+            false if self.commits.is_free_unlogged(at, moment.1) => {
+                Err(match home.admit(fact, &context) {
+                    Ok(_) => home.apply(fact, None, &mut context),
+                    Err(outcome) => outcome,
+                })
+            }
+            _ => home.reserve(fact, &context),
+        };
+        let reserved = match admitted {
             Ok(reserved) => reserved,
             Err(outcome) => {
-                let Front { clients, subs, .. } = &mut self.front;
                 reply(clients, &mut subs.lanes, from, answer, outcome);
                 return 0;
             }
         };
-        let client = fact.topic().2;
-        let moment = (context.now, home.logs.sequence(at));
         let (weight, once) = match fact {
             Fact::Publish(message) => {
                 let weight = context.lanes.weight(1, bytes_of(message));
@@ -86,35 +82,38 @@ impl Shard {
             }
             Fact::Topic { .. } => (0, false),
         };
-        let waiting = |request| Waiting {
-            from,
-            weight,
-            once,
-            request,
-        };
-        if unlogged {
+        let unlogged = (!is_logged).then(|| {
             let mut record = Vec::new();
             fact.encode(&mut record, 0);
-            let held = record.len();
-            let request = Request::Unlogged(record.into(), answer, client, reserved);
-            let now = self.front.clients.ctx.now;
-            self.commits.push_unlogged(at, waiting(request), held, now);
-            self.front.clients.meter.work.steps.add_bytes(held);
-            return weight;
-        }
-        let waiting = waiting(Request::Fact(answer, client, reserved));
+            record.into_boxed_slice()
+        });
+        let unlogged_bytes = unlogged.as_ref().map(|it| it.len());
+        let waiting = Waiting {
+            from,
+            weight,
+            request: Request::Fact {
+                unlogged,
+                answer,
+                client: fact.topic().2,
+                reserved,
+                once,
+            },
+        };
         let encode = |out: &mut Vec<u8>, behind| fact.encode(out, behind);
-        let len = self.commits.write(at, waiting, moment, encode);
-        self.front.clients.meter.work.steps.add_bytes(len);
+        let len = match unlogged_bytes {
+            Some(len) => self.commits.push_unlogged(at, waiting, len, moment),
+            None => self.commits.write(at, waiting, moment, encode),
+        };
+        clients.meter.work.steps.add_bytes(len);
         weight
     }
 }
 
-fn place(ctx: &Context, partition: PartitionId) -> Place {
-    Place::One(ctx.world.placement().place_at_home(partition))
+fn place(ctx: &Context, partition: PartitionId) -> usize {
+    ctx.world.placement().place_at_home(partition)
 }
 
-fn place_of_name(ctx: &Context, name: &[u8]) -> Place {
+fn place_of_name(ctx: &Context, name: &[u8]) -> usize {
     place(ctx, ctx.partition_of(name))
 }
 
@@ -122,7 +121,7 @@ fn place_of_name(ctx: &Context, name: &[u8]) -> Place {
 fn place_of_filter(ctx: &Context, filter: &[u8]) -> Place {
     match topic::has_wildcard(filter) {
         true => Place::All,
-        false => place_of_name(ctx, filter),
+        false => Place::One(place_of_name(ctx, filter)),
     }
 }
 
@@ -143,26 +142,17 @@ fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> 
             let (filter, _) = subscriptions.share_of(leave.group)?;
             place_of_filter(ctx, filter)
         }
-        Ask::Attach(_, name) | Ask::Topic { name, .. } => place_of_name(ctx, name.in_bytes(bytes)),
+        Ask::Attach(_, name) | Ask::Topic { name, .. } => {
+            Place::One(place_of_name(ctx, name.in_bytes(bytes)))
+        }
         Ask::AttachFilters(attach, ..) => {
             let one = attach.partition;
-            one.map_or(Place::All, |one| place(ctx, one))
+            one.map_or(Place::All, |one| Place::One(place(ctx, one)))
         }
         Ask::LeaveFilter(_) => Place::All,
         Ask::Fence(_) if !planted::is(Fault::EarlyFence) => Place::All,
         _ => return None,
     })
-}
-
-/// Marks the offsets of facts that stand in no log, where the next one would be behind the mark: after a crash the partition goes on behind
-/// it, so that no offset is given twice.
-fn mark(commits: &mut Commits<Waiting>, home: &Home, ctx: &Context, at: usize) {
-    let moment = (ctx.now, home.logs.sequence(at));
-    if let Some(until) = commits.mark(at, moment.1) {
-        let waiting = Waiting::note(ctx.me);
-        let encode = |out: &mut Vec<u8>, behind| Note::Mark(until).encode(out, behind);
-        commits.write(at, waiting, moment, encode);
-    }
 }
 
 /// Bytes of a message in a mail.

@@ -71,22 +71,14 @@ impl Shadow {
         }
     }
 
-    /// Applies a batch of the partition.
+    /// Applies a batch of the partition; `header` is as the log has it.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn fold(&mut self, batch: &[u8]) -> Result<(), Damaged> {
-        let header = Header::read(batch)?;
-        self.fold_at(batch, header.first, header.unix_s)
-    }
-
-    /// The same where the log gives offsets: that of the first record, and the second of all.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub fn fold_at(&mut self, batch: &[u8], first: u64, unix_s: u32) -> Result<(), Damaged> {
+    pub fn fold(&mut self, header: &Header, batch: &[u8]) -> Result<(), Damaged> {
+        let unix_s = header.unix_s;
         self.last_s = self.last_s.max(unix_s);
-        self.shard.fold(batch, first, Now { s: 1, unix_s })
+        self.shard.fold(header, batch, Now { s: 1, unix_s })
     }
 
     /// The log no longer has what had offsets up to this one, and nothing of it was read.

@@ -35,8 +35,10 @@ impl Nodes {
             }
             let mut shadow = Shadow::new(restored.finish().expect("a document"));
             for (bytes, sequence, unix_s) in &self.log[batches.clone()] {
-                if Header::read(bytes).expect("a batch").partition == partition {
-                    let folded = shadow.fold_at(bytes, sequence << OFFSET_BITS, *unix_s);
+                let mut header = Header::read(bytes).expect("a batch");
+                if header.partition == partition {
+                    (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
+                    let folded = shadow.fold(&header, bytes);
                     folded.expect("a batch");
                 }
             }

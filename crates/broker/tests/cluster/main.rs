@@ -81,7 +81,7 @@ impl Nodes {
             self.all[*n].town.settle();
             for io in &mut self.all[*n].town.io {
                 for batch in io.batches.drain(..) {
-                    let end = &mut self.ends[usize::from(batch.partition)];
+                    let end = &mut self.ends[usize::from(batch.header.partition)];
                     *end += 1;
                     self.log.push((batch.bytes, *end, self.unix_s));
                 }
@@ -100,13 +100,10 @@ impl Nodes {
     fn tell_one(&mut self, n: usize) {
         let node = &mut self.all[n];
         for (bytes, sequence, unix_s) in &self.log[node.told..] {
-            let header = Header::read(bytes).expect("a batch");
+            let mut header = Header::read(bytes).expect("a batch");
+            (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
             let committed = Committed {
-                partition: header.partition,
-                writer: header.writer,
-                number: header.number,
-                first: sequence << OFFSET_BITS,
-                unix_s: *unix_s,
+                header,
                 batch: Some(Foreign::new(bytes.clone(), &node.backlog)),
             };
             let home = usize::from(header.partition % 2);
@@ -446,7 +443,7 @@ fn a_record_of_a_later_version_stops_its_partition_unless_it_may_be_left_out() {
         bytes[32..36].copy_from_slice(&1u32.to_le_bytes());
         bytes.extend_from_slice(&[3, kind, 0, 9]);
         for bytes in [bytes.into(), batch.bytes] {
-            let end = &mut nodes.ends[usize::from(batch.partition)];
+            let end = &mut nodes.ends[usize::from(batch.header.partition)];
             *end += 1;
             nodes.log.push((bytes, *end, nodes.unix_s));
         }

@@ -407,7 +407,7 @@ fn a_batch_that_was_lost_is_appended_again() {
     town.0.tick_s(2);
     town.settle();
     let again = town.0.io[0].batches.front().expect("it was appended again");
-    assert_eq!((again.number, &again.bytes), (lost.number, &lost.bytes));
+    assert_eq!((again.header, &again.bytes), (lost.header, &lost.bytes));
     town.commit();
     assert_eq!(town.statuses(publisher), [202]);
 }

@@ -11,7 +11,7 @@ use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
     Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Offsets, Pace, Part, PartitionId,
-    Report, Shard, ShardId, Slice, Ticket, World, batch,
+    Report, Shard, ShardId, Slice, Ticket, World,
 };
 use crore_wire::mqtt;
 
@@ -356,13 +356,8 @@ impl Town {
 
 /// A batch as its engine commits it.
 pub fn committed(batch: &Batch) -> Committed {
-    let header = batch::Header::read(&batch.bytes).expect("a batch");
     Committed {
-        partition: header.partition,
-        writer: header.writer,
-        number: header.number,
-        first: header.first,
-        unix_s: header.unix_s,
+        header: batch.header,
         batch: None,
     }
 }

@@ -1,4 +1,4 @@
-//! Readiness: one epoll instance for each shard thread, level-triggered.
+//! Readiness: one epoll instance for each shard thread, level-triggered but for the thread's wake.
 //!
 //! The driver keeps no row per socket: the kernel carries a 64-bit token with each registration. Those with the topmost bit
 //! are the driver's own, for listeners and the thread's wake; all others are the caller's.
@@ -7,7 +7,7 @@
 //! itself, since no other table holds it. The end of a peer's sending is asked for only while the socket is read:
 //! level-triggered it would be reported at every wait, to a thread that does not want to hear it. A reset always is reported.
 //!
-//! Deliberately not here: edge triggering, timers, callbacks.
+//! Deliberately not here: timers, callbacks.
 
 use std::io;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ use crate::transport::{Event, Readiness};
 /// Tokens with this bit are no connections'.
 const SPECIAL: u64 = 1 << 63;
 /// The token of the eventfd that wakes the thread.
-pub const WAKE: u64 = SPECIAL | 1 << 62;
+const WAKE: u64 = SPECIAL | 1 << 62;
 
 /// The token of a listener.
 pub const fn listener(n: usize) -> u64 {
@@ -115,6 +115,14 @@ impl Driver {
     /// `EEXIST` when it is registered, `ENOMEM`, `ENOSPC` (`fs.epoll.max_user_watches`).
     pub fn add(&mut self, fd: Fd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token, interest(true, false))
+    }
+
+    /// Registers the eventfd that wakes the thread: each write to it is one event. Edge-triggered, so that it need not be read.
+    ///
+    /// # Errors
+    /// Those of [`add`](Driver::add).
+    pub fn add_wake(&mut self, fd: Fd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, WAKE, libc::EPOLLIN | libc::EPOLLET)
     }
 
     /// Replaces token and interest of a registered descriptor.

@@ -55,7 +55,7 @@ impl Kernel {
     /// # Errors
     /// When the kernel has no memory for it.
     pub fn woken_by<T: Send>(&mut self, inbox: &Inbox<T>) -> io::Result<()> {
-        self.driver.add(inbox.fd(), driver::WAKE)
+        self.driver.add_wake(inbox.fd())
     }
 }
 

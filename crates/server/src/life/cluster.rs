@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use crore_broker::batch::Header;
 use crore_broker::{Now, PartitionId, Restored, Shard, ShardId, World};
 use crore_nats::{Checkpoint, Connected, Status, Store};
 use crore_net::{Sender, clock, memory};
@@ -257,19 +258,14 @@ fn read_home(mut shard: Shard, now: Now, told: &mpsc::Receiver<LogNews>) -> anyh
         match told {
             LogNews::Committed(committed) => {
                 let batch = committed.batch.as_ref().expect("it is not ours yet");
-                let moment = Now {
-                    unix_s: committed.unix_s,
-                    ..now
-                };
-                let folded = shard.fold(batch.bytes(), committed.first, moment);
+                let Header {
+                    partition, unix_s, ..
+                } = committed.header;
+                let moment = Now { unix_s, ..now };
+                let folded = shard.fold(&committed.header, batch.bytes(), moment);
                 folded
                     .map_err(|why| anyhow::anyhow!("{why}"))
-                    .with_context(|| {
-                        format!(
-                            "a batch of partition {} cannot be read",
-                            committed.partition
-                        )
-                    })?;
+                    .with_context(|| format!("a batch of partition {partition} cannot be read"))?;
             }
             LogNews::Lost(partition, until) => shard.lose(partition, until),
         }

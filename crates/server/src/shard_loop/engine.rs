@@ -3,6 +3,7 @@
 mod disk;
 mod nats;
 
+use crore_broker::batch::Header;
 use crore_broker::{Batch, PartitionId};
 
 pub use disk::Durable;
@@ -57,11 +58,14 @@ impl Appender {
     /// Takes a batch, which goes with the others of its turn.
     pub fn append(&mut self, batch: Batch) {
         if matches!(self.engine, Engine::Disk(_)) {
-            let last = &mut self.last[usize::from(batch.partition)];
-            if batch.number <= *last {
+            let Header {
+                partition, number, ..
+            } = batch.header;
+            let last = &mut self.last[usize::from(partition)];
+            if number <= *last {
                 return;
             }
-            *last = batch.number;
+            *last = number;
         }
         self.batches.push(batch);
     }

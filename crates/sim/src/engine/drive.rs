@@ -79,19 +79,19 @@ impl Drive {
     /// # Errors
     /// When the home left a number out.
     pub fn append(&mut self, batch: Batch) -> Result<bool, Violation> {
-        let last = self.appended.entry(batch.partition).or_default();
-        if batch.number <= *last {
+        let Header {
+            partition, number, ..
+        } = batch.header;
+        let last = self.appended.entry(partition).or_default();
+        if number <= *last {
             return Ok(false);
         }
-        if batch.number != *last + 1 {
-            let Batch {
-                partition, number, ..
-            } = batch;
+        if number != *last + 1 {
             return Err(format!(
                 "batch {number} of partition {partition} comes behind {last}"
             ));
         }
-        *last = batch.number;
+        *last = number;
         self.waiting.push_back(batch);
         Ok(true)
     }
@@ -112,7 +112,7 @@ impl Drive {
 
     /// Tells the synced batches of these partitions, in order.
     pub fn tell(&mut self, of: &[PartitionId]) -> Vec<Committed> {
-        let told = |it: &Committed| of.contains(&it.partition);
+        let told = |it: &Committed| of.contains(&it.header.partition);
         let all = std::mem::take(&mut self.stored);
         let (told, left) = all.into_iter().partition(told);
         self.stored = left;
@@ -121,7 +121,11 @@ impl Drive {
 
     /// Whether it has something to do for one of these partitions.
     pub fn has_work(&self, mut of: impl Iterator<Item = PartitionId>) -> bool {
-        let stored = |partition| self.stored.iter().any(|it| it.partition == partition);
+        let stored = |partition| {
+            self.stored
+                .iter()
+                .any(|it| it.header.partition == partition)
+        };
         of.any(|partition| !self.waiting.is_empty() || stored(partition))
     }
 
@@ -299,14 +303,9 @@ impl Drive {
         log.commit(group.iter().map(|batch| &batch.bytes[..]))?;
         let number = log.end().group;
         for batch in group {
-            let header = Header::read(&batch.bytes).expect("a home wrote it");
             self.synced.push((number, batch.bytes.clone()));
             self.stored.push(Committed {
-                partition: batch.partition,
-                writer: header.writer,
-                number: header.number,
-                first: header.first,
-                unix_s: header.unix_s,
+                header: batch.header,
                 batch: None,
             });
         }

@@ -109,24 +109,26 @@ impl Shared {
         is_calm: bool,
         rng: &mut Rng,
     ) -> Result<bool, Violation> {
-        let header = Header::read(&batch.bytes).map_err(|why| why.to_string())?;
+        let Header {
+            partition,
+            writer,
+            number,
+            ..
+        } = batch.header;
         let Node {
             appended, is_cut, ..
         } = &mut self.nodes[node];
-        let of = appended
-            .entry((batch.partition, header.writer))
-            .or_default();
+        let of = appended.entry((partition, writer)).or_default();
         let newest = of.keys().next_back().copied().unwrap_or(0);
-        let again = match of.get(&batch.number) {
+        let again = match of.get(&number) {
             Some(before) if *before == batch.bytes => true,
-            None if batch.number == newest + 1 => {
-                of.insert(batch.number, batch.bytes.clone());
+            None if number == newest + 1 => {
+                of.insert(number, batch.bytes.clone());
                 false
             }
             _ => {
                 return Err(format!(
-                    "batch {} of partition {} comes behind {newest}, or is another one",
-                    batch.number, batch.partition
+                    "batch {number} of partition {partition} comes behind {newest}, or is another one"
                 ));
             }
         };
@@ -134,7 +136,7 @@ impl Shared {
         if *is_cut || happens(manner.loses) {
             return Ok(again);
         }
-        let arriving = &mut self.logs[usize::from(batch.partition)].arriving;
+        let arriving = &mut self.logs[usize::from(partition)].arriving;
         if happens(manner.doubles) {
             arriving.push(batch.bytes.clone());
         }
@@ -192,11 +194,11 @@ impl Shared {
         let committed = some.map(|((bytes, unix_s), before)| {
             let header = Header::read(bytes).expect("it was read before");
             Committed {
-                partition,
-                writer: header.writer,
-                number: header.number,
-                first: (before as u64 + 1) << OFFSET_BITS,
-                unix_s: *unix_s,
+                header: Header {
+                    first: (before as u64 + 1) << OFFSET_BITS,
+                    unix_s: *unix_s,
+                    ..header
+                },
                 batch: Some(Foreign::new(bytes.clone(), &self.backlog)),
             }
         });

@@ -52,7 +52,7 @@ impl World {
             .engine
             .as_mut()
             .expect("worlds that crash have one");
-        engine.crash(cuts, rng)?;
+        engine.crash(cuts, rng);
         if self.plan.damages {
             engine.drive.as_mut().expect("and a disk").harm(rng)?;
         }
@@ -138,8 +138,8 @@ impl World {
             }
             before.extend(shard.last_batches());
             for batch in &start.batches {
-                let header = Header::read(batch).map_err(|why| why.to_string())?;
-                let folded = shard.fold(batch, header.first, begin);
+                let header = Header::read(batch);
+                let folded = header.and_then(|header| shard.fold(&header, batch, begin));
                 folded.map_err(|why| why.to_string())?;
             }
             shard.lose_unlogged();
@@ -227,7 +227,8 @@ impl World {
             for batch in &batches {
                 let header = Header::read(batch).map_err(|why| why.to_string())?;
                 if header.partition == partition {
-                    shadow.fold(batch).map_err(|why| why.to_string())?;
+                    let folded = shadow.fold(&header, batch);
+                    folded.map_err(|why| why.to_string())?;
                 }
             }
             shadow.settle(moment);

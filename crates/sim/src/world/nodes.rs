@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crore_broker::admission::Admission;
+use crore_broker::batch::Header;
 use crore_broker::snapshot::Head;
 use crore_broker::{OFFSET_BITS, Restored, Shadow, Shard, ShardId};
 
@@ -174,8 +175,12 @@ impl World {
                 let mut shadow = Shadow::new(restored);
                 for place in places {
                     let (bytes, unix_s) = &log[place];
-                    let first = (place as u64 + 1) << OFFSET_BITS;
-                    let folded = shadow.fold_at(bytes, first, *unix_s);
+                    let header = Header::read(bytes).map(|header| Header {
+                        first: (place as u64 + 1) << OFFSET_BITS,
+                        unix_s: *unix_s,
+                        ..header
+                    });
+                    let folded = header.and_then(|header| shadow.fold(&header, bytes));
                     folded.map_err(|why| why.to_string())?;
                 }
                 shadow.settle(moment);

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::base::ids::PartitionId;
 use crate::commit::batch::Header;
 use crate::commit::batches::{
     AGAIN_S, BATCH_BYTES, BATCH_RECORDS, IN_FLIGHT_MAX, IN_FLIGHT_SHARED, OPEN_KEPT_BYTES,
@@ -39,29 +40,37 @@ fn sent(commits: &mut Commits<u32>, s: u32) -> Vec<(PartitionId, u64, u32)> {
         |_| 100,
         |batch| {
             let header = Header::read(&batch.bytes).expect("a batch");
-            assert_eq!((header.writer, header.number), (WRITER, batch.number));
-            all.push((batch.partition, batch.number, header.records));
+            assert_eq!((header.writer, header), (WRITER, batch.header));
+            all.push((header.partition, header.number, header.records));
         },
     );
     all
 }
 
 fn committed(partition: PartitionId, number: u64) -> Committed {
-    Committed {
+    let header = Header {
         partition,
         writer: WRITER,
         number,
         first: 1000 * number,
         unix_s: 1000,
+        records: 1,
+    };
+    Committed {
+        header,
         batch: None,
     }
 }
 
 /// The next request, where the log has one writer.
-fn next(commits: &mut Commits<u32>) -> Option<(u32, Option<Kept>)> {
-    match commits.next(at(0), |_, _, _| false)? {
+fn next(commits: &mut Commits<u32>) -> Option<(u32, Option<Record>)> {
+    next_at(commits, 0)
+}
+
+fn next_at(commits: &mut Commits<u32>, s: u32) -> Option<(u32, Option<Record>)> {
+    match commits.next(at(s), |_, _, _| false)? {
         Next::Request(request, record) => Some((request, record)),
-        Next::Foreign(..) => panic!("there is no other writer"),
+        Next::Record(_) => panic!("there is no other writer"),
     }
 }
 
@@ -75,20 +84,20 @@ fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
     let mut commits = commits();
     let first = |commits: &mut Commits<u32>, sequence| {
         let mut first = None;
-        let take = |batch: Batch| first = Header::read(&batch.bytes).ok().map(|it| it.first);
+        let take = |batch: Batch| first = Some(batch.header.first);
         commits.send(at(0), |_| sequence, take);
         first
     };
     write(&mut commits, 1, 1);
     for request in 2..=3 {
-        commits.push_unlogged(1, request, 0, at(0));
+        commits.push_unlogged(1, request, 0, (at(0), 100));
     }
     assert_eq!(first(&mut commits, 100), Some(101));
-    commits.committed(1, committed(1, 1), at(0));
+    commits.committed(1, committed(1, 1));
     // The turn ends here.
     assert_eq!(next(&mut commits).map(|(request, _)| request), Some(1));
     write(&mut commits, 1, 4);
-    assert_eq!(first(&mut commits, 101), Some(104));
+    assert_eq!(first(&mut commits, 101), Some(105));
     assert_eq!(due(&mut commits), [2, 3]);
 }
 
@@ -100,18 +109,22 @@ fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
         assert_eq!(sent(&mut commits, 0), [(1, u64::from(request), 1)]);
     }
     let one = size_of::<Entry<u32>>() + 4;
-    assert_eq!((commits.len(), commits.held.bytes), (3, 3 * one));
+    assert_eq!((commits.len(), commits.bytes), (3, 3 * one));
     assert!(due(&mut commits).is_empty());
-    commits.committed(1, committed(1, 1), at(0));
-    commits.committed(1, committed(1, 2), at(0));
+    commits.committed(1, committed(1, 1));
+    commits.committed(1, committed(1, 2));
     let (request, record) = next(&mut commits).expect("the first");
     let record = record.expect("it writes");
     assert_eq!(request, 1);
-    assert_eq!(record.parts(), (&1u32.to_le_bytes()[..], 1000, 1000));
+    assert_eq!(record.bytes(), 1u32.to_le_bytes());
+    assert_eq!(
+        (record.told.header.first, record.told.header.unix_s),
+        (1000, 1000)
+    );
     assert_eq!(due(&mut commits), [2]);
-    commits.committed(1, committed(1, 3), at(0));
+    commits.committed(1, committed(1, 3));
     assert_eq!(due(&mut commits), [3]);
-    assert_eq!((commits.len(), commits.held.bytes), (0, 0));
+    assert_eq!((commits.len(), commits.bytes), (0, 0));
 }
 
 #[test]
@@ -121,21 +134,19 @@ fn duplicates_gaps_and_other_writers_do_not_count() {
         write(&mut commits, 0, request);
         sent(&mut commits, 0);
     }
-    let other = Committed {
-        writer: 8,
-        ..committed(0, 1)
-    };
-    commits.committed(0, other, at(0));
+    let mut other = committed(0, 1);
+    other.header.writer = 8;
+    commits.committed(0, other);
     assert!(due(&mut commits).is_empty());
-    commits.committed(0, committed(0, 1), at(0));
-    commits.committed(0, committed(0, 1), at(0));
+    commits.committed(0, committed(0, 1));
+    commits.committed(0, committed(0, 1));
     assert_eq!(due(&mut commits), [1]);
     // The second was lost: it is appended again at once, and all behind it.
-    commits.committed(0, committed(0, 3), at(0));
+    commits.committed(0, committed(0, 3));
     assert!(due(&mut commits).is_empty());
     assert_eq!(sent(&mut commits, 0), [(0, 2, 1), (0, 3, 1)]);
     for number in 2..=3 {
-        commits.committed(0, committed(0, number), at(0));
+        commits.committed(0, committed(0, number));
     }
     assert_eq!(due(&mut commits), [2, 3]);
 }
@@ -150,11 +161,12 @@ fn batches_that_are_not_committed_are_appended_again_as_they_were() {
     write(&mut commits, 0, 2);
     assert_eq!(sent(&mut commits, AGAIN_S + 1), [(0, 2, 1)]);
     assert_eq!(sent(&mut commits, 2 * AGAIN_S), [(0, 1, 1), (0, 2, 1)]);
-    commits.committed(0, committed(0, 1), at(3 * AGAIN_S));
+    commits.committed(0, committed(0, 1));
+    assert!(next_at(&mut commits, 3 * AGAIN_S).is_some_and(|next| next.0 == 1));
     assert!(sent(&mut commits, 4 * AGAIN_S - 1).is_empty());
-    commits.committed(0, committed(0, 2), at(4 * AGAIN_S));
+    commits.committed(0, committed(0, 2));
+    assert!(next_at(&mut commits, 4 * AGAIN_S).is_some_and(|next| next.0 == 2));
     assert!(sent(&mut commits, 9 * AGAIN_S).is_empty());
-    assert_eq!(due(&mut commits), [1, 2]);
 }
 
 #[test]
@@ -178,7 +190,7 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     assert_eq!(late(&mut commits, LATE_S + 1), [2, 3, 5]);
     assert!(late(&mut commits, 3 * LATE_S).is_empty());
     sent(&mut commits, 0);
-    commits.committed(0, committed(0, 1), at(0));
+    commits.committed(0, committed(0, 1));
     assert_eq!(due(&mut commits), [1, 2, 5, 3]);
     write(&mut commits, 0, 4);
     assert_eq!(late(&mut commits, LATE_S), [4]);
@@ -211,14 +223,12 @@ fn a_batch_has_records_of_one_second() {
         assert_eq!(commits.oldest_s(at(s)), 1000);
     }
     for number in 1..=40 {
-        let of = Committed {
-            unix_s: 999 + number as u32,
-            ..committed(0, number)
-        };
-        commits.committed(0, of, at(40));
+        let mut of = committed(0, number);
+        of.header.unix_s = 999 + number as u32;
+        commits.committed(0, of);
         commits.send(at(40), |_| 100, |_| {});
         while let Some((_, record)) = next(&mut commits) {
-            seconds.push(record.expect("it writes").parts().2);
+            seconds.push(record.expect("it writes").told.header.unix_s);
         }
     }
     let each = (0..40).flat_map(|s| [1000 + s, 1000 + s]);
@@ -241,10 +251,10 @@ fn buffers_of_open_batches_are_counted() {
         all.sum::<usize>()
     };
     assert!(open(&commits) >= 3 * large.len());
-    assert_eq!(commits.bytes(), commits.held.bytes + open(&commits));
+    assert_eq!(commits.bytes(), commits.bytes + open(&commits));
     sent(&mut commits, 0);
     assert!(open(&commits) <= 3 * OPEN_KEPT_BYTES);
-    assert_eq!(commits.bytes(), commits.held.bytes + open(&commits));
+    assert_eq!(commits.bytes(), commits.bytes + open(&commits));
 }
 
 #[test]
@@ -257,7 +267,7 @@ fn few_batches_are_in_flight_however_long_the_engine_takes() {
         }
         let newest = most as u64;
         for number in 1..=newest {
-            commits.committed(0, committed(0, number), at(0));
+            commits.committed(0, committed(0, number));
         }
         assert_eq!(due(&mut commits).len(), most);
         // The facts that waited are one batch.
@@ -277,7 +287,7 @@ fn offsets_go_on_through_all_batches_in_flight() {
                 at(0),
                 |_| 100,
                 |batch| {
-                    firsts.push(Header::read(&batch.bytes).expect("a batch").first);
+                    firsts.push(batch.header.first);
                 },
             );
         }
@@ -337,11 +347,11 @@ proptest! {
                 }
                 Step::Send => {
                     s += 1;
-                    commits.send(at(s), |_| 0, |batch| batches[usize::from(batch.partition)].push_back(batch.number));
+                    commits.send(at(s), |_| 0, |batch| batches[usize::from(batch.header.partition)].push_back(batch.header.number));
                 }
                 Step::Commit { at: place, lost } => {
                     if let Some(number) = batches[place].pop_front() && !lost {
-                        commits.committed(place, committed(place as u16, number), at(s));
+                        commits.committed(place, committed(place as u16, number));
                     }
                 }
                 Step::Take(most) => {
@@ -350,7 +360,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!((commits.len(), commits.held.bytes, done.len()), (0, 0, asked.len()));
+        prop_assert_eq!((commits.len(), commits.bytes, done.len()), (0, 0, asked.len()));
         let shares = |one: u32, other: u32| {
             let (one, other) = (asked[one as usize], asked[other as usize]);
             one == other || one.is_none() || other.is_none()

@@ -265,7 +265,7 @@ fn keys_run_out_while_other_records_are_under_way() {
     let at = |unix_s| {
         move |home: &mut Home, context: &mut FactContext<'_>, fact: &Fact<'_>| {
             context.now.unix_s = unix_s;
-            home.apply(fact, u64::from(unix_s), context)
+            home.apply(fact, Some(u64::from(unix_s)), context)
         }
     };
     for (message, unix_s) in [(&old, 1000), (&new, 1005)] {

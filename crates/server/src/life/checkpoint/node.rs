@@ -226,11 +226,13 @@ impl Maker {
         let mut batches = store.batches(partition, former + 1..=last)?;
         while let Some(stored) = batches.read()? {
             self.folding.may_go_on()?;
-            let header = Header::read(&stored.bytes);
             // A record that is no batch counts for nothing.
-            if header.is_ok_and(|it| it.partition == partition) {
-                let first = stored.sequence << OFFSET_BITS;
-                let folded = shadow.fold_at(&stored.bytes, first, stored.unix_s);
+            if let Ok(mut header) = Header::read(&stored.bytes)
+                && header.partition == partition
+            {
+                header.first = stored.sequence << OFFSET_BITS;
+                header.unix_s = stored.unix_s;
+                let folded = shadow.fold(&header, &stored.bytes);
                 folded.map_err(|why| format!("batch {}: {why}", stored.sequence))?;
             }
             newest = Some(stored.bytes);

@@ -143,7 +143,8 @@ impl Maker {
             for place in index.of(partition) {
                 self.folding.may_go_on()?;
                 let batch = reader.batch(place).map_err(failed)?;
-                shadow.fold(batch).map_err(|why| why.to_string())?;
+                let folded = Header::read(batch).and_then(|header| shadow.fold(&header, batch));
+                folded.map_err(|why| why.to_string())?;
             }
             let mut document = Document::begin(directory, partition)?;
             let home = world.placement().home_of(partition);

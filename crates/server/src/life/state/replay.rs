@@ -194,7 +194,7 @@ fn read_home(
     for run in come {
         for batch in run.each() {
             let header = Header::read(batch);
-            let folded = header.and_then(|header| shard.fold(batch, header.first, now));
+            let folded = header.and_then(|header| shard.fold(&header, batch, now));
             if let Err(error) = folded {
                 damaged.extend(header.map(|header| header.partition));
                 why.get_or_insert(format!("a batch of the log cannot be read: {error}"));

@@ -3,7 +3,6 @@
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
-use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, Placement};
 use crore_disk::{Directory, End, Engine, Log, State};
 use crore_net::Sender;
@@ -36,17 +35,12 @@ impl Durable {
     ) -> io::Result<Durable> {
         let mut letters: Vec<Vec<Letter>> = shards.iter().map(|_| Vec::new()).collect();
         let committed = move |group: Vec<Appended>| {
-            for Appended(batch) in group {
-                let header = Header::read(&batch.bytes).expect("this process wrote it");
+            for Appended(Batch { header, .. }) in group {
                 let committed = Committed {
-                    partition: batch.partition,
-                    writer: header.writer,
-                    number: batch.number,
-                    first: header.first,
-                    unix_s: header.unix_s,
+                    header,
                     batch: None,
                 };
-                let home = placement.home_of(batch.partition);
+                let home = placement.home_of(header.partition);
                 letters[usize::from(home)].push(Letter::Committed(committed));
             }
             // Together: a shard that woke by the first of them would find the others in turns of their own.

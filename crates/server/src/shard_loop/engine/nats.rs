@@ -47,8 +47,8 @@ impl Member {
     /// Takes batches.
     pub fn append_all(&self, batches: impl Iterator<Item = Batch>) {
         let append = |batch: Batch| Append {
-            partition: batch.partition,
-            number: batch.number,
+            partition: batch.header.partition,
+            number: batch.header.number,
             bytes: batch.bytes,
         };
         self.cluster.append_all(batches.map(append).collect());
@@ -127,17 +127,15 @@ impl Listener {
             }
         };
         let is_ours = header.writer == self.writer;
-        self.tell(
-            partition,
-            LogNews::Committed(Committed {
-                partition,
-                writer: header.writer,
-                number: header.number,
+        let committed = Committed {
+            header: Header {
                 first: sequence << OFFSET_BITS,
                 unix_s,
-                batch: (!is_ours).then(|| Foreign::new(Arc::from(bytes), &self.backlog)),
-            }),
-        );
+                ..header
+            },
+            batch: (!is_ours).then(|| Foreign::new(Arc::from(bytes), &self.backlog)),
+        };
+        self.tell(partition, LogNews::Committed(committed));
     }
 
     fn tell(&self, partition: PartitionId, told: LogNews) {
