@@ -206,3 +206,14 @@ fn mqtt_session_that_is_away_is_listed_until_its_client_is_back() {
     let _ = back.kill();
     let _ = back.wait();
 }
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn first_message_is_one_click_away() {
+    let server = Server::with_admin("");
+    let mut browser = Browser::on(&server, "/");
+    browser.click(".first a.button");
+    browser.fill("textarea[name=data]", "first message");
+    browser.click("form button[type=submit]");
+    browser.expect(".tail .messages pre", "^first message$");
+}
