@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::ServeArgs;
 use crate::doctor;
@@ -35,7 +36,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// Log level, to stderr: error, warn, info, debug, trace, or a filter such as crore=debug
+    /// Log level, to stderr: error, warn, info, debug, trace, or a filter such as info,rustls=debug
     /// [default: $RUST_LOG, or info for serve, else warn]
     #[arg(long, global = true, value_name = "FILTER", value_parser = log_filter)]
     pub log: Option<String>,
@@ -189,22 +190,22 @@ impl Command {
     }
 }
 
-/// The words that are a filter by themselves.
-const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+/// The forms of `--log`.
+const LOG_FORMS: &str = "write off, error, warn, info, debug or trace (or 0 to 5), TARGET=LEVEL for lines of one module, such as crore=debug or \
+    rustls=trace, or several with commas between, such as info,rustls=debug";
 
 fn log_filter(text: &str) -> Result<String, String> {
     // Any other word would be the name of a module, of which there is none: nothing would be logged.
     let is_other = |word: &str| {
-        let is_level = LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
-        !is_level && !word.contains('=') && !word.starts_with("crore")
+        let is_level = word.parse::<LevelFilter>().is_ok();
+        word.is_empty() || !is_level && !word.contains('=') && !word.starts_with("crore")
     };
     if text.split(',').any(|word| is_other(word.trim())) {
-        let levels = LEVELS.join(", ");
-        return Err(format!("write {levels}, or a filter such as crore=debug"));
+        return Err(LOG_FORMS.to_string());
     }
     match EnvFilter::builder().parse(text) {
         Ok(_) => Ok(text.to_string()),
-        Err(error) => Err(error.to_string()),
+        Err(_) => Err(LOG_FORMS.to_string()),
     }
 }
 

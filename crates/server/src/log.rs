@@ -30,7 +30,7 @@ pub fn dropped_lines() -> u64 {
 
 /// Logs what `filter` says, each line before the work goes on.
 pub fn to_stderr(filter: &str) {
-    begin(filter, io::stderr);
+    lines(filter, io::stderr).init();
 }
 
 /// The same for the small tools, whose lines a person reads as they come: neither the time nor the module stands before them.
@@ -58,12 +58,15 @@ where
     }
 }
 
-/// Logs what `filter` says through a thread of its own. When the guard is dropped, lines that wait are written, if stderr
-/// takes them within a second.
-pub fn through_thread(filter: &str) -> WorkerGuard {
-    let (lines, guard) = bounded(io::stderr());
-    let _ = DROPPED.set(lines.error_counter());
-    begin(filter, lines);
+/// Logs what `filter` says through a thread of its own, where wanted as JSON. When the guard is dropped, lines that wait are written, if
+/// stderr takes them within a second.
+pub fn through_thread(filter: &str, as_json: bool) -> WorkerGuard {
+    let (writer, guard) = bounded(io::stderr());
+    let _ = DROPPED.set(writer.error_counter());
+    match as_json {
+        true => lines(filter, writer).json().flatten_event(true).init(),
+        false => lines(filter, writer).init(),
+    }
     guard
 }
 
@@ -72,13 +75,6 @@ fn bounded(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
         .buffered_lines_limit(LINES)
         .thread_name("log")
         .finish(to)
-}
-
-fn begin<W>(filter: &str, writer: W)
-where
-    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
-{
-    lines(filter, writer).init();
 }
 
 fn lines<W>(filter: &str, writer: W) -> SubscriberBuilder<DefaultFields, Format, EnvFilter, W>

@@ -29,6 +29,7 @@ use anyhow::Context as _;
 use cli::{Cli, Command};
 use config::ServeArgs;
 use crore_net::signal::Signals;
+use settings::log::Format;
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -88,8 +89,9 @@ fn serve(args: &ServeArgs, filter: &str) -> anyhow::Result<()> {
         return stdout::print(effective.to_toml().as_bytes());
     }
     let signals = Signals::block().context("cannot block signals")?;
-    let _written_at_the_end = log::through_thread(filter);
     let effective = config::load(args)?;
+    let as_json = effective.file.log.format == Format::Json;
+    let _written_at_the_end = log::through_thread(filter, as_json);
     effective.warn();
     boot::serve(args, effective, signals)
 }

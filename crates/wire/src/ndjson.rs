@@ -93,6 +93,18 @@ pub enum Field {
     TtlS,
 }
 
+/// The fields of a line.
+pub static FIELDS: [&str; 8] = [
+    "topic",
+    "data",
+    "data_base64",
+    "content_type",
+    "event",
+    "key",
+    "idempotency_key",
+    "ttl_s",
+];
+
 /// Why a line was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineError {
@@ -166,7 +178,9 @@ impl LineError {
             LineError::ExpectedColon => "not JSON: a colon is expected",
             LineError::ExpectedComma => "not JSON: a comma or closing bracket is expected",
             LineError::ExpectedValue => "not JSON: a value is expected",
-            LineError::Trailing => "not JSON: something follows the object",
+            LineError::Trailing => {
+                "not JSON: something follows the object; each object needs a line of its own (curl -d removes the ends of lines, --data-binary keeps them)"
+            }
             LineError::BadNumber => "not JSON: a malformed number",
             LineError::Control => "not JSON: a control character in a string",
             LineError::BadEscape => "not JSON: a bad escape in a string",

@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]), and authorization.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -169,6 +170,23 @@ pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
 /// Whether a filter has wildcards, once it is checked: each is a whole level (MQTT 5.0 section 4.7.1).
 pub fn has_wildcard(filter: &[u8]) -> bool {
     filter.iter().any(|b| matches!(b, b'+' | b'#'))
+}
+
+/// The filter that was probably meant by a name in the form of NATS or of a shell, where levels may have dots between, `*` is any one of them, and
+/// `>` or `**` all that follow. Such a name is valid, and of one topic.
+pub fn meant_filter(name: &[u8]) -> Option<String> {
+    memchr::memchr2(b'*', b'>', name)?;
+    let name = core::str::from_utf8(name).ok()?;
+    let separator = if name.contains('/') { '/' } else { '.' };
+    let level = |level| match level {
+        "*" => "+",
+        ">" | "**" => "#",
+        level => level,
+    };
+    let levels: Vec<&str> = name.split(separator).map(level).collect();
+    let meant = levels.join("/");
+    let is_other = meant != name && check_filter(meant.as_bytes(), usize::MAX).is_ok();
+    is_other.then_some(meant)
 }
 
 /// Whether `filter`, which passed [`check_filter`], matches `name`.

@@ -201,6 +201,26 @@ fn oracle(filter: &[&str], name: &[&str]) -> bool {
     }
 }
 
+#[test]
+fn filters_of_other_servers_are_recognised() {
+    for (foreign, meant_by_it) in [
+        ("news.>", "news/#"),
+        ("news.*.x", "news/+/x"),
+        ("news/*", "news/+"),
+        ("news/**", "news/#"),
+        ("*", "+"),
+        (">", "#"),
+        ("a.b/>", "a.b/#"),
+    ] {
+        let meant = topic::meant_filter(foreign.as_bytes());
+        assert_eq!(meant.as_deref(), Some(meant_by_it), "{foreign}");
+    }
+    for own in ["news", "news/+", "#", "a.b", "a*", "x>y", "a.*x/b", "a/>/b"] {
+        assert_eq!(topic::meant_filter(own.as_bytes()), None, "{own}");
+    }
+    assert_eq!(topic::meant_filter(b"\xff/*"), None);
+}
+
 fn percent_encode(bytes: &[u8], must: impl Fn(u8) -> bool) -> String {
     bytes
         .iter()

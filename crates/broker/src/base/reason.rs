@@ -119,6 +119,7 @@ reasons! {
     TooManyNames, 400, 0, NONE, Refused, "more topics than limits.topics_per_connection allows";
     Unread, 400, 0, NONE, Refused, "nothing reads this parameter or header here";
     BadEnvelope, 400, 0, NONE, Refused, "envelope= takes json";
+    TwoForms, 400, 0, NONE, Refused, "envelope=json and the subprotocol ws+meta.nchan are two forms of a message: leave one of them out";
 
     // Positions.
     BadPosition, 400, 0, NONE, Refused, "since= and last_event_id= take oldest, live, -N or a position that the server gave";
@@ -128,7 +129,6 @@ reasons! {
 
     // Publishes.
     BadField, 400, 0, NONE, Refused, "a header of the message is not valid";
-    KeyOfBatch, 400, 0, NONE, Refused, "in a batch each line has its own idempotency_key";
     SeveralToPublish, 400, 0, NONE, Refused, "frames can be published to one topic only";
     OtherMessage, 422, 0, QUOTA, Refused, "this idempotency key was used for another message";
     OutcomeUnknown, 503, 0, BUSY, Full, "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key";

@@ -6,6 +6,8 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
+use crore_wire::topic::meant_filter;
+
 use super::tls::Trust;
 
 /// The port that `crore serve` listens on by default, for both schemes.
@@ -196,7 +198,8 @@ impl Server {
         // Levels that a path cannot hold travel in the query.
         let in_path = topic
             .split('/')
-            .all(|level| !matches!(level, "" | "." | ".."));
+            .all(|level| !matches!(level, "" | "." | ".."))
+            && meant_filter(topic.as_bytes()).is_none();
         let slash = if in_path { "/" } else { "?topic=" };
         format!("{}/pub{slash}{}", self.prefix, escape(topic))
     }

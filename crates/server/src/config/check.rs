@@ -8,7 +8,7 @@ use crore_broker::rules::RULES_MAX;
 use crore_broker::settings::{Drain, Http, Limits, Rule};
 use crore_settings::MAX_TOPIC_BYTES;
 use crore_wire::http::origin::normal;
-use crore_wire::topic::{check_filter, covers};
+use crore_wire::topic::{check_filter, covers, has_wildcard, meant_filter};
 
 use super::forms::{overlap, path_prefix};
 use crate::access::Checks;
@@ -29,7 +29,6 @@ pub fn all(check: &mut Check, file: &File, insecure: bool) {
     access(check, file);
     file.admin.check(check, &file.listen);
     drain(check, &file.drain);
-    file.state.check(check);
     cluster(check, file);
     file.tls.check(check);
     if file.rules.len() > RULES_MAX {
@@ -54,7 +53,7 @@ pub fn all(check: &mut Check, file: &File, insecure: bool) {
     }
 }
 
-/// Rules that are right and have no effect: those behind one that matches all their topics.
+/// Rules that are right and hardly meant: those behind one that matches all their topics, and names with the wildcards of other servers.
 pub fn idle(file: &File) -> Vec<Problem> {
     let mut check = Check::default();
     for (index, entry) in file.rules.iter().enumerate() {
@@ -65,6 +64,12 @@ pub fn idle(file: &File) -> Vec<Problem> {
             let what = format!(
                 "`{filter}` is never reached: rule[{number}] (`{wider}`) stands before it and matches all its topics; put it before that one, or remove it"
             );
+            check.fail(format!("rule[{}].match", index + 1), what);
+        }
+        let meant = meant_filter(filter.as_bytes()).filter(|_| !has_wildcard(filter.as_bytes()));
+        if let Some(meant) = meant {
+            let what =
+                format!("`{filter}` is the name of one topic; for the filter write \"{meant}\"");
             check.fail(format!("rule[{}].match", index + 1), what);
         }
     }

@@ -23,7 +23,6 @@ docs/SETTINGS.md lists every key. SIZE is bytes, or has a unit: 64KiB, 1MiB.
 TIME is seconds, or has a unit: 90s, 15m, 8h.
 
 Examples:
-  crore serve
   crore serve --listen 127.0.0.1:8800 --listen '[::1]:8800' --shards 2
   crore serve --config crore.toml --check       check, and print what would hold
   crore serve --allowed-origin null             let pages from files in

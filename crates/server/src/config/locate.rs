@@ -93,6 +93,18 @@ pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String
         }
         _ => message.replace(", expected ", "; here may stand "),
     };
+    // The parser notices it where the next line does not fit, or at the end of the file.
+    let begin = error
+        .span()
+        .filter(|_| message.starts_with("unclosed array"));
+    let begin = begin.and_then(|span| opened(text.get(..span.start)?));
+    if let Some(begin) = begin {
+        let place = at(file, text, begin);
+        return (
+            begin,
+            format!("{place}: the list that begins here is not closed; write ] at its end"),
+        );
+    }
     match error.span() {
         Some(span) => (
             span.start,
@@ -100,6 +112,27 @@ pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String
         ),
         None => (Place::MAX, format!("{file}: {what}")),
     }
+}
+
+/// Where the innermost list begins that is open at the end of `text`.
+fn opened(text: &str) -> Option<usize> {
+    let (mut open, mut quote, mut is_comment) = (Vec::new(), None, false);
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match (letter, quote) {
+            ('\n', _) => (quote, is_comment) = (None, false),
+            _ if is_comment => {}
+            ('\\', Some('"')) => _ = letters.next(),
+            (letter, Some(end)) if letter == end => quote = None,
+            (_, Some(_)) => {}
+            ('"' | '\'', None) => quote = Some(letter),
+            ('#', None) => is_comment = true,
+            ('[', None) => open.push(at),
+            (']', None) => _ = open.pop(),
+            _ => {}
+        }
+    }
+    open.pop()
 }
 
 /// `file:line:column`, both counted from 1, the column in characters.
@@ -149,7 +182,7 @@ mod tests {
 
     /// Reads `text` as far as it can be read; each fault must have a place and fit a line.
     fn explain(text: &str) {
-        let (_, faults) = faults(&ServeArgs::default(), "f", text);
+        let (_, faults) = faults(&ServeArgs::default(), Path::new("f"), text);
         for (_, line) in faults {
             let mut parts = line.split(':').skip(1);
             let mut number = || {
@@ -172,7 +205,7 @@ mod tests {
             .map(|line| line.strip_prefix('#').unwrap_or(line));
         let settings = lines.filter(|line| !line.starts_with([' ', ':']));
         let text = &settings.collect::<Vec<_>>().join("\n");
-        let (file, faults) = faults(&ServeArgs::default(), "f", text);
+        let (file, faults) = faults(&ServeArgs::default(), Path::new("f"), text);
         assert_eq!((faults, file.rules.len()), (Vec::new(), 1));
         for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
             explain(&text[..at]);
@@ -183,6 +216,18 @@ mod tests {
             for bad in ["0", "-", "\"", "[", "\u{fc}", "\0", "\n"] {
                 explain(&format!("{}{bad}{}", &text[..at], &text[at..]));
             }
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_not_closed_is_found_where_it_begins() {
+        for (text, begin) in [
+            ("a = [", Some(4)),
+            ("a = [1]\nb = [ # ]\n 'x]', \"\\\"]\",\nc = 1", Some(12)),
+            ("a = [[1], [2]\nb = 2", Some(4)),
+            ("[t]\na = 1", None),
+        ] {
+            assert_eq!(opened(text), begin, "{text}");
         }
     }
 

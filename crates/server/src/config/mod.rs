@@ -99,12 +99,9 @@ fn build(
     text: &str,
     resources: &Resources,
 ) -> Result<Effective, ConfigError> {
-    let name = source
-        .as_deref()
-        .unwrap_or(Path::new(DEFAULT_FILE))
-        .display()
-        .to_string();
-    let (file, lines) = faults(args, &name, text);
+    let path = source.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+    let name = path.display().to_string();
+    let (file, lines) = faults(args, path, text);
     if !lines.is_empty() {
         return Err(ConfigError::of(lines));
     }
@@ -132,13 +129,17 @@ fn given(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
 
 /// The settings of a file's text under the flags, and a line for each fault; settings with a fault are left out. Text that is not TOML has the faults of its
 /// syntax only: the places of the settings are not known then.
-fn faults(args: &ServeArgs, name: &str, text: &str) -> (File, Vec<(Place, String)>) {
+fn faults(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String)>) {
+    let name = &path.display().to_string();
     let mut table = match read_table(name, text) {
         Ok(table) => table,
         Err(lines) => return (File::default(), lines),
     };
     let flags = args.lay_over(&mut table);
-    let mut check = Check::default();
+    let mut check = Check {
+        folder: path.parent().unwrap_or(path).to_path_buf(),
+        ..Check::default()
+    };
     let table = SCHEMA.read(table, &mut check);
     let mut file = match File::deserialize(table) {
         Ok(file) => file,
@@ -191,12 +192,12 @@ fn read_table(name: &str, text: &str) -> Result<Table, Vec<(Place, String)>> {
 /// # Errors
 /// A file that cannot be read or parsed.
 pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
-    let (name, text) = (path.display().to_string(), read(path)?);
+    let text = read(path)?;
     let args = ServeArgs {
         insecure: true,
         ..ServeArgs::default()
     };
-    match faults(&args, &name, &text) {
+    match faults(&args, path, &text) {
         (file, lines) if lines.is_empty() => Ok(file.access),
         (_, lines) => Err(ConfigError::of(lines).of_flag(path)),
     }

@@ -6,7 +6,7 @@
 use super::formula;
 use super::host::Host;
 use super::need::Need;
-use super::words::{bytes, count};
+use crate::settings::numbers::{bytes, count};
 
 /// A use of memory that grows up to a limit of its own.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use super::formula;
 use super::host::Host;
 use super::need::Need;
-use super::words::{bytes, count};
+use crate::settings::numbers::{bytes, count};
 
 /// Something that ends at a number of connections.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,7 +16,6 @@ pub mod formula;
 mod host;
 mod need;
 mod report;
-pub mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +23,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::config::{self, Resources, ServeArgs, SettingFlags};
+use crate::settings::numbers;
 use crate::settings::units::parse_size;
 use crate::stdout::print;
 use findings::Findings;
@@ -94,9 +94,9 @@ pub struct DoctorArgs {
 }
 
 fn connections(text: &str) -> Result<u64, String> {
-    match words::parse_count(text)? {
+    match numbers::parse_count(text)? {
         number @ 1..=CONNECTIONS_MAX => Ok(number),
-        _ => Err(format!("write 1 to {}", words::count(CONNECTIONS_MAX))),
+        _ => Err(format!("write 1 to {}", numbers::count(CONNECTIONS_MAX))),
     }
 }
 

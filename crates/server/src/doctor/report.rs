@@ -6,7 +6,7 @@ use super::account::Account;
 use super::bounds::Bound;
 use super::checks::{Check, State};
 use super::findings::Findings;
-use super::words::{bytes, count};
+use crate::settings::numbers::{bytes, count};
 
 /// Columns of a line of text.
 const WIDTH: usize = 110;

@@ -14,6 +14,7 @@ use super::access::Access;
 use super::admin::Admin;
 use super::cluster::Cluster;
 use super::listen::addresses;
+use super::log::Logging;
 use super::state::State;
 use super::tls::Tls;
 
@@ -79,6 +80,8 @@ pub struct File {
     /// The port for operators.
     #[schemars(extend("x-changes" = "restart"))]
     pub admin: Admin,
+    /// Lines about what the server does.
+    pub log: Logging,
     /// How clients are moved off before the server stops.
     pub drain: Drain,
     /// The files of what outlives the process.

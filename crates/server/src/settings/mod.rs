@@ -9,6 +9,8 @@ pub mod admin;
 pub mod cluster;
 pub mod file;
 pub mod listen;
+pub mod log;
+pub mod numbers;
 pub mod problems;
 pub mod schema;
 pub mod state;

@@ -1,5 +1,7 @@
 //! Faults of settings: found section by section, told all at once.
 
+use std::path::PathBuf;
+
 use super::units::format_size;
 
 /// A size as a person writes it.
@@ -23,6 +25,8 @@ pub struct Problem {
 pub struct Check {
     /// All that were found, in the order of the file's sections.
     pub problems: Vec<Problem>,
+    /// Where relative paths begin: the folder of the settings file.
+    pub folder: PathBuf,
 }
 
 impl Check {

@@ -149,7 +149,7 @@ impl Schema {
         let elsewhere = self.rows.iter().find(|row| row.key() == wrong);
         let meant = match (elsewhere, nearest(&here, wrong)) {
             (Some(row), _) => format!("; did you mean `{}`?", row.path),
-            (None, Some(name)) => format!("; did you mean `{name}`?"),
+            (None, Some(name)) => format!("; did you mean `{}`?", joined(table, name)),
             (None, None) => format!("; here stand `{}`.", here.join("`, `")),
         };
         format!(

@@ -7,8 +7,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
-use super::problems::Check;
-
 /// Less than this would not hold the names of a few topics.
 const MIN_BYTES: usize = 1 << 20;
 /// Ten minutes: a supervisor kills a service that takes longer to stop.
@@ -22,7 +20,7 @@ pub struct State {
     /// restart.
     ///
     /// One server uses it at a time. Nobody but the server should be able to read it.
-    #[schemars(extend("x-changes" = "restart", "format" = "an absolute path"))]
+    #[schemars(extend("x-changes" = "restart", "format" = "a directory"))]
     pub directory: PathBuf,
     /// With a directory: a publish is answered, and its message delivered, after it is on disk ([what survives
     /// what](DURABILITY.md)). `false`: messages are in memory, and kept across a planned restart only.
@@ -60,16 +58,5 @@ impl State {
         const SEGMENTS: u64 = 16;
         let usual = Options::default().segment_bytes;
         (self.bytes_max as u64 / SEGMENTS).clamp(64 << 10, usual)
-    }
-
-    /// Checks the values.
-    pub fn check(&self, check: &mut Check) {
-        if self.directory().is_some_and(|path| !path.is_absolute()) {
-            let what = format!(
-                "`{}` is not an absolute path, so that it would depend on where the server is started; write one such as \"/var/lib/crore\"",
-                self.directory.display()
-            );
-            check.fail("state.directory", what);
-        }
     }
 }

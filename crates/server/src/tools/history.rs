@@ -6,10 +6,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::flags::Connect;
+use super::refusals::refusal;
 use super::subscribe::envelope::Envelope;
 use super::subscribe::format::Format;
 use super::values;
-use super::words::refusal;
 use crate::client::http::Connection;
 use crate::client::server::Server;
 use crate::stdout;

@@ -9,11 +9,11 @@ mod flags;
 mod history;
 pub mod log;
 mod publish;
+mod refusals;
 mod subscribe;
 mod tables;
 pub mod token;
 mod values;
-mod words;
 
 pub use admin::{AdminArgs, admin};
 pub use cluster::ClusterArgs;

@@ -9,7 +9,8 @@ use clap::Args;
 use serde_json::Value;
 
 use super::flags::Connect;
-use super::{values, words::refusal};
+use super::refusals::refusal;
+use super::values;
 use crate::client::http::Connection;
 use crate::client::server::Server;
 use crate::settings::units::parse_seconds;
@@ -35,6 +36,7 @@ Examples:
   tail -f access.log | crore pub logs/web --lines    each line is a message
   crore pub scores '{\"home\":1}' --content-type application/json --json
   crore pub prices 41.90 --key ACME --ttl 60s        the newest for its key, for a minute
+  crore pub orders -lf new.txt --idempotency-key 7   repeated, it publishes only what is missing
   crore pub news hi --server https://a.example:443   by TLS; --ca names roots of your own")]
 pub struct PubArgs {
     /// Topic, such as chat/lobby
@@ -45,7 +47,7 @@ pub struct PubArgs {
     #[arg(conflicts_with_all = ["lines", "file"])]
     pub data: Option<String>,
 
-    /// Publish what is in this file; - is stdin (repeatable: each is a message)
+    /// Publish this file; - is stdin (repeatable: each is a message)
     #[arg(short, long, value_name = "FILE", help_heading = MESSAGE)]
     pub file: Vec<PathBuf>,
 
@@ -69,9 +71,13 @@ pub struct PubArgs {
     #[arg(short, long, value_name = "KEY", value_parser = values::field, help_heading = MESSAGE)]
     pub key: Option<String>,
 
-    /// Keep it as the topic's retained message: who subscribes later gets it first
+    /// Keep it as the topic's retained message, for later subscribers
     #[arg(short, long, help_heading = MESSAGE)]
     pub retain: bool,
+
+    /// Publish once for this key; several messages add -1, -2, ... to it
+    #[arg(long, value_name = "KEY", value_parser = values::field, help_heading = MESSAGE)]
+    pub idempotency_key: Option<String>,
 
     /// How long the message lives; then it is not sent any more
     #[arg(long, value_name = "TIME", value_parser = parse_seconds::<u32>, help_heading = MESSAGE)]
@@ -94,6 +100,7 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
         server: args.connect.server()?,
         connection: None,
         published: 0,
+        number: 0,
     };
     if let Some(data) = &args.data {
         return publisher.publish(data.as_bytes());
@@ -177,6 +184,8 @@ struct Publisher<'a> {
     server: Server,
     connection: Option<Connection>,
     published: u64,
+    /// The messages so far, this one included.
+    number: u64,
 }
 
 impl Publisher<'_> {
@@ -202,6 +211,7 @@ impl Publisher<'_> {
     }
 
     fn publish(&mut self, data: &[u8]) -> anyhow::Result<()> {
+        self.number += 1;
         let (args, server) = (self.args, &self.server);
         let unreachable = || format!("{server}: cannot publish");
         let mut connection = match self.connection.take().and_then(Connection::reusable) {
@@ -225,6 +235,17 @@ impl Publisher<'_> {
         if let Some(ttl_s) = &ttl_s {
             headers.push(("Crore-TTL", ttl_s));
         }
+        let is_one_of_many = args.lines || args.file.len() > 1;
+        let retry = args
+            .idempotency_key
+            .as_ref()
+            .map(|key| match is_one_of_many {
+                true => format!("{key}-{}", self.number),
+                false => key.clone(),
+            });
+        if let Some(retry) = &retry {
+            headers.push(("Idempotency-Key", retry));
+        }
         let target = server.publish_target(&args.topic);
         let head = connection
             .request(server, "POST", &target, &headers, Some(data))
@@ -242,21 +263,29 @@ impl Publisher<'_> {
             info.push(b'\n');
             print(&info)?;
         } else if !args.lines && io::stderr().is_terminal() {
-            self.tell(&body);
+            self.tell(&body, head.header("idempotency-replayed").is_some());
         }
         Ok(())
     }
 
     /// Tells the user at the terminal the outcome of the message.
-    fn tell(&self, info: &[u8]) {
+    fn tell(&self, info: &[u8], is_replayed: bool) {
         let info: Value = serde_json::from_slice(info).unwrap_or_default();
         let (topic, subscribers) = (&self.args.topic, info["subscribers"].as_u64());
         let received = match subscribers {
+            _ if is_replayed => {
+                "it had been published before, with this --idempotency-key".to_string()
+            }
             Some(1) => "1 subscriber receives it".to_string(),
             Some(subscribers) => format!("{subscribers} subscribers receive it"),
             None => "the server has it".to_string(),
         };
         // A closed stderr is no reason to fail.
-        let _ = writeln!(io::stderr(), "crore: published to `{topic}`: {received}");
+        let published = if is_replayed {
+            "not published again"
+        } else {
+            "published"
+        };
+        let _ = writeln!(io::stderr(), "crore: {published} to `{topic}`: {received}");
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use crate::doctor::words;
+use crate::settings::numbers;
 use crate::settings::units::format_seconds;
 
 /// Rows with more columns than this are shown one below the other.
@@ -28,17 +28,22 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// A field's value as a person reads it: of bytes and times with their unit.
+/// A field's value as a person reads it: a date, or bytes and times with their unit.
 fn shown(name: &str, value: &Value) -> String {
-    if let Some(seconds) = value
-        .as_u64()
-        .filter(|_| name.ends_with(SECONDS) && !name.ends_with(PER_S))
-    {
-        return format_seconds(seconds);
+    if is_date(name) {
+        return date(value).unwrap_or_else(|| plain(value));
+    }
+    if name.ends_with(SECONDS) && !name.ends_with(PER_S) {
+        return match (value.as_u64(), value.is_number()) {
+            (Some(seconds), _) => format_seconds(seconds),
+            // A part of a second, or a clock that is behind.
+            (None, true) => format!("{value}s"),
+            (None, false) => plain(value),
+        };
     }
     let is_of_bytes = name == "bytes" || name.ends_with(BYTES) || name.ends_with(BYTES_PER_S);
     match value.as_f64().filter(|_| is_of_bytes) {
-        Some(bytes) => words::bytes(bytes.round() as u64),
+        Some(bytes) => numbers::bytes(bytes.round() as u64),
         None => plain(value),
     }
 }
@@ -51,8 +56,15 @@ const BYTES_PER_S: &str = "_bytes_per_s";
 const SECONDS: &str = "_s";
 const PER_S: &str = "_per_s";
 
-/// The field of a second, which a table shows as a date.
+/// The field of the second of a publish.
 const PUBLISHED: &str = "published_s";
+/// The end of the names of other fields that have a second of the calendar.
+const UNIX_S: &str = "unix_s";
+
+/// Whether the seconds of a field are those since 1970.
+fn is_date(name: &str) -> bool {
+    name == PUBLISHED || name.ends_with(UNIX_S)
+}
 
 /// A Unix second as `2026-11-26 06:10:43`.
 fn date(unix_s: &Value) -> Option<String> {
@@ -67,7 +79,6 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     let rows = lists.filter_map(Value::as_array).flatten();
     let cell = |row: &Value, name: &str| match (name, &row[name], &row["data_base64"]) {
         ("data", Value::Null, Value::String(data)) => format!("base64:{data}"),
-        (PUBLISHED, time, _) => date(time).unwrap_or_else(|| plain(time)),
         (name, value, _) => shown(name, value),
     };
     let head = columns.iter().map(|name| match *name {
@@ -197,11 +208,14 @@ mod tests {
     fn an_answer_is_values_by_name_with_its_lists_below() {
         let answer = json!({
             "name": "a\u{7}b",
-            "of": {"one": 1, "none": null, "in_bytes": 2048, "age_s": 5400, "sent_per_s": 7},
+            "of": {"one": 1, "none": null, "in_bytes": 2048, "age_s": 5400, "sent_per_s": 7,
+                "made_unix_s": 1_795_673_443, "took_s": 0.25, "ahead_s": -3},
             "shards": [{"shard": 0, "turns": 17}, {"shard": 1, "turns": 4}],
         });
         let text = sheet(&answer);
-        let wanted = "name           a b\nof.one         1\nof.none        -\nof.in_bytes    2.0 KiB\nof.age_s       90m\nof.sent_per_s  7\n\nshards:\nshard  turns\n0      17\n1      4\n";
+        let wanted = "name            a b\nof.one          1\nof.none         -\nof.in_bytes     2.0 KiB\n\
+            of.age_s        90m\nof.sent_per_s   7\nof.made_unix_s  2026-11-26 06:10:43\nof.took_s       0.25s\nof.ahead_s      -3s\n\n\
+            shards:\nshard  turns\n0      17\n1      4\n";
         assert_eq!(text, wanted);
         assert_eq!(sheet(&json!({"changed": []})), "changed  -\n");
     }

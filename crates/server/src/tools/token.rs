@@ -22,8 +22,8 @@ use super::values;
 use crate::access::algorithm::algorithm;
 use crate::access::{checks, keys, secret};
 use crate::config;
-use crate::doctor::words;
 use crate::settings::access::Lists;
+use crate::settings::numbers;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
@@ -268,7 +268,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         } else {
             ("has been over for", -left)
         };
-        say(&format!("{word} {}", words::span(span.round() as u64)))?;
+        say(&format!("{word} {}", numbers::span(span.round() as u64)))?;
     }
     let Some(path) = &args.config else {
         return say("the signature was not verified; --config names the settings to do that with");

@@ -101,22 +101,6 @@ pub fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// The filter that was probably meant by one in the form of NATS, where levels have dots between, `*` is any one of them, and `>` all that follow.
-pub fn meant(filter: &str) -> Option<String> {
-    let is_foreign = |level: &str| matches!(level, "*" | ">");
-    if !filter.split(['.', '/']).any(is_foreign) {
-        return None;
-    }
-    let separator = if filter.contains('/') { '/' } else { '.' };
-    let level = |level| match level {
-        "*" => "+",
-        ">" => "#",
-        level => level,
-    };
-    let levels: Vec<&str> = filter.split(separator).map(level).collect();
-    Some(levels.join("/")).filter(|meant| meant != filter)
-}
-
 /// The doubt about a name that is a topic, but hardly the one that was meant: a URL, or one with an empty level at its beginning.
 pub fn doubt(topic: &str) -> Option<String> {
     let is_url = ["http://", "https://", "ws://", "wss://"];
@@ -205,22 +189,6 @@ pub fn content_type(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn filters_of_nats_are_recognised() {
-        for (foreign, meant_by_it) in [
-            ("news.>", "news/#"),
-            ("news.*.x", "news/+/x"),
-            ("news/*", "news/+"),
-            (">", "#"),
-            ("a.b/>", "a.b/#"),
-        ] {
-            assert_eq!(meant(foreign).as_deref(), Some(meant_by_it), "{foreign}");
-        }
-        for own in ["news", "news/+", "#", "a.b", "a*", "x>y", "a.*x/b"] {
-            assert_eq!(meant(own), None, "{own}");
-        }
-    }
 
     #[test]
     fn counts_begin_at_one() {

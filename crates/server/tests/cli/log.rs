@@ -71,6 +71,25 @@ fn a_server_serves_and_stops_while_its_stderr_takes_nothing() {
 }
 
 #[test]
+fn each_line_is_an_object_where_the_log_is_json() {
+    let server = Server::with_admin("[log]\nformat = 'json'\n");
+    server.await_log("try it: ");
+    let log = server.log();
+    let lines: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    assert_eq!(lines.len(), 5, "{log}");
+    for line in &lines {
+        assert_eq!(line["level"], "INFO", "{line}");
+        assert!(
+            line["timestamp"].is_string() && line["message"].is_string(),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn the_first_lines_say_where_the_server_is_and_what_it_keeps() {
     let state = State::new();
     let in_memory = ["in memory, until a restart (state.directory keeps them on disk)"];

@@ -58,11 +58,15 @@ fn wrong_usage_exits_with_2() {
         &["serve", "--message-bytes", "1 XB"],
         &["serve", "--log", "crore=loud"],
         &["serve", "--log", "verbose"],
+        &["serve", "--log", "9"],
+        &["serve", "--log", "[span]"],
+        &["serve", "--log-format", "xml"],
         &["sub", "a", "--log", ""],
         &["pub"],
         &["pub", "a", "b", "--lines"],
         &["pub", "a", "b", "--event", "x\ny"],
         &["pub", "a", "b", "--key", "x\ny"],
+        &["pub", "a", "b", "--idempotency-key", ""],
         &["pub", "a", "b", "--ttl", "-1"],
         &["pub", "a", "b", "--server", "ftp://127.0.0.1"],
         &["sub"],
@@ -76,6 +80,36 @@ fn wrong_usage_exits_with_2() {
         assert!(
             output.stdout.is_empty() && !output.stderr.is_empty(),
             "{args:?}"
+        );
+    }
+}
+
+#[test]
+fn each_form_of_the_log_filter_is_taken_or_told() {
+    for filter in [
+        "debug",
+        "WARN",
+        "0",
+        "5",
+        "crore=debug",
+        "info,rustls=4",
+        "crore_net[turn]=trace",
+        "off, crore=1",
+    ] {
+        let output = run(&["completions", "bash", "--log", filter]);
+        assert!(
+            output.status.success(),
+            "{filter}: {}",
+            text(&output.stderr)
+        );
+    }
+    for filter in ["verbose", "rustls", "6", "[turn]", "crore=loud"] {
+        let output = run(&["completions", "bash", "--log", filter]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{filter}");
+        assert!(
+            said.contains("or 0 to 5") && said.contains("TARGET=LEVEL"),
+            "{filter}: {said}"
         );
     }
 }

@@ -241,6 +241,61 @@ fn files_are_messages_of_their_own_and_a_message_may_be_retained() {
 }
 
 #[test]
+fn a_publish_that_is_repeated_with_its_key_publishes_only_what_is_missing() {
+    let server = Scripted::start(&[|peer| {
+        let request = peer.request();
+        assert_eq!(request.header("idempotency-key"), Some("today"));
+        peer.respond("202 Accepted", "");
+    }]);
+    let output = server.run(&["pub", "a", "one", "--idempotency-key", "today"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+
+    let server = Server::start();
+    let publish = |input: &str| {
+        let url = format!("http://{}", server.address());
+        let mut child = crore(&[
+            "pub",
+            "a",
+            "--lines",
+            "--idempotency-key",
+            "today",
+            "--json",
+        ])
+        .args(["--server", &url])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.as_bytes()).unwrap();
+        drop(stdin);
+        let output = finished(child);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    publish("one\ntwo\n");
+    publish("one\ntwo\nthree\n");
+    let url = format!("http://{}", server.address());
+    let kept = output_of(&["history", "a", "--server", &url]);
+    assert_eq!(text(&kept.stdout), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn the_words_of_a_problem_are_told_as_words() {
+    let server = Server::start();
+    let url = format!("http://{}", server.address());
+    let output = output_of(&["pub", "$SYS/a", "x", "--server", &url]);
+    let said = "crore: the server refused the message: 403 Forbidden: topics that begin with $ are the server's own\n";
+    assert_eq!(text(&output.stderr), said);
+}
+
+#[test]
+fn a_topic_with_the_wildcards_of_other_servers_can_be_published_to() {
+    let server = Server::start();
+    let url = format!("http://{}", server.address());
+    let output = output_of(&["pub", "scores/*", "x", "--server", &url]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
 fn the_words_of_an_admin_port_are_told_as_words() {
     let server = Scripted::start(&[|peer| {
         peer.request();

@@ -130,3 +130,41 @@ fn a_file_that_is_not_there_is_refused() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("nowhere.toml: cannot be read"), "{error}");
 }
+
+/// Whether it is started in that folder or elsewhere.
+#[test]
+fn a_relative_path_begins_at_the_folder_of_the_settings_file() {
+    let (dir, elsewhere) = (Dir::new(), Dir::new());
+    std::fs::create_dir(dir.0.join("state")).unwrap();
+    std::fs::write(dir.0.join("key"), "0123456789abcdef0123456789abcdef").unwrap();
+    let text = "[state]\ndirectory = 'state'\n[[access.key]]\nalg = 'HS256'\nfile = 'key'\n";
+    std::fs::write(dir.0.join("crore.toml"), text).unwrap();
+    let file = dir.0.join("crore.toml");
+    for (folder, flags) in [
+        (&dir.0, vec![]),
+        (&elsewhere.0, vec!["--config", file.to_str().unwrap()]),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+        let command = command.args(["serve", "--check"]).args(flags);
+        let output = command.current_dir(folder).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let table: Table = String::from_utf8(output.stdout).unwrap().parse().unwrap();
+        let path = |value: &Value| PathBuf::from(value.as_str().unwrap());
+        assert_eq!(path(&table["state"]["directory"]), dir.0.join("state"));
+        assert_eq!(path(&table["access"]["key"][0]["file"]), dir.0.join("key"));
+    }
+}
+
+#[test]
+fn a_rule_for_a_wildcard_of_another_server_is_warned_of() {
+    let output = check(Some("[[rule]]\nmatch = 'scores/*'\n"), &[]);
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains(
+            "rule[1].match: `scores/*` is the name of one topic; for the filter write \"scores/+\""
+        ),
+        "{said}"
+    );
+}

@@ -6,7 +6,26 @@ use crate::check;
 fn refusals_name_the_place_the_key_and_the_remedy() {
     let table: &[(&str, &[&str])] = &[
         // Not TOML, unknown keys, wrong types.
-        ("listen = [", &["crore.toml:1:11: ", "array"]),
+        (
+            "listen = [",
+            &["crore.toml:1:10: the list that begins here is not closed; write ]"],
+        ),
+        (
+            "shards = 2\nlisten = [\n  '127.0.0.1:8800',\n[limits]\n",
+            &["crore.toml:2:10: the list that begins here is not closed"],
+        ),
+        (
+            "listen = ['127.0.0.1:8800'\nshards = 2",
+            &["crore.toml:1:10: the list that begins here is not closed"],
+        ),
+        (
+            "[admin]\nlistn = ''",
+            &["crore.toml:2:1: admin.listn: unknown setting; did you mean `admin.listen`?"],
+        ),
+        (
+            "[log]\nformat = 'xml'",
+            &["crore.toml:2:10: log.format: \"xml\" is not offered; write \"text\" or \"json\""],
+        ),
         (
             "shards = 2\nshard = 2",
             &[
@@ -19,7 +38,7 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             "[limits]\n\ntopic_byte = 3",
             &[
                 "crore.toml:3:1: limits.topic_byte: unknown setting",
-                "did you mean `topic_bytes`?",
+                "did you mean `limits.topic_bytes`?",
             ],
         ),
         (

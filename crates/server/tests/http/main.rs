@@ -38,6 +38,7 @@ mod progress;
 mod proxies;
 mod publish;
 mod purge;
+mod refusals;
 mod requests;
 mod returns;
 mod several;

@@ -94,6 +94,44 @@ fn a_plus_is_no_space_and_the_answer_says_what_a_space_is() {
 }
 
 #[test]
+fn wildcards_of_other_servers_are_refused_with_the_filter_that_was_meant() {
+    let server = Server::start();
+    for (target, meant) in [
+        ("/sub/scores/*", "`scores/+`"),
+        ("/sub/scores.%3E", "`scores/#`"),
+        ("/sub/scores/%3E", "`scores/#`"),
+        ("/sub/scores/**", "`scores/#`"),
+        ("/sub?filter=scores/*", "`scores/+`"),
+        ("/history/scores/*", "`scores/+`"),
+        ("/interest?match=scores.*", "`scores/+`"),
+    ] {
+        let answer = once(&server, "GET", target, &[], "");
+        assert_eq!(answer.status, 400, "{target}: {answer:?}");
+        let said = answer.text();
+        assert!(
+            said.contains(meant) && said.contains("?filter="),
+            "{target}: {said}"
+        );
+    }
+    assert_eq!(once(&server, "POST", "/pub/scores/*", &[], "x").status, 400);
+    // MQTT clients may publish to it, so that it can be read.
+    let literal = once(&server, "POST", "/pub?topic=scores/*", &[], "a star");
+    assert_eq!(literal.status, 202, "{literal:?}");
+    for target in [
+        "/sub?topic=scores/*",
+        "/sub?filter=%2B/*",
+        "/sub?filter=scores/%2B",
+    ] {
+        assert_eq!(
+            once(&server, "GET", target, &[], "").text(),
+            "a star",
+            "{target}"
+        );
+    }
+    assert_eq!(once(&server, "POST", "/pub/a*b", &[], "x").status, 202);
+}
+
+#[test]
 fn a_control_character_is_named_by_its_range() {
     let server = Server::start();
     for name in ["a%C2%85b", "a%C2%80", "a%C2%9F", "a%00", "a%7F"] {

@@ -462,7 +462,7 @@ fn keep_log(
 /// The address that a line of the log tells behind `what`, as a client on this machine reaches it.
 fn address_behind(line: &str, what: &str) -> Option<SocketAddr> {
     let (_, rest) = line.split_once(what)?;
-    let text = rest.split([' ', '/', '\u{1b}']).next()?;
+    let text = rest.split([' ', '/', '"', '\u{1b}']).next()?;
     let mut address: SocketAddr = text
         .parse()
         .unwrap_or_else(|_| panic!("{text:?} is no address"));

@@ -10,7 +10,7 @@ use super::{list, trim_ows};
 pub enum Accept {
     /// `text/event-stream`
     EventStream,
-    /// `application/json` or `text/json`
+    /// `application/json`, `text/json` or `application/problem+json`
     Json,
     /// `text/plain` or `text/*`
     Text,
@@ -38,10 +38,11 @@ pub(crate) fn preferred<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
 }
 
 fn named(range: &[u8]) -> Option<Accept> {
-    const NAMES: [(&str, Accept); 6] = [
+    const NAMES: [(&str, Accept); 7] = [
         ("text/event-stream", Accept::EventStream),
         ("application/json", Accept::Json),
         ("text/json", Accept::Json),
+        ("application/problem+json", Accept::Json),
         ("text/plain", Accept::Text),
         ("text/*", Accept::Text),
         ("*/*", Accept::Any),

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::http::response::ResponseHead;
+use crore_wire::http::response::{ResponseHead, status_text};
 use crore_wire::json;
 
 use crate::base::position::{self, Position};
@@ -20,6 +20,8 @@ use crate::store::slab::NONE;
 
 /// The status of a reason that has none for requests: a fault of the server.
 pub(crate) const INTERNAL: u16 = 500;
+/// The status of a method that a path does not take.
+const METHOD_NOT_ALLOWED: u16 = 405;
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
 const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
@@ -109,12 +111,23 @@ pub(crate) fn refuse_line<I: Io>(
     let is_head = is_head(&clients.conns, slot);
     clients.conns.take_spill(slot);
     let row = clients.conns.get_mut(slot);
-    // They say what the connection subscribes to, which ends later.
-    row.options &= MULTI | FILTERS | FOLLOWS;
+    // They say what the connection subscribes to, which ends later; and the form that the client reads.
+    row.options &= MULTI | FILTERS | FOLLOWS | JSON;
     row.options |= if is_head { HEAD } else { 0 };
-    clients.respond_line(slot, status, reason);
+    clients.respond_line(slot, status, reason, None);
     clients.send_reply(slot, io);
     clients.shut(slot, io);
+}
+
+/// A problem (RFC 9457) of no type of its own, so that its title is that of the status.
+fn write_problem(status: u16, detail: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\": \"about:blank\", \"title\": ");
+    json::write_string(out, status_text(status).as_bytes());
+    out.extend_from_slice(b", \"status\": ");
+    position::write_decimal(out, u64::from(status));
+    out.extend_from_slice(b", \"detail\": ");
+    json::write_string(out, detail.as_bytes());
+    out.push(b'}');
 }
 
 /// The headers that tell the client of a refused request how it could go on.
@@ -192,22 +205,39 @@ impl Clients {
     /// The same, in more exact words.
     pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
         let status = reason.row().status.unwrap_or(INTERNAL);
-        self.respond_line(slot, status, words);
+        self.respond_line(slot, status, words, None);
     }
 
-    /// A status with its reason in one line.
-    fn respond_line(&mut self, slot: u32, status: u16, reason: &str) {
-        let no_body = self.conns.get(slot).wants(HEAD);
+    /// Refuses the method of a request, and names those that are `allowed`.
+    pub(crate) fn respond_method(&mut self, slot: u32, words: &str, allowed: &str) {
+        self.respond_line(slot, METHOD_NOT_ALLOWED, words, Some(allowed));
+    }
+
+    /// A status with its reason: one line, or for a client that prefers JSON a problem (RFC 9457).
+    fn respond_line(&mut self, slot: u32, status: u16, reason: &str, allowed: Option<&str>) {
+        let row = self.conns.get(slot);
+        let (no_body, as_json) = (row.wants(HEAD), row.wants(JSON));
         let retry_after_s = retry::after_s(self.ctx.spread(slot));
-        let head = self
-            .head(slot, status)
-            .header("Content-Type", b"text/plain; charset=utf-8");
-        let head = with_remedy(head, status, retry_after_s);
-        let head = head.number("Content-Length", reason.len() as u64 + 1);
-        head.end();
-        if !no_body {
-            self.scratch.reply().extend_from_slice(reason.as_bytes());
-            self.scratch.reply().push(b'\n');
+        let mut body = Vec::with_capacity(reason.len() + 128);
+        let content_type: &[u8] = match as_json {
+            true => {
+                write_problem(status, reason, &mut body);
+                b"application/problem+json"
+            }
+            false => {
+                body.extend_from_slice(reason.as_bytes());
+                b"text/plain; charset=utf-8"
+            }
+        };
+        body.push(b'\n');
+        let head = self.head(slot, status).header("Content-Type", content_type);
+        let head = match allowed {
+            Some(methods) => head.header("Allow", methods.as_bytes()),
+            None => with_remedy(head, status, retry_after_s),
+        };
+        match no_body {
+            true => head.number("Content-Length", body.len() as u64).end(),
+            false => head.content(&body),
         }
     }
 

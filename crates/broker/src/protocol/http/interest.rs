@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use crore_wire::http::accept::Accept;
 use crore_wire::http::head::Head;
 use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::{form, json, sse, topic};
+use crore_wire::{form, json, sse};
 
 use crate::base::access::Right;
 use crate::base::position;
@@ -27,7 +27,7 @@ use crate::protocol::contract::streams::{end_stream, stream_head};
 use crate::protocol::front::{Clients, Connections, Context, Lanes, Queues};
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::credentials::deny;
-use crate::protocol::http::names::{CUT_FILTER, filter_reason};
+use crate::protocol::http::names::{CUT_FILTER, check_filter};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
 use crate::protocol::http::state::{Attaching, Follow};
 use crate::protocol::http::subscribe::stream::begin_stream;
@@ -175,8 +175,7 @@ fn filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> 
     if filter.is_empty() {
         filter.push(b'#');
     }
-    topic::check_filter(&filter, ctx.world.settings.limits.topic_bytes)
-        .map_err(|error| filter_reason(&error))?;
+    check_filter(&filter, ctx.world.settings.limits.topic_bytes)?;
     Ok(filter)
 }
 

@@ -15,18 +15,20 @@ use crate::base::reason::Reason;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, Verb};
 use crate::protocol::contract::requests::names_other_protocol;
-use crate::protocol::front::{Clients, Context};
+use crate::protocol::front::{Clients, Connections, Context};
 use crate::protocol::http::credentials::{deny, refuse_credentials, rights};
 use crate::protocol::http::names::topic_names;
 use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP};
 use crate::protocol::http::parameters::is_read;
 use crate::protocol::http::sites::admit;
+use crate::protocol::http::slips::words_in_batch;
 use crate::protocol::http::task::{Answered, Door, Task};
 use crate::protocol::http::turned_away::{admitted, turn_away};
 
-/// The words about a publish that names no topic; many send an object that has it, as to other servers.
-const NO_TOPIC_TO_PUBLISH: &str = "no topic is named: put it behind the path (/pub/news) or into ?topic=news, with the message alone as the body; \
-    objects with topic and data, a line each, are a batch: send it with Content-Type: application/x-ndjson";
+/// The words about a publish that names no topic; many send an object or a form that has it, as to other servers.
+const NO_TOPIC_TO_PUBLISH: &str = "no topic is named: put it behind the path (/pub/news) or into ?topic=news, with the message alone as the body, whose \
+    fields are not read; objects with topic and data, a line each, are a batch: send it with Content-Type: application/x-ndjson \
+    (curl -H 'Content-Type: application/x-ndjson' --data-binary @FILE)";
 
 /// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
 /// was received: answers do not depend on how a request was cut. `body` is what its head says of it.
@@ -172,8 +174,9 @@ fn judge_names(
     }
     let posts = door == Door::Publish && head.method == Method::Post;
     if posts && is_batch(head) && rest.is_empty() && !names_topic(head) {
-        if head.header("idempotency-key").is_some() {
-            return answered(clients, slot, Reason::KeyOfBatch);
+        if let Some(words) = head.names().find_map(words_in_batch) {
+            clients.respond_saying(slot, Reason::Unread, &words);
+            return Err(Answered);
         }
         return match clients.may_publish_some(slot) {
             Ok(()) => Ok(Task::Batch),
@@ -270,26 +273,18 @@ fn preflight(clients: &mut Clients, slot: u32, allowed: &str) {
 fn method_not_allowed(clients: &mut Clients, slot: u32, head: &Head<'_>, door: Option<Door>) {
     let allowed = allowed(door.unwrap_or(Door::Publish));
     let method = head.method_name.escape_ascii();
-    let reason = match door {
+    let words = match door {
         Some(_) if head.method == Method::Post => {
             format!(
-                "{method} does nothing on this path; it takes {allowed}, and POST publishes at /pub/{{topic}}\n"
+                "{method} does nothing on this path; it takes {allowed}, and POST publishes at /pub/{{topic}}"
             )
         }
-        Some(_) => format!("{method} does nothing on this path; it takes {allowed}\n"),
+        Some(_) => format!("{method} does nothing on this path; it takes {allowed}"),
         None => format!(
-            "{method} does nothing anywhere; POST publishes at /pub/{{topic}}, and GET reads at /sub/{{topic}}\n"
+            "{method} does nothing anywhere; POST publishes at /pub/{{topic}}, and GET reads at /sub/{{topic}}"
         ),
     };
-    let no_body = clients.conns.get(slot).wants(HEAD);
-    let head = clients
-        .head(slot, 405)
-        .header("Allow", allowed.as_bytes())
-        .header("Content-Type", b"text/plain; charset=utf-8");
-    match no_body {
-        true => head.number("Content-Length", reason.len() as u64).end(),
-        false => head.content(reason.as_bytes()),
-    }
+    clients.respond_method(slot, &words, allowed);
 }
 
 /// The methods allowed at a door.
@@ -321,6 +316,17 @@ pub(crate) fn is_batch(head: &Head<'_>) -> bool {
         name.trim_ascii()
             .eq_ignore_ascii_case(b"application/x-ndjson")
     })
+}
+
+/// Notes the form of a refusal that comes before the request is judged.
+pub(crate) fn prefer_form(conns: &mut Connections, slot: u32, head: &Head<'_>) {
+    let row = conns.get_mut(slot);
+    row.options &= !JSON;
+    row.options |= if head.accept() == Accept::Json {
+        JSON
+    } else {
+        0
+    };
 }
 
 fn names_topic(head: &Head<'_>) -> bool {

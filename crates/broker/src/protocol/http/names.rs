@@ -1,6 +1,7 @@
 //! Which topics and filters a request names.
 
 use alloc::borrow::Cow;
+use alloc::format;
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
@@ -10,6 +11,7 @@ use crore_wire::{form, topic};
 use crate::base::reason::Reason;
 use crate::client::words;
 use crate::protocol::front::{Context, Work};
+use crate::protocol::http::slips::quoted;
 
 /// The topics that the path or the query names, or the filters where filters may be used: a topic is a filter too.
 pub(crate) fn topic_names(
@@ -24,6 +26,7 @@ pub(crate) fn topic_names(
     let mut name = Vec::new();
     if !rest.is_empty() {
         topic::from_path(rest, max, &mut name).map_err(|error| bad(words::of_topic(&error)))?;
+        not_foreign(&name).map_err(bad)?;
         names.push(core::mem::take(&mut name));
     }
     for (key, value) in form::pairs(head.query) {
@@ -41,7 +44,7 @@ pub(crate) fn topic_names(
             return Err(bad(CUT_FILTER.into()));
         }
         form::decode(value, &mut name).map_err(|_| bad(TopicError::BadEscape.reason().into()))?;
-        topic::check_filter(&name, max).map_err(|error| bad(filter_reason(&error)))?;
+        check_filter(&name, max).map_err(bad)?;
         add_name(work, ctx, &mut names, &mut name)?;
     }
     if names.is_empty() {
@@ -81,8 +84,35 @@ fn bad(words: Cow<'static, str>) -> Named {
     (Reason::BadName, words)
 }
 
+/// Checks a filter of the query.
+///
+/// # Errors
+/// Why it is wrong, in one line.
+pub(crate) fn check_filter(filter: &[u8], max: usize) -> Result<(), Cow<'static, str>> {
+    topic::check_filter(filter, max).map_err(|error| filter_reason(&error))?;
+    // Who writes one of our wildcards knows them.
+    match topic::has_wildcard(filter) {
+        true => Ok(()),
+        false => not_foreign(filter),
+    }
+}
+
+/// Refuses a name with the wildcards of other servers, whose subscriber would wait in silence. In `?topic=` such a name is taken as it is: an MQTT
+/// client may have published to it.
+fn not_foreign(name: &[u8]) -> Result<(), Cow<'static, str>> {
+    let Some(meant) = topic::meant_filter(name) else {
+        return Ok(());
+    };
+    let (name, meant) = (quoted(name), quoted(meant.as_bytes()));
+    Err(format!(
+        "{name} is the name of one topic; for the filter {meant} write ?filter=, where + (one level) is %2B and # (all that follow) is %23; \
+         a topic of this very name is given as ?topic="
+    )
+    .into())
+}
+
 /// Why a filter is wrong, in one line.
-pub(crate) fn filter_reason(error: &TopicError) -> Cow<'static, str> {
+fn filter_reason(error: &TopicError) -> Cow<'static, str> {
     let words = match error {
         TopicError::TooLong { len, max } => return words::long_name("filter", *len, *max),
         TopicError::Empty => "the filter is empty; in a URL # is %23",

@@ -15,8 +15,8 @@ use crore_wire::http::head::{Head, Method};
 use crate::base::reason::Reason;
 use crate::protocol::front::{Context, Work};
 use crate::protocol::http::slips::{
-    habit, header_words, is_unread_header, is_within, is_wrong_header, is_wrong_position, letters,
-    listed, quoted,
+    header_words, is_called, is_of_message, is_unread_header, is_within, is_wrong_header,
+    is_wrong_position, letters, listed, quoted, said_by_request,
 };
 use crate::protocol::http::task::Door;
 
@@ -26,6 +26,17 @@ const ALL: [&str; 9] = [
 ];
 /// The parameter of a last event id, which `EventSource` polyfills add to any URL.
 const EVENT_ID: &str = "last_event_id";
+/// What a request that reads says, by the names that it has elsewhere, in letters: the parameter that says it, and how.
+#[rustfmt::skip]
+static WISHES: [(&[&str], &str, &str); 6] = [
+    (&["count", "last", "lastn", "tail", "rewind", "history", "max"], "limit", "limit=N"),
+    (&["limit", "count", "last", "lastn", "tail", "rewind", "history", "max"], "since", "since=-N (the newest N messages)"),
+    (&["from", "offset", "start", "startat", "startfrom", "position", "pos", "cursor", "after", "replay", "sinceid", "seq", "sequence", "startseq"],
+        "since", "since= with oldest, live, -N or the id of a message"),
+    (&["format", "output"], "envelope", "envelope=json"),
+    (&["match", "pattern", "subject", "wildcard"], "filter", "filter="),
+    (&["timeout", "polltimeout"], "since", "the setting rule.poll_timeout_s, which says how long a long-poll waits"),
+];
 /// In so many parameters that are not read a slip is looked for: the client chooses how many there are.
 const UNREAD_MAX: usize = 32;
 /// The parameters that are read at a door. [`EVENT_ID`] passes at every door that reads.
@@ -53,8 +64,12 @@ pub(crate) fn is_read(
 ) -> Result<(), (Reason, String)> {
     let publishes = door == Door::Publish && head.method == Method::Post;
     let reads = matches!(door, Door::Subscribe | Door::PubSub | Door::History);
+    // Frames have no headers, and those of the upgrade are not for each of them.
+    let frames =
+        !publishes && matches!(door, Door::Publish | Door::PubSub) && head.is_websocket_upgrade();
     let is_slip = |name: &&str| {
-        is_unread_header(name)
+        is_unread_header(name, publishes)
+            || frames && is_of_message(name)
             || publishes && is_wrong_header(name)
             || reads && is_wrong_position(name)
     };
@@ -83,15 +98,17 @@ pub(crate) fn is_read(
         work.steps.add(1);
         let slip = meant(known, key);
         let is_of_another = ALL.iter().any(|name| name.as_bytes() == key);
-        if !changes && slip.is_none() && !is_of_another {
+        let how = match changes {
+            true => said_by_request(key),
+            false => said_by_reader(known, key),
+        };
+        if !changes && slip.or(how).is_none() && !is_of_another {
             continue;
         }
-        let tip = match slip {
-            Some(name) => format!("; did you mean {name}=?"),
-            None if changes => {
-                habit(key).map_or(String::new(), |(how, _)| format!("; write it as {how}"))
-            }
-            None => String::new(),
+        let tip = match (slip, how) {
+            (Some(name), _) => format!("; did you mean {name}=?"),
+            (None, Some(how)) => format!("; write it as {how}"),
+            (None, None) => String::new(),
         };
         let words = format!(
             "the parameter {} means nothing here: this request reads {}{tip}",
@@ -145,6 +162,13 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
         Some(value) => format!("{}, and not {}", reason.text(), quoted(value)).into(),
         None => reason.text().into(),
     }
+}
+
+/// How a request that reads these parameters says what elsewhere has this name.
+fn said_by_reader(known: &[&str], key: &[u8]) -> Option<&'static str> {
+    let mut wishes = WISHES.iter().filter(|(_, by, _)| known.contains(by));
+    let (.., how) = wishes.find(|(names, ..)| is_called(key, names))?;
+    Some(*how)
 }
 
 /// The parameter that a key nearly is.
@@ -216,6 +240,34 @@ mod tests {
         }
         let long = [b'e'; 8_000];
         assert_eq!(meant(known, &long), None);
+    }
+
+    #[test]
+    fn wishes_in_the_words_of_other_servers_are_told_how_they_are_said() {
+        for (door, key, how) in [
+            (Door::Subscribe, "from", "since="),
+            (Door::Subscribe, "Start_Seq", "since="),
+            (Door::Subscribe, "limit", "since=-N"),
+            (Door::PubSub, "count", "since=-N"),
+            (Door::History, "count", "limit=N"),
+            (Door::History, "offset", "since="),
+            (Door::Subscribe, "match", "filter="),
+            (Door::Subscribe, "timeout", "rule.poll_timeout_s"),
+        ] {
+            let said = said_by_reader(parameters(door, Method::Get), key.as_bytes());
+            assert!(
+                said.is_some_and(|said| said.contains(how)),
+                "{key}: {said:?}"
+            );
+        }
+        for (door, key) in [
+            (Door::Interest, "from"),
+            (Door::Publish, "count"),
+            (Door::Subscribe, "t"),
+        ] {
+            let said = said_by_reader(parameters(door, Method::Get), key.as_bytes());
+            assert_eq!(said, None, "{key}");
+        }
     }
 
     #[test]

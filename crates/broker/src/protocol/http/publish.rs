@@ -41,21 +41,22 @@ pub(crate) fn publish_one(
     data: &[u8],
     home: &mut Option<Home>,
 ) -> Flow {
-    let content_type = content_type(head);
     let event = head.header("x-eventsource-event").unwrap_or_default();
     let key = head.header("crore-key").unwrap_or_default();
-    let checked = check_fields(content_type, event, key);
-    let read = checked.map_err(Cow::Borrowed).and_then(|()| {
+    let checked = content_type(head)
+        .and_then(|content_type| check_fields(content_type, event, key).map(|()| content_type));
+    let read = checked.map_err(Cow::Borrowed).and_then(|content_type| {
         let attributes = properties::from_headers(head.headers(properties::HEADER));
         let attributes = attributes.map_err(Cow::Borrowed)?;
         Ok((
+            content_type,
             ttl_s(head)?,
             idempotency_key(head).map_err(Cow::Borrowed)?,
             attributes,
             retain(head)?,
         ))
     });
-    let (ttl_s, key_of_retry, attributes, retain) = match read {
+    let (content_type, ttl_s, key_of_retry, attributes, retain) = match read {
         Ok(read) => read,
         Err(words) => {
             clients.respond_saying(slot, Reason::BadField, &words);

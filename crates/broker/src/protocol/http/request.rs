@@ -29,7 +29,7 @@ use crate::protocol::front::{Census, Clients, Context, Front, Gate, Lanes, Queue
 use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
 use crate::protocol::http::credentials::knows_who;
 use crate::protocol::http::filtered::catch_up_filters;
-use crate::protocol::http::judge::{is_batch, judge};
+use crate::protocol::http::judge::{is_batch, judge, prefer_form};
 use crate::protocol::http::options::UPGRADE;
 use crate::protocol::http::pipelined::forget_pipelined;
 use crate::protocol::http::publish::batch::go_on_with_batch;
@@ -419,10 +419,14 @@ fn body_of<I: Io>(
     match head.body() {
         Ok(Body::Length(len)) if len > limit as u64 => {
             let words = words::of_reason(reason, &clients.ctx.world.settings);
+            prefer_form(&mut clients.conns, slot, head);
             refuse_saying(clients, slot, reason, &format!("{words}: it has {len}"), io);
         }
         Ok(body) => return Ok((body, limit)),
-        Err(error) => refuse_line(clients, slot, error.status(), error.reason(), io),
+        Err(error) => {
+            prefer_form(&mut clients.conns, slot, head);
+            refuse_line(clients, slot, error.status(), error.reason(), io);
+        }
     }
     Err(Refused)
 }

@@ -6,6 +6,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crore_wire::ndjson;
+
 use crate::mail::properties;
 
 /// The beginning of the headers that are ours.
@@ -18,20 +20,32 @@ const FOREIGN: [&str; 2] = ["Idempotency-Key", "X-EventSource-Event"];
 const POSITION: &str = "Last-Event-ID";
 /// So many letters of a header may be too many, missing or another.
 const HEADER_EDITS_MAX: u32 = 2;
-/// Names that people give to what a publish says in its head or body, in letters; how it is said here; and whether a header of this name could mean
-/// nothing else.
+/// What a publish says, and the names that people give to it.
+struct Habit {
+    /// In letters, without `X-`.
+    names: &'static [&'static str],
+    /// How a request says it.
+    how: &'static str,
+    /// How a line of a batch says it: a field, or else where.
+    line: &'static str,
+    /// Whether a header of this name could mean nothing else.
+    alone: bool,
+}
+
 #[rustfmt::skip]
-const HABITS: [(&[&str], &str, bool); 10] = [
-    (&["ttl", "xttl", "natsttl", "messagettl", "timetolive"], "the header Crore-TTL (whole seconds)", true),
-    (&["retain", "retained", "xretain"], "the header Crore-Retain (true)", true),
-    (&["natsmsgid"], "the header Idempotency-Key", true),
-    (&["expiry", "expires", "expire", "expiration", "maxage"], "the header Crore-TTL (whole seconds)", false),
-    (&["key", "messagekey"], "the header Crore-Key", false),
-    (&["event", "eventname", "eventtype"], "the header X-EventSource-Event", false),
-    (&["property", "properties", "header", "headers"], "the header Crore-Property (name=value)", false),
-    (&["idempotencykey", "id", "msgid", "messageid", "eventid"], "the header Idempotency-Key", false),
-    (&["accesstoken", "auth", "authorization", "jwt", "apikey"], "the header Authorization (Bearer TOKEN)", false),
-    (&["data", "message", "msg", "body", "payload", "text"], "the body of the request", false),
+static HABITS: [Habit; 12] = [
+    Habit { names: &["ttl", "natsttl", "messagettl", "timetolive"], how: "the header Crore-TTL (whole seconds)", line: "ttl_s", alone: true },
+    Habit { names: &["expiry", "expires", "expire", "expiration", "maxage", "ttlseconds"], how: "the header Crore-TTL (whole seconds)", line: "ttl_s", alone: false },
+    Habit { names: &["retain", "retained"], how: "the header Crore-Retain (true)", line: "the header Crore-Retain (true) of a message that is published by itself, by POST /pub/{topic}", alone: true },
+    Habit { names: &["natsmsgid"], how: "the header Idempotency-Key", line: "idempotency_key", alone: true },
+    Habit { names: &["idempotencykey", "id", "msgid", "messageid", "eventid"], how: "the header Idempotency-Key", line: "idempotency_key", alone: false },
+    Habit { names: &["key", "messagekey"], how: "the header Crore-Key", line: "key", alone: true },
+    Habit { names: &["event", "eventname", "eventsourceevent"], how: "the header X-EventSource-Event", line: "event", alone: true },
+    Habit { names: &["eventtype"], how: "the header X-EventSource-Event", line: "event", alone: false },
+    Habit { names: &["property", "properties", "header", "headers"], how: "the header Crore-Property (name=value)", line: "the header Crore-Property (name=value) of a message that is published by itself, by POST /pub/{topic}", alone: false },
+    Habit { names: &["accesstoken", "auth", "authorization", "jwt", "apikey"], how: "the header Authorization (Bearer TOKEN)", line: "the header Authorization (Bearer TOKEN) of the batch", alone: false },
+    Habit { names: &["data", "message", "msg", "body", "payload", "text", "value"], how: "the body of the request", line: "data", alone: false },
+    Habit { names: &["subject", "channel", "destination"], how: "the path (/pub/TOPIC)", line: "topic", alone: false },
 ];
 /// Longest name that may be a slip, in letters.
 const NAME_LETTERS_MAX: usize = 16;
@@ -45,10 +59,49 @@ pub(crate) fn quoted(text: &[u8]) -> String {
     format!("`{}{more}`", shown.escape_ascii())
 }
 
-pub(crate) fn is_unread_header(name: &str) -> bool {
-    let begin = name.as_bytes().get(..OURS.len());
-    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(OURS))
-        && !HEADERS.iter().any(|known| known.eq_ignore_ascii_case(name))
+/// Whether the header is one of ours that nothing reads: those that there are, are read where a message is published by itself.
+pub(crate) fn is_unread_header(name: &str, publishes: bool) -> bool {
+    behind_ours(name).len() < name.len() && !(publishes && is_of_message(name))
+}
+
+/// The name of a header without the beginning of ours.
+fn behind_ours(name: &str) -> &str {
+    let begin = name.get(..OURS.len());
+    match begin.is_some_and(|begin| begin.as_bytes().eq_ignore_ascii_case(OURS)) {
+        true => &name[OURS.len()..],
+        false => name,
+    }
+}
+
+/// Whether a message that is published by itself has this header.
+pub(crate) fn is_of_message(name: &str) -> bool {
+    let mut all = HEADERS.iter().chain(&FOREIGN);
+    all.any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Why a header of a message has no effect on a batch, and where it is said there.
+pub(crate) fn words_in_batch(name: &str) -> Option<String> {
+    if !is_of_message(name) {
+        return None;
+    }
+    let habit = habit(behind_ours(name).as_bytes())?;
+    let how = match ndjson::FIELDS.contains(&habit.line) {
+        true => format!("each line has its own {}", habit.line),
+        false => format!("write it as {}", habit.line),
+    };
+    let name = quoted(name.as_bytes());
+    Some(format!("the header {name} means nothing on a batch: {how}"))
+}
+
+/// The end of the words about a field that no line of a batch has.
+pub(crate) fn line_tip(name: &[u8]) -> String {
+    if let Some(habit) = habit(name) {
+        return format!("; write it as {}", habit.line);
+    }
+    let name = letters(name);
+    let is_near = |field: &&&str| is_within(&name, &letters(field.as_bytes()), 1);
+    let near = ndjson::FIELDS.iter().find(is_near);
+    near.map_or(String::new(), |field| format!("; did you mean {field}?"))
 }
 
 /// Whether the header of a publish is nearly one that publishes have, or is called as elsewhere.
@@ -59,23 +112,25 @@ pub(crate) fn is_wrong_header(name: &str) -> bool {
         [b'c' | b'C' | b'i' | b'I' | b'x' | b'X', ..] => {
             nearest(name).is_some() || is_called_so(name)
         }
-        [b'm' | b'M' | b'n' | b'N' | b'r' | b'R' | b't' | b'T', ..] => is_called_so(name),
+        [
+            b'e' | b'E' | b'k' | b'K' | b'm' | b'M' | b'n' | b'N' | b'r' | b'R' | b't' | b'T',
+            ..,
+        ] => is_called_so(name),
         _ => false,
     }
 }
 
 fn is_called_so(name: &str) -> bool {
-    habit(name.as_bytes()).is_some_and(|(_, alone)| alone)
+    !is_of_message(name) && habit(name.as_bytes()).is_some_and(|it| it.alone)
 }
 
 /// The header of a publish that this one nearly is, with `X-` before it or without, and is not.
 fn nearest(name: &str) -> Option<&'static str> {
-    let all = || HEADERS.iter().chain(&FOREIGN);
-    if all().any(|known| known.eq_ignore_ascii_case(name)) {
+    if is_of_message(name) {
         return None;
     }
     let name = name.as_bytes();
-    let bare = name.strip_prefix(b"X-").or(name.strip_prefix(b"x-"));
+    let bare = bare(name);
     let is_near = |known: &&&str| {
         let known = known.as_bytes();
         // Hardly anybody mistakes the first letter, and most headers have another.
@@ -83,10 +138,18 @@ fn nearest(name: &str) -> Option<&'static str> {
             name.first()
                 .is_some_and(|letter| letter.eq_ignore_ascii_case(&known[0]))
         };
-        let mut names = [Some(name), bare].into_iter().flatten().filter(begins);
+        let mut names = [name, bare].into_iter().filter(begins);
         names.any(|name| is_within(name, known, HEADER_EDITS_MAX))
     };
-    all().find(is_near).copied()
+    HEADERS.iter().chain(&FOREIGN).find(is_near).copied()
+}
+
+/// A name without `X-` before it.
+fn bare(name: &[u8]) -> &[u8] {
+    match name {
+        [b'x' | b'X', b'-', rest @ ..] => rest,
+        name => name,
+    }
 }
 
 /// Whether the header of a subscription is nearly that of its position, and is not.
@@ -103,13 +166,15 @@ pub(crate) fn header_words(name: &str) -> String {
         let name = quoted(name.as_bytes());
         return format!("the header {name} means nothing; did you mean {POSITION}?");
     }
-    let ours = name
-        .get(..OURS.len())
-        .filter(|begin| begin.as_bytes().eq_ignore_ascii_case(OURS));
-    let bare = ours.map_or(name, |ours| &name[ours.len()..]);
-    let tip = match (nearest(name), habit(bare.as_bytes())) {
+    if is_of_message(name) {
+        let name = quoted(name.as_bytes());
+        return format!(
+            "the header {name} means nothing here: a message that is published by itself (POST /pub/{{topic}}) has it"
+        );
+    }
+    let tip = match (nearest(name), habit(behind_ours(name).as_bytes())) {
         (Some(near), _) => format!("; did you mean {near}?"),
-        (None, Some((how, _))) => format!("; write it as {how}"),
+        (None, Some(habit)) => format!("; write it as {}", habit.how),
         (None, None) => String::new(),
     };
     format!(
@@ -120,16 +185,19 @@ pub(crate) fn header_words(name: &str) -> String {
     )
 }
 
-/// How a publish says what elsewhere has this name, and whether a header of this name could mean nothing else.
-pub(crate) fn habit(name: &[u8]) -> Option<(&'static str, bool)> {
-    let is_it = |it: &&(&'static [&'static str], &'static str, bool)| {
-        let mut names = it.0.iter();
-        names.any(|known| of_letters(name).eq(known.bytes()))
-    };
-    HABITS
-        .iter()
-        .find(is_it)
-        .map(|(_, how, alone)| (*how, *alone))
+/// How a request that publishes says what elsewhere has this name.
+pub(crate) fn said_by_request(name: &[u8]) -> Option<&'static str> {
+    habit(name).map(|habit| habit.how)
+}
+
+fn habit(name: &[u8]) -> Option<&'static Habit> {
+    let name = bare(name);
+    HABITS.iter().find(|habit| is_called(name, habit.names))
+}
+
+/// Whether a name is one of these, in letters.
+pub(crate) fn is_called(name: &[u8], names: &[&str]) -> bool {
+    names.iter().any(|known| of_letters(name).eq(known.bytes()))
 }
 
 /// Names as a sentence has them.
@@ -192,7 +260,7 @@ mod tests {
             "X-Crore",
             "Cror\u{e9}-x",
         ] {
-            assert!(!is_unread_header(name), "{name}");
+            assert!(!is_unread_header(name, true), "{name}");
         }
         for name in [
             "Crore-Event",
@@ -200,8 +268,9 @@ mod tests {
             "CRORE-",
             "Crore-Idempotency-Key",
         ] {
-            assert!(is_unread_header(name), "{name}");
+            assert!(is_unread_header(name, true), "{name}");
         }
+        assert!(is_unread_header("Crore-TTL", false), "nothing is published");
     }
 
     #[test]
@@ -219,6 +288,17 @@ mod tests {
             ("ttl", "write it as the header Crore-TTL"),
             ("Nats-Msg-Id", "write it as the header Idempotency-Key"),
             ("Retain", "write it as the header Crore-Retain"),
+            ("X-Retain", "write it as the header Crore-Retain"),
+            ("Event", "write it as the header X-EventSource-Event"),
+            ("X-Event", "write it as the header X-EventSource-Event"),
+            ("Event-Name", "write it as the header X-EventSource-Event"),
+            (
+                "EventSource-Event",
+                "write it as the header X-EventSource-Event",
+            ),
+            ("Key", "write it as the header Crore-Key"),
+            ("x-key", "write it as the header Crore-Key"),
+            ("X-Message-Key", "write it as the header Crore-Key"),
         ] {
             assert!(is_wrong_header(slip), "{slip}");
             assert!(header_words(slip).contains(words), "{}", header_words(slip));
@@ -283,14 +363,14 @@ mod tests {
             "CF-Connecting-IP",
             "CDN-Loop",
             "Date",
-            "Event",
+            "Event-Type",
             "Expect",
             "Expires",
             "Forwarded",
             "If-Match",
             "If-None-Match",
             "Idempotency-Key",
-            "Key",
+            "Keep-Alive",
             "Max-Forwards",
             "Message-Id",
             "Origin",
@@ -321,7 +401,6 @@ mod tests {
             "X-Request-ID",
             "X-Requested-With",
             "X-Api-Key",
-            "X-Key",
             "Crore-Key",
             "crore-ttl",
             "",
@@ -339,11 +418,45 @@ mod tests {
             ("message", "body"),
         ] {
             assert!(
-                habit(name.as_bytes()).is_some_and(|(how, _)| how.contains(place)),
+                said_by_request(name.as_bytes()).is_some_and(|how| how.contains(place)),
                 "{name}"
             );
         }
-        assert_eq!(habit(b"_"), None);
+        assert_eq!(said_by_request(b"_"), None);
+    }
+
+    #[test]
+    fn fields_that_no_line_has_are_told_what_was_meant() {
+        for (field, words) in [
+            ("evnet", "did you mean event?"),
+            ("topics", "did you mean topic?"),
+            ("contentType", "did you mean content_type?"),
+            ("idempotency-key", "write it as idempotency_key"),
+            ("ttl", "write it as ttl_s"),
+            ("ttls", "did you mean ttl_s?"),
+            ("payload", "write it as data"),
+            ("channel", "write it as topic"),
+            (
+                "retain",
+                "write it as the header Crore-Retain (true) of a message",
+            ),
+        ] {
+            let tip = line_tip(field.as_bytes());
+            assert!(tip.contains(words), "{field}: {tip}");
+        }
+        for other in ["x", "_", "priority", "\u{e9}"] {
+            assert_eq!(line_tip(other.as_bytes()), "", "{other}");
+        }
+    }
+
+    #[test]
+    fn each_header_of_a_message_is_said_in_a_batch_too() {
+        for name in HEADERS.iter().chain(&FOREIGN) {
+            let words = words_in_batch(name).expect("it means nothing on a batch");
+            assert!(words.contains(name), "{words}");
+        }
+        assert_eq!(words_in_batch("Content-Type"), None);
+        assert_eq!(words_in_batch("Event"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crore_wire::websocket::handshake;
 
 use crate::base::reason::Reason;
 use crate::protocol::front::Clients;
-use crate::protocol::http::options::{DEFLATE, FOLLOWS, META, UPGRADE};
+use crate::protocol::http::options::{DEFLATE, ENVELOPE, FOLLOWS, META, UPGRADE};
 
 /// Nchan's subprotocol: each message begins with its id, topic and content type.
 const META_PROTOCOL: &str = "ws+meta.nchan";
@@ -29,6 +29,9 @@ pub(crate) fn accept_upgrade(
     let meta = head.headers("sec-websocket-protocol");
     let meta = handshake::choose_subprotocol(meta, &[META_PROTOCOL])
         .filter(|_| carries.is_none() && !clients.conns.get(slot).wants(FOLLOWS));
+    if meta.is_some() && clients.conns.get(slot).wants(ENVELOPE) {
+        return Err(Reason::TwoForms);
+    }
     let deflate = clients
         .ctx
         .world

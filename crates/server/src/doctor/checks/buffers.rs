@@ -4,7 +4,7 @@ use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
-use crate::doctor::words::{bytes, count};
+use crate::settings::numbers::{bytes, count};
 
 pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
     vec![

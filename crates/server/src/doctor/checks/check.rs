@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use crate::doctor::host::Host;
-use crate::doctor::words::count;
+use crate::settings::numbers::count;
 
 /// The verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

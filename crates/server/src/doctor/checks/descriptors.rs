@@ -5,7 +5,7 @@ use crate::config::MAX_SHARDS;
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
-use crate::doctor::words::count;
+use crate::settings::numbers::count;
 
 pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
     vec![

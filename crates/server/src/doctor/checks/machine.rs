@@ -6,7 +6,7 @@ use crate::doctor::card::{self, Card};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
-use crate::doctor::words::count;
+use crate::settings::numbers::count;
 
 pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
     let mut checks = vec![cores(host, need)];

@@ -5,7 +5,7 @@ use crate::doctor::account::{Account, SETTING};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
-use crate::doctor::words::{bytes, count};
+use crate::settings::numbers::{bytes, count};
 
 /// The most that tables may be swapped out eagerly.
 const SWAPPINESS_MAX: u64 = 10;

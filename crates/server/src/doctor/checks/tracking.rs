@@ -4,7 +4,7 @@ use super::check::{Check, State, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
-use crate::doctor::words::{bytes, count};
+use crate::settings::numbers::{bytes, count};
 
 const COUNT: &str = "net.netfilter.nf_conntrack_count";
 const MAX: &str = "net.netfilter.nf_conntrack_max";

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::{Row, SCHEMA, joined};
+use crate::settings::numbers::count;
 
 const HEAD: &str = "\
 #:schema ./crore.schema.json
@@ -248,20 +249,11 @@ impl Row {
         let text = |number: i64| match self.number(number) {
             text if text.contains(' ') => text,
             _ if self.path.contains("bytes") && self.unit().is_some() => format!("{number} B"),
-            _ => thousands(number),
+            _ => count(number.unsigned_abs()),
         };
         match high >= i64::from(u32::MAX) - 1 {
             true => format!("{zero}from {}", text(low)),
             false => format!("{zero}{} to {}", text(low), text(high)),
         }
     }
-}
-
-fn thousands(number: i64) -> String {
-    let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev();
-    groups
-        .map(|group| str::from_utf8(group).unwrap())
-        .collect::<Vec<_>>()
-        .join(",")
 }

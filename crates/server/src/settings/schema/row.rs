@@ -1,5 +1,7 @@
 //! One setting: what its schema says, and whether a value of a file fits.
 
+use std::path::Path;
+
 use serde::Deserialize as _;
 use serde_json::Value as Json;
 use toml::{Table, Value};
@@ -8,6 +10,9 @@ use super::{SCHEMA, nearest, shown, split};
 use crate::settings::file::File;
 use crate::settings::problems::{Check, size};
 use crate::settings::units::{SIZE_FORM, TIME_FORM, parse_size, parse_time};
+
+/// The forms of values that are paths.
+const PATHS: [&str; 3] = ["a file", "a PEM file", "a directory"];
 
 /// One setting.
 pub struct Row {
@@ -169,10 +174,8 @@ impl Row {
                 return None;
             }
             value => {
-                return self
-                    .entry(value)
-                    .map_err(|what| check.fail(place, what))
-                    .ok();
+                let entry = self.entry(value).map_err(|what| check.fail(place, what));
+                return entry.ok().map(|value| self.placed(value, &check.folder));
             }
         };
         let before = check.problems.len();
@@ -186,6 +189,17 @@ impl Row {
         });
         let list: Vec<Value> = each.collect();
         (check.problems.len() == before).then_some(list.into())
+    }
+
+    /// A path as it is from everywhere; a relative one begins at `folder`.
+    fn placed(&self, value: Value, folder: &Path) -> Value {
+        let is_path = self.word("format").is_some_and(|it| PATHS.contains(&it));
+        let text = value.as_str().filter(|text| is_path && !text.is_empty());
+        let path = text.and_then(|text| std::path::absolute(folder.join(text)).ok());
+        match path.as_deref().and_then(Path::to_str) {
+            Some(path) => path.into(),
+            None => value,
+        }
     }
 
     /// The value in the form that [`File`] takes, or its fault.

@@ -7,7 +7,7 @@ use crore_broker::position::{self, Position};
 use serde_json::{Value, json};
 
 use super::super::tables::{aligned, plain, sheet, table};
-use crate::doctor::words;
+use crate::settings::numbers;
 
 /// Limits that are shown.
 const NEAREST: usize = 3;
@@ -16,8 +16,8 @@ const MORE: &str = "\ncrore admin stats --all has every figure, crore admin limi
 
 /// The first screen.
 pub fn text(stats: &Value) -> String {
-    let n = |path: &str| words::count(whole(at(stats, path)));
-    let bytes = |path: &str| words::bytes(whole(at(stats, path)));
+    let n = |path: &str| numbers::count(whole(at(stats, path)));
+    let bytes = |path: &str| numbers::bytes(whole(at(stats, path)));
     let mut lines = vec![["server".to_string(), server(stats)]];
     let mut row = |name: &str, text: String| lines.push([name.to_string(), text]);
     row(
@@ -83,13 +83,13 @@ fn server(stats: &Value) -> String {
         "crore {} on {}, up {}, {}{node}",
         plain(&stats["version"]),
         plain(&stats["host"]),
-        words::span(whole(&stats["uptime_s"])),
+        numbers::span(whole(&stats["uptime_s"])),
         plain(&stats["url"])
     )
 }
 
 fn latency(us: &Value) -> String {
-    let n = |name: &str| words::count(whole(&us[name]));
+    let n = |name: &str| numbers::count(whole(&us[name]));
     match us["p50"].is_null() {
         true => "nothing was delivered in the last second".to_string(),
         false => format!(
@@ -107,8 +107,8 @@ pub fn limits(stats: &Value, most: usize) -> Value {
     all.sort_by(|a, b| share(b).total_cmp(&share(a)));
     let rows = all.into_iter().take(most).map(|limit| {
         let shown = |field: &str| match limit["unit"].as_str() {
-            Some("bytes") => words::bytes(whole(&limit[field])),
-            _ => words::count(whole(&limit[field])),
+            Some("bytes") => numbers::bytes(whole(&limit[field])),
+            _ => numbers::count(whole(&limit[field])),
         };
         json!({
             "name": limit["name"],
@@ -126,7 +126,7 @@ pub fn limits(stats: &Value, most: usize) -> Value {
 /// The memory by use, with sizes in words: the process, the parts with a limit, and then the tables that are not empty.
 pub fn memory(answer: &Value) -> String {
     let rows = || answer["memory"].as_array().into_iter().flatten();
-    let bytes = |value: &Value| words::bytes(whole(value));
+    let bytes = |value: &Value| numbers::bytes(whole(value));
     let mut limited = vec![["memory", "used", "limit", "setting"].map(str::to_string)];
     for row in rows().filter(|row| !row["limit"].is_null()) {
         let (what, setting) = match row["name"].as_str().unwrap_or_default() {
@@ -160,7 +160,7 @@ pub fn memory(answer: &Value) -> String {
 pub fn topic(topic: &Value) -> String {
     let requested = match &topic["requested_s"] {
         Value::Null => "never".to_string(),
-        ago => format!("{} ago", words::span(whole(ago))),
+        ago => format!("{} ago", numbers::span(whole(ago))),
     };
     let lines = [
         ("name", plain(&topic["name"])),
@@ -168,12 +168,12 @@ pub fn topic(topic: &Value) -> String {
             "messages",
             format!(
                 "{} kept, {}",
-                words::count(whole(&topic["messages"])),
-                words::bytes(whole(&topic["bytes"]))
+                numbers::count(whole(&topic["messages"])),
+                numbers::bytes(whole(&topic["bytes"]))
             ),
         ),
         ("newest id", id(topic)),
-        ("subscribers", words::count(whole(&topic["subscribers"]))),
+        ("subscribers", numbers::count(whole(&topic["subscribers"]))),
         ("last asked for", requested),
         ("rule", rule_of(topic)),
         ("shard", plain(&topic["home"])),
@@ -221,7 +221,7 @@ pub fn reload(answer: &Value) -> String {
 
 /// The number of connections that a drain moves off.
 pub fn drain(answer: &Value) -> String {
-    let connections = words::count(whole(&answer["connections"]));
+    let connections = numbers::count(whole(&answer["connections"]));
     format!("the server moves its clients off and stops; connections: {connections}\n")
 }
 
@@ -229,10 +229,10 @@ pub fn drain(answer: &Value) -> String {
 pub fn published(answer: &Value) -> String {
     let lines = [
         ("id", plain(&answer["last_message_id"])),
-        ("subscribers", words::count(whole(&answer["subscribers"]))),
+        ("subscribers", numbers::count(whole(&answer["subscribers"]))),
         (
             "messages",
-            format!("{} kept", words::count(whole(&answer["messages"]))),
+            format!("{} kept", numbers::count(whole(&answer["messages"]))),
         ),
     ];
     aligned(&lines.map(|(name, text)| vec![name.to_string(), text]))
@@ -279,7 +279,7 @@ fn by_transport(by: &Value) -> String {
     let some = by.as_object().into_iter().flatten();
     let some = some.filter(|(_, count)| whole(count) > 0);
     let some: Vec<_> = some
-        .map(|(name, count)| format!("{name} {}", words::count(whole(count))))
+        .map(|(name, count)| format!("{name} {}", numbers::count(whole(count))))
         .collect();
     match some.is_empty() {
         true => String::new(),
@@ -296,9 +296,9 @@ fn disk(disk: &Value) -> Option<String> {
     };
     Some(format!(
         "{}, {} syncs/s of {} us{full}",
-        words::bytes(held),
-        words::count(whole(&disk["syncs_per_s"])),
-        words::count(whole(&disk["sync_us_mean"]))
+        numbers::bytes(held),
+        numbers::count(whole(&disk["syncs_per_s"])),
+        numbers::count(whole(&disk["sync_us_mean"]))
     ))
 }
 

@@ -3,8 +3,8 @@
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
+use super::super::refusals::reason;
 use super::super::tables::plain;
-use super::super::words::reason;
 use super::{DEFAULT_URL, TOKEN_VARIABLE};
 use crate::client::http::Connection;
 use crate::client::server::Server;

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use crore_net::memory::random_u64;
+use crore_wire::topic::meant_filter;
 
 use super::flags::Connect;
 use super::values;
@@ -145,7 +146,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     for (topic, meant) in args
         .topics
         .iter()
-        .filter_map(|it| Some((it, values::meant(it)?)))
+        .filter_map(|it| Some((it, meant_filter(it.as_bytes())?)))
     {
         tracing::warn!(
             "`{topic}` is the name of one topic; for the filter write '{meant}': levels have / between, + is any one of them, # all that follow"

@@ -7,7 +7,7 @@ use super::envelope::Envelope;
 use super::format::Format;
 use crate::client::http::{Connection, Head};
 use crate::client::server::Server;
-use crate::tools::words;
+use crate::tools::refusals;
 
 /// Longest message with its envelope, in bytes: base64 of the largest that a server may be set to take.
 pub const MAX_ENVELOPE_BYTES: usize = 512 << 20;
@@ -251,7 +251,7 @@ fn epoch(position: &str) -> Option<&str> {
 /// The meaning of a response that is no subscription. Reads its body for the reason.
 pub fn refusal(connection: &mut Connection, head: &Head) -> Stop {
     let body = connection.whole_body(MAX_REFUSAL_BYTES).unwrap_or_default();
-    let why = words::refusal(head, &body);
+    let why = refusals::refusal(head, &body);
     let what = format!("the server refused the subscription: {why}");
     match head.status {
         408 | 429 | 500..=599 => Stop::Lost(what),

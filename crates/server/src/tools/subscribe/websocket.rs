@@ -10,7 +10,7 @@ use crore_wire::websocket::receive::{Config, Event, Role, next};
 use super::session::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 use crate::client::http::ANSWER_TIMEOUT;
 use crate::client::stream::Stream;
-use crate::tools::words::reason;
+use crate::tools::refusals::reason;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;

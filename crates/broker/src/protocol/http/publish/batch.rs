@@ -28,7 +28,7 @@ use crate::protocol::front::{
 use crate::protocol::http::answer::{INTERNAL, answer_waiting};
 use crate::protocol::http::publish::fields::check_idempotency_key;
 use crate::protocol::http::publish::{self, wait};
-use crate::protocol::http::slips::quoted;
+use crate::protocol::http::slips::{line_tip, quoted};
 use crate::protocol::http::state::{Batch, Pending};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
@@ -40,7 +40,7 @@ const NAMED_LINES: u32 = 100;
 
 /// The words about a field of another name than those of a message.
 fn unknown_field(error: LineError, name: &[u8]) -> Cow<'static, str> {
-    format!("{} is {}", quoted(name), error.reason()).into()
+    format!("{} is {}{}", quoted(name), error.reason(), line_tip(name)).into()
 }
 
 /// The words about a line of this number.

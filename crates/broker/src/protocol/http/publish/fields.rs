@@ -9,12 +9,20 @@ use crate::base::position;
 use crate::client::fields::FIELD_BYTES_MAX;
 use crate::protocol::http::slips::quoted;
 
+/// The beginning of the type of a form whose fields are parts of the body.
+const PARTS: &[u8] = b"multipart/form-data";
+
 /// The content type of the message. That of forms counts as none: `curl -d` says it of any data, and no form is read here.
-pub(super) fn content_type<'h>(head: &'h Head<'_>) -> &'h [u8] {
+pub(super) fn content_type<'h>(head: &'h Head<'_>) -> Result<&'h [u8], &'static str> {
     let given = head.header("content-type").unwrap_or_default();
-    match given.eq_ignore_ascii_case(b"application/x-www-form-urlencoded") {
-        true => b"",
-        false => given,
+    let is_of_parts = |begin: &[u8]| begin.eq_ignore_ascii_case(PARTS);
+    match given {
+        // Subscribers would get the boundaries too, which nobody wants.
+        given if given.get(..PARTS.len()).is_some_and(is_of_parts) => Err(
+            "the parts of a form (multipart/form-data, curl -F) are not read: send the message alone (curl --data-binary @FILE)",
+        ),
+        given if given.eq_ignore_ascii_case(b"application/x-www-form-urlencoded") => Ok(b""),
+        given => Ok(given),
     }
 }
 

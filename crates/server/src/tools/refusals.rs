@@ -21,9 +21,10 @@ pub fn refusal(head: &Head, body: &[u8]) -> String {
 /// A server's words about a failure, fit for a terminal: one line, no control characters.
 pub fn reason(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Value>(body) {
-        // An admin port says it like this.
-        Ok(Value::Object(said)) if said.get("error").is_some_and(Value::is_string) => {
-            plain(&said["error"])
+        // An admin port says it in `error`, a data port in `detail` (RFC 9457).
+        Ok(Value::Object(said)) => {
+            let named = ["error", "detail"].iter().find_map(|name| said.get(*name));
+            named.map_or_else(|| String::from_utf8_lossy(body).into_owned(), plain)
         }
         _ => String::from_utf8_lossy(body).into_owned(),
     };

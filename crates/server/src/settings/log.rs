@@ -1,0 +1,24 @@
+//! Settings of the log lines of a server. Their level is the flag `--log`, which every command has.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The section `[log]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Logging {
+    /// Form of log lines, on stderr: `text`, or `json` for programs.
+    #[schemars(extend("x-changes" = "restart", "x-flag" = "--log-format FORMAT"))]
+    pub format: Format,
+}
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// For people: time, level, message, and fields behind it.
+    #[default]
+    Text,
+    /// For programs: a JSON object with `timestamp`, `level`, `message` and the fields.
+    Json,
+}
