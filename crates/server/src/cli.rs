@@ -191,21 +191,20 @@ impl Command {
 }
 
 /// The forms of `--log`.
-const LOG_FORMS: &str = "write off, error, warn, info, debug or trace (or 0 to 5), TARGET=LEVEL for lines of one module, such as crore=debug or \
+const LOG_FORMS: &str = "write error, warn, info, debug, trace or off (or 0 to 5), TARGET=LEVEL for lines of one module, such as crore=debug or \
     rustls=trace, or several with commas between, such as info,rustls=debug";
 
 fn log_filter(text: &str) -> Result<String, String> {
+    let words: Vec<&str> = text.split(',').map(str::trim).collect();
     // Any other word would be the name of a module, of which there is none: nothing would be logged.
-    let is_other = |word: &str| {
+    let is_other = |word: &&str| {
         let is_level = word.parse::<LevelFilter>().is_ok();
         word.is_empty() || !is_level && !word.contains('=') && !word.starts_with("crore")
     };
-    if text.split(',').any(|word| is_other(word.trim())) {
-        return Err(LOG_FORMS.to_string());
-    }
-    match EnvFilter::builder().parse(text) {
-        Ok(_) => Ok(text.to_string()),
-        Err(_) => Err(LOG_FORMS.to_string()),
+    let filter = words.join(",");
+    match EnvFilter::builder().parse(&filter) {
+        Ok(_) if !words.iter().any(is_other) => Ok(filter),
+        _ => Err(LOG_FORMS.to_string()),
     }
 }
 

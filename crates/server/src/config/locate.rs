@@ -93,29 +93,40 @@ pub fn syntax(file: &str, text: &str, error: &toml::de::Error) -> (Place, String
         }
         _ => message.replace(", expected ", "; here may stand "),
     };
+    let open = error.span().and_then(|span| text.get(..span.start));
+    let open = open.map(opened).unwrap_or_default();
+    let is_list = message.starts_with("unclosed array") && !message.contains("table");
     // The parser notices it where the next line does not fit, or at the end of the file.
-    let begin = error
-        .span()
-        .filter(|_| message.starts_with("unclosed array"));
-    let begin = begin.and_then(|span| opened(text.get(..span.start)?));
-    if let Some(begin) = begin {
-        let place = at(file, text, begin);
-        return (
-            begin,
-            format!("{place}: the list that begins here is not closed; write ] at its end"),
-        );
+    if let Some(begin) = open.last().filter(|_| is_list) {
+        let place = at(file, text, *begin);
+        let what = "the list that begins here is not closed; write ] at its end";
+        return (*begin, format!("{place}: {what}"));
     }
     match error.span() {
         Some(span) => (
             span.start,
-            format!("{}: {what}", at(file, text, span.start)),
+            format!(
+                "{}: {what}{}",
+                at(file, text, span.start),
+                unclosed(text, span.start, &open)
+            ),
         ),
         None => (Place::MAX, format!("{file}: {what}")),
     }
 }
 
-/// Where the innermost list begins that is open at the end of `text`.
-fn opened(text: &str) -> Option<usize> {
+/// The words about a list of an earlier line in which the fault at `offset` lies: it may be what follows a list that was not closed.
+fn unclosed(text: &str, offset: usize, open: &[usize]) -> String {
+    let line = |at: usize| text[..at].matches('\n').count() + 1;
+    let first = open.first().map(|begin| line(*begin));
+    match first.filter(|first| *first < line(offset)) {
+        Some(first) => format!("; or the list that begins in line {first} is not closed"),
+        None => String::new(),
+    }
+}
+
+/// Where the lists begin that are open at the end of `text`, the innermost last.
+fn opened(text: &str) -> Vec<usize> {
     let (mut open, mut quote, mut is_comment) = (Vec::new(), None, false);
     let mut letters = text.char_indices();
     while let Some((at, letter)) = letters.next() {
@@ -132,7 +143,7 @@ fn opened(text: &str) -> Option<usize> {
             _ => {}
         }
     }
-    open.pop()
+    open
 }
 
 /// `file:line:column`, both counted from 1, the column in characters.
@@ -222,10 +233,10 @@ mod tests {
     #[test]
     fn a_list_that_is_not_closed_is_found_where_it_begins() {
         for (text, begin) in [
-            ("a = [", Some(4)),
-            ("a = [1]\nb = [ # ]\n 'x]', \"\\\"]\",\nc = 1", Some(12)),
-            ("a = [[1], [2]\nb = 2", Some(4)),
-            ("[t]\na = 1", None),
+            ("a = [", vec![4]),
+            ("a = [1]\nb = [ # ]\n 'x]', \"\\\"]\",\nc = 1", vec![12]),
+            ("a = [[1], [2\nb = 2", vec![4, 10]),
+            ("[t]\na = 1", vec![]),
         ] {
             assert_eq!(opened(text), begin, "{text}");
         }

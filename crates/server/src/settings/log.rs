@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Logging {
-    /// Form of log lines, on stderr: `text`, or `json` for programs.
+    /// Form of the log: `text`, or `json` for programs.
     #[schemars(extend("x-changes" = "restart", "x-flag" = "--log-format FORMAT"))]
     pub format: Format,
 }

@@ -168,3 +168,22 @@ fn a_rule_for_a_wildcard_of_another_server_is_warned_of() {
         "{said}"
     );
 }
+
+#[test]
+fn a_list_that_is_not_closed_is_named_by_the_line_where_it_begins() {
+    for (text, words) in [
+        (
+            "shards = 2\nlisten = [\n  '127.0.0.1:8800',\n[limits]\n",
+            "crore.toml:4:2: ",
+        ),
+        (
+            "shards = 2\nlisten = ['127.0.0.1:8800'\nbacklog = 2",
+            "crore.toml:3:1: ",
+        ),
+    ] {
+        let output = check(Some(text), &[]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let line = "; or the list that begins in line 2 is not closed";
+        assert!(said.contains(words) && said.contains(line), "{said}");
+    }
+}

@@ -11,14 +11,6 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             &["crore.toml:1:10: the list that begins here is not closed; write ]"],
         ),
         (
-            "shards = 2\nlisten = [\n  '127.0.0.1:8800',\n[limits]\n",
-            &["crore.toml:2:10: the list that begins here is not closed"],
-        ),
-        (
-            "listen = ['127.0.0.1:8800'\nshards = 2",
-            &["crore.toml:1:10: the list that begins here is not closed"],
-        ),
-        (
             "[admin]\nlistn = ''",
             &["crore.toml:2:1: admin.listn: unknown setting; did you mean `admin.listen`?"],
         ),

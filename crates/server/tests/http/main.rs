@@ -50,4 +50,5 @@ mod standards;
 mod tool;
 mod ttl;
 mod websocket;
+mod wishes;
 mod ws_violations;

@@ -33,7 +33,7 @@ fn a_client_that_prefers_json_gets_each_refusal_as_a_problem() {
         ("GET", "/nowhere", 404, "no such path"),
         ("GET", "/pub/nothing", 404, "no such topic"),
         ("POST", "/sub/a", 405, "GET, HEAD, OPTIONS"),
-        ("TRACE", "/sub/a", 405, "does nothing anywhere"),
+        ("TRACE", "/nowhere", 405, "does nothing anywhere"),
         ("POST", "/pub/$SYS", 403, "begin with $"),
         ("GET", "/sub/shut/a", 403, "only publishers create topics"),
         ("GET", "/pubsub/a", 426, "WebSocket"),
@@ -74,7 +74,7 @@ fn a_problem_says_so_however_its_body_comes() {
     ));
     is_problem(&conn.response(), 413, "limits.message_bytes", "chunks");
     let mut conn = Conn::open(&server);
-    conn.send("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nTransfer-Encoding: gzip\r\n\r\n");
+    conn.send("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nTransfer-Encoding: gzip, chunked\r\n\r\n");
     is_problem(&conn.response(), 501, "", "a coding");
 }
 

@@ -1,0 +1,153 @@
+//! What a request asks for and would not get, in a form that is read elsewhere or that another server has: it is refused, with the form that is read.
+
+use crate::parameters::says;
+use crate::support::Server;
+use crate::support::http::{Conn, once, publish};
+use crate::support::ws::handshake;
+
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+
+#[test]
+fn a_header_of_a_message_is_refused_where_no_message_is_published_by_itself() {
+    let server = Server::start();
+    for (method, target) in [
+        ("PUT", "/pub/a"),
+        ("DELETE", "/pub/a"),
+        ("GET", "/sub/a"),
+        ("GET", "/history/a"),
+    ] {
+        for name in ["Crore-TTL", "crore-key", "Crore-Retain", "Crore-Property"] {
+            let answer = once(&server, method, target, &[(name, "1")], "");
+            says(&answer, 400, &[name, "POST /pub/{topic}"], target);
+        }
+    }
+    for name in ["Crore-TTL", "X-EventSource-Event", "Idempotency-Key"] {
+        for target in ["/pub/a", "/pubsub/a"] {
+            let upgrade = Conn::open(&server).get(target, &handshake(&[(name, "5")]));
+            says(&upgrade, 400, &[name, "POST /pub/{topic}"], target);
+        }
+    }
+    let ndjson = ("Content-Type", "application/x-ndjson");
+    for (name, words) in [
+        ("Crore-TTL", "each line has its own ttl_s"),
+        ("Crore-Key", "each line has its own key"),
+        ("X-EventSource-Event", "each line has its own event"),
+        ("Idempotency-Key", "each line has its own idempotency_key"),
+        ("Crore-Retain", "published by itself, by POST /pub/{topic}"),
+        (
+            "Crore-Property",
+            "published by itself, by POST /pub/{topic}",
+        ),
+    ] {
+        let line = "{\"topic\":\"a\",\"data\":1}";
+        let answer = once(&server, "POST", "/pub", &[ndjson, (name, "true")], line);
+        says(&answer, 400, &[name, words], name);
+    }
+    assert_eq!(once(&server, "GET", "/pub/a", &[], "").status, 404);
+}
+
+#[test]
+fn a_wish_in_the_words_of_another_server_is_refused_with_ours() {
+    let server = Server::start();
+    publish(&server, "a", "kept");
+    for (target, words) in [
+        ("/sub/a?from=0", ["`from`", "since= with oldest"]),
+        ("/sub/a?offset=3", ["`offset`", "since= with oldest"]),
+        ("/sub/a?start-seq=3", ["`start-seq`", "since= with oldest"]),
+        ("/sub/a?count=5", ["`count`", "since=-N"]),
+        ("/sub/a?limit=5", ["`limit`", "since=-N"]),
+        ("/sub/a?format=json", ["`format`", "envelope=json"]),
+        ("/sub?topic=a&pattern=b", ["`pattern`", "filter="]),
+        ("/sub/a?timeout=5", ["`timeout`", "rule.poll_timeout_s"]),
+        ("/history/a?count=5", ["`count`", "limit=N"]),
+        ("/history/a?offset=5", ["`offset`", "since= with oldest"]),
+    ] {
+        for headers in [&[][..], &[EVENTS]] {
+            let answer = once(&server, "GET", target, headers, "");
+            says(&answer, 400, &words, target);
+        }
+    }
+}
+
+#[test]
+fn two_forms_of_a_message_are_refused_together() {
+    let server = Server::start();
+    let meta = handshake(&[("Sec-WebSocket-Protocol", "ws+meta.nchan")]);
+    for target in ["/sub/a?envelope=json", "/pubsub/a?envelope=json"] {
+        let answer = Conn::open(&server).get(target, &meta);
+        let words = ["envelope=json", "ws+meta.nchan", "leave one of them out"];
+        says(&answer, 400, &words, target);
+    }
+    // A publisher is sent no messages.
+    for target in ["/pub/a?envelope=json", "/sub/a?envelope=", "/sub/a"] {
+        let answer = Conn::open(&server).get(target, &meta);
+        assert_eq!(answer.status, 101, "{target}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_field_that_no_line_of_a_batch_has_is_told_what_was_meant() {
+    let server = Server::start();
+    let fields = [
+        (
+            "\"retain\":true",
+            "the header Crore-Retain (true) of a message that is published by itself",
+        ),
+        ("\"ttl\":5", "write it as ttl_s"),
+        ("\"ttls\":5", "did you mean ttl_s?"),
+        ("\"evnet\":\"x\"", "did you mean event?"),
+        ("\"payload\":1", "write it as data"),
+        ("\"id\":\"7\"", "write it as idempotency_key"),
+    ];
+    let lines = fields.map(|(field, _)| format!("{{\"topic\":\"a\",\"data\":1,{field}}}"));
+    let ndjson = ("Content-Type", "application/x-ndjson");
+    let answer = once(&server, "POST", "/pub", &[ndjson], &lines.join("\n"));
+    assert_eq!(answer.status, 400);
+    for (failed, (field, words)) in answer.json()["failed"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(fields)
+    {
+        let reason = failed["reason"].as_str().unwrap();
+        assert!(reason.contains(words), "{field}: {reason}");
+    }
+    // curl's -d makes one line of all.
+    let joined = "{\"topic\":\"a\",\"data\":1}{\"topic\":\"a\",\"data\":2}";
+    let answer = once(&server, "POST", "/pub", &[ndjson], joined);
+    says(
+        &answer,
+        400,
+        &["a line of its own", "--data-binary"],
+        "joined lines",
+    );
+}
+
+#[test]
+fn a_form_is_no_message() {
+    let server = Server::start();
+    let form = "application/x-www-form-urlencoded";
+    let answer = once(
+        &server,
+        "POST",
+        "/pub",
+        &[("Content-Type", form)],
+        "topic=a&data=x",
+    );
+    says(
+        &answer,
+        400,
+        &["fields are not read", "/pub/news"],
+        "a form",
+    );
+    let parts = "multipart/form-data; boundary=x";
+    let body = "--x\r\nContent-Disposition: form-data; name=\"data\"\r\n\r\nhello\r\n--x--\r\n";
+    let answer = once(&server, "POST", "/pub/a", &[("Content-Type", parts)], body);
+    says(
+        &answer,
+        400,
+        &["multipart/form-data", "--data-binary"],
+        "parts",
+    );
+    assert_eq!(once(&server, "GET", "/pub/a", &[], "").status, 404);
+}
