@@ -8,7 +8,7 @@ import { usePolled } from "./poll";
 import { useApi } from "./store";
 
 /** The words for the sources that are no flags. */
-const SOURCES: Record<string, string> = { default: "default", file: "file", host: "computed from this host" };
+const SOURCES: Record<string, string> = { default: "default", file: "file", host: "chosen by the server" };
 
 export function Settings() {
   const api = useApi();
@@ -36,7 +36,7 @@ export function Settings() {
             Only those that are set
           </button>
           <button type="button" class="quiet" onClick={now}>
-            Reload
+            Refresh
           </button>
         </form>
         <p class="hint">

@@ -172,7 +172,7 @@ fn settings_are_shown_with_their_source_and_rules_with_what_differs() {
     for (name, row) in [
         ("limits.topics_max", "^limits.topics_max1234file"),
         ("heartbeat.interval_s", "^heartbeat.interval_s50default"),
-        ("limits.connections_max", "computed from this host"),
+        ("limits.connections_max", "chosen by the server"),
     ] {
         browser.fill("input[name=wanted]", name);
         browser.expect(".settings tbody tr", row);
