@@ -4,8 +4,9 @@
 use crate::budget::stats::Moved;
 use core::net::IpAddr;
 
-use crate::base::access::{Question, Verdict};
+use crate::base::access::Question;
 use crate::base::ids::{ConnId, Link, ShardId};
+use crate::base::verdict::Verdict;
 use crate::commit::{Batch, Committed};
 use crate::mail::orders::{Control, Report, Ticket};
 use crate::mail::{Elsewhere, Mail, ReplyTo};

@@ -27,6 +27,7 @@ pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
 pub use base::reason::{Closed, Reason};
 pub use base::time::Now;
+pub use base::verdict::{Identity, Verdict};
 pub use base::{
     access, continuity, node, pace, planted, position, reason, rules, settings, snapshot, time,
     turns, work,

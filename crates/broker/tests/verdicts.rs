@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crore_broker::access::{Grants, Known, Verdict};
+use crore_broker::Verdict;
+use crore_broker::access::{Grants, Known};
 use crore_broker::settings::Settings;
 use crore_broker::{Input, Pace, World};
 use support::{NOW, Town};

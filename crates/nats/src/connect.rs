@@ -112,7 +112,7 @@ impl Connected {
         Ok(streams)
     }
 
-    /// The checkpoints of the partitions, whose streams these are. Makes their bucket if it is missing, and checks it otherwise.
+    /// The checkpoints of the partitions of these streams. Makes their bucket if it is missing, and checks it otherwise.
     ///
     /// # Errors
     /// When the bucket cannot be made or used.

@@ -265,7 +265,7 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
             .any(|client| !client.is_connected());
     if wait || world.clients.publishers[n].link.is_none() {
         // A subscriber that was turned away asks again, and comes and goes while the info is asked for; so does a client
-        // whose session has a subscription without room.
+        // while a subscription of its session has no room.
         return Ok(());
     }
     for topic in 0..world.truth.topics.len() {

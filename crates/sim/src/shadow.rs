@@ -1,5 +1,5 @@
-//! The shadow: another server that folds the log of the engine, with other limits, other rules, another clock and other homes. What the
-//! log says must not depend on any of these: its digest is that of the server that wrote the log.
+//! The shadow: another server that folds the log of the engine, with other limits, other rules, another clock and other homes. The content
+//! of the log must not depend on any of these: its digest is that of the server that wrote the log.
 //!
 //! Deliberately the same: the seeds, the number of partitions, and the window of idempotency keys, which belong to the log.
 

@@ -15,6 +15,23 @@ const BLOCK: usize = 32;
 /// A line's end and the next one's prefix, in a length that is copied with one instruction.
 const CELL: usize = 8;
 
+/// Events whose names begin so are the server's own; publishers may not use such names.
+pub const OWN_EVENTS: &str = "crore.";
+/// The event of a gap: messages are lost. Its id is the position before the first message that follows.
+pub const GAP_EVENT: &str = "crore.gap";
+/// The last event of a follower of interest that reads too slowly; its data says so.
+pub const SLOW_EVENT: &str = "crore.slow";
+
+/// Appends the event of a gap: messages of this topic are lost before this position.
+pub fn write_gap(out: &mut Vec<u8>, id: &[u8], topic: &[u8]) {
+    write_event(out, Some(id), Some(GAP_EVENT.as_bytes()), topic);
+}
+
+/// The topic that the data of a gap names.
+pub const fn topic_of_gap(data: &[u8]) -> &[u8] {
+    data
+}
+
 /// Appends one event. `data` is split at CRLF, CR and LF, which the reader joins again with LF. The id and the event name
 /// must be [field safe](is_field_safe): every caller checks them.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {

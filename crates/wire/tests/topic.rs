@@ -123,7 +123,7 @@ fn names_and_filters_are_checked() {
     assert_eq!(topic::check_filter(b"a/b", 2), Err(long));
     assert_eq!(
         long.to_string(),
-        "the topic is too long: 3 bytes, at most 2"
+        "has 3 bytes, more than limits.topic_bytes allows (2)"
     );
 }
 

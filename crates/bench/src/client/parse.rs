@@ -11,6 +11,7 @@
 
 use std::fmt;
 
+use crore_wire::sse::OWN_EVENTS;
 use crore_wire::websocket::frame::Opcode;
 use memchr::{memchr, memmem};
 
@@ -272,7 +273,7 @@ pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
         if let Some(value) = line.strip_prefix(b"data:") {
             data.get_or_insert(value.strip_prefix(b" ").unwrap_or(value));
         } else if let Some(name) = line.strip_prefix(b"event:") {
-            notice = name.trim_ascii().starts_with(b"crore.");
+            notice = name.trim_ascii().starts_with(OWN_EVENTS.as_bytes());
         }
     }
 }

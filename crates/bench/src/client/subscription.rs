@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 
+use crore_wire::sse::GAP_EVENT;
 use crore_wire::websocket::frame::Opcode;
 
 use super::parse::{self, Response};
@@ -316,7 +317,7 @@ impl Subscription {
             }
         }
         match (kind, data, id) {
-            ("crore.gap", topic, _) => each(Heard::Gap(Gap::Of(topic)))?,
+            (GAP_EVENT, topic, _) => each(Heard::Gap(Gap::Of(topic)))?,
             ("", Some(data), Some(position)) => each(Heard::Message {
                 position,
                 topic: None,

@@ -1,8 +1,8 @@
 //! `cluster-instructions`: processor instructions of a delivery and of a publish at a node of a cluster, beside a server that keeps all in
 //! memory. valgrind counts them (`--tool=callgrind`), all threads together, system calls aside; so it does not matter what else the machine does.
 //!
-//! A server is started four times on each side: few and many subscribers, and few and many messages to all of them in the same time. What one
-//! delivery costs is the difference of differences, in which all that does not grow with both is gone: the start, the connections, what
+//! A server is started four times on each side: few and many subscribers, and few and many messages to all of them in the same time. The cost
+//! of one delivery is the difference of differences, in which all that does not grow with both is gone: the start, the connections, what
 //! passes each second, and the cost of a publish without subscribers.
 
 use std::net::Ipv4Addr;

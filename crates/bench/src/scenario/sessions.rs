@@ -1,5 +1,5 @@
-//! `sessions`: MQTT clients subscribe to a topic of their own and go away. What does a session cost whose
-//! client is away?
+//! `sessions`: MQTT clients subscribe to a topic of their own and go away. It measures the cost of a session
+//! while its client is away.
 //!
 //! Every server is fresh: if an allocator had kept the memory of earlier clients, sessions would use that and seem to cost
 //! nothing. The clients come in batches, so that few of

@@ -1,7 +1,7 @@
 //! The state that the subscriber keeps for each connection.
 //!
-//! A row has at most 24 bytes, so that a million connections cost the tool 24 MB. What follows from a
-//! connection's number (server, local address, topics) is not kept but computed whenever it is needed.
+//! A row has at most 24 bytes, so that a million connections cost the tool 24 MB. Server, local address and
+//! topics follow from the connection's number: they are not kept but computed whenever they are needed.
 
 use crate::measure::payload::mix;
 

@@ -15,7 +15,6 @@ use core::fmt;
 use blake2::Blake2bMac;
 use blake2::digest::{FixedOutput, KeyInit, Update, consts::U16};
 
-use crate::base::reason::Reason;
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 pub use crore_settings::rights::{Right, Rights};
 use crore_wire::topic::{self, TopicError};
@@ -45,7 +44,9 @@ impl fmt::Display for GrantError {
                 f.write_str("the user's name has more than 255 bytes or a control character")
             }
             GrantError::TooMany => write!(f, "more than {FILTERS_MAX} filters are granted"),
-            GrantError::Filter(right, error) => write!(f, "in `{}`: {error}", right.name()),
+            GrantError::Filter(right, error) => {
+                write!(f, "in `{}`: the filter {error}", right.name())
+            }
         }
     }
 }
@@ -167,9 +168,6 @@ pub struct Known {
     pub until_unix_s: u32,
 }
 
-/// The verdict on a request's credential; `Ok(None)` is an anonymous client.
-pub type Identity = Result<Option<Known>, Reason>;
-
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credential<'a> {
@@ -247,19 +245,6 @@ impl fmt::Debug for Question {
             .field("digest", &self.digest)
             .finish_non_exhaustive()
     }
-}
-
-/// The answer to a question.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// The credential in question.
-    pub digest: Digest,
-    /// The grants, or why the credential was refused.
-    pub found: Result<Known, Reason>,
-    /// The second, as [`Now::unix_s`](crate::Now::unix_s), until which a shard may reuse the answer without asking again.
-    pub believed_until_s: u32,
-    /// The round of the question: an answer from before a change of settings is not remembered.
-    pub round: u32,
 }
 
 #[cfg(test)]

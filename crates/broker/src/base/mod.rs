@@ -16,5 +16,6 @@ pub mod settings;
 pub mod snapshot;
 pub mod time;
 pub mod turns;
+pub mod verdict;
 pub(crate) mod words;
 pub mod work;

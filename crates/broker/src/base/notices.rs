@@ -3,6 +3,7 @@
 //! Invariant: however often it happens, one name of each kind is made, and kept until it is taken.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// Longest name, in bytes: the client chooses the name.
 const NAME_BYTES_MAX: usize = 100;
@@ -28,7 +29,7 @@ pub enum Notice {
 
 /// The names that are kept.
 #[derive(Debug, Default)]
-pub(crate) struct Notices([Option<String>; 7]);
+pub(crate) struct Notices(Vec<(Notice, String)>);
 
 impl Notices {
     /// This one was met.
@@ -38,20 +39,21 @@ impl Notices {
 
     /// Whether one of this kind waits to be taken.
     pub fn has(&self, kind: Notice) -> bool {
-        self.0[kind as usize].is_some()
+        self.0.iter().any(|(met, _)| *met == kind)
     }
 
     /// The same; the kept name begins with the reason.
     pub fn met_since(&mut self, kind: Notice, reason: &str, name: &[u8]) {
-        self.0[kind as usize].get_or_insert_with(|| {
+        if !self.has(kind) {
             let plain = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
-            reason.chars().chain(plain).collect()
-        });
+            self.0.push((kind, reason.chars().chain(plain).collect()));
+        }
     }
 
     /// Takes the kept name; the next one that is met sets another.
     pub fn take(&mut self, kind: Notice) -> Option<String> {
-        self.0[kind as usize].take()
+        let place = self.0.iter().position(|(met, _)| *met == kind)?;
+        Some(self.0.swap_remove(place).1)
     }
 }
 

@@ -1,12 +1,16 @@
 //! Each reason for which the server ends a connection or refuses a request: one row, with all that the protocols say and count for it.
-//! `docs/REASONS.md` is this table.
+//! `docs/REASONS.md` is this table. Code that ends a connection names the reason; the columns say how each protocol then ends it.
 //!
-//! Deliberately not here: faults in the bytes of a protocol, whose words and codes `crore-wire` has beside each parser, and reason codes of
-//! MQTT that answer a packet as that standard has it.
+//! Deliberately not here: faults in the bytes of a protocol (`crore-wire` has their words and codes beside each parser), and reason codes by which
+//! the standard of MQTT answers a packet.
+
+use alloc::borrow::Cow;
+use alloc::format;
 
 use crore_settings::rights::Right;
 use crore_wire::mqtt::ReasonCode;
 
+use crate::base::settings::Settings;
 use crate::base::words::words;
 
 words! {
@@ -24,6 +28,9 @@ words! {
     }
 }
 
+/// The number of a limit and its unit.
+type Limit = fn(&Settings) -> (usize, &'static str);
+
 /// A row of the table. A column that is `None` says that no answer of that protocol ends for this reason.
 pub struct Row {
     /// The name, as a programmer reads it.
@@ -40,11 +47,20 @@ pub struct Row {
     pub text: &'static str,
     /// The operator's remedy, for the log; empty where the text says it.
     pub remedy: &'static str,
+    /// The limit on what one client may do, whose number stands behind the text. Numbers of limits on what all clients have together are the
+    /// operator's to know.
+    limit: Option<Limit>,
 }
 
-/// One row is one line: the name, the status, the close code, MQTT's reason code, the counter, the text and perhaps the operator's remedy.
+/// One row is one line: the name, the status, the close code, MQTT's reason code, the counter, the text, perhaps the operator's remedy, and perhaps
+/// the setting of the limit with its unit.
 macro_rules! reasons {
-    ($($name:ident, $status:expr, $close:expr, $mqtt:expr, $closed:ident, $text:literal $(, $remedy:literal)?;)*) => {
+    (@limit) => { None };
+    (@limit $section:ident $field:ident $unit:literal) => {
+        Some(|settings| (settings.$section.$field as usize, $unit))
+    };
+    ($($name:ident, $status:expr, $close:expr, $mqtt:expr, $closed:ident, $text:literal $(, $remedy:literal)?
+        $(=> $section:ident . $field:ident $unit:literal)?;)*) => {
         /// Why a connection or a request ends.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -65,6 +81,7 @@ macro_rules! reasons {
             closed: Closed::$closed,
             text: $text,
             remedy: concat!("" $(, $remedy)?),
+            limit: reasons!(@limit $($section $field $unit)?),
         },)*];
     };
 }
@@ -116,7 +133,7 @@ reasons! {
     BadName, 400, 0, NONE, Refused, "a topic or filter of the request is not valid";
     NoName, 400, 0, NONE, Refused, "no topic is named: put it behind the path or into ?topic=";
     SeveralNames, 400, 0, NONE, Refused, "exactly one topic can be named here";
-    TooManyNames, 400, 0, NONE, Refused, "more topics than limits.topics_per_connection allows";
+    TooManyNames, 400, 0, QUOTA, Refused, "more topics than limits.topics_per_connection allows" => limits.topics_per_connection "";
     Unread, 400, 0, NONE, Refused, "nothing reads this parameter or header here";
     BadEnvelope, 400, 0, NONE, Refused, "envelope= takes json";
     TwoForms, 400, 0, NONE, Refused, "envelope=json and the subprotocol ws+meta.nchan are two forms of a message: leave one of them out";
@@ -132,8 +149,8 @@ reasons! {
     SeveralToPublish, 400, 0, NONE, Refused, "frames can be published to one topic only";
     OtherMessage, 422, 0, QUOTA, Refused, "this idempotency key was used for another message";
     OutcomeUnknown, 503, 0, BUSY, Full, "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key";
-    MessageTooLong, 413, 1009, QUOTA, Refused, "the message is longer than limits.message_bytes allows";
-    BatchTooLong, 413, 0, NONE, Refused, "the batch is longer than limits.batch_bytes allows";
+    MessageTooLong, 413, 1009, QUOTA, Refused, "the message is longer than limits.message_bytes allows" => limits.message_bytes " bytes";
+    BatchTooLong, 413, 0, NONE, Refused, "the batch is longer than limits.batch_bytes allows" => limits.batch_bytes " bytes";
     Encoded, 415, 0, NONE, Refused, "Content-Encoding is not decoded here: send the body as it is, or publish compressed bytes with a content type of their own, such as application/gzip";
     PutWithBody, 400, 0, NONE, Refused, "PUT makes a topic and takes no body; POST publishes (curl --data-binary @FILE)";
 
@@ -150,9 +167,9 @@ reasons! {
     ForeignOrigin, 403, 0, NONE, Refused, "the page's origin is not allowed";
     SeveralOrigins, 400, 0, NONE, Refused, "several Origin fields; send one";
 
-    // Credentials and rights.
+    // Credentials and rights. Counters of refusals sum neighbours (`budget/stats.rs`).
     CredentialsMalformed, 401, 0, NOT_AUTHORIZED, Refused, "the credentials cannot be read: send Authorization: Bearer with one token, or Basic", "`crore token inspect` shows what is wrong with a token";
-    TokenTooLong, 401, 0, NOT_AUTHORIZED, Refused, "the token is longer than access.token_bytes allows", "grant fewer filters, or raise access.token_bytes and limits.head_bytes";
+    TokenTooLong, 401, 0, NOT_AUTHORIZED, Refused, "the token is longer than access.token_bytes allows", "grant fewer filters, or raise access.token_bytes and limits.head_bytes" => access.token_bytes " bytes";
     TokenAlgorithm, 401, 0, NOT_AUTHORIZED, Refused, "no key of this server has the token's algorithm", "a key is bound to one algorithm: [[access.key]] alg";
     TokenSignature, 401, 0, NOT_AUTHORIZED, Refused, "the token is not signed by a key that this server knows", "the issuer's key must stand in [[access.key]]";
     TokenExpired, 401, 0, NOT_AUTHORIZED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
@@ -179,13 +196,13 @@ reasons! {
     InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way";
     MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most";
     ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";
-    ConnectionsOfAddress, 429, 0, BUSY, Full, "limits.connections_per_address_max is reached";
-    SessionsOfAddress, 429, 0, QUOTA, Full, "mqtt.sessions_per_address_max is reached";
+    ConnectionsOfAddress, 429, 0, BUSY, Full, "limits.connections_per_address_max is reached" => limits.connections_per_address_max "";
+    SessionsOfAddress, 429, 0, QUOTA, Full, "mqtt.sessions_per_address_max is reached" => mqtt.sessions_per_address_max "";
     PublishRate, 503, 1013, QUOTA, Full, "limits.publishes_per_s is reached";
-    PublishRateOfAddress, 429, 1013, QUOTA, Full, "limits.publishes_per_address_per_s is reached";
+    PublishRateOfAddress, 429, 1013, QUOTA, Full, "limits.publishes_per_address_per_s is reached" => limits.publishes_per_address_per_s " a second";
     TopicsFull, 503, 1013, QUOTA, Full, "limits.topics_max or limits.topics_per_shard is reached, or this client's address has made so many topics that others would find no room";
-    TopicRateOfAddress, 429, 1013, QUOTA, Full, "limits.topics_per_address_per_s is reached";
-    LogOfAddress, 429, 1013, QUOTA, Full, "limits.log_bytes_per_address_max is reached";
+    TopicRateOfAddress, 429, 1013, QUOTA, Full, "limits.topics_per_address_per_s is reached" => limits.topics_per_address_per_s " a second";
+    LogOfAddress, 429, 1013, QUOTA, Full, "limits.log_bytes_per_address_max is reached" => limits.log_bytes_per_address_max " bytes";
     DiskFull, 503, 1013, QUOTA, Full, "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full";
     KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later";
     FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
@@ -229,5 +246,14 @@ impl Reason {
     /// The text for the client, in one line.
     pub fn text(self) -> &'static str {
         self.row().text
+    }
+
+    /// The same, with the number of the limit that is met.
+    pub fn words(self, settings: &Settings) -> Cow<'static, str> {
+        let Row { text, limit, .. } = self.row();
+        match limit.map(|limit| limit(settings)) {
+            Some((number, unit)) => format!("{text} ({number}{unit})").into(),
+            None => (*text).into(),
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! The counts of a shard: events, which only add up, and holdings, which return to zero.
 //!
-//! A counter is a row of [`COUNTERS`], a holding a row of [`Accounts`]: the metrics, `crore admin stats` and docs/OPERATIONS.md are made from these rows.
+//! A refusal needs no counter: its reason is counted where a client is told. Any other counter is a row of [`COUNTERS`], a holding a row of [`Accounts`].
+//! The metrics and docs/OPERATIONS.md are made from these rows; `crore admin stats` lists those that have words for refusals.
 //!
 //! Invariant: when the last connection is gone, the last mail has arrived and the last topic is
 //! forgotten, every account is zero again; the simulator checks that.
 
 use core::ops::AddAssign;
 
-use crate::base::reason::Closed;
+use crate::base::reason::{Closed, Reason};
 use crate::base::words::words;
 use crate::budget::part::Part;
 
@@ -36,13 +37,48 @@ pub struct Counter {
     pub of: fn(&Stats) -> u64,
 }
 
-/// One row is one line: the field; its metric, if it has one; its words in the list of refusals, if it counts refusals; the help.
+/// How often each reason was given to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusals([u64; Reason::ALL.len()]);
+
+impl Refusals {
+    /// How often the reasons from the first to the last of these rows of their table were given.
+    pub fn between(&self, first: Reason, last: Reason) -> u64 {
+        self.0[first as usize..=last as usize].iter().sum()
+    }
+
+    /// A client is told this.
+    #[inline]
+    pub(crate) fn add(&mut self, reason: Reason) {
+        self.0[reason as usize] += 1;
+    }
+}
+
+impl Default for Refusals {
+    fn default() -> Refusals {
+        Refusals([0; Reason::ALL.len()])
+    }
+}
+
+impl AddAssign for Refusals {
+    fn add_assign(&mut self, other: Refusals) {
+        for (sum, more) in self.0.iter_mut().zip(other.0) {
+            *sum += more;
+        }
+    }
+}
+
+/// One row is one line: the field; its metric, if it has one; its words in the list of refusals, if it counts refusals; the help. Behind them stand
+/// the counters that sum rows of the table of reasons: the first and the last of them in the place of the field.
 macro_rules! counters {
-    ($($name:ident $(metric $metric:literal)? $(refusal $refusal:literal)?: $help:literal;)*) => {
+    ($($name:ident $(metric $metric:literal)? $(refusal $refusal:literal)?: $help:literal;)*
+     $([$first:ident ..= $last:ident] metric $sum:literal $(refusal $sum_refusal:literal)?: $sum_help:literal;)*) => {
         /// How often something happened since the shard began.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $(#[doc = $help] pub $name: u64,)*
+            /// Requests, messages and packets that were refused, and connections that ended, by [`Reason`].
+            pub refusals: Refusals,
             /// Connections that ended, for each [`Closed`].
             pub closed: [u64; Closed::ALL.len()],
         }
@@ -53,11 +89,17 @@ macro_rules! counters {
             help: $help,
             refusal: concat!("" $(, $refusal)?),
             of: |stats| stats.$name,
+        },)* $(Counter {
+            metric: $sum,
+            help: $sum_help,
+            refusal: concat!("" $(, $sum_refusal)?),
+            of: |stats| stats.refusals.between(Reason::$first, Reason::$last),
         },)*];
 
         impl AddAssign for Stats {
             fn add_assign(&mut self, other: Stats) {
                 $(self.$name += other.$name;)*
+                self.refusals += other.refusals;
                 for (sum, more) in self.closed.iter_mut().zip(other.closed) {
                     *sum += more;
                 }
@@ -73,14 +115,8 @@ counters! {
     relieved metric "crore_relieved_connections_total": "Connections that ended, or lost their pipelined requests, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was used up";
     sessions_evicted metric "crore_evicted_sessions_total": "MQTT sessions that ended, or were not kept, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was nearly used up and their client held much of it";
     untrusted metric "crore_untrusted_connections_total": "Connections refused because their peer is not in `http.trusted_proxies`, with `http.proxy_protocol`";
-    refused metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
-    oversized metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
-    denied metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without the right";
-    foreign_hosts metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests with another `Host` than the loopback, while only that is accepted";
     hidden_answers metric "crore_hidden_answers_total": "Answers that browsers hide from the page, because its Origin is not in `http.allowed_origins`";
-    stray_upgrades metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404: the path has no WebSocket, and the client did not offer the subprotocol `mqtt`";
     mqtt_refused metric "crore_refused_packets_total" refusal "an MQTT packet": "Packets of MQTT clients that were refused, or ended their connection, for another reason than rights: a subscription past `limits.topics_per_connection`, a topic with a control character. The log says so once a minute, and names one with the reason";
-    foreign_origins metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages with an `Origin` that is not in `http.allowed_origins`";
     lapsed metric "crore_lapsed_connections_total": "Connections and polls that ended because their token expired, or because the settings [grant less](ACCESS.md#when-the-settings-grant-less)";
     published metric "crore_published_messages_total": "Published messages";
     published_bytes metric "crore_published_bytes_total": "Bytes of data of the published messages";
@@ -95,13 +131,20 @@ counters! {
     resumes metric "crore_resumed_subscriptions_total": "Subscriptions that resumed at a position without a gap";
     gaps metric "crore_gaps_total": "Gaps: subscriptions that lost messages and got a notice";
     short_logs metric "crore_short_logs_total": "Gaps because the topic's log was too short, by its rule or by `limits.log_bytes`";
-    keys_refused metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused because `publish.idempotency_keys`, or the publisher's share of it, was used up";
-    rates_refused metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused because `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";
     fallbacks metric "crore_fallbacks_total": "Subscriptions of slow clients that continued from the log";
     credit_waits metric "crore_credit_waits_total": "Publishers that waited for another shard";
     pages_waited: "Pages that had to wait for others or for another turn";
     superseded metric "crore_superseded_messages_total": "Kept messages that were replaced by a newer one with the same key";
     expired metric "crore_expired_messages_total": "Kept messages that expired";
+
+    [CredentialsMalformed..=VerifierBusy] metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
+    [TokenTooLong..=TokenTooLong] metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
+    [PublishNeedsCredentials..=InterestNotGranted] metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without the right";
+    [ForeignHost..=ForeignHost] metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests with another `Host` than the loopback, while only that is accepted";
+    [ForeignOrigin..=ForeignOrigin] metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages with an `Origin` that is not in `http.allowed_origins`";
+    [NoSocketPath..=NoSocketPath] metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404: the path has no WebSocket, and the client did not offer the subprotocol `mqtt`";
+    [KeysFull..=KeysFull] metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused because `publish.idempotency_keys`, or the publisher's share of it, was used up";
+    [PublishRate..=PublishRateOfAddress] metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused because `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";
 }
 
 impl Stats {

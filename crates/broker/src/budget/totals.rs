@@ -6,52 +6,45 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::budget::stats::Moved;
 use crate::budget::stats::{Accounts, Stats};
 
-/// The counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Total {
-    /// Connections, whatever they speak.
-    Connections,
-    /// Bytes received from sockets.
-    ReceivedBytes,
-    /// Bytes that sockets took.
-    SentBytes,
-    /// MQTT clients with a connection.
-    ClientsConnected,
-    /// MQTT sessions, connected or away.
-    Sessions,
-    /// MQTT sessions that expired.
-    SessionsExpired,
-    /// MQTT packets received, but for messages.
-    PacketsReceived,
-    /// MQTT packets sent, but for messages.
-    PacketsSent,
-    /// Messages that were published, through any door.
-    Published,
-    /// Bytes of those.
-    PublishedBytes,
-    /// Messages that were sent to subscribers, over any transport.
-    Delivered,
-    /// Bytes of those.
-    DeliveredBytes,
-    /// Messages that did not reach a client.
-    Dropped,
-    /// Subscriptions to topics, over any transport.
-    Subscriptions,
-    /// Subscriptions to filters.
-    Filters,
-    /// Shared subscriptions, once for each home.
-    Groups,
-    /// Topics with a retained message.
-    Retained,
-    /// Messages that are kept.
-    Kept,
-    /// Bytes of those.
-    KeptBytes,
-    /// Subscriptions that missed messages which were not kept long enough.
-    Gaps,
+/// One row is one line: the count, where it is read, and its meaning.
+macro_rules! totals {
+    ($($name:ident, $of:expr, $text:literal;)*) => {
+        /// The counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Total {
+            $(#[doc = $text] $name,)*
+        }
+
+        const COUNT: usize = [$(Total::$name),*].len();
+
+        /// Where each is read, of one shard.
+        const READS: [fn(&Stats, &Accounts, &Moved) -> u64; COUNT] = [$($of),*];
+    };
 }
 
-const COUNT: usize = Total::Gaps as usize + 1;
+#[rustfmt::skip]
+totals! {
+    Connections, |_, accounts, _| u64::from(accounts.connections), "Connections, whatever they speak";
+    ReceivedBytes, |_, _, moved| moved.received_bytes, "Bytes received from sockets";
+    SentBytes, |_, _, moved| moved.sent_bytes, "Bytes that sockets took";
+    ClientsConnected, |_, accounts, _| u64::from(accounts.mqtt_connections), "MQTT clients with a connection";
+    Sessions, |_, accounts, _| u64::from(accounts.sessions), "MQTT sessions, connected or away";
+    SessionsExpired, |stats, _, _| stats.sessions_expired, "MQTT sessions that expired";
+    PacketsReceived, |stats, _, _| stats.packets_received, "MQTT packets received, but for messages";
+    PacketsSent, |stats, _, _| stats.packets_sent, "MQTT packets sent, but for messages";
+    Published, |stats, _, _| stats.published, "Messages that were published, through any door";
+    PublishedBytes, |stats, _, _| stats.published_bytes, "Bytes of those";
+    Delivered, |stats, _, _| stats.delivered, "Messages that were sent to subscribers, over any transport";
+    DeliveredBytes, |stats, _, _| stats.delivered_bytes, "Bytes of those";
+    Dropped, |stats, _, _| stats.dropped, "Messages that did not reach a client";
+    Subscriptions, |stats, _, _| stats.attaches - stats.detaches, "Subscriptions to topics, over any transport";
+    Filters, |_, accounts, _| u64::from(accounts.carrier_filters), "Subscriptions to filters";
+    Groups, |_, accounts, _| u64::from(accounts.groups), "Shared subscriptions, once for each home";
+    Retained, |_, accounts, _| u64::from(accounts.retained), "Topics with a retained message";
+    Kept, |_, accounts, _| u64::from(accounts.log_messages), "Messages that are kept";
+    KeptBytes, |_, accounts, _| accounts.log_bytes as u64, "Bytes of those";
+    Gaps, |stats, _, _| stats.gaps, "Subscriptions that missed messages which were not kept long enough";
+}
 
 /// The sums. Every method may be called from any shard.
 #[derive(Debug, Default)]
@@ -101,28 +94,7 @@ impl Added {
     }
 }
 
-/// The numbers of one shard, in the order of [`Total`].
+/// The numbers of one shard.
 fn counted(stats: &Stats, accounts: &Accounts, moved: Moved) -> [u64; COUNT] {
-    [
-        u64::from(accounts.connections),
-        moved.received_bytes,
-        moved.sent_bytes,
-        u64::from(accounts.mqtt_connections),
-        u64::from(accounts.sessions),
-        stats.sessions_expired,
-        stats.packets_received,
-        stats.packets_sent,
-        stats.published,
-        stats.published_bytes,
-        stats.delivered,
-        stats.delivered_bytes,
-        stats.dropped,
-        stats.attaches - stats.detaches,
-        u64::from(accounts.carrier_filters),
-        u64::from(accounts.groups),
-        u64::from(accounts.retained),
-        u64::from(accounts.log_messages),
-        accounts.log_bytes as u64,
-        stats.gaps,
-    ]
+    READS.map(|read| read(stats, accounts, &moved))
 }

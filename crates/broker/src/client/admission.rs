@@ -112,14 +112,9 @@ impl Gate {
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether this connection may publish a message now.
-    pub(crate) fn may_publish(&mut self, slot: u32) -> Result<(), Reason> {
+    pub(crate) fn may_publish(&self, slot: u32) -> Result<(), Reason> {
         let client = self.conns.get(slot).client;
-        let admitted = self
-            .ctx
-            .world
-            .admission
-            .publish(client, self.ctx.now.unix_s);
-        self.meter.stats.rates_refused += u64::from(admitted.is_err());
-        admitted
+        let admission = &self.ctx.world.admission;
+        admission.publish(client, self.ctx.now.unix_s)
     }
 }

@@ -84,7 +84,7 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
     io: &mut I,
 ) {
     clients.scratch.because(reason.row().closed);
-    let for_room = matches!(reason, Reason::InputsFull | Reason::MemoryFull);
+    let for_room = reason.row().closed == Closed::Full;
     if for_room && clients.conns.get(slot).outbox != NONE {
         // It does not read what it is sent.
         return clients.reset(slot);
@@ -94,7 +94,7 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
 
 /// Ends what a connection subscribes to or waits for, for this reason and in its protocol's words, and the connection with it unless another request
 /// may follow; false when nothing ends.
-pub(crate) fn end_for<P: Protocols, I: Io>(
+pub(crate) fn try_end<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     queues: &mut Queues,
@@ -102,7 +102,7 @@ pub(crate) fn end_for<P: Protocols, I: Io>(
     reason: Reason,
     io: &mut I,
 ) -> bool {
-    P::end_for(clients, subs, queues, slot, reason, io)
+    P::try_end(clients, subs, queues, slot, reason, io)
 }
 
 impl<P: ProtocolTypes> Clients<P> {
@@ -125,7 +125,6 @@ impl<P: ProtocolTypes> Clients<P> {
     /// The connection is to be forgotten. Bytes that it holds go at once: the caller may need the room.
     pub(crate) fn drop_conn(&mut self, slot: u32, how: Close) {
         self.mark_end(slot, Closed::Peer, Some(how));
-        self.conns.take_spill(slot);
         self.conns.drop_outbox(slot);
     }
 
@@ -142,7 +141,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.reset(slot);
     }
 
-    /// Marks an end, and counts it, once: one that is closing was counted when that began.
+    /// Marks an end, and counts it, once: one that is closing was counted when that began. Input that came in part is not read any more, and its room is freed.
     fn mark_end(&mut self, slot: u32, otherwise: Closed, how: Option<Close>) {
         let row = self.conns.get_mut(slot);
         let reason = match self.scratch.take_reason() {
@@ -155,6 +154,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
         row.flags |= CLOSING;
         row.state = State::Draining;
+        self.conns.take_spill(slot);
         let conn = self.conns.id_of(slot);
         self.scratch.mark_end(End { conn, how });
     }
@@ -206,6 +206,25 @@ mod tests {
         assert_eq!(io.closed, [(Link(5), Close::Reset)]);
         assert_eq!(shard.stats().closed[Closed::Broken as usize], 1);
         assert_eq!(shard.connections(), 1);
+    }
+
+    #[test]
+    fn bytes_of_a_half_received_message_are_free_when_their_connection_ends() {
+        let mut io = Recorded::default();
+        let mut shard = begun(&mut io);
+        let conn = shard.front().clients.conns.id_of(0);
+        let upgrade = b"GET /pubsub/a HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
+            Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+            Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+        // A binary frame of 4096 bytes, of which three came.
+        let begun = [0x82, 0xFE, 0x10, 0, 1, 2, 3, 4, 5, 6, 7];
+        for bytes in [&upgrade[..], &begun] {
+            shard.handle(Input::Received(conn, &mut bytes.to_vec()), NOW, &mut io);
+            shard.flush(NOW, &mut io);
+        }
+        assert!(shard.accounts().receive_bytes > 0);
+        end_connection(&mut shard.front().clients, 0, Reason::MemoryFull, &mut io);
+        assert_eq!(shard.accounts().receive_bytes, 0);
     }
 
     #[test]

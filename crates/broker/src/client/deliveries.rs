@@ -5,8 +5,8 @@
 //! The work is done for the subscribers, and often one program publishes everything: by publisher, all topics would be one party. So a
 //! client that has many topics to itself has one share, and nobody can join a topic of others to have it wait with his own.
 //!
-//! Invariants: the tells of one home about one topic keep their order, since all that come while their topic has a flow join it. What a
-//! home told together with messages or pages for filters is one flow, behind all flows of topics of that home; whatever the home tells
+//! Invariants: the tells of one home about one topic keep their order, since all that come while their topic has a flow join it. Tells
+//! that came together with messages or pages for filters are one flow, behind all flows of topics of that home; whatever the home tells
 //! while it lasts joins it. So order holds among pages and messages that reach a connection by a filter and otherwise.
 
 use alloc::collections::{BTreeMap, VecDeque};

@@ -1,10 +1,9 @@
 //! Rules of the fields of a message besides its topic and data, the same for all protocols.
 
+use crore_wire::sse::OWN_EVENTS;
+
 /// Content types, event names and keys are kept with a one-byte length.
 pub(crate) const FIELD_BYTES_MAX: usize = 255;
-
-/// Names of events that only the server uses.
-const RESERVED_EVENTS: &[u8] = b"crore.";
 
 /// The faults that a field may have: its length, its coding, its characters.
 macro_rules! faults {
@@ -37,7 +36,7 @@ pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(),
             return Err(control);
         }
     }
-    if event.starts_with(RESERVED_EVENTS) {
+    if event.starts_with(OWN_EVENTS.as_bytes()) {
         return Err("event names that begin with crore. are the server's own");
     }
     Ok(())

@@ -45,5 +45,4 @@ pub(crate) mod side;
 pub(crate) mod subscriptions;
 pub(crate) mod topics;
 pub(crate) mod types;
-pub(crate) mod words;
 mod work;

@@ -1,9 +1,9 @@
 //! The questions that the clients' side asks the protocols above it. It names none of them: it is generic over [`Protocols`], and so calls the
 //! protocols only by the functions of this trait, written `P::...`. Each is called for one connection, by its number.
 
-use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
+use crate::base::verdict::Identity;
 use crate::client::front::Front;
 use crate::client::parts::{Clients, Connections, Deliveries, Queues, Subscriptions};
 use crate::client::progress::Allowance;
@@ -68,8 +68,8 @@ pub(crate) trait Protocols: ProtocolTypes {
 
     /// See [`end_connection`](crate::client::close::end_connection).
     fn end_connection<I: Io>(clients: &mut Clients<Self>, slot: u32, reason: Reason, io: &mut I);
-    /// See [`end_for`](crate::client::close::end_for).
-    fn end_for<I: Io>(
+    /// See [`try_end`](crate::client::close::try_end).
+    fn try_end<I: Io>(
         clients: &mut Clients<Self>,
         subs: &mut Subscriptions,
         queues: &mut Queues,

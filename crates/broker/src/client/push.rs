@@ -10,6 +10,7 @@ use core::ops::Range;
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
+use crate::client::fallback::Lag;
 use crate::client::joining::filtered;
 use crate::client::outbox::{PARTS_MAX, send_rope};
 use crate::client::parts::{Clients, Connections, Matching, Run, Subscriptions};
@@ -203,7 +204,8 @@ fn fell_behind_in_run<P: ProtocolTypes>(
         let offset = record.offset - 1;
         if !behind.contains(&partition) {
             behind.push(partition);
-            clients.fall_back_in(matching, slot, serial, partition, offset);
+            let lag = Lag::of(record);
+            clients.fall_back_in(matching, slot, serial, (partition, offset), lag);
         }
     }
 }
@@ -271,7 +273,7 @@ fn queue<P: ProtocolTypes>(
                     n..parcel.messages.end,
                 );
             }
-            return clients.fall_back(parcel.slot, 0, offset);
+            return clients.fall_back(parcel.slot, 0, offset, Lag::of(record));
         }
         match run.is_joined(parcel.encoding, n..n + 1) && len < SHARED_MIN {
             true => {

@@ -1,4 +1,4 @@
-//! Checks connections again when new settings grant less to some client.
+//! Checks connections again when their credential expires, or when new settings grant less to some client.
 //!
 //! Rights were checked when a stream, poll or client began. The first whole sweep after the change checks each connection once:
 //! a stream, a waiting poll, a follower of interest or an MQTT client that has something it would not be granted now ends,
@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 
 use crate::base::access::Right;
 use crate::base::settings::Settings;
+use crate::client::close::try_end;
 use crate::client::joining;
 use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions, Topics};
 use crate::client::protocols::Protocols;
@@ -57,16 +58,21 @@ impl Review {
     }
 }
 
-/// Ends the connection if its subscriptions would be refused now; false when it stays.
+/// Ends a stream, a poll or an MQTT client that may not have what it has any more: its credential has expired (`over`), or new settings (`changed`)
+/// would refuse it. False when it stays.
 pub(crate) fn review<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     queues: &mut Queues,
     slot: u32,
+    (over, changed): (bool, bool),
     io: &mut I,
 ) -> bool {
-    let closes = clients.conns.get(slot).is(CLOSING);
-    let ended = !closes && P::settings_changed(clients, subs, queues, slot, io);
+    if clients.conns.get(slot).is(CLOSING) {
+        return false;
+    }
+    let ended = over && try_end(clients, subs, queues, slot, Reason::Expired, io)
+        || changed && P::settings_changed(clients, subs, queues, slot, io);
     clients.meter.stats.lapsed += u64::from(ended);
     ended
 }

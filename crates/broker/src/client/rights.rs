@@ -7,30 +7,16 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::base::access::{Credential, Digest, Grants, Identity, Known, Question, Right, Verdict};
+use crate::base::access::{Credential, Digest, Grants, Known, Question, Right};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
+use crate::base::verdict::{Identity, Verdict};
 use crate::budget::admission::Party;
-use crate::client::close::end_for;
-use crate::client::parts::{Clients, Connections, Gate, Queues, Subscriptions};
+use crate::client::parts::{Clients, Connections, Gate, Queues};
 use crate::client::protocols::Protocols;
-use crate::client::row::{CLOSING, PAUSED};
+use crate::client::row::PAUSED;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
-
-/// The client's credential has expired: ends a stream, a poll or an MQTT client. False when there is none to end.
-pub(crate) fn lapse<P: Protocols, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
-    slot: u32,
-    io: &mut I,
-) -> bool {
-    let closes = clients.conns.get(slot).is(CLOSING);
-    let ended = !closes && end_for(clients, subs, queues, slot, Reason::Expired, io);
-    clients.meter.stats.lapsed += u64::from(ended);
-    ended
-}
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether the connection's client has this right on every topic that `filter` matches; a plain topic name is a filter too.
@@ -111,10 +97,6 @@ impl<P: ProtocolTypes> Clients<P> {
             }
             Some(Err(refusal)) => Err(refusal),
         }
-        .inspect_err(|refusal| {
-            self.meter.stats.refused += 1;
-            self.meter.stats.oversized += u64::from(*refusal == Reason::TokenTooLong);
-        })
     }
 }
 

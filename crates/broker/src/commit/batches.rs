@@ -222,7 +222,7 @@ impl Batches {
         }
     }
 
-    /// This writer is dead for all others: what is in flight does not count. It goes on as the next one, whose first batches have the same records.
+    /// This writer is dead for all others: what is in flight does not count. It goes on as the next writer, and writes the same records in its first batches.
     pub fn go_on_as_another(&mut self) {
         self.writer += 1;
         (self.closed, self.sent) = (0, 0);

@@ -253,8 +253,8 @@ impl<T> Commits<T> {
         self.stirred = true;
     }
 
-    /// Queues a write of the partition at this place. `encode` appends its record, whose offset is so far behind that of the batch's
-    /// first record. Returns the bytes of the record. `sequence` is the last offset of the partition.
+    /// Queues a write of the partition at this place. `encode` appends its record and is given the distance of its offset from that of the
+    /// batch's first record. Returns the bytes of the record. `sequence` is the last offset of the partition.
     pub fn write(
         &mut self,
         at: usize,

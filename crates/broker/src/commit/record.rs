@@ -35,7 +35,7 @@ const MORTAL: u8 = 16;
 const HAS_KEY: u8 = 32;
 
 impl<'a> Fact<'a> {
-    /// Appends the record of a fact, whose offset is so far behind that of the first record of its batch.
+    /// Appends the record of a fact; its offset is so far behind that of the first record of its batch.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
         let mut out = Out(bytes);
         out.byte(match self {
@@ -126,7 +126,7 @@ pub struct Beat<'a> {
 }
 
 impl<'a> Note<'a> {
-    /// Appends the record of a note, whose offset is so far behind that of the first record of its batch.
+    /// Appends the record of a note; its offset is so far behind that of the first record of its batch.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, behind: u32) {
         let mut out = Out(bytes);
         out.byte(match self {

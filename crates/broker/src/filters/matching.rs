@@ -81,7 +81,7 @@ pub struct Left {
 }
 
 impl Matching {
-    /// A table without filters, whose matches are counted as `steps`.
+    /// A table without filters. `steps` counts its matches.
     pub fn new(partitions: usize, seed: u64, steps: &Steps) -> Self {
         Matching {
             filters: Filters::new(seed, steps),

@@ -82,7 +82,6 @@ impl Home {
             && let Some(answers) = &mut self.retries.answers
             && !answers.reserve(key.group, context.settings.publish.idempotency_keys)
         {
-            self.reports.stats.keys_refused += 1;
             self.reports.notices.met(Notice::Keys, fact.topic().1);
             return Err(Outcome::Full(Reason::KeysFull));
         }

@@ -58,8 +58,8 @@ impl Home {
         self.end_first_turn();
     }
 
-    /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. What is
-    /// left of the one before gets offsets of the new one, so that whoever has seen a part of it is told a gap, and gets it again.
+    /// The log of the partition at this place may have lost anything before its end: a new epoch begins, behind all offsets that were given. Messages
+    /// of the former epoch that are left get offsets of the new one, so that a subscriber that has seen some of them is told a gap and gets them again.
     pub(crate) fn begin_epoch(&mut self, at: usize, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[at];
         let until = sequence.max(mark) + EPOCH_OFFSETS;
@@ -261,7 +261,7 @@ impl Logs {
         all.zip(self.partitions.iter().map(|it| it.batch))
     }
 
-    /// The place of the partition of a fact's topic, whose row is this one.
+    /// The place of the partition of a fact's topic, which has this row.
     #[inline]
     fn place_of_topic(&self, topics: &TopicTable, row: Option<u32>, fact: &Fact<'_>) -> usize {
         match row {

@@ -93,7 +93,7 @@ impl Group {
     }
 }
 
-/// A group's row in the tree of all groups, whose leaves are half full since numbers only rise, and its place in the list of its filter.
+/// A group's row in the tree of all groups (its leaves are half full, since numbers only rise), and its place in the list of its filter.
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
 /// Bytes that a group needs at one home, if no other has its filter.

@@ -1,7 +1,7 @@
 //! The home's side of a [`Shadow`](crate::Shadow): the home tells which messages it still has, and the shadow drops the rest.
 //!
-//! Invariant: only the home decides what is dropped for want of room or because nobody asks for it any more. What has gone for another
-//! reason (a newer message of its key, a time to live, a deletion) the shadow knows by itself.
+//! Invariant: only the home decides what is dropped for want of room or because nobody asks for it any more. The shadow
+//! knows by itself of messages that went for another reason (a newer message of their key, a time to live, a deletion).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -21,7 +21,7 @@ const RETAIN: u8 = 8;
 const QOS_SHIFT: u8 = 4;
 /// It is a mark in the list of its rule.
 pub(super) const MARKED: u8 = 64;
-/// It is counted for a client, whose number is behind the time to live.
+/// It is counted for a client. The client's number stands behind the time to live.
 const OWNED: u8 = 128;
 /// Bytes of the time to live, in seconds.
 const TTL_BYTES: usize = 4;

@@ -213,7 +213,7 @@ impl Lists {
         last
     }
 
-    /// Moves the entries to the lists of these rules, whose numbers their chains have already. A list whose entries stay together only
+    /// Moves the entries to the lists of these rules; the chains have the rules' numbers already. A list with entries that stay together only
     /// gets another number.
     pub fn change(
         &mut self,

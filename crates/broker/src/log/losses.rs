@@ -1,5 +1,5 @@
-//! The last lost message of each topic, by offset, with the number of the loss: for readers by filter, who are told of a loss where it
-//! stands in the order of arrival.
+//! The last lost message of each topic, by offset, with the number of the loss: readers by filter are told of a loss at its
+//! place in the order of arrival.
 //!
 //! Invariant: from the first reader by filter on, each topic that loses a message is in here, with its last one, unless it was taken out
 //! to be noted elsewhere ([`Losses::pop`]): the home bounds how many topics are in here.

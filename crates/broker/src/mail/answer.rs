@@ -90,3 +90,18 @@ pub enum Outcome {
     /// The engine has not answered for long: it may be done or not, now or later.
     Unknown,
 }
+
+impl Outcome {
+    /// Why a publish was refused; none where it was done.
+    pub fn refusal(self) -> Option<Reason> {
+        match self {
+            Outcome::Full(reason) => Some(reason),
+            Outcome::Missing => Some(Reason::TopicsFull),
+            Outcome::OtherMessage => Some(Reason::OtherMessage),
+            Outcome::Unknown => Some(Reason::OutcomeUnknown),
+            Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) | Outcome::Purged(_) => {
+                None
+            }
+        }
+    }
+}

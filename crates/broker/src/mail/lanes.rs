@@ -32,9 +32,9 @@ pub struct Lane {
     pub publishes: usize,
     /// Tells to the peer as a carrier.
     pub tells: Vec<Tell>,
-    /// The weight of the peer's asks that were handled, and whose credit was not given back yet.
+    /// The weight of the peer's asks that were handled, while their credit was not given back yet.
     pub credit_bytes: usize,
-    /// The weight of asks sent to the peer, whose credit has not come back yet.
+    /// The weight of asks sent to the peer, until their credit comes back.
     pub under_way_bytes: usize,
     /// The peer's asks that wait for a later turn, in order. Its publishes are within the credit.
     pub waiting: VecDeque<UnhandledAsks>,

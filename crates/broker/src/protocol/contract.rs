@@ -30,7 +30,7 @@ use crate::protocol::http::options::{HISTORY, KEEP, PINGS};
 use crate::protocol::http::pipelined::hold_pipelined;
 use crate::protocol::longpoll::poll::end_poll;
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, mqtt_session};
-use crate::protocol::mqtt::close::{mqtt_late, mqtt_move};
+use crate::protocol::mqtt::close::{mqtt_end, mqtt_move};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::protocol::mqtt::publish::mqtt_second;
 use crate::protocol::sse::comment_if_quiet;
@@ -115,7 +115,7 @@ impl Front {
 pub(crate) fn cut_off<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
     let ends = clients.conns.get(slot).state == State::Mqtt;
     if ends {
-        mqtt_late(clients, slot, Reason::CutOff, io);
+        mqtt_end(clients, slot, Reason::CutOff, io);
     }
     ends
 }

@@ -18,4 +18,6 @@ mod websocket;
 
 pub use crate::client::fields::check_fields;
 pub use crate::client::review::Review;
+pub use http::headers;
+pub use http::parameters::PARAMETERS;
 pub use http::turned_away::shed;

@@ -270,8 +270,9 @@ pub(super) fn reply(
         }
         Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
         // The failure is only counted.
-        Answer::None if matches!(outcome, Outcome::Full(_)) => {
+        Answer::None if let Outcome::Full(reason) = outcome => {
             clients.meter.stats.dropped += 1;
+            clients.meter.stats.refusals.add(reason);
         }
         Answer::Failure(_) | Answer::None => {}
     }

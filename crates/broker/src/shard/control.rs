@@ -1,6 +1,5 @@
 //! Carries out an operator's orders ([`orders`](crate::orders)), and answers.
 
-use crate::base::notices::Notice;
 use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use crate::protocol::front::Front;
@@ -21,11 +20,10 @@ impl Shard {
         let Front { clients, subs, .. } = &mut self.front;
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
-            Control::Notice(kind @ (Notice::ShortLog | Notice::Keys)) => {
-                let home = self.home.as_mut();
-                Report::Notice(home.and_then(|home| home.reports.take_notice(kind)))
+            Control::Notice(kind) => {
+                let of_home = || self.home.as_mut()?.reports.take_notice(kind);
+                Report::Notice(clients.meter.notices.take(kind).or_else(of_home))
             }
-            Control::Notice(kind) => Report::Notice(clients.meter.notices.take(kind)),
             Control::Topics(page) => {
                 Report::Topics(topics_page(self.home.as_ref(), clients.ctx.now, &page))
             }

@@ -30,8 +30,8 @@ impl Shard {
         };
         let (Front { clients, subs, .. }, sys) = (&mut self.front, &mut self.sys);
         let due = sys.is_due(clients.ctx.now.s, interval_s);
-        for (n, (name, says)) in TOPICS.into_iter().enumerate() {
-            tell_one(clients, subs, home, sys, (n, name, says), due);
+        for (n, (name, says)) in TOPICS.iter().enumerate() {
+            tell_one(clients, subs, home, sys, (n, name, *says), due);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The values of the topics under `$SYS/broker`: sums of all shards. A reader of two values reckons rates. The metrics are rows of `budget/stats.rs`.
+//! The values of the topics under `$SYS/broker`: sums of all shards (`budget/totals.rs`). A reader of two values reckons rates.
 
 use alloc::format;
 use alloc::string::String;
@@ -7,7 +7,7 @@ use crate::budget::totals::Total::{self, *};
 use crate::budget::totals::{Added, Totals};
 
 /// The topics, and the value of each.
-pub(super) const TOPICS: [(&str, Says); 26] = [
+pub(super) const TOPICS: &[(&str, Says)] = &[
     ("$SYS/broker/version", Says::Version),
     ("$SYS/broker/uptime", Says::Uptime),
     ("$SYS/broker/bytes/received", Says::Sum(&[ReceivedBytes])),

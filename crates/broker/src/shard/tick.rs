@@ -11,7 +11,6 @@ use crate::client::close::end_connection;
 use crate::client::deadlines::deadline;
 use crate::client::hold::is_too_slow;
 use crate::client::review::review;
-use crate::client::rights::lapse;
 use crate::io::Io;
 use crate::protocol::contract::{cut_off, has_begun_input, second};
 use crate::protocol::front::{Clients, Front};
@@ -83,8 +82,8 @@ impl Shard {
                 queues,
                 ..
             } = &mut self.front;
-            let ends = over && lapse(clients, subs, queues, slot, io)
-                || self.review.runs() && review(clients, subs, queues, slot, io)
+            let lost = (over, self.review.runs());
+            let ends = review(clients, subs, queues, slot, lost, io)
                 || is_cut_off && cut_off(clients, slot, io);
             if ends {
                 continue;

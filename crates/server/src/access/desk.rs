@@ -16,10 +16,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use crore_broker::Reason;
-use crore_broker::access::{Digest, Known, Question, Verdict};
+use crore_broker::Verdict;
+use crore_broker::access::{Digest, Known, Question};
 use crore_broker::admission::shares::{HALF, may_take};
 use crore_broker::turns::Turns;
+use crore_broker::{Closed, Reason};
 use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
 
@@ -391,14 +392,11 @@ impl DeskState {
     /// Work is done: tells all connections that waited, and remembers it.
     fn found(&mut self, flown: FlightKey, found: Result<Known, Reason>, cache_s: u32) {
         let digest = flown.0;
-        let transient = matches!(
-            found,
-            Err(Reason::VerifierBusy | Reason::VerifierUnreachable)
-        );
-        let cache_s = match (&found, transient) {
-            (_, true) => 0,
-            (Err(_), _) => cache_s.min(REFUSED_S),
-            (Ok(_), _) => cache_s,
+        let cache_s = match &found {
+            // There was no room to verify them.
+            Err(reason) if reason.row().closed == Closed::Full => 0,
+            Err(_) => cache_s.min(REFUSED_S),
+            Ok(_) => cache_s,
         };
         let end_s = clock::counted_s() + u64::from(cache_s);
         if cache_s > 0 {

@@ -1,7 +1,7 @@
 //! Secrets for HS256, and why a public key is none: everyone who has it could make tokens.
 //!
 //! Invariant: a public key, a certificate or a private key is refused in every form that a file of one has: armour, with text before it or
-//! not, DER, JSON, the line of OpenSSH; in base64, in hex, in UTF-16, and in the settings as in a file. What has no form (32 raw bytes)
+//! not, DER, JSON, the line of OpenSSH; in base64, in hex, in UTF-16, and in the settings as in a file. A file without any of these forms (32 raw bytes)
 //! looks like a secret and is taken for one.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};

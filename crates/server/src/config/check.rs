@@ -274,7 +274,7 @@ fn rule(check: &mut Check, number: usize, rule: &Rule, limits: &Limits) {
     } else if let Err(error) = check_filter(rule.filter.as_bytes(), MAX_TOPIC_BYTES) {
         let filter = &rule.filter;
         let what = format!(
-            "`{filter}` is not a topic filter: {error}; write one such as \"chat/+/room\" or \"chat/#\""
+            "`{filter}` is not a topic filter: it {error}; write one such as \"chat/+/room\" or \"chat/#\""
         );
         check.fail(key("match"), what);
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use crore_broker::Accounts;
+use crore_broker::{Accounts, Reason};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -199,9 +199,12 @@ impl fmt::Debug for Scrape {
 }
 
 impl Scrape {
+    fn sum_of(&self, of: impl Fn(&Snapshot) -> u64) -> u64 {
+        self.shards.iter().map(of).sum()
+    }
+
     fn sum(&self, of: impl Fn(&Snapshot) -> u64) -> Samples {
-        let sum: u64 = self.shards.iter().map(of).sum();
-        vec![(vec![], sum as f64)]
+        vec![(vec![], self.sum_of(of) as f64)]
     }
 
     fn by_shard(&self, of: impl Fn(&Snapshot) -> f64) -> Samples {
@@ -217,10 +220,22 @@ impl Scrape {
         kinds: [(&str, usize); N],
         count: fn(&Snapshot, usize) -> u64,
     ) -> Samples {
-        let sum = |n| self.shards.iter().map(|s| count(s, n)).sum::<u64>();
+        let sum = |n| self.sum_of(|s| count(s, n));
         let kinds = kinds.into_iter();
         kinds
             .map(|(name, n)| (vec![name.into()], sum(n) as f64))
+            .collect()
+    }
+
+    /// How often each reason was given; only those that were.
+    fn refusals(&self) -> Samples {
+        let count = |reason: Reason| self.sum_of(|s| s.stats.refusals.between(reason, reason));
+        let all = Reason::ALL
+            .iter()
+            .map(|reason| (reason.row().name, count(*reason)));
+        let given = all.filter(|(_, count)| *count > 0);
+        given
+            .map(|(name, count)| (vec![name.into()], count as f64))
             .collect()
     }
 

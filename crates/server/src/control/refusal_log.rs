@@ -57,73 +57,55 @@ fn line(of: fn(&Stats) -> u64, example: Option<Notice>, words: &str) -> Line {
     }
 }
 
+/// A counter, the kind of its example, and the words.
+type Row = (fn(&Stats) -> u64, Option<Notice>, &'static str);
+
+#[rustfmt::skip]
+const LINES: &[Row] = &[
+    (|it| it.refusals.between(Reason::CredentialsMalformed, Reason::VerifierBusy), None,
+        "clients came with worthless credentials; `crore token inspect --config FILE` shows what is wrong with a token (docs/ACCESS.md)"),
+    (|it| it.refusals.between(Reason::PublishNeedsCredentials, Reason::InterestNotGranted), None,
+        "clients asked for something without a grant; `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)"),
+    (|it| it.refusals.between(Reason::ForeignHost, Reason::ForeignHost), Some(Notice::Host),
+        "requests with a Host that is not the loopback, such as this one, were answered 403, as the server listens there only; set [access] \
+         (docs/ACCESS.md), or have the proxy send Host: localhost"),
+    (|it| it.refusals.between(Reason::ForeignOrigin, Reason::ForeignOrigin), Some(Notice::Origin),
+        "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins"),
+    (|it| it.hidden_answers, Some(Notice::Reader),
+        "web pages of other origins, such as this one, asked to read; they were answered, but browsers hide the answers from them; if it is \
+         yours, list it in http.allowed_origins"),
+    (|it| it.refusals.between(Reason::NoSocketPath, Reason::NoSocketPath), Some(Notice::Upgrade),
+        "WebSockets at a path that has none, such as this one, were answered 404: topics are at /sub/TOPIC and /pubsub/TOPIC, and a client \
+         of MQTT must offer the subprotocol mqtt"),
+    (|it| it.refusals.between(Reason::PublishRate, Reason::PublishRateOfAddress), None,
+        "publishes were refused (429, 503): limits.publishes_per_address_per_s or limits.publishes_per_s was reached; raise it, or have the \
+         clients publish less often"),
+    (|it| it.mqtt_refused, Some(Notice::Mqtt),
+        "packets of MQTT clients, such as this one, were refused (docs/MQTT.md)"),
+    (|it| it.short_logs, Some(Notice::ShortLog),
+        "subscribers that came back, or read slowly, were told that messages are lost: their topic's log had them no more. One topic is \
+         named, with what shortened its log: if they should have got them, raise a setting that stands there"),
+    (|it| it.refusals.between(Reason::KeysFull, Reason::KeysFull), Some(Notice::Keys),
+        "publishes with an Idempotency-Key, such as to this topic, were refused (503): publish.idempotency_keys, or their publisher's share \
+         of it, is used up; raise it, or shorten publish.idempotency_window_s (`crore admin limits` shows how much is used)"),
+];
+
 /// All lines.
 fn lines() -> Vec<Line> {
     // The one refusal of credentials that happens in the shard alone, so that no other thread tells of it.
     let too_long = Reason::TokenTooLong.row();
-    let too_long = format!(
+    let words = format!(
         "credentials refused: {}; {}",
         too_long.text, too_long.remedy
     );
-    vec![
-        line(
-            |it| it.refused,
-            None,
-            "clients came with worthless credentials; `crore token inspect --config FILE` shows what is wrong with a token (docs/ACCESS.md)",
-        ),
-        line(
-            |it| it.denied,
-            None,
-            "clients asked for something without a grant; `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)",
-        ),
-        line(|it| it.oversized, None, &too_long),
-        line(
-            |it| it.foreign_hosts,
-            Some(Notice::Host),
-            "requests with a Host that is not the loopback, such as this one, were answered 403, as the server listens there only; \
-             set [access] (docs/ACCESS.md), or have the proxy send Host: localhost",
-        ),
-        line(
-            |it| it.foreign_origins,
-            Some(Notice::Origin),
-            "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins",
-        ),
-        line(
-            |it| it.hidden_answers,
-            Some(Notice::Reader),
-            "web pages of other origins, such as this one, asked to read; they were answered, but browsers hide the answers from them; \
-             if it is yours, list it in http.allowed_origins",
-        ),
-        line(
-            |it| it.stray_upgrades,
-            Some(Notice::Upgrade),
-            "WebSockets at a path that has none, such as this one, were answered 404: topics are at /sub/TOPIC and /pubsub/TOPIC, and a client of \
-             MQTT must offer the subprotocol mqtt",
-        ),
-        line(
-            |it| it.rates_refused,
-            None,
-            "publishes were refused (429, 503): limits.publishes_per_address_per_s or limits.publishes_per_s was reached; raise it, or have \
-             the clients publish less often",
-        ),
-        line(
-            |it| it.mqtt_refused,
-            Some(Notice::Mqtt),
-            "packets of MQTT clients, such as this one, were refused (docs/MQTT.md)",
-        ),
-        line(
-            |it| it.short_logs,
-            Some(Notice::ShortLog),
-            "subscribers that came back, or read slowly, were told that messages are lost: their topic's log had them no more. One topic \
-             is named, with what shortened its log: if they should have got them, raise a setting that stands there",
-        ),
-        line(
-            |it| it.keys_refused,
-            Some(Notice::Keys),
-            "publishes with an Idempotency-Key, such as to this topic, were refused (503): publish.idempotency_keys, or their publisher's share \
-             of it, is used up; raise it, or shorten publish.idempotency_window_s (`crore admin limits` shows how much is used)",
-        ),
-    ]
+    let of = |it: &Stats| {
+        it.refusals
+            .between(Reason::TokenTooLong, Reason::TokenTooLong)
+    };
+    let all = LINES
+        .iter()
+        .map(|(of, example, words)| line(*of, *example, words));
+    all.chain([line(of, None, &words)]).collect()
 }
 
 /// The first of those since the last time.

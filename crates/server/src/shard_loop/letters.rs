@@ -1,6 +1,6 @@
 //! Letters to a shard's thread, and its reports to the control thread.
 
-use crore_broker::access::Verdict;
+use crore_broker::Verdict;
 use crore_broker::mail::{Elsewhere, ReplyTo};
 use crore_broker::{Committed, ConnId, Control, Mail, Report, ShardId, Ticket};
 

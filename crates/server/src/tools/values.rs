@@ -83,7 +83,8 @@ pub fn topic(text: &str) -> Result<String, String> {
             "+ and # stand in filters only (crore sub, crore admin topics); write one topic"
                 .to_string(),
         ),
-        _ => line(text),
+        Err(error) => Err(format!("it {error}")),
+        Ok(()) => Ok(text.to_string()),
     }
 }
 
@@ -97,7 +98,8 @@ pub fn filter(text: &str) -> Result<String, String> {
             "+ stands for one whole level and # for all that follow; write one such as 'chat/+/help' or 'chat/#'"
                 .to_string(),
         ),
-        _ => line(text),
+        Err(error) => Err(format!("it {error}")),
+        Ok(()) => Ok(text.to_string()),
     }
 }
 

@@ -154,7 +154,7 @@ fn answer(word: &str) -> (&'static str, String) {
     }
 }
 
-/// The next question of a connection, whose first bytes may have come already.
+/// The next question of a connection; its first bytes may have come already.
 fn question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
     loop {
         if let Some(asked) = whole(bytes) {

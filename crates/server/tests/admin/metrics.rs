@@ -1,7 +1,11 @@
 //! `/metrics` and the stream of stats.
 
+use crore_wire::mqtt::PacketType::PubAck;
+use crore_wire::mqtt::{ReasonCode, Version};
 use serde_json::Value;
 
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, message};
 use crate::support::port::{ask, await_metric, get, line, metric, raw, stream};
 use crate::support::state::State;
 use crate::support::{Server, eventually};
@@ -193,4 +197,33 @@ fn refused_sites_are_counted_and_one_of_each_kind_is_named() {
     }
     let log = server.log();
     assert!(later.iter().all(|name| !log.contains(name)), "{log}");
+}
+
+#[test]
+fn refusals_are_counted_by_their_reason_in_every_protocol() {
+    let server = Server::with_admin("");
+    let (address, admin) = (server.address(), server.admin());
+    let batch = "{\"topic\": \"$own\", \"data\": \"x\"}\n{\"topic\": \"a/+\", \"data\": \"x\"}\n";
+    let ndjson = "Host: localhost\r\nContent-Type: application/x-ndjson\r\n";
+    let own = raw(address, "POST /pub/$own", "Host: localhost\r\n", Some("x"));
+    assert_eq!(own.status, 403);
+    assert_eq!(raw(address, "POST /pub", ndjson, Some(batch)).status, 403);
+    let named = raw(address, "GET /sub/a%2B", "Host: localhost\r\n", None);
+    assert_eq!(named.status, 400);
+
+    let broker = Broker::Crore(server);
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    conn.publish(&message("$own", 1, 1, b"x"));
+    assert_eq!(conn.packet().ack(PubAck), (1, ReasonCode::NOT_AUTHORIZED));
+    conn.publish(&message("a/\u{1}", 1, 2, b"x"));
+    let invalid = (2, ReasonCode::TOPIC_NAME_INVALID);
+    assert_eq!(conn.packet().ack(PubAck), invalid);
+    assert_eq!(
+        conn.subscribe("a\u{1}/#", 0),
+        ReasonCode::TOPIC_FILTER_INVALID
+    );
+    for (reason, count) in [("Reserved", 3.0), ("BadName", 4.0)] {
+        let metric = format!("crore_refusals_total{{reason=\"{reason}\"}}");
+        await_metric(admin, &metric, count);
+    }
 }

@@ -34,7 +34,7 @@ pub struct Round<'a> {
     pub room: Room,
     /// How long attackers come, at most.
     pub time: Duration,
-    /// The kept seeds, whose scripts are played first.
+    /// The kept seeds; their scripts are played first.
     pub kept: &'a [Kept],
     /// Only these kinds of attackers.
     pub only: Option<&'a str>,

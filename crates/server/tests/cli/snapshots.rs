@@ -79,7 +79,7 @@ fn hints_for_mistyped_commands_are_as_they_were() {
     insta::assert_snapshot!("slips", slips.join("\n"));
 }
 
-/// The commands of `crore` and below, but for those of `crore bench`, whose flags are many.
+/// The commands of `crore` and below, but for those of `crore bench`, which have many flags.
 fn commands() -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let mut at = 0;

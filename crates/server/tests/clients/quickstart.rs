@@ -69,7 +69,7 @@ impl Visitor {
     }
 }
 
-/// The page at `url`, whose origin the settings have: it publishes and hears, by both transports.
+/// The page at `url`, from an origin of the settings: it publishes and hears, by both transports.
 fn publishes_and_hears(url: &str, origin: &str, name: &str) {
     let server = Server::with(&format!("[http]\nallowed_origins = [\"{origin}\"]\n"));
     publish(&server, "hello", "kept");

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crore_broker::Reason;
+use crore_broker::protocol::PARAMETERS;
+use crore_broker::protocol::headers::{OF_ANSWERS, OF_PUBLISH, Row};
 
 use crate::effective;
 
@@ -97,4 +99,61 @@ fn the_documented_reasons_are_those_of_the_server() {
         return std::fs::write(&path, page.replace(&table, &rows)).unwrap();
     }
     assert_eq!(table, rows, "INSTA_UPDATE=always writes docs/REASONS.md");
+}
+
+/// The page with the rows of the table that begins with `head` in the place of those that it has.
+fn with_rows(page: &str, head: &str, rows: impl Iterator<Item = String>) -> String {
+    let head = format!("{head}\n|---|---|\n");
+    let (before, rest) = page.split_once(&head).expect(&head);
+    let (_, after) = rest.split_once("\n\n").expect("an end of the table");
+    let rows: String = rows.collect();
+    format!("{before}{head}{rows}\n{after}")
+}
+
+/// The pages about the protocols have the server's tables of headers and parameters; with `INSTA_UPDATE=always` they are written.
+#[test]
+fn the_documented_headers_and_parameters_are_those_of_the_server() {
+    let header = |(name, meaning): &Row| format!("| `{name}` | {meaning} |\n");
+    let path = |(path, names): &(&str, &[&str])| format!("| {path} | `{}` |\n", names.join("`, `"));
+    for name in ["PROTOCOLS.md", "PROTOCOL-DETAILS.md"] {
+        let page = doc(name);
+        let made = match name {
+            "PROTOCOLS.md" => {
+                let made = with_rows(&page, "| header | meaning |", OF_PUBLISH.iter().map(header));
+                let answers = OF_ANSWERS.iter().map(header);
+                with_rows(&made, "| header of an answer | meaning |", answers)
+            }
+            _ => with_rows(&page, "| path | reads |", PARAMETERS.iter().map(path)),
+        };
+        if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+            let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+            std::fs::write(docs.join(name), made).unwrap();
+        } else {
+            assert!(page == made, "INSTA_UPDATE=always writes docs/{name}");
+        }
+    }
+}
+
+/// Each header of an answer that is ours has its row, so that scripts of other origins may read it.
+#[test]
+fn headers_of_answers_that_are_ours_have_a_row() {
+    let broker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../broker/src/protocol");
+    let mut folders = vec![broker];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            for call in [".header(\"Crore-", ".number(\"Crore-"] {
+                for rest in text.split(call).skip(1) {
+                    let name = format!("Crore-{}", rest.split('"').next().unwrap());
+                    let known = OF_ANSWERS.iter().any(|(known, _)| *known == name);
+                    assert!(known, "{name} of {} has no row", path.display());
+                }
+            }
+        }
+    }
 }

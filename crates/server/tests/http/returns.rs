@@ -1,5 +1,5 @@
 //! How a subscriber comes back: with the position as it was given, as a proxy or a polyfill altered it, or with none that can be
-//! read. What it has seen never comes again and again.
+//! read. Messages that it has seen never come again and again.
 
 use crate::support::Server;
 use crate::support::http::{Conn, Response, once, publish};

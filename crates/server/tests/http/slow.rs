@@ -291,7 +291,7 @@ fn reader_with_a_constant_lag_takes_constant_memory() {
     assert!(grown < 2 * OUTBOX_BYTES, "grown by {grown} bytes");
 }
 
-/// A position by filter has an offset for each partition. What does not fit into a Close frame is left out, never cut.
+/// A position by filter has an offset for each partition. A position that does not fit into a Close frame is left out, never cut.
 #[test]
 fn a_close_for_a_gap_has_the_whole_position_or_none() {
     for (partitions, fits) in [(1, true), (16, true), (64, true), (90, false), (256, false)] {

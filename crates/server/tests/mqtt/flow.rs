@@ -84,7 +84,7 @@ fn a_burst_waits_for_our_answers_and_not_the_client_for_a_disconnect() {
         conn
     }];
     for mut conn in doors {
-        // QoS 1, QoS 2, and both, each of whose messages has a home of its own.
+        // QoS 1, QoS 2, and both; each message has a home of its own.
         for qualities in [[1, 1], [2, 2], [1, 2]] {
             let qos = |id: u16| qualities[usize::from(id % 2)];
             conn.write(|out| {

@@ -220,8 +220,8 @@ fn without(gone: &str, number: u16) -> Option<Came> {
     Some((qos, left))
 }
 
-/// Each message that a remaining subscription matches comes, in the order of its topic. What an ended subscription has brought for others
-/// may come once more by one of them (MQTT 5.0 section 3.3.4); what it had no part in, or was published later, comes once.
+/// Each message that a remaining subscription matches comes, in the order of its topic. A message that an ended subscription brought for others
+/// may come once more by one of them (MQTT 5.0 section 3.3.4); a message in which it had no part, or of a later time, comes once.
 #[test]
 fn subscriptions_lose_nothing_when_one_ends_that_brought_messages_for_them() {
     let broker = Broker::start();

@@ -153,7 +153,8 @@ impl Follower {
                 Event::Close { code, .. } => {
                     self.closes = true;
                     match code {
-                        Some(1000 | 1001 | 1013 | 4413) => return Ok(false),
+                        Some(4413) => return Ok(false),
+                        Some(code) if websocket::is_for_room(code) => return Ok(false),
                         code => return Err(format!("a follower was closed with {code:?}")),
                     }
                 }

@@ -1,5 +1,6 @@
 //! A client's side of WebSocket: frames as they come, whole or in parts.
 
+use crore_broker::{Closed, Reason};
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
@@ -32,4 +33,11 @@ pub fn read(
 /// Answers a ping.
 pub fn pong(out: &mut Vec<u8>, data: &[u8]) {
     frame::write_masked(out, Opcode::Pong, data, [1, 2, 3, 4]);
+}
+
+/// Whether the server may close any connection with this code: because the client closed it, was late, or for want of room.
+pub fn is_for_room(code: u16) -> bool {
+    let closed = [Closed::Peer, Closed::Timeout, Closed::Full];
+    let mut rows = Reason::ALL.iter().map(|reason| reason.row());
+    rows.any(|row| row.close == Some(code) && closed.contains(&row.closed))
 }

@@ -411,8 +411,8 @@ fn damage(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have several nodes over one log. What a node keeps of its own (sessions, interest) is the business of other worlds, and so is what
-/// runs out or is superseded: a node that is behind does not know of it.
+/// Some worlds have several nodes over one log. Other worlds have the state that a node keeps of its own (sessions, interest), and messages that
+/// run out or are superseded: a node that is behind does not know of them.
 fn cluster(plan: &mut Plan, rng: &mut Rng) {
     if !plan.budgets_are_wide || !rng.chance(CLUSTERS_PERCENT) {
         return;

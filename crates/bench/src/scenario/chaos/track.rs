@@ -23,7 +23,7 @@ pub struct Counts {
     pub silent_losses: u64,
     /// Gaps that were told.
     pub told_gaps: u64,
-    /// Messages that never came, and whose loss was told.
+    /// Messages that never came, but the server told of their loss.
     pub told_losses: u64,
     /// Gaps that were told although no message was missing, or although the log still had the missing ones.
     pub false_gaps: u64,

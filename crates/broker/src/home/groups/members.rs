@@ -12,7 +12,7 @@ use crate::mail::ReplyTo;
 /// A connection that shares a subscription; that of another shard may have the same row and generation.
 pub(in crate::home) type Member = (ShardId, ReplyTo);
 
-/// Bytes of heap for a member: its place in two B-trees, whose nodes are two thirds full.
+/// Bytes of heap for a member: its place in two B-trees with nodes that are two thirds full.
 const MEMBER_BYTES: usize = 3 * (size_of::<(Member, u32)>() + size_of::<Member>()) / 2;
 
 /// Two leaves, each with room for eleven.

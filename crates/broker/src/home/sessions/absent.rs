@@ -23,7 +23,7 @@ use crate::store::slab::{Side, Slot};
 const OWN_MIN: usize = 512;
 /// A session's row and its bucket.
 pub(super) const ROW_BYTES: usize = size_of::<Row>() + 4;
-/// Of each session that is away: these, what it left, and an entry in the order of ends, whose tree has leaves that are half full.
+/// Of each session with a client that is away: these, its state, and an entry in the order of ends, a tree with leaves that are half full.
 const ROWS_BYTES: usize = ROW_BYTES + size_of::<Slot<Away>>() + 16;
 /// Bytes of a list of payloads, without the payloads.
 const PAYLOADS_BYTES: usize = 128;

@@ -1,10 +1,10 @@
 //! The part of the contract that the clients' side asks for: see [`Protocols`], which says what each question means.
 
-use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::time::Now;
-use crate::client::close::{end_connection, end_for};
+use crate::base::verdict::Identity;
+use crate::client::close::{end_connection, try_end};
 use crate::client::progress::Allowance;
 use crate::client::protocols::{Holds, Protocols};
 use crate::client::review::may_keep;
@@ -19,7 +19,7 @@ use crate::protocol::front::{
 };
 use crate::protocol::http::answer::answer_reason;
 use crate::protocol::http::close::{
-    end_http, end_stream_for, end_waiting, is_judged, is_subscribing,
+    end_http, end_waiting, is_judged, is_subscribing, try_end_stream,
 };
 use crate::protocol::http::credentials::http_verdict;
 use crate::protocol::http::interest::{may_follow, unfollow};
@@ -30,7 +30,7 @@ use crate::protocol::http::request::request_resume;
 use crate::protocol::http::subscribe::leave::catch_up;
 use crate::protocol::longpoll::poll::end_poll;
 use crate::protocol::mqtt::access::{mqtt_review, mqtt_verdict};
-use crate::protocol::mqtt::close::{mqtt_end_for, mqtt_late};
+use crate::protocol::mqtt::close::{mqtt_end, try_end_mqtt};
 use crate::protocol::mqtt::packets::{drop_partial, mqtt_part, mqtt_part_is_slow};
 use crate::protocol::mqtt::state::{MqttRow, Subscribed};
 use crate::protocol::own::Own;
@@ -104,7 +104,7 @@ impl Protocols for AllProtocols {
             State::Poll => end_poll(clients, subs, deliveries, queues, slot, io),
             State::Waiting | State::Sse => row.deadline_s = 0,
             // It waits for a CONNECT, or for the next packet.
-            State::Mqtt => mqtt_late(clients, slot, Reason::Silent, io),
+            State::Mqtt => mqtt_end(clients, slot, Reason::Silent, io),
             State::Proxy | State::Draining => {
                 clients.scratch.because(Closed::Timeout);
                 clients.drop_conn(slot, Close::Now);
@@ -209,7 +209,10 @@ impl Protocols for AllProtocols {
         match clients.conns.get(slot).state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
                 let may = may_follow(clients, slot).and_then(|()| may_keep(clients, subs, slot));
-                may.is_err_and(|denied| end_for(clients, subs, queues, slot, denied, io))
+                may.is_err_and(|denied| match clients.conns.get(slot).state {
+                    State::Waiting => end_waiting(clients, slot, denied),
+                    _ => try_end(clients, subs, queues, slot, denied, io),
+                })
             }
             State::Mqtt => mqtt_review(clients, subs, slot, io),
             State::Proxy | State::Http | State::Draining => false,
@@ -222,12 +225,11 @@ impl Protocols for AllProtocols {
                 end_http(clients, slot, reason, io);
             }
             State::Sse | State::WebSocket => end_stream(clients, slot, reason, io),
-            State::Mqtt if reason == Reason::TooSlow => mqtt_late(clients, slot, reason, io),
-            State::Mqtt => _ = mqtt_end_for(clients, slot, reason, io),
+            State::Mqtt => mqtt_end(clients, slot, reason, io),
         }
     }
 
-    fn end_for<I: Io>(
+    fn try_end<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
         queues: &mut Queues,
@@ -236,13 +238,14 @@ impl Protocols for AllProtocols {
         io: &mut I,
     ) -> bool {
         match clients.conns.get(slot).state {
-            State::Waiting => end_waiting(clients, slot, reason),
+            // The credential is looked at again after the answer, and the answer to its attach says what became of the topic.
+            State::Waiting => false,
             State::Poll => {
                 answer_reason(clients, subs, queues, slot, reason, io);
                 true
             }
-            State::Sse | State::WebSocket => end_stream_for(clients, slot, reason, io),
-            State::Mqtt => mqtt_end_for(clients, slot, reason, io),
+            State::Sse | State::WebSocket => try_end_stream(clients, slot, reason, io),
+            State::Mqtt => try_end_mqtt(clients, slot, reason, io),
             // Nothing was granted to it, and it has subscribed to nothing.
             State::Proxy | State::Http | State::Draining => false,
         }

@@ -7,7 +7,6 @@ use crore_wire::websocket::frame;
 
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::State;
-use crate::client::words;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching};
 use crate::protocol::http::body::write_end;
@@ -23,7 +22,7 @@ const INTERNAL: u16 = 1011;
 
 /// Ends a stream properly: with a close frame, or the last chunk.
 pub(crate) fn end_stream<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    let words = words::of_reason(reason, &clients.ctx.world.settings);
+    let words = reason.words(&clients.ctx.world.settings);
     end_stream_saying(clients, slot, reason, &words, io);
 }
 
@@ -36,6 +35,9 @@ pub(crate) fn end_stream_saying<I: Io>(
     io: &mut I,
 ) {
     let row = reason.row();
+    if clients.conns.get(slot).state != State::Draining {
+        clients.meter.stats.refusals.add(reason);
+    }
     end_stream_by(
         clients,
         slot,

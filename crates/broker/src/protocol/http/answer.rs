@@ -9,10 +9,10 @@ use crate::base::position::{self, Position};
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
 use crate::client::subscriptions::unsubscribe;
-use crate::client::words;
 use crate::io::Io;
 use crate::mail::Info;
 use crate::protocol::front::{Clients, Connections, Queues, Subscriptions};
+use crate::protocol::http::headers::EXPOSED;
 use crate::protocol::http::options::{FOLLOWS, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED};
 use crate::protocol::http::retry;
 use crate::protocol::side::Spill;
@@ -25,9 +25,6 @@ const METHOD_NOT_ALLOWED: u16 = 405;
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
 const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
-/// The response headers that scripts of other origins may read.
-const EXPOSED: &[u8] =
-    b"ETag, Last-Modified, Crore-Topic, Crore-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Properties-Left-Out, Crore-Gap, Crore-More, Retry-After, Idempotency-Replayed";
 /// The request headers that a conditional response depends on.
 pub(crate) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
 /// The number in `options` that stands for any origin.
@@ -81,7 +78,7 @@ pub(crate) fn answer_reason<I: Io>(
 
 /// Refuses a request, and closes.
 pub(crate) fn refuse<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    let words = words::of_reason(reason, &clients.ctx.world.settings);
+    let words = reason.words(&clients.ctx.world.settings);
     refuse_saying(clients, slot, reason, &words, io);
 }
 
@@ -94,6 +91,7 @@ pub(crate) fn refuse_saying<I: Io>(
     io: &mut I,
 ) {
     let row = reason.row();
+    clients.meter.stats.refusals.add(reason);
     clients.scratch.because(row.closed);
     let status = row.status.unwrap_or(INTERNAL);
     refuse_line(clients, slot, status, words, io);
@@ -166,7 +164,7 @@ impl Clients {
             }
         }
         if options >> ORIGIN_SHIFT != 0 {
-            head = head.header("Access-Control-Expose-Headers", EXPOSED);
+            head = head.header("Access-Control-Expose-Headers", EXPOSED.as_bytes());
         }
         if options & REPLAYED != 0 {
             head = head.header("Idempotency-Replayed", b"true");
@@ -198,12 +196,13 @@ impl Clients {
 
     /// Refuses a request.
     pub(crate) fn respond_reason(&mut self, slot: u32, reason: Reason) {
-        let words = words::of_reason(reason, &self.ctx.world.settings);
+        let words = reason.words(&self.ctx.world.settings);
         self.respond_saying(slot, reason, &words);
     }
 
     /// The same, in more exact words.
     pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
+        self.meter.stats.refusals.add(reason);
         let status = reason.row().status.unwrap_or(INTERNAL);
         self.respond_line(slot, status, words, None);
     }

@@ -17,33 +17,24 @@ const QUIET_S: u32 = 2;
 
 /// Ends a connection that speaks HTTP and has no stream.
 pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    match (clients.conns.get(slot).state, reason) {
-        (State::Waiting | State::Poll, Reason::InputsFull | Reason::MemoryFull) => {
-            request_without_room(clients, slot, reason, io);
-        }
-        (State::Draining | State::Proxy, _) | (_, Reason::Operator) => {
-            clients.drop_conn(slot, Close::Now);
+    match (clients.conns.get(slot).state, reason.row().status) {
+        (State::Draining | State::Proxy, _) | (_, None) => clients.drop_conn(slot, Close::Now),
+        (State::Waiting | State::Poll, Some(_)) if is_subscribing(&clients.conns, slot) => {
+            end_subscribing(clients, slot, reason, io);
         }
         _ => refuse(clients, slot, reason, io),
     }
 }
 
-/// Ends a request that waits for another shard, if new settings do not grant it. Where its credential or its topic is gone it stays: the credential is
-/// looked at again after the answer, and the answer to its attach tells the rest.
+/// Ends a request that waits for another shard, which new settings do not grant.
 pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> bool {
-    let stays = matches!(
-        reason,
-        Reason::Expired | Reason::Deleted | Reason::Displaced
-    );
-    if !stays {
-        clients.scratch.because(reason.row().closed);
-        clients.drop_conn(slot, Close::Now);
-    }
-    !stays
+    clients.scratch.because(reason.row().closed);
+    clients.drop_conn(slot, Close::Now);
+    true
 }
 
 /// Ends an event stream or a WebSocket.
-pub(crate) fn end_stream_for<I: Io>(
+pub(crate) fn try_end_stream<I: Io>(
     clients: &mut Clients,
     slot: u32,
     reason: Reason,
@@ -68,11 +59,8 @@ pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> 
     true
 }
 
-/// A request that waits ends to make room: a subscription is answered, any other request refused.
-fn request_without_room<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    if !is_subscribing(&clients.conns, slot) {
-        return refuse(clients, slot, reason, io);
-    }
+/// Answers a subscription that waits, and ends its connection.
+fn end_subscribing<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     clients.conns.get_mut(slot).options &= !(KEEP | UPGRADE | EVENTS);
     clients.respond_reason(slot, reason);
     request_done(clients, slot, io);

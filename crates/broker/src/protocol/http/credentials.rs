@@ -17,9 +17,10 @@ use crore_wire::form;
 use crore_wire::http::cookie;
 use crore_wire::http::head::{Head, Method};
 
-use crate::base::access::{Credential, Identity, Right};
+use crate::base::access::{Credential, Right};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
+use crate::base::verdict::Identity;
 use crate::client::rights::{found, pause_for_verdict};
 use crate::client::row::{State, TURNED_AWAY};
 use crate::io::Io;
@@ -99,7 +100,6 @@ pub(crate) fn refuse_credentials(clients: &mut Clients, slot: u32, refusal: Reas
 
 /// Answers a request that the client has no grant for.
 pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason) -> Flow {
-    clients.meter.stats.denied += 1;
     clients.respond_reason(slot, denied);
     Flow::Next
 }

@@ -95,7 +95,7 @@ fn end_follower<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         sse::write_event(
             &mut text,
             None,
-            Some(b"crore.slow"),
+            Some(sse::SLOW_EVENT.as_bytes()),
             Reason::EventsLost.text().as_bytes(),
         );
         write_part(clients.conns.get(slot), &text, &mut bytes);
@@ -125,7 +125,7 @@ pub(crate) fn follow(
     let client = clients.conns.get(slot).client;
     if !clients.conns.get(slot).wants(HEAD) && !clients.ctx.world.admission.enter_follower(client) {
         if !upgrade && head.accept() == Accept::EventStream {
-            clients.shed_events(slot);
+            clients.shed_events(slot, Reason::FollowersFull);
         } else {
             clients.respond_reason(slot, Reason::FollowersFull);
         }

@@ -9,14 +9,15 @@ use crore_wire::http::accept::Accept;
 use crore_wire::http::head::{Body, Head, Method};
 use crore_wire::{form, topic};
 
-use crate::base::access::Identity;
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
+use crate::base::verdict::Identity;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, Verb};
 use crate::protocol::contract::requests::names_other_protocol;
 use crate::protocol::front::{Clients, Connections, Context};
 use crate::protocol::http::credentials::{deny, refuse_credentials, rights};
+use crate::protocol::http::headers::ALLOWED;
 use crate::protocol::http::names::topic_names;
 use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP};
 use crate::protocol::http::parameters::is_read;
@@ -92,7 +93,6 @@ fn judge_request(
     }
     let Some((door, rest)) = routed else {
         if upgrade {
-            clients.meter.stats.stray_upgrades += 1;
             clients.meter.notices.met(Notice::Upgrade, head.path);
             return answered(clients, slot, Reason::NoSocketPath);
         }
@@ -256,17 +256,13 @@ fn route<'p>(ctx: &Context, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
     None
 }
 
-/// Says which methods there are, and to the browsers of listed origins that a script may send any header: the star stands for
-/// all but `Authorization`; older browsers know the names only.
+/// Says which methods there are, and to the browsers of listed origins that a script may send any header.
 fn preflight(clients: &mut Clients, slot: u32, allowed: &str) {
     let head = clients.head(slot, 204).header("Allow", allowed.as_bytes());
     head.header("Access-Control-Allow-Methods", allowed.as_bytes())
-            .header(
-                "Access-Control-Allow-Headers",
-                b"Authorization, Content-Type, Accept, Cache-Control, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, X-Requested-With, Pragma, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key, *",
-            )
-            .header("Access-Control-Max-Age", b"600")
-            .end();
+        .header("Access-Control-Allow-Headers", ALLOWED.as_bytes())
+        .header("Access-Control-Max-Age", b"600")
+        .end();
 }
 
 /// Refuses the method at this door, or anywhere.

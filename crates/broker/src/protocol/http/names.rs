@@ -9,7 +9,6 @@ use crore_wire::topic::TopicError;
 use crore_wire::{form, topic};
 
 use crate::base::reason::Reason;
-use crate::client::words;
 use crate::protocol::front::{Context, Work};
 use crate::protocol::http::slips::quoted;
 
@@ -25,14 +24,13 @@ pub(crate) fn topic_names(
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut name = Vec::new();
     if !rest.is_empty() {
-        topic::from_path(rest, max, &mut name).map_err(|error| bad(words::of_topic(&error)))?;
+        topic::from_path(rest, max, &mut name).map_err(|error| bad_topic(&error))?;
         not_foreign(&name).map_err(bad)?;
         names.push(core::mem::take(&mut name));
     }
     for (key, value) in form::pairs(head.query) {
         if matches!(key, b"topic" | b"channel") {
-            topic::from_query(value, max, &mut name)
-                .map_err(|error| bad(words::of_topic(&error)))?;
+            topic::from_query(value, max, &mut name).map_err(|error| bad_topic(&error))?;
             add_name(work, ctx, &mut names, &mut name)?;
         }
     }
@@ -43,7 +41,7 @@ pub(crate) fn topic_names(
         if value.ends_with(b"/") {
             return Err(bad(CUT_FILTER.into()));
         }
-        form::decode(value, &mut name).map_err(|_| bad(TopicError::BadEscape.reason().into()))?;
+        form::decode(value, &mut name).map_err(|_| bad(filter_words(&TopicError::BadEscape)))?;
         check_filter(&name, max).map_err(bad)?;
         add_name(work, ctx, &mut names, &mut name)?;
     }
@@ -69,7 +67,7 @@ fn add_name(
         true => Ok(()),
         false => {
             let reason = Reason::TooManyNames;
-            Err((reason, words::of_reason(reason, &ctx.world.settings)))
+            Err((reason, reason.words(&ctx.world.settings)))
         }
     }
 }
@@ -89,7 +87,7 @@ fn bad(words: Cow<'static, str>) -> Named {
 /// # Errors
 /// Why it is wrong, in one line.
 pub(crate) fn check_filter(filter: &[u8], max: usize) -> Result<(), Cow<'static, str>> {
-    topic::check_filter(filter, max).map_err(|error| filter_reason(&error))?;
+    topic::check_filter(filter, max).map_err(|error| filter_words(&error))?;
     // Who writes one of our wildcards knows them.
     match topic::has_wildcard(filter) {
         true => Ok(()),
@@ -111,19 +109,10 @@ fn not_foreign(name: &[u8]) -> Result<(), Cow<'static, str>> {
     .into())
 }
 
-/// Why a filter is wrong, in one line.
-fn filter_reason(error: &TopicError) -> Cow<'static, str> {
-    let words = match error {
-        TopicError::TooLong { len, max } => return words::long_name("filter", *len, *max),
-        TopicError::Empty => "the filter is empty; in a URL # is %23",
-        TopicError::NotUtf8 => "the filter is not UTF-8",
-        TopicError::Control => {
-            "the filter has a control character (U+0000 to U+001F, U+007F to U+009F); leave it out"
-        }
-        TopicError::Misplaced => {
-            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23, and a space is %20"
-        }
-        other => other.reason(),
-    };
-    words.into()
+fn bad_topic(error: &TopicError) -> Named {
+    bad(format!("the topic {error}").into())
+}
+
+fn filter_words(error: &TopicError) -> Cow<'static, str> {
+    format!("the filter {error}").into()
 }

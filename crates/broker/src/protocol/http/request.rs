@@ -12,15 +12,14 @@ use crore_wire::http::body::BodyError;
 use crore_wire::http::head::{self, Body, Head, HeadError, MAX_HEADERS};
 use crore_wire::http::{prior, proxy};
 
-use crate::base::access::Identity;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
+use crate::base::verdict::Identity;
 use crate::base::work::Steps;
 use crate::client::admission::enter_proxied;
 use crate::client::credit::{is_held, must_stall};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::row::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY};
-use crate::client::words;
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::protocol::contract::is_upgraded;
@@ -418,7 +417,7 @@ fn body_of<I: Io>(
     }
     match head.body() {
         Ok(Body::Length(len)) if len > limit as u64 => {
-            let words = words::of_reason(reason, &clients.ctx.world.settings);
+            let words = reason.words(&clients.ctx.world.settings);
             prefer_form(&mut clients.conns, slot, head);
             refuse_saying(clients, slot, reason, &format!("{words}: it has {len}"), io);
         }

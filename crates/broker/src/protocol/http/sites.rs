@@ -35,7 +35,6 @@ pub(crate) fn admit(
             .host()
             .is_some_and(|host| !origin::is_loopback_host(host))
     {
-        clients.meter.stats.foreign_hosts += 1;
         clients.meter.notices.met(Notice::Host, host);
         let reason = format!(
             "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
@@ -61,11 +60,11 @@ pub(crate) fn admit(
         None if origin::same_origin(from, host) => Ok(()),
         None => {
             let alias = loopback_alias(&clients.ctx, from, host);
-            let (count, kind) = match safe {
-                true => (&mut clients.meter.stats.hidden_answers, Notice::Reader),
-                false => (&mut clients.meter.stats.foreign_origins, Notice::Origin),
+            let kind = match safe {
+                true => Notice::Reader,
+                false => Notice::Origin,
             };
-            *count += 1;
+            clients.meter.stats.hidden_answers += u64::from(safe);
             let reason = alias.as_ref().map_or("", |_| ALIASES);
             clients.meter.notices.met_since(kind, reason, from);
             match safe {
@@ -85,7 +84,6 @@ fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<()
         return Ok(());
     }
     let site = format!("Sec-Fetch-Site: {}", shown(site));
-    meter.stats.foreign_origins += 1;
     meter
         .notices
         .met(Notice::Origin, format!("none ({site})").as_bytes());

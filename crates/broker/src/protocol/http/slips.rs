@@ -8,14 +8,10 @@ use alloc::vec::Vec;
 
 use crore_wire::ndjson;
 
-use crate::mail::properties;
+use crate::protocol::http::headers::{FOREIGN, OURS as HEADERS};
 
 /// The beginning of the headers that are ours.
-const OURS: &[u8] = b"crore-";
-/// Those of them that requests may have.
-const HEADERS: [&str; 4] = ["Crore-Key", "Crore-TTL", properties::HEADER, "Crore-Retain"];
-/// The headers of a publish that have names of others: a slip in one of these is refused too.
-const FOREIGN: [&str; 2] = ["Idempotency-Key", "X-EventSource-Event"];
+const PREFIX: &[u8] = b"crore-";
 /// The header of a subscription that programs write by themselves.
 const POSITION: &str = "Last-Event-ID";
 /// So many letters of a header may be too many, missing or another.
@@ -66,9 +62,9 @@ pub(crate) fn is_unread_header(name: &str, publishes: bool) -> bool {
 
 /// The name of a header without the beginning of ours.
 fn behind_ours(name: &str) -> &str {
-    let begin = name.get(..OURS.len());
-    match begin.is_some_and(|begin| begin.as_bytes().eq_ignore_ascii_case(OURS)) {
-        true => &name[OURS.len()..],
+    let begin = name.get(..PREFIX.len());
+    match begin.is_some_and(|begin| begin.as_bytes().eq_ignore_ascii_case(PREFIX)) {
+        true => &name[PREFIX.len()..],
         false => name,
     }
 }

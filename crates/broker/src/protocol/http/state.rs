@@ -7,9 +7,9 @@ use core::ops::Range;
 
 use crore_wire::http::body::Chunked;
 
-use crate::base::access::Identity;
 use crate::base::ids::ShardId;
 use crate::base::settings::Slow;
+use crate::base::verdict::Identity;
 use crate::budget::admission::Client;
 use crate::client::progress::Progress;
 use crate::mail::{Frames, Record};

@@ -118,7 +118,7 @@ fn not_joined(
     row.state = State::Http;
     row.options &= !(UPGRADE | EVENTS);
     if events {
-        clients.shed_events(slot);
+        clients.shed_events(slot, Reason::FiltersFull);
     } else {
         clients.respond_saying(slot, Reason::FiltersFull, words);
     }

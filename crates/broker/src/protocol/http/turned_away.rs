@@ -79,7 +79,8 @@ pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Res
 
 impl Clients {
     /// Refuses an event stream: the whole response only says when to come back.
-    pub(crate) fn shed_events(&mut self, slot: u32) {
+    pub(crate) fn shed_events(&mut self, slot: u32, reason: Reason) {
+        self.meter.stats.refusals.add(reason);
         let text = retry::turned_away(self.ctx.spread(slot));
         self.head(slot, 200).lines(EVENT_STREAM).content(&text);
     }
@@ -96,7 +97,7 @@ pub(crate) fn turn_away(
         && head.accept() == Accept::EventStream
         && !head.is_websocket_upgrade();
     if events {
-        clients.shed_events(slot);
+        clients.shed_events(slot, reached);
     } else {
         clients.respond_reason(slot, reached);
     }

@@ -283,13 +283,28 @@ pub(crate) fn answer_nothing<I: Io>(
     let newest = page
         .filter(|_| options & MULTI == 0 && status != 304)
         .and_then(|page| Some(clients.ctx.date_of(page.newest_s?)));
-    let drains = clients.ctx.drains;
-    let (spread, connections) = (clients.ctx.spread(slot), clients.conns.len());
-    if drains && options & KEEP == 0 {
+    if clients.ctx.drains && options & KEEP == 0 {
         clients.scratch.because(Closed::Operator);
     }
-    let mut head = clients.head(slot, status).header("ETag", &tag);
-    if let Some(newest) = newest {
+    timeout_head(clients, slot, status, &tag, newest);
+    unsubscribe(clients, subs, slot);
+    clients.conns.drop_extra(slot);
+    answer_waiting(clients, queues, slot, io);
+}
+
+/// Writes the head of the answer to a long-poll that timed out, which has no body.
+fn timeout_head(
+    clients: &mut Clients,
+    slot: u32,
+    status: u16,
+    tag: &[u8],
+    newest_unix_s: Option<u64>,
+) {
+    let options = clients.conns.get(slot).options;
+    let (spread, connections) = (clients.ctx.spread(slot), clients.conns.len());
+    let drains = clients.ctx.drains;
+    let mut head = clients.head(slot, status).header("ETag", tag);
+    if let Some(newest) = newest_unix_s {
         head = head.date("Last-Modified", newest);
     }
     head = head
@@ -303,13 +318,9 @@ pub(crate) fn answer_nothing<I: Io>(
         head = head.header("Crore-Gap", b"messages before this position are lost");
     }
     if status == 408 {
-        head.number("Content-Length", 0).end()
-    } else {
-        head.end()
+        head = head.number("Content-Length", 0);
     }
-    unsubscribe(clients, subs, slot);
-    clients.conns.drop_extra(slot);
-    answer_waiting(clients, queues, slot, io);
+    head.end();
 }
 
 /// Keeps the first message that any topic of the set had; later ones stay unseen for the next poll.

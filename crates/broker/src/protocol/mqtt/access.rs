@@ -11,9 +11,10 @@ use alloc::string::String;
 
 use crore_wire::mqtt::{Connect, ReasonCode};
 
-use crate::base::access::{Credential, Identity, Right};
+use crate::base::access::{Credential, Right};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
+use crate::base::verdict::Identity;
 use crate::budget::world::World;
 use crate::client::review::may_keep;
 use crate::client::rights::{found, grants_of, pause_for_verdict};
@@ -21,7 +22,7 @@ use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Gate, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{self, is_asked_for, mqtt_state};
-use crate::protocol::mqtt::close::mqtt_end_saying;
+use crate::protocol::mqtt::close::mqtt_end_because;
 use crate::protocol::mqtt::options::{is_shared, split};
 use crate::protocol::mqtt::state::{Asked, Inflight};
 use crate::store::slab::NONE;
@@ -37,7 +38,7 @@ pub(crate) fn mqtt_review<I: Io>(
     slot: u32,
     io: &mut I,
 ) -> bool {
-    let Some(words) = mqtt_loses(clients, subs, slot) else {
+    let Some((reason, words)) = mqtt_loses(clients, subs, slot) else {
         return false;
     };
     let (known, may_will) = (
@@ -50,7 +51,7 @@ pub(crate) fn mqtt_review<I: Io>(
         mqtt.will = mqtt.will.take().filter(|_| may_will);
     }
     clients.scratch.reply().clear();
-    mqtt_end_saying(clients, slot, ReasonCode::NOT_AUTHORIZED, words, io);
+    mqtt_end_because(clients, slot, reason, words, io);
     true
 }
 
@@ -106,7 +107,10 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
         None => Ok(()),
         // The CONNECT waits for the verdict.
         Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
-        Some(Asked::Back(who)) => clients.enter_as(slot, Some(who)).map_err(Reason::mqtt),
+        Some(Asked::Back(who)) => clients.enter_as(slot, Some(who)).map_err(|reason| {
+            clients.scratch.because(reason.row().closed);
+            clients.refuse_packet(reason)
+        }),
     }
 }
 
@@ -116,10 +120,8 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
 /// # Errors
 /// The client is anonymous, and nothing that MQTT could ask for is open to everybody.
 pub(super) fn session_expiry_most_s(clients: &mut Clients, slot: u32) -> Result<u32, ReasonCode> {
-    session_may_last_s(clients, slot).ok_or_else(|| {
-        clients.meter.stats.denied += 1;
-        ReasonCode::NOT_AUTHORIZED
-    })
+    let most_s = session_may_last_s(clients, slot);
+    most_s.ok_or_else(|| clients.refuse_packet(Reason::SubscribeNeedsCredentials))
 }
 
 /// The same; `None` for a client that may have no session at all.
@@ -171,7 +173,11 @@ pub(crate) fn user_in(session_name: &[u8]) -> &[u8] {
 }
 
 /// Why the client would not be granted now what it has: its session, its will, its subscriptions.
-fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<&'static str> {
+fn mqtt_loses(
+    clients: &Clients,
+    subs: &Subscriptions,
+    slot: u32,
+) -> Option<(Reason, &'static str)> {
     let row = clients.conns.get(slot);
     if row.own == NONE {
         return None;
@@ -183,19 +189,20 @@ fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<&'st
     let judged = judged.try_for_each(|filter| clients.may(slot, Right::Subscribe, filter));
     let judged = judged.and_then(|()| may_will(clients, slot));
     if let Err(denied) = judged.and_then(|()| may_keep(clients, subs, slot)) {
-        return Some(denied.text());
+        return Some((denied, denied.text()));
     }
     if grants_of(&clients.conns, slot).is_some() {
         return None;
     }
     let expiry_s = client::mqtt(&clients.conns, slot).map_or(0, |mqtt| mqtt.expiry_s);
-    match session_may_last_s(clients, slot) {
-        None => Some("nothing here is open to everybody: connect with credentials"),
+    let words = match session_may_last_s(clients, slot) {
+        None => "nothing here is open to everybody: connect with credentials",
         Some(most_s) if expiry_s > most_s => {
-            Some("a session that outlives its connection needs credentials")
+            "a session that outlives its connection needs credentials"
         }
-        Some(_) => None,
-    }
+        Some(_) => return None,
+    };
+    Some((Reason::SubscribeNeedsCredentials, words))
 }
 
 fn may_will(clients: &Clients, slot: u32) -> Result<(), Reason> {

@@ -4,12 +4,14 @@
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{PACKET_BYTES_MAX, PacketId, Properties, ReasonCode, Version, encode};
+use crore_wire::topic::TopicError;
 use crore_wire::websocket::frame::Opcode;
 
 use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::notices::Notice;
 use crate::base::planted::{self, Fault};
+use crate::base::reason::Reason;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::{Clients, Connections, Context, Meter, Queues, Work};
@@ -95,6 +97,31 @@ impl Meter {
         self.refused_packet(&reason, filter.as_bytes());
     }
 
+    /// Refuses a packet for the topic or filter that it names.
+    pub(super) fn refused_name(
+        &mut self,
+        packet: &str,
+        named: &str,
+        name: &[u8],
+        error: &TopicError,
+    ) {
+        self.stats.refusals.add(Reason::BadName);
+        let reason = alloc::format!("{packet}: the {named} {error}: ");
+        self.refused_packet(&reason, name);
+    }
+
+    /// Refuses a message for its properties or its coding, and returns the code.
+    pub(super) fn refused_fields(
+        &mut self,
+        packet: &str,
+        (code, words): (ReasonCode, &str),
+        name: &[u8],
+    ) -> ReasonCode {
+        self.stats.refusals.add(Reason::BadField);
+        self.refused_packet(&alloc::format!("{packet}: {words}: "), name);
+        code
+    }
+
     /// Counts what a client asked for and is refused, but for want of a grant. The log tells of it once in a while and names one: 3.1.1 has
     /// no word for most reasons, and no user sees the codes of 5.0.
     pub(crate) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
@@ -133,17 +160,21 @@ impl Clients {
         });
     }
 
-    /// Whether the client has this right; a refusal is counted.
+    /// Whether the client has this right.
     pub(super) fn grants(
         &mut self,
         slot: u32,
         right: Right,
         filter: &[u8],
     ) -> Result<(), ReasonCode> {
-        self.may(slot, right, filter).map_err(|_| {
-            self.meter.stats.denied += 1;
-            ReasonCode::NOT_AUTHORIZED
-        })
+        self.may(slot, right, filter)
+            .map_err(|reason| self.refuse_packet(reason))
+    }
+
+    /// Counts a refusal of a packet, and returns its code.
+    pub(super) fn refuse_packet(&mut self, reason: Reason) -> ReasonCode {
+        self.meter.stats.refusals.add(reason);
+        reason.mqtt()
     }
 
     /// Appends a packet to `reply`, in a frame of its own where there are frames.

@@ -3,8 +3,6 @@
 use alloc::vec::Vec;
 
 use crate::base::reason::{Closed, Reason};
-use crate::client::row::CLOSING;
-use crate::client::words;
 use crate::io::{Close, Io};
 use crate::protocol::contract::streams::end_stream_by;
 use crate::protocol::front::Clients;
@@ -13,13 +11,12 @@ use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
 use alloc::format;
 use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
-use crore_wire::topic::INVALID_NAME;
 
 /// The code with which a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
 const CLOSE_NORMAL: u16 = 1000;
 
 /// Ends the connection for this reason, if MQTT has a code for it. Else it stays: its subscriptions outlive a topic, and no later one takes their place.
-pub(crate) fn mqtt_end_for<I: Io>(
+pub(crate) fn try_end_mqtt<I: Io>(
     clients: &mut Clients,
     slot: u32,
     reason: Reason,
@@ -27,36 +24,43 @@ pub(crate) fn mqtt_end_for<I: Io>(
 ) -> bool {
     let ends = reason.row().mqtt.is_some();
     if ends {
-        clients.scratch.reply().clear();
-        mqtt_end_because(clients, slot, reason, io);
+        mqtt_end(clients, slot, reason, io);
     }
     ends
 }
 
 /// Sends the client to another server, or asks it to come back.
 pub(crate) fn mqtt_move<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
-    if clients.conns.get(slot).own == NONE {
-        return clients.drop_conn(slot, Close::Now);
-    }
-    clients.scratch.reply().clear();
     let drain = &clients.ctx.world.settings.drain;
     let reason = match drain.server_reference.is_empty() {
         true => Reason::Restart,
         false => Reason::Moved,
     };
-    mqtt_end_because(clients, slot, reason, io);
+    mqtt_end(clients, slot, reason, io);
 }
 
-/// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
+/// Ends the connection, whatever is under way; one that has had no CONNACK is not told why.
+pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+    if clients.conns.get(slot).own == NONE {
+        clients.scratch.because(reason.row().closed);
+        return clients.drop_conn(slot, Close::Now);
+    }
+    clients.scratch.reply().clear();
+    let words = reason.words(&clients.ctx.world.settings);
+    mqtt_end_because(clients, slot, reason, &words, io);
+}
+
+/// Ends the connection with a DISCONNECT that says why, in these words; 3.1.1 has none. The will is published.
 pub(super) fn mqtt_end_because<I: Io>(
     clients: &mut Clients,
     slot: u32,
     reason: Reason,
+    words: &str,
     io: &mut I,
 ) {
     clients.scratch.because(reason.row().closed);
-    let words = words::of_reason(reason, &clients.ctx.world.settings);
-    mqtt_end_saying(clients, slot, reason.mqtt(), &words, io);
+    let code = clients.refuse_packet(reason);
+    mqtt_end_saying(clients, slot, code, words, io);
 }
 
 /// A packet that is wrong: the connection ends.
@@ -67,7 +71,11 @@ pub(super) fn mqtt_end_wrong<I: Io>(
     words: &str,
     io: &mut I,
 ) {
-    let told = [ReasonCode::NOT_AUTHORIZED, ReasonCode::TOPIC_NAME_INVALID];
+    let told = [
+        ReasonCode::NOT_AUTHORIZED,
+        ReasonCode::TOPIC_NAME_INVALID,
+        ReasonCode::PAYLOAD_FORMAT_INVALID,
+    ];
     if ended(reason) == Closed::Refused && !told.contains(&reason) {
         clients.meter.refused_packet(words, b"");
     }
@@ -138,27 +146,7 @@ pub(super) fn mqtt_shut<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.shut(slot, io);
 }
 
-/// Ends a client that is late, or that this node cannot serve; one without a session is not told.
-pub(crate) fn mqtt_late<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    clients.scratch.because(reason.row().closed);
-    let row = clients.conns.get(slot);
-    if row.is(CLOSING) || row.own == NONE {
-        return clients.drop_conn(slot, Close::Now);
-    }
-    clients.scratch.reply().clear();
-    mqtt_end_because(clients, slot, reason, io);
-}
-
-/// Words for a reason string: short, and without a null character.
-pub(super) fn words_of(reason: ReasonCode) -> &'static str {
-    match reason {
-        // A message without QoS has no other answer.
-        ReasonCode::TOPIC_NAME_INVALID => INVALID_NAME,
-        reason => reason.name(),
-    }
-}
-
-/// The reason that an end with this code is counted under.
+/// The reason under which an end by a rule of MQTT is counted. A [`Reason`] has its own in its row.
 pub(super) fn ended(reason: ReasonCode) -> Closed {
     match reason {
         // As a rule the client has opened another connection.

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crore_wire::mqtt::{
     ConnAck, Connect, Disconnect, Error, Properties, PropertyBuf, ReasonCode, Version, encode,
 };
-use crore_wire::topic;
+use crore_wire::topic::{self, TopicError};
 
 use crate::base::access::Right;
 use crate::base::ids::ConnId;
@@ -24,7 +24,7 @@ use crate::mail::{Ask, Farewell, Given, NO_CLIENT, ReplyTo};
 use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
 use crate::protocol::mqtt::access::{connect_as, session_expiry_most_s, session_name};
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, home_of_session, mqtt_state};
-use crate::protocol::mqtt::close::{mqtt_end_because, mqtt_shut};
+use crate::protocol::mqtt::close::{mqtt_end, mqtt_shut};
 use crate::protocol::mqtt::kept::{release_unplaced, restore_session, session_ended, write_down};
 use crate::protocol::mqtt::leaving::{fence_needs, give_back};
 use crate::protocol::mqtt::list::collapse;
@@ -153,14 +153,17 @@ pub(super) fn client_connects<I: Io>(
 
 /// Refuses a CONNECT: a CONNACK with the reason, and the end.
 fn refuse_client<I: Io>(clients: &mut Clients, slot: u32, reason: ReasonCode, io: &mut I) {
-    let rights = matches!(
+    let told = matches!(
         reason,
-        ReasonCode::NOT_AUTHORIZED | ReasonCode::BAD_USER_NAME_OR_PASSWORD
+        ReasonCode::NOT_AUTHORIZED
+            | ReasonCode::BAD_USER_NAME_OR_PASSWORD
+            | ReasonCode::TOPIC_NAME_INVALID
+            | ReasonCode::PAYLOAD_FORMAT_INVALID
     );
-    if close::ended(reason) == Closed::Refused && !rights {
+    if close::ended(reason) == Closed::Refused && !told {
         clients
             .meter
-            .refused_packet("CONNECT: ", close::words_of(reason).as_bytes());
+            .refused_packet("CONNECT: ", reason.name().as_bytes());
     }
     clients.scratch.because(close::ended(reason));
     let version = client::version(&clients.conns, slot);
@@ -293,8 +296,7 @@ pub(super) fn open_session<I: Io>(
 pub(crate) fn session_taken<I: Io>(clients: &mut Clients, holder: ConnId, io: &mut I) {
     let slot = holder.slot;
     if clients.conns.is_current(holder) && clients.conns.get(slot).state == State::Mqtt {
-        clients.scratch.reply().clear();
-        mqtt_end_because(clients, slot, Reason::TakenOver, io);
+        mqtt_end(clients, slot, Reason::TakenOver, io);
     }
 }
 
@@ -441,16 +443,20 @@ fn will(
     let limits = &clients.ctx.world.settings.limits;
     let name = will.topic.as_bytes();
     let reserved = topic::is_reserved(name) && !(connect.bridge && is_bridge_state(name));
-    if topic::check_name(name, limits.topic_bytes).is_err() || reserved {
+    let checked = topic::check_name(name, limits.topic_bytes);
+    if let Err(error) = checked.and(reserved.then_some(TopicError::Reserved).map_or(Ok(()), Err)) {
+        clients
+            .meter
+            .refused_name("CONNECT", "topic of the will", name, &error);
         return Err(ReasonCode::TOPIC_NAME_INVALID);
     }
     let message_bytes = limits.message_bytes;
     clients.grants(slot, Right::Publish, name)?;
     if will.payload.len() > message_bytes {
-        return Err(ReasonCode::QUOTA_EXCEEDED);
+        return Err(clients.refuse_packet(Reason::MessageTooLong));
     }
     let fields = Fields::of(&will.properties, will.payload, NO_CLIENT)
-        .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
+        .map_err(|fault| clients.meter.refused_fields("CONNECT", fault, name))?;
     Ok(Some(Box::new(Will {
         delay_s: will.properties.will_delay_interval_s(),
         topic: name.into(),

@@ -5,6 +5,7 @@ use alloc::borrow::Cow;
 use alloc::format;
 use crore_wire::http::head::Head;
 use crore_wire::mqtt::{self, Error, Header, Packet, PacketType, ReasonCode, Version, encode};
+use crore_wire::topic;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
 use crate::base::reason::{Closed, Reason};
@@ -22,7 +23,7 @@ use crate::protocol::mqtt::access::waits_for_verdict;
 use crate::protocol::mqtt::client::{
     self, PACKET_BESIDE_BYTES, mqtt_state, opens_session, packet_bytes_most, touch,
 };
-use crate::protocol::mqtt::close::{mqtt_end_wrong, words_of};
+use crate::protocol::mqtt::close::mqtt_end_wrong;
 use crate::protocol::mqtt::connect::{
     client_connects, client_leaves, open_session, refuse_connect,
 };
@@ -239,7 +240,8 @@ impl Front {
             return After::Later;
         }
         if let Err(reason) = self.packet(slot, &packet, home, io) {
-            mqtt_end_wrong(&mut self.clients, slot, reason, words_of(reason), io);
+            let words = words_of(&self.clients.ctx, &packet, reason);
+            mqtt_end_wrong(&mut self.clients, slot, reason, &words, io);
             return After::End;
         }
         if self.clients.conns.get(slot).state != State::Mqtt {
@@ -449,4 +451,19 @@ pub(crate) const SUBPROTOCOL: &str = "mqtt";
 /// Whether a client that upgrades wants to speak MQTT.
 pub(crate) fn speaks_mqtt(head: &Head<'_>) -> bool {
     choose_subprotocol(head.headers("sec-websocket-protocol"), &[SUBPROTOCOL]).is_some()
+}
+
+/// The words about a packet that ends the connection.
+fn words_of(ctx: &Context, packet: &Packet<'_>, reason: ReasonCode) -> Cow<'static, str> {
+    // A message without QoS has no other answer.
+    if reason == ReasonCode::TOPIC_NAME_INVALID
+        && let Packet::Publish(publish) = packet
+        && let Err(error) = topic::check_name(
+            publish.topic.as_bytes(),
+            ctx.world.settings.limits.topic_bytes,
+        )
+    {
+        return format!("the topic {error}").into();
+    }
+    reason.name().into()
 }

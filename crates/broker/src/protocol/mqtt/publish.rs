@@ -13,7 +13,6 @@ use crate::base::reason::Reason;
 use crate::client::asking;
 use crate::client::fields::check_fields;
 use crate::client::row::{CLOSING, PAUSED};
-use crate::client::words;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{self, Headers, is_binary};
@@ -22,7 +21,7 @@ use crate::mail::{self, Outcome};
 use crate::protocol::front::{Clients, Queues, Subscriptions};
 use crate::protocol::mqtt::beyond::Beyond;
 use crate::protocol::mqtt::client::{self, SENT_PER_STEP, is_bridge, mqtt_state, next_answer};
-use crate::protocol::mqtt::close::{mqtt_end_saying, mqtt_end_wrong, words_of};
+use crate::protocol::mqtt::close::{mqtt_end_saying, mqtt_end_wrong};
 use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::options::V5;
 use crate::protocol::mqtt::state::Answer;
@@ -46,16 +45,19 @@ impl<'a> Fields<'a> {
         set: &Properties<'a>,
         payload: &[u8],
         origin: u64,
-    ) -> Result<Fields<'a>, &'static str> {
+    ) -> Result<Fields<'a>, (ReasonCode, &'static str)> {
+        let invalid = |words| (ReasonCode::PAYLOAD_FORMAT_INVALID, words);
         let user = |name| {
             let mut found = set.user_properties().filter(|(key, _)| *key == name);
             found.next().map_or(&b""[..], |(_, value)| value.as_bytes())
         };
         let content_type = set.content_type().unwrap_or_default().as_bytes();
         let (key, event) = (user(KEY), user(EVENT));
-        check_fields(content_type, event, key)?;
+        check_fields(content_type, event, key).map_err(invalid)?;
         if set.payload_is_utf8() && core::str::from_utf8(payload).is_err() {
-            return Err("the payload is not the UTF-8 that it is said to be");
+            return Err(invalid(
+                "the payload is not the UTF-8 that it is said to be",
+            ));
         }
         let mut attributes = Vec::from(origin.to_le_bytes());
         for (property, item) in set.iter() {
@@ -73,7 +75,7 @@ impl<'a> Fields<'a> {
             }
         }
         if attributes.len() > usize::from(u16::MAX) {
-            return Err("the properties have more than 65,535 bytes");
+            return Err(invalid("the properties have more than 65,535 bytes"));
         }
         Ok(Fields {
             content_type,
@@ -114,7 +116,10 @@ pub(super) fn client_published(
             answer_publish(clients, slot, part, ReasonCode::SUCCESS)?;
         }
         Ok(None) => {}
-        Ok(Some(outcome)) => answer_publish(clients, slot, part, reason_of(outcome))?,
+        Ok(Some(outcome)) => {
+            let reason = told(clients, outcome);
+            answer_publish(clients, slot, part, reason)?;
+        }
         Err(reason) => answer_publish(clients, slot, part, reason)?,
     }
     clients.own.name = name;
@@ -126,7 +131,7 @@ pub(crate) fn mqtt_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     if does_not_release(clients, slot) {
         let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
         clients.scratch.reply().clear();
-        return mqtt_end_wrong(clients, slot, reason, words_of(reason), io);
+        return mqtt_end_wrong(clients, slot, reason, reason.name(), io);
     }
     collapse(&mut clients.conns, slot);
 }
@@ -142,29 +147,27 @@ fn publish_named(
 ) -> Result<Option<Outcome>, ReasonCode> {
     let limits = &clients.ctx.world.settings.limits;
     if let Err(error) = topic::check_name(name, limits.topic_bytes) {
-        let reason = alloc::format!("PUBLISH: {}: ", words::of_topic(&error));
-        clients.meter.refused_packet(&reason, name);
+        clients.meter.refused_name("PUBLISH", "topic", name, &error);
         return Err(ReasonCode::TOPIC_NAME_INVALID);
     }
     if topic::is_reserved(name) && !(is_bridge(&clients.conns, slot) && is_bridge_state(name)) {
-        return Err(ReasonCode::NOT_AUTHORIZED);
+        return Err(clients.refuse_packet(Reason::Reserved));
     }
     let message_bytes = limits.message_bytes;
     clients.grants(slot, Right::Publish, name)?;
     if publish.payload.len() > message_bytes {
-        let words = words::long_data(publish.payload.len(), message_bytes);
+        let words = Reason::MessageTooLong.words(&clients.ctx.world.settings);
         clients
             .meter
             .refused_packet(&alloc::format!("PUBLISH: {words}: "), name);
-        return Err(ReasonCode::QUOTA_EXCEEDED);
+        return Err(clients.refuse_packet(Reason::MessageTooLong));
     }
     let origin = clients.conns.own_row(slot).origin();
     let set = &publish.properties;
-    let fields =
-        Fields::of(set, publish.payload, origin).map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
-    if clients.may_publish(slot).is_err() {
-        return Err(ReasonCode::QUOTA_EXCEEDED);
-    }
+    let fields = Fields::of(set, publish.payload, origin)
+        .map_err(|fault| clients.meter.refused_fields("PUBLISH", fault, name))?;
+    let admitted = clients.may_publish(slot);
+    admitted.map_err(|reason| clients.refuse_packet(reason))?;
     let (hash, at) = clients.ctx.place_of(name);
     let message = message::Publish {
         hash,
@@ -212,12 +215,13 @@ pub(crate) fn mqtt_outcome<I: Io>(
         return;
     }
     let waited = mqtt_state(&mut clients.conns, slot).answers.len() > most;
-    let answered = answer_publish(clients, slot, part, reason_of(outcome));
+    let reason = told(clients, outcome);
+    let answered = answer_publish(clients, slot, part, reason);
     // It is not acknowledged: the client sends it again.
     let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
     if let Some(reason) = answered.err().or(unknown) {
         clients.scratch.reply().clear();
-        return mqtt_end_saying(clients, slot, reason, words_of(reason), io);
+        return mqtt_end_saying(clients, slot, reason, reason.name(), io);
     }
     clients.send_reply(slot, io);
     if waited {
@@ -402,15 +406,18 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
         Outcome::Done(info) if info.subscribers == 0 && !info.wanted => {
             ReasonCode::NO_MATCHING_SUBSCRIBERS
         }
-        Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) | Outcome::Purged(_) => {
-            ReasonCode::SUCCESS
-        }
-        Outcome::Full(reason) => reason.mqtt(),
-        Outcome::Missing => Reason::TopicsFull.mqtt(),
-        Outcome::OtherMessage => Reason::OtherMessage.mqtt(),
         // Told of QoS 1 only, and not to the client (`mqtt_outcome`).
         Outcome::Unknown => ReasonCode::SUCCESS,
+        outcome => outcome.refusal().map_or(ReasonCode::SUCCESS, Reason::mqtt),
     }
+}
+
+/// The code of this outcome, about which the client is told.
+fn told(clients: &mut Clients, outcome: Outcome) -> ReasonCode {
+    if let Some(reason) = outcome.refusal() {
+        clients.meter.stats.refusals.add(reason);
+    }
+    reason_of(outcome)
 }
 
 /// Handles the outcome of a publish. QoS 0 has no answer; 3.1.1 cannot report a failure, so that the connection

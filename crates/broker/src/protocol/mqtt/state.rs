@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
-use crate::base::access::Identity;
 use crate::base::ids::ShardId;
 use crate::base::position::write_varint;
+use crate::base::verdict::Identity;
 use crate::client::progress::Progress;
 use crate::mail::inbox::Inbox;
 use crate::mail::session::{SessionId, Will, Written};

@@ -11,7 +11,6 @@ use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::row::COUNTED;
-use crate::client::words;
 use crate::mail::{Attach, ReplyTo};
 use crate::protocol::front::{Census, Clients, Connections, Sub, Subscriptions, Topics};
 use crate::protocol::mqtt::client::{self, asked_pages, is_bridge, mqtt_state, packet_bytes_max};
@@ -105,9 +104,8 @@ fn subscribe_one(
     let checked = topic::check_filter(filter.filter.as_bytes(), topic_bytes)
         .and_then(|()| topic::check_name(share, topic_bytes));
     if let Err(error) = checked {
-        clients
-            .meter
-            .refused_subscription(&words::of_topic(&error), text);
+        let meter = &mut clients.meter;
+        meter.refused_name("SUBSCRIBE", "filter", text.as_bytes(), &error);
         return Err(ReasonCode::TOPIC_FILTER_INVALID);
     }
     if filter.share.is_some() && clients.ctx.world.is_shared() {
@@ -144,9 +142,9 @@ fn subscribe_one(
     let list = &clients.conns.extra_of(slot).list;
     clients.meter.work.steps.add(1 + list.len() / 8);
     if list.iter().filter(|sub| !is_vacant(sub)).count() >= most {
-        let reason = words::of_reason(Reason::TooManyNames, &clients.ctx.world.settings);
+        let reason = Reason::TooManyNames.words(&clients.ctx.world.settings);
         clients.meter.refused_subscription(&reason, text);
-        return Err(ReasonCode::QUOTA_EXCEEDED);
+        return Err(clients.refuse_packet(Reason::TooManyNames));
     }
     if !clients.may_take(census, slot, 0) {
         // Memory is short, and this client holds much.

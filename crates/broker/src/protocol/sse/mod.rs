@@ -17,7 +17,7 @@ const COMMENT: &[u8] = b":\n";
 /// Appends an event that tells of a gap before this position.
 pub(crate) fn write_gap(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) {
     let mut text = Vec::with_capacity(64);
-    sse::write_event(&mut text, Some(id), Some(b"crore.gap"), name);
+    sse::write_gap(&mut text, id, name);
     write_part(row, &text, out);
 }
 
@@ -61,8 +61,8 @@ pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
 }
 
 /// An id without data, so that the client remembers the position before the first message. An empty line behind it makes it
-/// hold at once, and is no event by the standard. Some libraries take it for one: they get no empty line. Who follows
-/// the standard in that says `no-cache` (HTML, section 9.2.2, and Fetch, section 4.6, for the cache mode that it names).
+/// hold at once, and is no event by the standard. Some libraries take it for one: they get no empty line. Clients that follow
+/// the standard send `no-cache` (HTML, section 9.2.2, and Fetch, section 4.6, for the cache mode that it names).
 pub(crate) fn event_of_position(
     clients: &mut Clients,
     matching: &Matching,

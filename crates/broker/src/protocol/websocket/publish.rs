@@ -102,10 +102,10 @@ pub(crate) fn frame_outcome<I: Io>(
 ) -> bool {
     if clients.conns.get(slot).wants(META) {
         clients.send_reply(slot, io);
-        acknowledge(clients, slot, number, Ok(outcome), io);
+        acknowledge(clients, slot, number, outcome, io);
         return true;
     }
-    let Outcome::Full(reason) = outcome else {
+    let Some(reason) = outcome.refusal() else {
         return true;
     };
     clients.send_reply(slot, io);
@@ -123,7 +123,7 @@ fn frame_refused<I: Io>(
 ) -> bool {
     clients.send_reply(slot, io);
     if clients.conns.get(slot).wants(META) {
-        acknowledge(clients, slot, number, Err(reason), io);
+        acknowledge(clients, slot, number, Outcome::Full(reason), io);
         return true;
     }
     end_stream(clients, slot, reason, io);
@@ -164,14 +164,14 @@ pub(crate) fn acknowledge<I: Io>(
     clients: &mut Clients,
     slot: u32,
     number: u32,
-    outcome: Result<Outcome, Reason>,
+    outcome: Outcome,
     io: &mut I,
 ) {
     let mut text = Vec::with_capacity(64);
     text.extend_from_slice(b"ack: ");
     position::write_decimal(&mut text, u64::from(number));
     match outcome {
-        Ok(Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
+        Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info) => {
             text.extend_from_slice(if info.subscribers > 0 {
                 b"\nstatus: 201\nid: "
             } else {
@@ -185,10 +185,9 @@ pub(crate) fn acknowledge<I: Io>(
                 },
             );
         }
-        Ok(Outcome::Missing | Outcome::OtherMessage | Outcome::Unknown | Outcome::Purged(_)) => {
-            text.extend_from_slice(b"\nstatus: 503")
-        }
-        Ok(Outcome::Full(reason)) | Err(reason) => {
+        refused => {
+            let reason = refused.refusal().unwrap_or(Reason::Broken);
+            clients.meter.stats.refusals.add(reason);
             text.extend_from_slice(b"\nstatus: ");
             let status = reason.row().status.unwrap_or_default();
             position::write_decimal(&mut text, u64::from(status));

@@ -180,7 +180,7 @@ pub struct Purged {
 fn place(plane: &Plane, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
     let world = plane.life().world();
     topic::check_name(name.as_bytes(), world.settings.limits.topic_bytes)
-        .map_err(|error| ApiError::bad(format!("{name:?} is not a topic: {error}")))?;
+        .map_err(|error| ApiError::bad(format!("{name:?} is not a topic: it {error}")))?;
     let home = world.placement().home_of_name(name.as_bytes());
     Ok((name.as_bytes().into(), home))
 }
@@ -188,7 +188,7 @@ fn place(plane: &Plane, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
 pub(super) fn filter(given: Option<&str>) -> Result<Box<[u8]>, ApiError> {
     let filter = given.unwrap_or("#");
     topic::check_filter(filter.as_bytes(), FILTER_BYTES_MAX)
-        .map_err(|error| ApiError::bad(format!("{filter:?} is not a filter: {error}")))?;
+        .map_err(|error| ApiError::bad(format!("{filter:?} is not a filter: it {error}")))?;
     Ok(filter.as_bytes().into())
 }
 

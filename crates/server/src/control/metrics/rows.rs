@@ -85,6 +85,8 @@ const METRICS: &[Metric] = &[
         "Connections, as of a second or two ago").of(Transport::WORDS),
     counter("crore_closed_connections_total", "reason", Each(|s| s.of(Closed::ALL.map(|it| (it.name(), it as usize)), |shard, n| shard.stats.closed[n])),
         "Ended connections").of(Closed::WORDS),
+    counter("crore_refusals_total", "reason", Each(|s| s.refusals()),
+        "Requests, messages and packets that were refused, and connections that the server ended, by [reason](REASONS.md). A reason that nobody was given is left out"),
     counter("crore_turned_away_connections_total", "", Sum(|s| s.stats.turned_away + s.turns.shed),
         "Connections that were refused for lack of room or descriptors"),
     counter("crore_received_bytes_total", "", Sum(|s| s.turns.received_bytes),

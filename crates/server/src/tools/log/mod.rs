@@ -11,11 +11,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use crore_wire::topic::check_filter;
 use serde_json::json;
 
 use super::tables::table;
-use super::values::{Usage, number};
+use super::values::{self, Usage, number};
 use crate::stdout::print;
 use source::Source;
 use survey::Survey;
@@ -56,7 +55,7 @@ enum Order {
         #[command(flatten)]
         place: Place,
         /// Records of topics that it matches
-        #[arg(long, value_name = "FILTER", value_parser = filter)]
+        #[arg(long, value_name = "FILTER", value_parser = values::filter)]
         topic: Option<String>,
         /// Records of this partition
         #[arg(long, value_name = "N", value_parser = number::<u16>)]
@@ -69,16 +68,6 @@ struct Place {
     /// The directory of state.directory, or the log in it
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-}
-
-fn filter(text: &str) -> Result<String, String> {
-    match check_filter(text.as_bytes(), usize::MAX) {
-        Ok(()) => Ok(text.to_string()),
-        Err(_) => Err(
-            "it is no filter: + and # stand for whole levels, and # is the last one; write one such as chat/#"
-                .to_string(),
-        ),
-    }
 }
 
 /// Carries out `crore log`.

@@ -1,5 +1,6 @@
 //! The state of a subscription across its connections: the position, the messages left to print, and the meaning of a refusal.
 
+use crore_wire::sse::{GAP_EVENT, OWN_EVENTS};
 use std::io::{self, ErrorKind, IsTerminal as _, StdoutLock, Write};
 use std::time::{Duration, Instant};
 
@@ -18,12 +19,6 @@ const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// Silence after which a connection is taken for dead, if there is a position to go on from. A
 /// server's heartbeats come every 50 s by default.
 const DEAD_AFTER: Duration = Duration::from_secs(180);
-
-/// The notice that messages are lost.
-pub const GAP: &str = "crore.gap";
-
-/// Event names with this prefix are the server's own notices.
-const NOTICE_PREFIX: &str = "crore.";
 
 /// Why a connection brings no more messages.
 #[derive(Debug)]
@@ -173,13 +168,13 @@ impl<'a> Session<'a> {
             ))
         })?;
         if envelope.gap.is_some() {
-            self.notice(GAP, envelope.id.as_deref());
+            self.notice(GAP_EVENT, envelope.id.as_deref());
             return Ok(());
         }
         if envelope
             .event
             .as_deref()
-            .is_some_and(|event| event.starts_with(NOTICE_PREFIX))
+            .is_some_and(|event| event.starts_with(OWN_EVENTS))
         {
             self.notice(
                 envelope.event.as_deref().unwrap_or_default(),
@@ -225,13 +220,13 @@ impl<'a> Session<'a> {
                 "the log no longer has them (rule.log_bytes, rule.log_age_s, rule.log_messages)"
             }
         };
-        tracing::warn!("messages before the next one are lost: {why} (crore.gap)");
+        tracing::warn!("messages before the next one are lost: {why} ({GAP_EVENT})");
     }
 
     /// Reports a notice of the server, such as a gap, and goes on from the position that it gives.
     pub fn notice(&mut self, name: &str, position: Option<&str>) {
         match name {
-            GAP => self.gap(position),
+            GAP_EVENT => self.gap(position),
             _ => {
                 tracing::warn!("the server says {name}: messages may be missing before this point")
             }

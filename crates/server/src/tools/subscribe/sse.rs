@@ -1,6 +1,6 @@
 //! Subscribing by Server-Sent Events: one request whose response does not end.
 
-use crore_wire::sse::Parser;
+use crore_wire::sse::{OWN_EVENTS, Parser};
 
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 use crate::client::http::Head;
@@ -70,7 +70,7 @@ fn deliver(
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match event {
         // A notice of the server, which need not come in an envelope.
-        Some(name) if name.starts_with(b"crore.") => {
+        Some(name) if name.starts_with(OWN_EVENTS.as_bytes()) => {
             session.notice(&text(name), id.map(text).as_deref());
             Ok(())
         }

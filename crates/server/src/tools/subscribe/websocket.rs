@@ -3,11 +3,12 @@
 use std::io::{self, ErrorKind, Read, Write};
 
 use crore_net::memory::random_u64;
+use crore_wire::sse::GAP_EVENT;
 use crore_wire::websocket::frame::{Opcode, write_masked};
 use crore_wire::websocket::handshake::{accept_key, client_key};
 use crore_wire::websocket::receive::{Config, Event, Role, next};
 
-use super::session::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, refusal};
+use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 use crate::client::http::ANSWER_TIMEOUT;
 use crate::client::stream::Stream;
 use crate::tools::refusals::reason;
@@ -18,7 +19,7 @@ const READ_BYTES: usize = 16 << 10;
 /// Close codes after which another attempt would end the same way: ours from 4400 to 4499 stand for the
 /// HTTP status 4xx, 1008 is a policy (RFC 6455 section 7.4.1).
 fn is_final(code: u16) -> bool {
-    code == 1008 || ((4400..4500).contains(&code) && !matches!(code, 4408 | CLOSE_GAP | 4429))
+    code == 1008 || (4400..4500).contains(&code) && code != CLOSE_GAP
 }
 
 /// The close code after messages were lost; its reason ends with the position to go on from.
@@ -68,7 +69,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
                         payload.as_ref().map_or(&[], |code| &code[..]),
                     );
                     if code == Some(CLOSE_GAP) {
-                        session.notice(GAP, resumes_from(words));
+                        session.notice(GAP_EVENT, resumes_from(words));
                     }
                     return Err(closed(code, words));
                 }

@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use crore_wire::sse::{GAP_EVENT, topic_of_gap};
 use crore_wire::websocket::receive::Event;
 
 use super::{Kind, Subscriber};
@@ -26,9 +27,11 @@ impl Subscriber {
             body.append(&mut self.conn.bytes);
         }
         while let Some(event) = sse::take_event(&mut body)? {
-            let is_gap = event.name == b"crore.gap";
+            let is_gap = event.name == GAP_EVENT.as_bytes();
             match (event.id, event.data) {
-                (Some(id), Some(data)) if is_gap => self.gap(Some(&data), &id, truth, met)?,
+                (Some(id), Some(data)) if is_gap => {
+                    self.gap(Some(topic_of_gap(&data)), &id, truth, met)?;
+                }
                 (Some(id), Some(data)) => self.message(&data, Some(&id), truth, met)?,
                 (Some(id), None) => self.told(&id, truth)?,
                 (None, None) => {}
@@ -164,7 +167,7 @@ impl Subscriber {
                 };
                 return self.gap(None, id, truth, met);
             }
-            Some(1001 | 1000 | 1013) => {}
+            Some(code) if websocket::is_for_room(code) => {}
             code => return Err(format!("closed with {code:?} {}", shown(reason))),
         }
         Ok(())

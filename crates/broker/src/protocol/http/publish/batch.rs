@@ -17,13 +17,12 @@ use crate::base::work::STEP_BYTES;
 use crate::client::asking::{publish, warm_topics};
 use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::fields::check_fields;
-use crate::client::words;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
 use crate::protocol::front::{
-    Clients, Connections, Context, Lanes, Matching, Queues, Subscriptions,
+    Clients, Connections, Context, Lanes, Matching, Meter, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::{INTERNAL, answer_waiting};
 use crate::protocol::http::publish::fields::check_idempotency_key;
@@ -33,14 +32,17 @@ use crate::protocol::http::state::{Batch, Pending};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
-const BAD_REQUEST: u16 = 400;
-const UNAVAILABLE: u16 = 503;
 /// So many lines of a batch are refused in exact words, which take memory: the client chooses how many lines there are.
 const NAMED_LINES: u32 = 100;
 
 /// The words about a field of another name than those of a message.
 fn unknown_field(error: LineError, name: &[u8]) -> Cow<'static, str> {
     format!("{} is {}{}", quoted(name), error.reason(), line_tip(name)).into()
+}
+
+/// The words about data that are longer than a message may be.
+fn long_data(len: usize, max: usize) -> Cow<'static, str> {
+    format!("the data has {len} bytes, more than limits.message_bytes allows ({max})").into()
 }
 
 /// The words about a line of this number.
@@ -55,34 +57,33 @@ fn words_of(
     }
 }
 
-/// The status of a message alone that is refused so.
-fn status_of(reason: Reason) -> u16 {
-    reason.row().status.unwrap_or(INTERNAL)
-}
-
 impl Batch {
     /// Records the outcome of a line that was handed on, unless it was simply published.
-    pub(super) fn line_ended(&mut self, number: u32, outcome: Outcome, settings: &Settings) {
-        let reason = match outcome {
-            Outcome::Done(_) | Outcome::Existed(_) | Outcome::Purged(_) => return,
-            Outcome::Replayed(_) => {
-                self.replayed += 1;
-                return;
-            }
-            Outcome::Full(reason) => reason,
-            Outcome::Missing => Reason::TopicsFull,
-            Outcome::OtherMessage => Reason::OtherMessage,
-            Outcome::Unknown => Reason::OutcomeUnknown,
-        };
-        self.lines -= 1;
-        let exact = || words::of_reason(reason, settings);
-        let words = words_of(number, reason.text(), exact);
-        self.line_failed(number, words, status_of(reason));
+    pub(super) fn line_ended(
+        &mut self,
+        number: u32,
+        outcome: Outcome,
+        meter: &mut Meter,
+        settings: &Settings,
+    ) {
+        self.replayed += u32::from(matches!(outcome, Outcome::Replayed(_)));
+        if let Some(reason) = outcome.refusal() {
+            self.lines -= 1;
+            let words = words_of(number, reason.text(), || reason.words(settings));
+            self.line_failed(meter, number, (reason, words));
+        }
     }
 
-    fn line_failed(&mut self, number: u32, words: Cow<'static, str>, status: u16) {
+    /// Records a refused line. The whole batch has the status of a message that is refused so.
+    fn line_failed(
+        &mut self,
+        meter: &mut Meter,
+        number: u32,
+        (reason, words): (Reason, Cow<'static, str>),
+    ) {
+        meter.stats.refusals.add(reason);
         self.failed.push((number, words));
-        self.status = self.status.max(status);
+        self.status = self.status.max(reason.row().status.unwrap_or(INTERNAL));
     }
 }
 
@@ -159,8 +160,9 @@ pub(super) fn cut_batch<I: Io>(
     };
     let rest = core::mem::take(&mut batch.rest);
     clients.conns.let_go_bytes(rest.capacity());
-    let reason = "the log has not answered in time; this and the rest were not published";
-    batch.line_failed(batch.number + 1, reason.into(), UNAVAILABLE);
+    let words = "the log has not answered in time; this and the rest were not published";
+    let refused = (Reason::OutcomeUnknown, words.into());
+    batch.line_failed(&mut clients.meter, batch.number + 1, refused);
     if batch_is_read(clients, lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     }
@@ -199,7 +201,8 @@ fn batch_lines(
             let words = format!(
                 "more lines than limits.batch_lines allows ({most}); this and the rest were not read"
             );
-            batch.line_failed(number, words.into(), BAD_REQUEST);
+            let refused = (Reason::BadField, words.into());
+            batch.line_failed(&mut clients.meter, number, refused);
             rest = b"";
             break;
         }
@@ -208,12 +211,13 @@ fn batch_lines(
                 batch.lines += 1;
                 match outcome {
                     Some(outcome) => {
-                        batch.line_ended(number, outcome, &clients.ctx.world.settings);
+                        let settings = &clients.ctx.world.settings;
+                        batch.line_ended(number, outcome, &mut clients.meter, settings);
                     }
                     None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
                 }
             }
-            Err((words, status)) => batch.line_failed(number, words, status),
+            Err(refused) => batch.line_failed(&mut clients.meter, number, refused),
         }
     }
     clients.own.lines = scratch;
@@ -228,8 +232,8 @@ fn batch_line(
     number: u32,
     scratch: &mut ndjson::Scratch,
     home: &mut Option<Home>,
-) -> Result<(ShardId, Option<Outcome>), (Cow<'static, str>, u16)> {
-    let bad = |words| (words, BAD_REQUEST);
+) -> Result<(ShardId, Option<Outcome>), (Reason, Cow<'static, str>)> {
+    let bad = |words| (Reason::BadField, words);
     let line = match ndjson::parse(line, scratch) {
         Ok(line) => line,
         Err(error @ LineError::UnknownField) => {
@@ -239,30 +243,31 @@ fn batch_line(
         Err(error) => return Err(bad(error.reason().into())),
     };
     let limits = &clients.ctx.world.settings.limits;
-    topic::check_name(line.topic, limits.topic_bytes)
-        .map_err(|error| bad(words_of(number, error.reason(), || words::of_topic(&error))))?;
+    topic::check_name(line.topic, limits.topic_bytes).map_err(|error| {
+        let exact = || format!("the topic {error}").into();
+        let reason = Reason::BadName;
+        (reason, words_of(number, reason.text(), exact))
+    })?;
+    let refused = |reason: Reason| {
+        let exact = || reason.words(&clients.ctx.world.settings);
+        (reason, words_of(number, reason.text(), exact))
+    };
     if topic::is_reserved(line.topic) {
-        return Err((Reason::Reserved.text().into(), status_of(Reason::Reserved)));
+        return Err(refused(Reason::Reserved));
     }
-    if let Err(denied) = clients.may(slot, Right::Publish, line.topic) {
-        clients.meter.stats.denied += 1;
-        return Err((denied.text().into(), status_of(denied)));
-    }
+    let granted = clients.may(slot, Right::Publish, line.topic);
+    granted.map_err(refused)?;
     if line.data.len() > limits.message_bytes {
-        let exact = || words::long_data(line.data.len(), limits.message_bytes);
-        let words = words_of(number, Reason::MessageTooLong.text(), exact);
-        return Err((words, status_of(Reason::MessageTooLong)));
+        let exact = || long_data(line.data.len(), limits.message_bytes);
+        let reason = Reason::MessageTooLong;
+        return Err((reason, words_of(number, reason.text(), exact)));
     }
     if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
         check_fields(line.content_type, line.event, line.key).map_err(|words| bad(words.into()))?;
     }
     let key = line.idempotency_key.map_or(Ok(()), check_idempotency_key);
     key.map_err(|words| bad(words.into()))?;
-    let admitted = clients.may_publish(slot);
-    admitted.map_err(|reason| {
-        let exact = || words::of_reason(reason, &clients.ctx.world.settings);
-        (words_of(number, reason.text(), exact), status_of(reason))
-    })?;
+    clients.may_publish(slot).map_err(refused)?;
     let (hash, at) = clients.ctx.place_of(line.topic);
     let message = Publish {
         hash,

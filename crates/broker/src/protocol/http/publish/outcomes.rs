@@ -21,7 +21,8 @@ pub(crate) fn request_outcome<I: Io>(
     let extra = clients.conns.extra(to.slot);
     match &mut extra.own.pending {
         Some(Pending::Batch(batch)) => {
-            batch.line_ended(to.part, outcome, &clients.ctx.world.settings);
+            let settings = &clients.ctx.world.settings;
+            batch.line_ended(to.part, outcome, &mut clients.meter, settings);
             if outcome == Outcome::Unknown {
                 cut_batch(clients, lanes, queues, to.slot, io);
             }
@@ -90,10 +91,9 @@ pub(super) fn respond_outcome(
             clients.respond_info(slot, 200, &info, None)
         }
         (_, Outcome::Missing) => clients.respond_reason(slot, Reason::NoTopic),
-        (_, Outcome::Full(reason)) => clients.respond_reason(slot, reason),
-        (_, Outcome::OtherMessage) => clients.respond_reason(slot, Reason::OtherMessage),
-        (_, Outcome::Unknown | Outcome::Purged(_)) => {
-            clients.respond_reason(slot, Reason::OutcomeUnknown);
+        (_, outcome) => {
+            let reason = outcome.refusal().unwrap_or(Reason::OutcomeUnknown);
+            clients.respond_reason(slot, reason);
         }
     }
 }

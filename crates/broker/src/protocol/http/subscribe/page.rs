@@ -43,10 +43,10 @@ pub(crate) fn not_attached<I: Io>(
             answer_waiting(clients, queues, slot, io);
             return;
         }
-        Attached::Full(_) if row.wants(EVENTS) => {
+        Attached::Full(reason) if row.wants(EVENTS) => {
             unsubscribe(clients, subs, slot);
             clients.conns.drop_extra(slot);
-            clients.shed_events(slot);
+            clients.shed_events(slot, reason);
             answer_waiting(clients, queues, slot, io);
             return;
         }
