@@ -172,7 +172,9 @@ impl LineError {
     /// The reason in words, to be shown to the publisher.
     pub const fn reason(&self) -> &'static str {
         match self {
-            LineError::NotObject => "not a JSON object",
+            LineError::NotObject => {
+                "not a JSON object; each line is one, without brackets around or commas between them"
+            }
             LineError::Incomplete => "not JSON: the line ends too early",
             LineError::ExpectedKey => "not JSON: a field's name in quotes is expected",
             LineError::ExpectedColon => "not JSON: a colon is expected",

@@ -267,8 +267,10 @@ pub fn parse_decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
+/// Reads a hexadecimal number. The server writes none with a 0 before it, so that a date (`2026-11-26`) is no position.
 fn parse_hex(text: &[u8]) -> Option<u32> {
-    if text.is_empty() || text.len() > 8 || text.iter().any(u8::is_ascii_uppercase) {
+    let is_padded = text.len() > 1 && text[0] == b'0';
+    if text.is_empty() || text.len() > 8 || is_padded || text.iter().any(u8::is_ascii_uppercase) {
         return None;
     }
     u32::from_str_radix(

@@ -337,7 +337,18 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
         (_, []) => sheet(&answer),
         (_, columns) => table(&answer, columns),
     };
+    if let (Order::Topics { filter, .. }, Some([])) = (&args.order, rows(&answer, "topics")) {
+        tracing::warn!(
+            "no topic matches '{filter}'{}",
+            values::tip_for_none(filter)
+        );
+    }
     print(text.as_bytes())
+}
+
+/// The list of this name in an answer.
+fn rows<'a>(answer: &'a Value, name: &str) -> Option<&'a [Value]> {
+    answer[name].as_array().map(Vec::as_slice)
 }
 
 /// The rules, and behind them the built-in one, for the topics that none of them matches.

@@ -182,7 +182,15 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
 /// The key that signs, and its algorithm.
 fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, EncodingKey)> {
     let wrong = |what: String| anyhow!("--key {}: {what}", path.display());
-    let bytes = keys::read_file(path).map_err(wrong)?;
+    let bytes = keys::read_file(path).map_err(|what| {
+        let remedy = match path.exists() {
+            true => "",
+            false => {
+                "; `openssl rand -hex 32` makes a secret, which the server has in [[access.key]]"
+            }
+        };
+        wrong(format!("{what}{remedy}"))
+    })?;
     let wanted = alg
         .map(|name| {
             algorithm(name).with_context(|| {

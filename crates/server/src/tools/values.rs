@@ -6,7 +6,7 @@
 use std::env::VarError;
 use std::fmt;
 
-use crore_wire::topic::{TopicError, check_filter, check_name};
+use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard, meant_filter};
 
 use crate::settings::units::parse_seconds;
 
@@ -100,6 +100,15 @@ pub fn filter(text: &str) -> Result<String, String> {
         ),
         Err(error) => Err(format!("it {error}")),
         Ok(()) => Ok(text.to_string()),
+    }
+}
+
+/// The end of the words about a filter that no topic matches.
+pub fn tip_for_none(filter: &str) -> String {
+    match meant_filter(filter.as_bytes()) {
+        Some(meant) => format!("; for the filter of other servers write '{meant}'"),
+        None if has_wildcard(filter.as_bytes()) => String::new(),
+        None => format!("; topics below it match '{filter}/#'"),
     }
 }
 

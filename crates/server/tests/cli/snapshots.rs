@@ -139,6 +139,8 @@ fn a_session_with_a_server_is_as_it_was() {
         &["history", "chat/none"],
         &["pub", "chat/+", "x"],
         &["admin", "topics"],
+        &["admin", "topics", "chat"],
+        &["sub", "chat/a,chat/b", "--timeout", "1s"],
         &["admin", "rules"],
         &["admin", "topic", "chat/#"],
         &["admin", "connections", "--filter", "a#"],

@@ -277,6 +277,17 @@ fn a_value_that_means_nothing_is_refused_and_named() {
     for (target, value, allowed) in [
         ("/sub/a?envelope=yes", "`yes`", "json"),
         ("/sub/a?since=yesterday", "`yesterday`", "oldest"),
+        (
+            "/sub/a?since=2026-11-26T10:00:00Z",
+            "`2026-11-26T10:00:00Z`",
+            "If-Modified-Since",
+        ),
+        (
+            "/sub/a?since=1795714297",
+            "`1795714297`",
+            "If-Modified-Since",
+        ),
+        ("/sub/a?since=5m", "`5m`", "If-Modified-Since"),
         ("/history/a?since=x", "`x`", "oldest"),
         ("/history/a?limit=all", "`all`", "from 1 on"),
         ("/history/a?envelope=xml", "`xml`", "json"),

@@ -61,6 +61,8 @@ fn a_wish_in_the_words_of_another_server_is_refused_with_ours() {
         ("/sub/a?timeout=5", ["`timeout`", "rule.poll_timeout_s"]),
         ("/history/a?count=5", ["`count`", "limit=N"]),
         ("/history/a?offset=5", ["`offset`", "since= with oldest"]),
+        ("/history?filter=a/%23", ["`filter`", "/sub?filter="]),
+        ("/interest?topic=a", ["`topic`", "match="]),
     ] {
         for headers in [&[][..], &[EVENTS]] {
             let answer = once(&server, "GET", target, headers, "");

@@ -24,11 +24,13 @@ use crate::protocol::http::task::Door;
 const EVENT_ID: &str = "last_event_id";
 /// What a request that reads says, by the names that it has elsewhere, in letters: the parameter that says it, and how.
 #[rustfmt::skip]
-static WISHES: [(&[&str], &str, &str); 6] = [
+static WISHES: [(&[&str], &str, &str); 8] = [
     (&["count", "last", "lastn", "tail", "rewind", "history", "max"], "limit", "limit=N"),
     (&["limit", "count", "last", "lastn", "tail", "rewind", "history", "max"], "since", "since=-N (the newest N messages)"),
     (&["from", "offset", "start", "startat", "startfrom", "position", "pos", "cursor", "after", "replay", "sinceid", "seq", "sequence", "startseq"],
         "since", "since= with oldest, live, -N or the id of a message"),
+    (&["filter", "match", "pattern", "subject"], "limit", "GET /sub?filter= with since=-N, since a history is that of one topic"),
+    (&["topic", "channel", "filter", "pattern", "subject"], "match", "match= (a filter, or the name of a topic)"),
     (&["format", "output"], "envelope", "envelope=json"),
     (&["match", "pattern", "subject", "wildcard"], "filter", "filter="),
     (&["timeout", "polltimeout"], "since", "the setting rule.poll_timeout_s, which says how long a long-poll waits"),
@@ -180,7 +182,15 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
         _ => None,
     };
     match value {
-        Some(value) => format!("{}, and not {}", reason.text(), quoted(value)).into(),
+        Some(value) => {
+            // Hardly a position: seconds, a span or a date.
+            let is_time = reason == Reason::BadPosition && value[0].is_ascii_digit();
+            let tip = match is_time {
+                true => "; a date is said by the header If-Modified-Since",
+                false => "",
+            };
+            format!("{}, and not {}{tip}", reason.text(), quoted(value)).into()
+        }
         None => reason.text().into(),
     }
 }
@@ -272,6 +282,8 @@ mod tests {
             (Door::PubSub, "count", "since=-N"),
             (Door::History, "count", "limit=N"),
             (Door::History, "offset", "since="),
+            (Door::History, "filter", "/sub?filter="),
+            (Door::Interest, "topic", "match="),
             (Door::Subscribe, "match", "filter="),
             (Door::Subscribe, "timeout", "rule.poll_timeout_s"),
         ] {

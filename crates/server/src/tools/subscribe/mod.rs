@@ -152,6 +152,12 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
             "`{topic}` is the name of one topic; for the filter write '{meant}': levels have / between, + is any one of them, # all that follow"
         );
     }
+    for topic in args.topics.iter().filter(|it| it.contains(',')) {
+        tracing::warn!(
+            "`{topic}` is the name of one topic; write several with spaces between: {}",
+            topic.replace(',', " ")
+        );
+    }
     for doubt in args.topics.iter().filter_map(|it| values::doubt(it)) {
         tracing::warn!("{doubt}");
     }
