@@ -88,7 +88,8 @@ export function Tail({ of, begin = "live", listen, came }: TailProps) {
       refused: say,
       unauthorized: () => store.unauthorized(),
       event({ event, data }) {
-        const gap = event === "crore.gap";
+        // The server's own event on a stream of messages.
+        const gap = event.startsWith("crore.");
         own.seen += 1;
         own.fresh.push({
           number: own.seen,
