@@ -221,7 +221,7 @@ impl Shard {
     /// and has added all its counts to the sums of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
-            && self.commits.is_empty()
+            && self.commits.bytes() == 0
             && self.cluster.is_none()
             && self.sessions.len() == 0
             && self.home.as_ref().is_none_or(Home::is_idle)

@@ -121,6 +121,8 @@ pub(crate) struct Commits<T> {
     requests: usize,
     /// Bytes that they and the batches that were told occupy.
     bytes: usize,
+    /// Open batches may have buffers, which are kept until a second comes in which no request waits.
+    has_buffers: bool,
     record: Vec<u8>,
 }
 
@@ -204,6 +206,7 @@ impl<T> Commits<T> {
             stirred: false,
             requests: 0,
             bytes: 0,
+            has_buffers: false,
             record: Vec::new(),
         }
     }
@@ -227,6 +230,7 @@ impl<T> Commits<T> {
             Place::All => self.queues.len(),
         };
         let bytes = bytes + parts * size_of::<Entry<T>>();
+        self.has_buffers |= writes;
         let entry = |request, bytes| Entry {
             writes,
             asked_s: now.s,
@@ -274,6 +278,7 @@ impl<T> Commits<T> {
         let encode = |out: &mut Vec<u8>, behind| note.encode(out, behind);
         let batches = &mut self.queues[at].batches;
         batches.write((now.unix_s, sequence), &mut self.record, encode);
+        self.has_buffers = true;
     }
 
     /// Queues a fact of the partition at this place that stands in no log and holds so many bytes. Where its offset is not marked, a mark is
@@ -334,9 +339,6 @@ impl<T> Commits<T> {
     fn takes_effect(&mut self, entry: Entry<T>) -> Option<T> {
         self.requests -= 1;
         self.bytes -= entry.bytes;
-        if self.requests == 0 {
-            self.queues.iter_mut().for_each(|it| it.batches.free());
-        }
         entry.request
     }
 
@@ -352,8 +354,7 @@ impl<T> Commits<T> {
 
     /// Bytes that they, the open batches and the batches that were told occupy.
     pub fn bytes(&self) -> usize {
-        if self.requests == 0 && !self.is_shared {
-            // What is open has requests.
+        if !self.has_buffers {
             return self.bytes;
         }
         let open = self.queues.iter().map(|it| it.batches.open_bytes());
@@ -411,6 +412,7 @@ impl<T> Commits<T> {
             let batches = &mut self.queues[at].batches;
             batches.send(now.s, || sequence(at), &mut append);
             if self.requests == 0 {
+                // A note goes alone each second.
                 batches.free();
             }
             if planted::is(Fault::AppliedEarly) {
@@ -435,6 +437,8 @@ impl<T> Commits<T> {
     pub fn look_for_late(&mut self, now_s: u32) {
         if self.requests > 0 {
             (self.looks_at, self.late_s) = (0, now_s);
+        } else if core::mem::take(&mut self.has_buffers) {
+            self.queues.iter_mut().for_each(|it| it.batches.free());
         }
     }
 

@@ -191,13 +191,14 @@ pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
 
 fn write_message(out: &mut Out<'_>, message: &Publish<'_>) {
     let headers = &message.headers;
-    out.byte(
-        headers.qos & QOS
-            | u8::from(headers.retain) * RETAIN
-            | u8::from(headers.binary) * BINARY
-            | u8::from(headers.ttl_s.is_some()) * MORTAL
-            | u8::from(message.retry.is_some()) * HAS_KEY,
-    );
+    let flags = [
+        (headers.retain, RETAIN),
+        (headers.binary, BINARY),
+        (headers.ttl_s.is_some(), MORTAL),
+        (message.retry.is_some(), HAS_KEY),
+    ];
+    let set = flags.iter().filter(|(is_set, _)| *is_set);
+    out.byte(set.fold(headers.qos & QOS, |all, (_, flag)| all | flag));
     for field in headers.fields() {
         out.field(field);
     }
