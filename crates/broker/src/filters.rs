@@ -10,7 +10,8 @@
 //! other levels is the topic's. Filters with up to [`FREE_WILDCARDS`] such levels have few shapes; the number of shapes
 //! of the others is limited, so that nobody can make a publish visit two to the power of its levels.
 //!
-//! A match counts the nodes that it visits as steps of the shard's work.
+//! A match counts the nodes that it visits as steps of the shard's work. The matches of one topic are kept until another topic is
+//! matched or a filter is opened or closed: a publish asks several times, and a burst of messages has one topic.
 //!
 //! It does not validate filters: callers have done that before they open one ([`crore_wire::topic::check_filter`]).
 
@@ -18,6 +19,7 @@ pub(crate) mod matching;
 mod shapes;
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -34,6 +36,8 @@ pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
 pub const LEVELS_MAX: usize = 16;
 /// Nodes that a match visits in the time of a step: those near the root are cached.
 const NODES_PER_STEP: usize = 4;
+/// Matches of a topic that are kept for the next match.
+const FOUND_KEPT: usize = 4096;
 
 /// Why a filter was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +117,16 @@ pub struct Filters {
     shapes: Shapes,
     seed: u64,
     steps: Steps,
+    last: Cell<Found>,
+}
+
+/// The filters that match a topic.
+#[derive(Default)]
+struct Found {
+    /// False when filters were opened or closed since.
+    is_valid: bool,
+    topic: Vec<u8>,
+    ids: Vec<u32>,
 }
 
 impl Filters {
@@ -128,6 +142,7 @@ impl Filters {
             shapes: Shapes::default(),
             seed,
             steps: steps.clone(),
+            last: Cell::default(),
         }
     }
 
@@ -171,6 +186,7 @@ impl Filters {
             return Ok(id);
         }
         self.shapes.take(filter, party)?;
+        self.last.get_mut().is_valid = false;
         let mut at = NONE;
         for level in levels(filter) {
             at = match self.child(at, level) {
@@ -233,6 +249,7 @@ impl Filters {
     /// Ends an open filter.
     pub fn close(&mut self, id: u32) {
         self.filters -= 1;
+        self.last.get_mut().is_valid = false;
         if !self.shapes.is_empty() {
             self.shapes.forget(&self.name(id));
         }
@@ -249,10 +266,28 @@ impl Filters {
     }
 
     /// Calls `each` with every open filter that matches the topic.
-    pub fn matches(&self, topic: &[u8], mut each: impl FnMut(u32)) {
+    pub fn matches(&self, topic: &[u8], each: impl FnMut(u32)) {
         if self.is_empty() {
             return;
         }
+        let mut found = self.last.take();
+        if found.is_valid && found.topic == topic {
+            self.count(found.ids.len());
+        } else {
+            found.topic.clear();
+            found.topic.extend_from_slice(topic);
+            found.ids.clear();
+            self.collect(topic, &mut found.ids);
+        }
+        found.ids.iter().copied().for_each(each);
+        found.is_valid = found.ids.capacity() <= FOUND_KEPT;
+        if found.is_valid {
+            self.last.set(found);
+        }
+    }
+
+    /// Adds every open filter that matches the topic.
+    fn collect(&self, topic: &[u8], ids: &mut Vec<u32>) {
         let mut levels = [Level::default(); LEVELS_MAX + 1];
         let mut count = 0;
         for (at, text) in levels.iter_mut().zip(self::levels(topic)) {
@@ -262,7 +297,7 @@ impl Filters {
         }
         // Levels below these make no difference to any filter.
         let wild = !topic::is_reserved(topic);
-        let visited = self.visit(NONE, &levels[..count], wild, &mut each);
+        let visited = self.visit(NONE, &levels[..count], wild, ids);
         self.count(visited);
     }
 
@@ -273,14 +308,14 @@ impl Filters {
 
     /// Visits one node, and the nodes below it as far as they match `rest`, the following levels; returns how many. `wild`: wildcards
     /// count here.
-    fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, each: &mut impl FnMut(u32)) -> usize {
+    fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, ids: &mut Vec<u32>) -> usize {
         let (plus, many) = self.wildcards(at);
         if wild && many != NONE {
-            each(many);
+            ids.push(many);
         }
         let Some((level, rest)) = rest.split_first() else {
             if self.nodes.get(at).children & ENDS != 0 {
-                each(at);
+                ids.push(at);
             }
             return 1;
         };
@@ -290,10 +325,10 @@ impl Filters {
             false => None,
         };
         if let Some(child) = child {
-            visited += self.visit(child, rest, true, each);
+            visited += self.visit(child, rest, true, ids);
         }
         if wild && plus != NONE {
-            visited += self.visit(plus, rest, true, each);
+            visited += self.visit(plus, rest, true, ids);
         }
         visited
     }

@@ -205,10 +205,15 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
         town.settle();
         assert!(town.received(conn).starts_with(b"HTTP/1.1 200 "));
     }
-    let topic = ["a"; 16].join("/");
-    let line = format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
+    // Of two topics in turn: the matches of the last topic are kept.
+    let line = |n: usize| {
+        let last = ["a", "b"][n % 2];
+        let topic = format!("{}/{last}", ["a"; 15].join("/"));
+        format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n")
+    };
     let conn = town.open(0);
-    let steps = steps_of(&mut town, conn, batch(&line.repeat(LINES as usize)));
+    let lines: String = (0..LINES as usize).map(line).collect();
+    let steps = steps_of(&mut town, conn, batch(&lines));
     assert!(
         steps <= u64::from(BUDGET) + UNIT,
         "{steps} steps in an input"
@@ -274,7 +279,7 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
         turns += 1;
     }
     assert_eq!(town.shards[0].stats().delivered - before, CLIENTS as u64);
-    assert!(turns >= 3, "{turns} turns");
+    assert!(turns >= 2, "{turns} turns");
 }
 
 /// The filters of these clients that match are more than a turn has visits, so each message is a run of its own.

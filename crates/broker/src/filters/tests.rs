@@ -43,6 +43,32 @@ fn matched(filters: &Filters, topic: &str) -> Vec<u32> {
 
 proptest! {
     #[test]
+    fn matches_of_a_topic_follow_filters_that_come_and_go(
+        topic in name(),
+        changed in prop::collection::vec(prop_oneof![filter(), Just(String::from("#"))], 1..60),
+    ) {
+        let mut filters = Filters::new(7, &Steps::default());
+        let mut open = BTreeSet::new();
+        for text in changed {
+            match filters.find(text.as_bytes()) {
+                Some(id) => filters.close(id),
+                None => drop(filters.open(text.as_bytes(), NO_PARTY).unwrap()),
+            }
+            if !open.remove(&text) {
+                open.insert(text);
+            }
+            let expected = open.iter().filter(|text| topic::matches(text.as_bytes(), topic.as_bytes()));
+            let expected: BTreeSet<_> = expected.map(|text| text.clone().into_bytes()).collect();
+            for _ in 0..2 {
+                let found = matched(&filters, &topic);
+                prop_assert_eq!(found.len(), expected.len());
+                let found: BTreeSet<_> = found.into_iter().map(|id| filters.name(id)).collect();
+                prop_assert_eq!(&found, &expected);
+            }
+        }
+    }
+
+    #[test]
     fn it_finds_what_matches_one_by_one_and_each_once(
         some in prop::collection::vec(filter(), 0..40),
         closed in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
@@ -159,4 +185,25 @@ fn shapes_and_levels_are_limited_and_come_free_again() {
     filters.close(filters.find(same.as_bytes()).unwrap());
     filters.close(filters.find(text(full).as_bytes()).unwrap());
     assert!(filters.open(text(0xFFF).as_bytes(), NO_PARTY).is_ok());
+}
+
+#[test]
+fn a_topic_that_is_matched_again_costs_its_matches_only() {
+    let steps = Steps::default();
+    let mut filters = Filters::new(1, &steps);
+    let deep = ["a"; LEVELS_MAX].join("/");
+    for shape in 0..LEVELS_MAX * LEVELS_MAX {
+        let plus = [shape / LEVELS_MAX, shape % LEVELS_MAX];
+        let level = |n| if plus.contains(&n) { "+" } else { "a" };
+        let filter = (0..LEVELS_MAX).map(level).collect::<Vec<_>>().join("/");
+        filters.open(filter.as_bytes(), NO_PARTY).unwrap();
+    }
+    let mut cost = |topic: &str| {
+        let before = steps.count();
+        (matched(&filters, topic).len(), steps.count() - before)
+    };
+    let (first, again, other) = (cost(&deep), cost(&deep), cost("b"));
+    assert_eq!((again.0, other.0), (first.0, 0));
+    assert!(again.1 * 2 < first.1, "{again:?} after {first:?}");
+    assert_eq!(cost(&deep), first);
 }
