@@ -198,7 +198,7 @@ fn a_topic_that_is_matched_again_costs_its_matches_only() {
         let filter = (0..LEVELS_MAX).map(level).collect::<Vec<_>>().join("/");
         filters.open(filter.as_bytes(), NO_PARTY).unwrap();
     }
-    let mut cost = |topic: &str| {
+    let cost = |topic: &str| {
         let before = steps.count();
         (matched(&filters, topic).len(), steps.count() - before)
     };
