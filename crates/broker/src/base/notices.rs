@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 
 /// Longest name, in bytes: the client chooses the name.
 const NAME_BYTES_MAX: usize = 100;
+/// Longest refusal, in characters: it may show a value of the client's.
+const WORDS_MAX: usize = 400;
 
 /// A kind of trouble that an operator is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,10 @@ pub enum Notice {
     Mqtt,
     /// A topic whose log no longer had what its subscriber was to get.
     ShortLog,
+    /// The words in which an event stream or a WebSocket was refused.
+    Stream,
+    /// A path, topic or filter that a client had no right to, with its user.
+    Denied,
     /// A topic to which a publish was refused, since there was no room for its idempotency key.
     Keys,
 }
@@ -47,6 +53,17 @@ impl Notices {
         if !self.has(kind) {
             let plain = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
             self.0.push((kind, reason.chars().chain(plain).collect()));
+        }
+    }
+
+    /// A client was refused in these words.
+    pub fn said(&mut self, kind: Notice, words: &str) {
+        if !self.has(kind) {
+            let plain = words.chars().take(WORDS_MAX).map(|c| match c {
+                ' '..='~' => c,
+                _ => '?',
+            });
+            self.0.push((kind, plain.collect()));
         }
     }
 
@@ -75,6 +92,8 @@ mod tests {
         notices.met_since(Notice::Mqtt, "too long: ", b"a\x85");
         let kept = notices.take(Notice::Mqtt);
         assert_eq!(kept.as_deref(), Some(r"too long: a\x85"));
+        notices.said(Notice::Stream, "no 'a'\u{202e}\r\n");
+        assert_eq!(notices.take(Notice::Stream).as_deref(), Some("no 'a'???"));
     }
 
     #[test]

@@ -183,6 +183,7 @@ reasons! {
     Expired, 401, 4401, LASTED, Refused, "the token has expired";
     PublishNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "publishing this needs credentials: a token or a user with a grant for it";
     SubscribeNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "subscribing to this needs credentials: a token or a user with a grant for it";
+    WildcardsNeedCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "a filter with wildcards needs credentials here, as access.anonymous_wildcards is not set: name topics, or come with a token or a user with a grant for it";
     ManageNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "creating and deleting this needs credentials: a token or a user with a grant for it";
     InfoNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "reading about this needs credentials: a token or a user with a grant for it";
     InterestNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "following this needs credentials: a token or a user with a grant for it";

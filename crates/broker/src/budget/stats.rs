@@ -116,6 +116,7 @@ counters! {
     sessions_evicted metric "crore_evicted_sessions_total": "MQTT sessions that ended, or were not kept, because [`limits.memory_bytes`](SETTINGS.md#what-clients-make-the-server-hold) was nearly used up and their client held much of it";
     untrusted metric "crore_untrusted_connections_total": "Connections refused because their peer is not in `http.trusted_proxies`, with `http.proxy_protocol`";
     hidden_answers metric "crore_hidden_answers_total": "Answers that browsers hide from the page, because its Origin is not in `http.allowed_origins`";
+    refused_streams metric "crore_refused_streams_total": "Event streams and WebSockets that were answered 400. Browsers hide the reason from the page; the log says so once a minute, and shows one reason";
     mqtt_refused metric "crore_refused_packets_total" refusal "an MQTT packet": "Packets of MQTT clients that were refused, or ended their connection, for another reason than rights: a subscription past `limits.topics_per_connection`, a topic with a control character. The log says so once a minute, and names one with the reason";
     lapsed metric "crore_lapsed_connections_total": "Connections and polls that ended because their token expired, or because the settings [grant less](ACCESS.md#when-the-settings-grant-less)";
     published metric "crore_published_messages_total": "Published messages";

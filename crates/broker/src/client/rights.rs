@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::base::access::{Credential, Digest, Grants, Known, Question, Right};
 use crate::base::ids::ConnId;
+use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::verdict::{Identity, Verdict};
 use crate::budget::admission::Party;
@@ -40,13 +41,22 @@ impl<P: ProtocolTypes> Clients<P> {
             access.anonymous.cover(right, filter, steps)
                 || self.ctx.world.rules.opens(right, filter, steps)
         };
-        if (!wild || access.anonymous_wildcards) && everybody() {
-            return Ok(());
+        match everybody() {
+            true if !wild || access.anonymous_wildcards => Ok(()),
+            true if identity.is_none() => Err(Reason::WildcardsNeedCredentials),
+            _ if identity.is_some() => Err(Reason::lacks(right)),
+            _ => Err(Reason::needs(right)),
         }
-        Err(match identity {
-            Some(_) => Reason::lacks(right),
-            None => Reason::needs(right),
-        })
+    }
+
+    /// Tells the operator's log of something that a client had no right to.
+    pub(crate) fn note_denied(&mut self, slot: u32, denied: Reason, name: &[u8]) {
+        let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
+        let user = user.unwrap_or("an anonymous client");
+        let named = [user.as_bytes(), b" asked for ", name].concat();
+        let reason = alloc::format!("{}: ", denied.text());
+        let notices = &mut self.meter.notices;
+        notices.met_since(Notice::Denied, &reason, &named);
     }
 
     /// Whether the client has all of these rights on each of these topics or filters.

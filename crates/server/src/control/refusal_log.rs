@@ -64,8 +64,8 @@ type Row = (fn(&Stats) -> u64, Option<Notice>, &'static str);
 const LINES: &[Row] = &[
     (|it| it.refusals.between(Reason::CredentialsMalformed, Reason::VerifierBusy), None,
         "clients came with worthless credentials; `crore token inspect --config FILE` shows what is wrong with a token (docs/ACCESS.md)"),
-    (|it| it.refusals.between(Reason::PublishNeedsCredentials, Reason::InterestNotGranted), None,
-        "clients asked for something without a grant; `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)"),
+    (|it| it.refusals.between(Reason::PublishNeedsCredentials, Reason::InterestNotGranted), Some(Notice::Denied),
+        "clients asked for something without a grant, such as this; `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)"),
     (|it| it.refusals.between(Reason::ForeignHost, Reason::ForeignHost), Some(Notice::Host),
         "requests with a Host that is not the loopback, such as this one, were answered 403, as the server listens there only; set [access] \
          (docs/ACCESS.md), or have the proxy send Host: localhost"),
@@ -80,6 +80,8 @@ const LINES: &[Row] = &[
     (|it| it.refusals.between(Reason::PublishRate, Reason::PublishRateOfAddress), None,
         "publishes were refused (429, 503): limits.publishes_per_address_per_s or limits.publishes_per_s was reached; raise it, or have the \
          clients publish less often"),
+    (|it| it.refused_streams, Some(Notice::Stream),
+        "event streams and WebSockets were answered 400; browsers hide the reason from the page, so one is shown here"),
     (|it| it.mqtt_refused, Some(Notice::Mqtt),
         "packets of MQTT clients, such as this one, were refused (docs/MQTT.md)"),
     (|it| it.short_logs, Some(Notice::ShortLog),

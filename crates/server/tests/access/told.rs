@@ -201,3 +201,21 @@ fn refusal_of_the_admin_port_is_logged_once_for_each_reason_and_counted() {
         assert_eq!(log.matches(remedy).count(), 1, "{log}");
     }
 }
+
+#[test]
+fn an_ask_without_a_grant_is_in_the_log_with_its_name() {
+    let server = Server::with("[access.anonymous]\nsubscribe = ['public/#']\n");
+    let by_filter = once(&server, "GET", "/sub?filter=public/%23", &[], "");
+    assert_eq!(by_filter.status, 401);
+    assert!(by_filter.text().contains("access.anonymous_wildcards"));
+    let by_name = once(&server, "GET", "/sub?filter=secret/%23", &[], "");
+    assert_eq!(by_name.status, 401);
+    assert!(!by_name.text().contains("access.anonymous_wildcards"));
+    until("it is in the log", || server.log().contains("grant, such"));
+    let log = server.log();
+    let told = log.lines().find(|line| line.contains("grant, such"));
+    let told = told.expect("a line");
+    for words in ["an anonymous client asked for /sub", "needs credentials"] {
+        assert!(told.contains(words), "{told}");
+    }
+}

@@ -32,6 +32,26 @@ fn a_page_that_cannot_read_the_answer_is_in_the_log_with_the_setting() {
     }
 }
 
+/// Browsers tell a page only that its `EventSource` or `WebSocket` failed.
+#[test]
+fn a_stream_that_is_refused_is_in_the_log_with_the_reason() {
+    let server = Server::with("");
+    let events = [("Accept", "text/event-stream")];
+    for _ in 0..2 {
+        let answer = once(&server, "GET", "/sub/news?from=oldest", &events, "");
+        assert_eq!(answer.status, 400);
+    }
+    let without = once(&server, "GET", "/sub/news?from=oldest", &[], "");
+    assert_eq!(without.status, 400);
+    until("it is in the log", || server.log().contains("count=2"));
+    let log = server.log();
+    let told = log.lines().find(|line| line.contains("count=2"));
+    let told = told.expect("a line");
+    for words in ["answered 400", "since="] {
+        assert!(told.contains(words), "{told}");
+    }
+}
+
 #[test]
 fn localhost_and_its_address_are_told_apart() {
     let server = Server::with("[http]\nallowed_origins = [\"http://127.0.0.1:3000\"]\n");

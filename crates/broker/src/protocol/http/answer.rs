@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::http::response::{ResponseHead, status_text};
 use crore_wire::json;
 
+use crate::base::notices::Notice;
 use crate::base::position::{self, Position};
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
@@ -13,7 +14,9 @@ use crate::io::Io;
 use crate::mail::Info;
 use crate::protocol::front::{Clients, Connections, Queues, Subscriptions};
 use crate::protocol::http::headers::EXPOSED;
-use crate::protocol::http::options::{FOLLOWS, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED};
+use crate::protocol::http::options::{
+    FOLLOWS, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED, STREAMS,
+};
 use crate::protocol::http::retry;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
@@ -22,6 +25,8 @@ use crate::store::slab::NONE;
 pub(crate) const INTERNAL: u16 = 500;
 /// The status of a method that a path does not take.
 const METHOD_NOT_ALLOWED: u16 = 405;
+/// The status of a request that is not understood.
+const BAD_REQUEST: u16 = 400;
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
 const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
@@ -91,7 +96,7 @@ pub(crate) fn refuse_saying<I: Io>(
     io: &mut I,
 ) {
     let row = reason.row();
-    clients.meter.stats.refusals.add(reason);
+    clients.count_refusal(slot, reason, words);
     clients.scratch.because(row.closed);
     let status = row.status.unwrap_or(INTERNAL);
     refuse_line(clients, slot, status, words, io);
@@ -202,9 +207,18 @@ impl Clients {
 
     /// The same, in more exact words.
     pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
-        self.meter.stats.refusals.add(reason);
+        self.count_refusal(slot, reason, words);
         let status = reason.row().status.unwrap_or(INTERNAL);
         self.respond_line(slot, status, words, None);
+    }
+
+    /// Counts a refused request. The operator's log shows the words that no page can read.
+    fn count_refusal(&mut self, slot: u32, reason: Reason, words: &str) {
+        self.meter.stats.refusals.add(reason);
+        if reason.row().status == Some(BAD_REQUEST) && self.conns.get(slot).wants(STREAMS) {
+            self.meter.stats.refused_streams += 1;
+            self.meter.notices.said(Notice::Stream, words);
+        }
     }
 
     /// Refuses the method of a request, and names those that are `allowed`.

@@ -99,7 +99,8 @@ pub(crate) fn refuse_credentials(clients: &mut Clients, slot: u32, refusal: Reas
 }
 
 /// Answers a request that the client has no grant for.
-pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason) -> Flow {
+pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason, path: &[u8]) -> Flow {
+    clients.note_denied(slot, denied, path);
     clients.respond_reason(slot, denied);
     Flow::Next
 }

@@ -120,7 +120,7 @@ pub(crate) fn follow(
         }
     };
     if let Err(denied) = clients.may(slot, Right::Interest, &filter) {
-        return deny(clients, slot, denied);
+        return deny(clients, slot, denied, head.path);
     }
     let client = clients.conns.get(slot).client;
     if !clients.conns.get(slot).wants(HEAD) && !clients.ctx.world.admission.enter_follower(client) {

@@ -19,7 +19,7 @@ use crate::protocol::front::{Clients, Connections, Context};
 use crate::protocol::http::credentials::{deny, refuse_credentials, rights};
 use crate::protocol::http::headers::ALLOWED;
 use crate::protocol::http::names::topic_names;
-use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP};
+use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, STREAMS};
 use crate::protocol::http::parameters::is_read;
 use crate::protocol::http::sites::admit;
 use crate::protocol::http::slips::words_in_batch;
@@ -53,6 +53,10 @@ pub(crate) fn judge(
         (KEEP, keeps && !has_body(body)),
         (HEAD, head.method == Method::Head),
         (JSON, head.accept() == Accept::Json),
+        (
+            STREAMS,
+            head.is_websocket_upgrade() || head.accept() == Accept::EventStream,
+        ),
     ] {
         if holds {
             row.options |= option;
@@ -181,7 +185,7 @@ fn judge_names(
         return match clients.may_publish_some(slot) {
             Ok(()) => Ok(Task::Batch),
             Err(denied) => {
-                deny(clients, slot, denied);
+                deny(clients, slot, denied, head.path);
                 Err(Answered)
             }
         };
@@ -206,7 +210,7 @@ fn judge_names(
         _ => Some(Verb::Info),
     };
     if let Err(denied) = clients.may_all(slot, rights(door, verb, head.method), &names) {
-        deny(clients, slot, denied);
+        deny(clients, slot, denied, head.path);
         return Err(Answered);
     }
     if matches!(door, Door::Subscribe | Door::PubSub) {

@@ -38,5 +38,7 @@ pub(crate) const FOLLOWS: u32 = 1 << 16;
 pub(crate) const REPLAYED: u32 = 1 << 17;
 /// The answer is a topic's history.
 pub(crate) const HISTORY: u32 = 1 << 18;
+/// The request is for an event stream or a WebSocket: browsers hide a refusal from the page.
+pub(crate) const STREAMS: u32 = 1 << 19;
 /// Where the number of the allowed origin begins: eight bits, 0 for none, 255 for any.
 pub(crate) const ORIGIN_SHIFT: u32 = OWN_SHIFT;

@@ -167,8 +167,10 @@ impl Clients {
         right: Right,
         filter: &[u8],
     ) -> Result<(), ReasonCode> {
-        self.may(slot, right, filter)
-            .map_err(|reason| self.refuse_packet(reason))
+        self.may(slot, right, filter).map_err(|reason| {
+            self.note_denied(slot, reason, filter);
+            self.refuse_packet(reason)
+        })
     }
 
     /// Counts a refusal of a packet, and returns its code.
