@@ -125,10 +125,9 @@ pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), Topic
 /// # Errors
 /// The first thing wrong with it. Empty levels and dots are fine here; reserved names too, see [`is_reserved`].
 pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
-    check_text(name, max)?;
-    match memchr::memchr2(b'+', b'#', name) {
-        Some(_) => Err(TopicError::Wildcard),
-        None => Ok(()),
+    match check_text(name, max)? {
+        true => Err(TopicError::Wildcard),
+        false => Ok(()),
     }
 }
 
@@ -142,8 +141,7 @@ pub fn is_reserved(name: &[u8]) -> bool {
 /// # Errors
 /// The first thing wrong with it.
 pub fn check_filter(filter: &[u8], max: usize) -> Result<(), TopicError> {
-    check_text(filter, max)?;
-    match wildcards_stand_alone(filter) {
+    match !check_text(filter, max)? || wildcards_stand_alone(filter) {
         true => Ok(()),
         false => Err(TopicError::Misplaced),
     }
@@ -264,8 +262,9 @@ fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// The rules that names and filters share. A filter without wildcards is a name too, so that a rule about names stands here.
-fn check_text(text: &[u8], max: usize) -> Result<(), TopicError> {
+/// The rules that names and filters share; says whether there are wildcards. A filter without wildcards is a name too, so that a rule about names
+/// stands here.
+fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
     if text.is_empty() {
         return Err(TopicError::Empty);
     }
@@ -274,11 +273,16 @@ fn check_text(text: &[u8], max: usize) -> Result<(), TopicError> {
         return Err(TopicError::TooLong { len, max });
     }
     // The common case in one look at each byte.
-    if !text.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+    let (mut is_plain, mut has_wildcard) = (true, false);
+    for byte in text {
+        is_plain &= matches!(byte, b' '..=b'~');
+        has_wildcard |= matches!(byte, b'+' | b'#');
+    }
+    if !is_plain {
         let text = core::str::from_utf8(text).map_err(|_| TopicError::NotUtf8)?;
         if text.chars().any(char::is_control) {
             return Err(TopicError::Control);
         }
     }
-    Ok(())
+    Ok(has_wildcard)
 }
