@@ -195,7 +195,7 @@ impl<B: Batch> Shared<B> {
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
         loop {
-            // Who was told that the disk is full asks for nothing, so that room is looked for without that.
+            // Clients that were told of a full disk send nothing more, so the engine looks for room without a request.
             let is_prepared = log.is_prepared() && full_since.is_none();
             let Some(Work { wishes, group }) = self.next(log.group_bytes(), is_prepared) else {
                 return Ok(());

@@ -1,7 +1,7 @@
 //! Rights, grants, credentials and the verdicts about them, as plain values.
 //!
 //! Nothing is verified here. A shard reads a [`Credential`] from a request and looks for a recent answer about it
-//! (`budget::verdicts`); without one it asks a [`Question`], and the [`Verdict`] comes back as an input. The rights of
+//! (`budget::verdicts`); without one it asks a [`Question`], and the [`Verdict`](crate::base::verdict::Verdict) comes back as an input. The rights of
 //! the connection are then in a row of `budget::identities`, which exists only for a connection with credentials.
 //!
 //! Invariants: without a verdict nothing is granted; a subscription by filter needs a granted filter that covers all of

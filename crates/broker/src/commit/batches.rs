@@ -81,7 +81,7 @@ impl Batches {
     }
 
     /// Adds a record to the open batch, and returns its length; a batch that is full, or of another second, is closed before. `encode` appends
-    /// the record to the buffer, whose offset is so far behind that of the batch's first record. `sequence` is the last offset of the partition.
+    /// the record to the buffer; it gets the distance from the offset of the batch's first record to that of this one. `sequence` is the last offset of the partition.
     pub fn write(
         &mut self,
         (unix_s, sequence): (u32, u64),

@@ -96,8 +96,8 @@ impl Home {
         self.end_first_turn();
     }
 
-    /// Applies a fact that was admitted before: one that stands in the log with this offset, in the second of `context`, or (none) one that stands in
-    /// no log and whose turn has come.
+    /// Applies a fact that was admitted before: it stands in the log with the offset `logged`, in the second of `context`; with none it stands in
+    /// no log, and its turn has come.
     pub(crate) fn apply(
         &mut self,
         fact: &Fact<'_>,

@@ -36,7 +36,7 @@ pub struct Front {
     pub directory: PathBuf,
     pub port: u16,
     pub root: PathBuf,
-    /// What it answers to other requests than event streams while there is no server.
+    /// Its answer to other requests than event streams while there is no server.
     pub away: &'static str,
 }
 

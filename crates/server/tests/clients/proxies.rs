@@ -1,4 +1,4 @@
-//! What has to come through the proxies of `docs/proxies` ([`fronts`](crate::fronts)), and what stays while the server is down.
+//! All protocols come through the proxies of `docs/proxies` ([`fronts`](crate::fronts)), and subscriptions stay while the server is down.
 
 use crate::client::{Client, publish};
 use crate::fronts::{CLIENT, Front, NAME, sample, url};

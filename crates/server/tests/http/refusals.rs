@@ -42,7 +42,7 @@ fn a_client_that_prefers_json_gets_each_refusal_as_a_problem() {
         is_problem(&answer, status, words, target);
         assert_eq!(answer.header("allow").is_some(), status == 405, "{target}");
     }
-    // What axios sends.
+    // The field that axios sends.
     let axios = [("Accept", "application/json, text/plain, */*")];
     is_problem(
         &once(&server, "GET", "/nowhere", &axios, ""),

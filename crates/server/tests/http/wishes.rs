@@ -1,4 +1,4 @@
-//! What a request asks for and would not get, in a form that is read elsewhere or that another server has: it is refused, with the form that is read.
+//! A request that asks in the form of another path or another server is refused with the form that this path reads: otherwise it would not get its wish.
 
 use crate::parameters::says;
 use crate::support::Server;

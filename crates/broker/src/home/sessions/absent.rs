@@ -42,7 +42,7 @@ pub struct Absent {
     pub bytes: usize,
 }
 
-/// What an operator is shown of a session that is away.
+/// A session that is away, as an operator sees it.
 pub struct Left<'s> {
     /// The name of the session: the client id, and the user where there is one.
     pub name: &'s [u8],
@@ -193,7 +193,7 @@ impl Sessions {
         (row.client != Blob::NONE && row.held == Hold::Away).then_some(row)
     }
 
-    /// What an operator is shown of the session in this row, if there is one and it is away.
+    /// The session in this row as an operator sees it, if there is one and it is away.
     pub(super) fn left(&self, id: u32) -> Option<Left<'_>> {
         let row = self.away(id)?;
         Some(Left {

@@ -88,7 +88,7 @@ fn bad(words: Cow<'static, str>) -> Named {
 /// Why it is wrong, in one line.
 pub(crate) fn check_filter(filter: &[u8], max: usize) -> Result<(), Cow<'static, str>> {
     topic::check_filter(filter, max).map_err(|error| filter_words(&error))?;
-    // Who writes one of our wildcards knows them.
+    // An author who writes one of our wildcards knows them.
     match topic::has_wildcard(filter) {
         true => Ok(()),
         false => not_foreign(filter),

@@ -22,7 +22,7 @@ use crate::protocol::http::task::Door;
 
 /// The parameter of a last event id, which `EventSource` polyfills add to any URL.
 const EVENT_ID: &str = "last_event_id";
-/// What a request that reads says, by the names that it has elsewhere, in letters: the parameter that says it, and how.
+/// Names of parameters in other servers, in letters; our parameter for the same wish of a reader, and how to write it.
 #[rustfmt::skip]
 static WISHES: [(&[&str], &str, &str); 8] = [
     (&["count", "last", "lastn", "tail", "rewind", "history", "max"], "limit", "limit=N"),
@@ -37,7 +37,7 @@ static WISHES: [(&[&str], &str, &str); 8] = [
 ];
 /// In so many parameters that are not read a slip is looked for: the client chooses how many there are.
 const UNREAD_MAX: usize = 32;
-/// The parameters that are read at each path. [`EVENT_ID`] passes at every door that reads.
+/// The parameters that are read at each path. `last_event_id` passes at every door that reads.
 pub const PARAMETERS: [(&str, &[&str]); 6] = [
     ("`/pub`", &["topic", "channel"]),
     ("`/pub`, with `DELETE`", &["topic", "channel", "purge"]),

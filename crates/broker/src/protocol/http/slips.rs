@@ -16,7 +16,7 @@ const PREFIX: &[u8] = b"crore-";
 const POSITION: &str = "Last-Event-ID";
 /// So many letters of a header may be too many, missing or another.
 const HEADER_EDITS_MAX: u32 = 2;
-/// What a publish says, and the names that people give to it.
+/// A property of a publish, and the names that people give to it.
 struct Habit {
     /// In letters, without `X-`.
     names: &'static [&'static str],
