@@ -309,6 +309,33 @@ fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     assert!(turns <= MESSAGES, "{turns} turns");
 }
 
+/// A turn that may visit few clients may not look at all members of the filters either.
+#[test]
+fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
+    let pace = Pace {
+        visits_per_turn: 8,
+        ..Pace::default()
+    };
+    let mut town = Town::new(&support::world(Settings::default(), 1, 1), pace, NOW);
+    let filters = [
+        "+/b/c", "a/+/c", "a/b/+", "+/+/c", "+/b/+", "a/+/+", "+/+/+", "#", "a/#", "+/#", "a/b/#",
+        "+/b/#", "a/+/#", "+/+/#", "a/b/c/#",
+    ];
+    for _ in 0..20 {
+        let own = filters.map(String::from).into_iter();
+        client(&mut town, own, Qos::AtMostOnce);
+    }
+    let publisher = town.open(0);
+    let before = town.shards[0].stats().delivered;
+    town.say(publisher, batch("{\"topic\":\"a/b/c\",\"data\":\"x\"}\n"));
+    let mut turns = 1;
+    while town.flush(0) {
+        turns += 1;
+    }
+    assert_eq!(town.shards[0].stats().delivered - before, 20);
+    assert!(turns >= 8, "{turns} turns for 300 members");
+}
+
 /// A client in so many groups of the topic `t`.
 fn member(town: &mut Town, groups: usize) -> usize {
     let filters = (0..groups).map(|n| format!("$share/g{n}/t"));

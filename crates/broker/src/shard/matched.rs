@@ -30,7 +30,7 @@ use crate::store::slab::NONE;
 
 /// Messages of a run.
 const RUN_MAX: usize = 64;
-/// Pairs of a message and a connection that are collected and put in order in the time of a visit.
+/// Pairs of a message and a connection that are collected and put in order, or passed over, in the time of a visit.
 const DUE_PER_VISIT: usize = 16;
 
 impl Front {
@@ -153,7 +153,7 @@ impl Front {
             }
             let before = self.clients.meter.work.count();
             // A client has many filters that match: a member that was visited already costs a look.
-            self.clients.meter.work.steps.add(next.len());
+            *budget = budget.saturating_sub(next.len().div_ceil(DUE_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
             *budget = budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.feed.run.bytes));
             due.clear();
