@@ -193,7 +193,7 @@ reasons! {
     InfoNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `info` here";
     InterestNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `interest` here; a filter needs a granted filter that covers it";
 
-    // Limits.
+    // Limits. A counter sums the two rates of publishes (`budget/stats.rs`).
     InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way";
     MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most";
     ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";

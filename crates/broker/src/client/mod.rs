@@ -4,9 +4,9 @@
 //! * The seam: `types` and `protocols`.
 //! * The table: `connections` with the rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with all that the
 //!   clients' side of a shard has.
-//! * Coming and going: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines`, `close` and `ending`.
+//! * Coming and going: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines` and `close`.
 //! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (the way to the homes), `fields` (of a message that is
-//!   published), `words` (of refusals).
+//!   published).
 //! * Messages: `delivery` and `deliveries` (what homes told), `run` (the messages at hand), `push`, `send`, `outbox`, and `fallback` for
 //!   slow consumers.
 //! * Turns and memory: `queues`, `credit`, `work`, `hold` and `progress` (received bytes), `census` and `relief`, `scratch` (buffers).
