@@ -48,7 +48,7 @@ impl Default for Pace {
             page_bytes: 64 << 10,
             page_visits: 256,
             interest_rows: 1024,
-            turns_under_way: 16,
+            turns_under_way: 64,
             ask_bytes: 4 << 10,
             cold_rows: 4096,
             forgets_per_turn: 256,
