@@ -40,9 +40,13 @@ fn a_retry_that_waited_longer_than_the_window_is_recognised() {
 fn a_home_whose_engine_is_silent_is_not_idle() {
     let topic = topic_at(1, 0);
     let mut town = Town::new(2, |_| {});
-    town.0.tick_s(1);
-    town.commit();
-    assert!(town.0.shards[1].is_idle());
+    // The first second tells the server's own topics; a later one frees the buffers of their marks.
+    let mut idles = || {
+        town.0.tick_s(1);
+        town.commit();
+        town.0.shards[1].is_idle()
+    };
+    assert!((0..4).any(|_| idles()));
     let publisher = town.post(&topic, "x");
     town.settle();
     town.0.tick_s(1);
