@@ -40,7 +40,7 @@ fn a_retry_that_waited_longer_than_the_window_is_recognised() {
 fn a_home_whose_engine_is_silent_is_not_idle() {
     let topic = topic_at(1, 0);
     let mut town = Town::new(2, |_| {});
-    // The first second tells the server's own topics; a later one frees the buffers of their marks.
+    // The first second tells the server's own topics; a later one frees the buffers that their marks needed.
     let mut idles = || {
         town.0.tick_s(1);
         town.commit();
