@@ -14,6 +14,8 @@ use crore_wire::mqtt::{
 use crore_wire::websocket::frame::{self, Opcode};
 use support::{NOW, Town};
 
+mod matching;
+#[path = "../support/mod.rs"]
 mod support;
 
 /// Work by which one unit may exceed the budget of a turn: 64 KiB of a message, a publish to all groups that it is given to at
@@ -176,53 +178,6 @@ fn a_long_line_that_is_refused_is_counted() {
     assert!(steps >= 500_000 / 256, "{steps} steps");
 }
 
-/// All filters of sixteen levels, each `a` or `+`, with at most three `+`, as far as they are taken.
-fn deep_filters() -> Vec<String> {
-    let few = |n: &u32| n.count_ones() <= 3;
-    let level = |shape: u32, n: u32| if shape >> n & 1 == 1 { "%2B" } else { "a" };
-    let filter = |shape| {
-        (0..16)
-            .map(|n| level(shape, n))
-            .collect::<Vec<_>>()
-            .join("/")
-    };
-    let mut shapes: Vec<u32> = (0..1_u32 << 16).filter(few).collect();
-    shapes.sort_by_key(|shape| shape.count_ones());
-    shapes.into_iter().take(392).map(filter).collect()
-}
-
-#[test]
-fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
-    const LINES: u64 = 100;
-    let mut settings = Settings::default();
-    settings.limits.head_bytes = 64 << 10;
-    settings.limits.topics_per_connection = 1_000;
-    let mut town = town(settings);
-    for filters in deep_filters().chunks(98) {
-        let conn = town.open(0);
-        let query = filters.join("&filter=");
-        town.say(conn, format!("GET /sub?filter={query} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"));
-        town.settle();
-        assert!(town.received(conn).starts_with(b"HTTP/1.1 200 "));
-    }
-    // Of two topics in turn: the matches of the last topic are kept.
-    let line = |n: usize| {
-        let last = ["a", "b"][n % 2];
-        let topic = format!("{}/{last}", ["a"; 15].join("/"));
-        format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n")
-    };
-    let conn = town.open(0);
-    let lines: String = (0..LINES as usize).map(line).collect();
-    let steps = steps_of(&mut town, conn, batch(&lines));
-    assert!(
-        steps <= u64::from(BUDGET) + UNIT,
-        "{steps} steps in an input"
-    );
-    let turns = turns_until(&mut town, LINES, 0) as u64;
-    assert!(turns >= LINES / 10, "{turns} turns for {LINES} lines");
-    town.settle();
-}
-
 /// A client of MQTT 5 with these subscriptions.
 fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> usize {
     let conn = town.open(0);
@@ -253,87 +208,6 @@ fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> u
     town.say(conn, bytes);
     town.settle();
     conn
-}
-
-/// A message of a topic comes to a client by one of its filters or by its subscription to the topic: they are matched at each client.
-#[test]
-fn a_delivery_costs_as_much_as_is_matched_for_it() {
-    const CLIENTS: usize = 200;
-    let mut town = town(Settings::default());
-    let topic = ["a"; 16].join("/");
-    let filters: Vec<String> = (deep_filters().iter())
-        .map(|filter| filter.replace("%2B", "+"))
-        .collect();
-    for n in 0..CLIENTS {
-        let own = (0..31).map(|at| filters[(31 * n + at) % filters.len()].clone());
-        client(&mut town, own.chain([topic.clone()]), Qos::AtMostOnce);
-    }
-    let publisher = town.open(0);
-    town.say(
-        publisher,
-        batch(&format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n")),
-    );
-    let before = town.shards[0].stats().delivered;
-    let mut turns = 1;
-    while town.flush(0) {
-        turns += 1;
-    }
-    assert_eq!(town.shards[0].stats().delivered - before, CLIENTS as u64);
-    assert!(turns >= 2, "{turns} turns");
-}
-
-/// The filters of these clients that match are more than a turn has visits, so each message is a run of its own.
-#[test]
-fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
-    const CLIENTS: usize = 60;
-    const MESSAGES: usize = 10;
-    let mut town = town(Settings::default());
-    let topic = ["a"; 16].join("/");
-    let filters: Vec<String> = (deep_filters().iter())
-        .map(|filter| filter.replace("%2B", "+"))
-        .collect();
-    for n in 0..CLIENTS {
-        let own = (0..32).map(|at| filters[(CLIENTS * at + n) % filters.len()].clone());
-        client(&mut town, own, Qos::AtMostOnce);
-    }
-    let publisher = town.open(0);
-    let line = format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
-    let before = town.shards[0].stats().delivered;
-    town.say(publisher, batch(&line.repeat(MESSAGES)));
-    let mut turns = 1;
-    while town.flush(0) {
-        turns += 1;
-    }
-    let delivered = town.shards[0].stats().delivered - before;
-    assert_eq!(delivered, (CLIENTS * MESSAGES) as u64);
-    assert!(turns <= MESSAGES, "{turns} turns");
-}
-
-/// A turn that may visit few clients may not look at all members of the filters either.
-#[test]
-fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
-    let pace = Pace {
-        visits_per_turn: 8,
-        ..Pace::default()
-    };
-    let mut town = Town::new(&support::world(Settings::default(), 1, 1), pace, NOW);
-    let filters = [
-        "+/b/c", "a/+/c", "a/b/+", "+/+/c", "+/b/+", "a/+/+", "+/+/+", "#", "a/#", "+/#", "a/b/#",
-        "+/b/#", "a/+/#", "+/+/#", "a/b/c/#",
-    ];
-    for _ in 0..20 {
-        let own = filters.map(String::from).into_iter();
-        client(&mut town, own, Qos::AtMostOnce);
-    }
-    let publisher = town.open(0);
-    let before = town.shards[0].stats().delivered;
-    town.say(publisher, batch("{\"topic\":\"a/b/c\",\"data\":\"x\"}\n"));
-    let mut turns = 1;
-    while town.flush(0) {
-        turns += 1;
-    }
-    assert_eq!(town.shards[0].stats().delivered - before, 20);
-    assert!(turns >= 8, "{turns} turns for 300 members");
 }
 
 /// A client in so many groups of the topic `t`.
