@@ -2,6 +2,7 @@
 //! hold.
 
 use crore_broker::work::STEP_BYTES;
+use crore_broker::{Accounts, Shard};
 
 use super::{PENDING_MAX, World};
 use crate::plan::Plan;
@@ -68,7 +69,8 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
         return Err(wrong.clone());
     }
     let (plan, limits) = (&world.plan, &world.plan.settings.limits);
-    let accounts = world.shards[shard].accounts();
+    let all: Vec<Accounts> = world.shards.iter().map(Shard::accounts).collect();
+    let accounts = &all[shard];
     let log_bytes = limits.log_bytes / usize::from(world.shared.homes);
     let held = accounts.log_bytes;
     if held > log_bytes {
@@ -105,8 +107,11 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     // Asks from before the home withheld credit may still need a turn each: publishes within the credit and a batch that
     // began within it, and a few requests of each client, which may come on one connection after another.
     let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
-    // A request by filter is answered for each partition, in a turn of its own if need be.
-    let asks = publishes + (4 + plan.partitions) * world.clients.count() + 8;
+    // A request by filter is answered for each partition, in a turn of its own if need be; also for a connection that is cut, before
+    // the server learns it.
+    let open = all.iter().map(|it| it.connections);
+    let requests = world.clients.count() + open.sum::<u32>() as usize;
+    let asks = publishes + (4 + plan.partitions) * requests + 8;
     let turns = plan.pace.turns_under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
@@ -115,8 +120,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Violation> {
     // come in a mail of its own, and another for the next ask of the same client.
     let asked = asks.min(world.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
-    for to in 0..world.shards.len() {
-        let held = world.shards[to].accounts();
+    for (to, held) in all.iter().enumerate() {
         let inputs = world.net.mail.inputs(to) + held.asks + held.pages;
         if inputs > inputs_max {
             return Err(format!(

@@ -132,11 +132,23 @@ impl World {
         engine.is_calm = true;
         for _ in 0..3 {
             self.truth.now_s += AGAIN_S;
+            // A home looks at all that the engine has told before it appends anything again.
+            self.work_off(rng)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a turn of each shard, and more while one of them has work left.
+    fn work_off(&mut self, rng: &mut Rng) -> Result<(), Violation> {
+        for _ in 0..ROUNDS_MAX {
             for shard in 0..self.shards.len() {
                 self.turn(shard, true, rng)?;
             }
+            if !self.loops.iter().any(|it| it.is_busy) {
+                return Ok(());
+            }
         }
-        Ok(())
+        Err("no shard comes to an end of its work".into())
     }
 
     fn has_queue(&self, shard: usize) -> bool {
