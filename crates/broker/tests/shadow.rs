@@ -7,6 +7,8 @@ use crore_broker::snapshot::Head;
 use crore_broker::{
     Control, Input, Now, Pace, Report, Restored, Shadow, Shard, Ticket, World, batch,
 };
+use crore_wire::sse::GAP_EVENT;
+
 use support::NOW;
 
 mod support;
@@ -307,7 +309,7 @@ fn topics_that_the_home_has_forgotten_leave_the_base() {
         assert!(town.read("kept", "oldest").contains("for good"));
         assert!(town.retained("short/state").contains("a state"));
         // Its position is older than what is known of its slot.
-        assert!(town.read("short/7", &position).contains("crore.gap"));
+        assert!(town.read("short/7", &position).contains(GAP_EVENT));
     }
 }
 
@@ -338,11 +340,11 @@ fn messages_that_the_home_has_dropped_leave_the_base_and_are_told_as_a_gap() {
     let last = last.expect("an event").to_string();
     town.killed();
     assert_eq!(town.read("big", "oldest"), all);
-    assert!(town.read("big", &first).contains("crore.gap"));
-    assert!(!town.read("big", &last).contains("crore.gap"));
+    assert!(town.read("big", &first).contains(GAP_EVENT));
+    assert!(!town.read("big", &last).contains(GAP_EVENT));
     // Readers by filter are told, too.
     let read = town.read_path(&format!("{by_filter}{first_by_filter}"));
-    assert!(read.contains("crore.gap"), "{read}");
+    assert!(read.contains(GAP_EVENT), "{read}");
 }
 
 #[test]
@@ -362,7 +364,7 @@ fn topics_whose_messages_have_all_gone_are_in_the_base_with_their_positions_only
     town.killed();
     for (n, position) in positions.iter().enumerate().take(50) {
         let read = town.read(&format!("topic/{n}"), position);
-        assert!(read.contains("crore.gap"), "{read}");
+        assert!(read.contains(GAP_EVENT), "{read}");
     }
 }
 
@@ -389,10 +391,7 @@ fn superseded_and_expired_messages_are_no_gap() {
     assert_eq!(town.read("a", "oldest"), before);
     for (topic, position) in ["latest/a", "a"].iter().zip(&positions) {
         let read = town.read(topic, position);
-        assert!(
-            read.contains(" 11") && !read.contains("crore.gap"),
-            "{read}"
-        );
+        assert!(read.contains(" 11") && !read.contains(GAP_EVENT), "{read}");
     }
 }
 

@@ -169,15 +169,13 @@ pub struct Rule {
     #[default(2000)]
     #[schemars(range(min = 1, max = MAX_RETRY_MS))]
     pub sse_retry_ms: u32,
-    /// Bytes that may wait for a connection that does not read. Messages of these topics past it do not wait: they are read from the
-    /// log later ([slow subscribers](PROTOCOL-DETAILS.md#slow-subscribers)). 0: `limits.outbox_bytes`.
+    /// Bytes that may wait for a connection before its client counts as a [slow subscriber](PROTOCOL-DETAILS.md#slow-subscribers) of
+    /// these topics. 0: `limits.outbox_bytes`.
     pub outbox_bytes: usize,
     /// Messages that may wait, likewise. 0: any number.
     pub outbox_messages: u32,
-    /// The treatment of a subscriber that does not read, once its outbox is full and the log no longer reaches back. `"disconnect"`: it
-    /// is disconnected, and may resume. `"skip"`: it gets a gap and goes on.
-    ///
-    /// A WebSocket with plain frames has no place for that notice: it is closed with 4412 under `"skip"` too.
+    /// The treatment of a [slow subscriber](PROTOCOL-DETAILS.md#slow-subscribers) once the log no longer reaches back. `"disconnect"`: it
+    /// is disconnected, and may resume. `"skip"`: it gets a gap and goes on, if its connection has a place for that.
     pub slow: Slow,
     /// Rights of every client to these topics without a grant: some of `"publish"`, `"subscribe"`, `"manage"`, `"info"`,
     /// `"interest"`. Only with a table [`[access]`](#access).

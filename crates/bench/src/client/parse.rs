@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn comments_and_notices_are_no_messages() {
         assert_eq!(event(b": hi\n\n"), Some((None, 6)));
-        assert_eq!(event(b"event: crore.gap\ndata: x\n\n"), Some((None, 26)));
+        assert_eq!(event(b"event: crore.any\ndata: x\n\n"), Some((None, 26)));
         assert_eq!(
             event(b"id: 7\r\ndata: a b\r\n\r\n"),
             Some((Some(&b"a b"[..]), 20))

@@ -6,8 +6,9 @@
 
 use std::fmt::Write;
 
-use crore_wire::sse::GAP_EVENT;
+use crore_wire::sse::{GAP_EVENT, topic_of_gap};
 use crore_wire::websocket::frame::Opcode;
+use crore_wire::websocket::gap::{CLOSE_GAP, resumes_from};
 
 use super::parse::{self, Response};
 use super::request;
@@ -56,7 +57,7 @@ pub enum Heard<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap<'a> {
     /// Of this one; without a name the connection has one topic.
-    Of(Option<&'a str>),
+    Of(Option<&'a [u8]>),
     /// Of any.
     Any,
 }
@@ -69,11 +70,6 @@ pub enum Next {
     /// It connects again.
     Return,
 }
-
-/// The server's close code for messages that are lost.
-const CLOSE_GAP: u16 = 4412;
-/// The reason of that close ends with these words and a position.
-const RESUME: &str = "resume from ";
 
 /// A subscription.
 pub struct Subscription {
@@ -261,7 +257,7 @@ impl Subscription {
         let position = id.ok_or("a message without an id")?;
         let data = &text[end + 2..];
         each(match gap {
-            true => Heard::Gap(Gap::Of(topic)),
+            true => Heard::Gap(Gap::Of(topic.map(str::as_bytes))),
             false => Heard::Message {
                 position,
                 topic,
@@ -276,13 +272,13 @@ impl Subscription {
         let Some((code, reason)) = payload.split_first_chunk() else {
             return Err("a close without a code".into());
         };
-        let (code, reason) = (u16::from_be_bytes(*code), String::from_utf8_lossy(reason));
+        let code = u16::from_be_bytes(*code);
         if code == CLOSE_GAP {
             each(Heard::Gap(Gap::Any))?;
-            let position = reason.rsplit_once(RESUME);
-            let (_, position) = position.ok_or("4412 without a position")?;
+            let position = resumes_from(reason).ok_or("a gap without a position")?;
             self.position = Some(position.to_string());
         }
+        let reason = String::from_utf8_lossy(reason);
         each(Heard::End(Some(code))).map_err(|why| format!("{why} {reason}"))
     }
 
@@ -317,7 +313,10 @@ impl Subscription {
             }
         }
         match (kind, data, id) {
-            (GAP_EVENT, topic, _) => each(Heard::Gap(Gap::Of(topic)))?,
+            (GAP_EVENT, data, _) => {
+                let topic = data.map(|data| topic_of_gap(data.as_bytes()));
+                each(Heard::Gap(Gap::Of(topic)))?;
+            }
             ("", Some(data), Some(position)) => each(Heard::Message {
                 position,
                 topic: None,

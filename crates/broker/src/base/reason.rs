@@ -1,5 +1,5 @@
 //! Each reason for which the server ends a connection or refuses a request: one row, with all that the protocols say and count for it.
-//! `docs/REASONS.md` is this table. Code that ends a connection names the reason; the columns say how each protocol then ends it.
+//! `docs/REASONS.md` is this table, so that no other page lists the reasons. Code that ends a connection names the reason; the columns say how each protocol then ends it.
 //!
 //! Deliberately not here: faults in the bytes of a protocol (`crore-wire` has their words and codes beside each parser), and reason codes by which
 //! the standard of MQTT answers a packet.
@@ -9,6 +9,7 @@ use alloc::format;
 
 use crore_settings::rights::Right;
 use crore_wire::mqtt::ReasonCode;
+use crore_wire::websocket::gap::CLOSE_GAP;
 
 use crate::base::settings::Settings;
 use crate::base::words::words;
@@ -45,7 +46,7 @@ pub struct Row {
     pub closed: Closed,
     /// The text for clients and logs, in one line. The code that finds a fault may be more exact.
     pub text: &'static str,
-    /// The operator's remedy, for the log; empty where the text says it.
+    /// What the operator of the server can do; empty where the text says it.
     pub remedy: &'static str,
     /// The limit on what one client may do, whose number stands behind the text. Numbers of limits on what all clients have together are the
     /// operator's to know.
@@ -112,22 +113,22 @@ const LASTED: Option<ReasonCode> = Some(ReasonCode::MAXIMUM_CONNECT_TIME);
 reasons! {
     // Ends of connections.
     PeerClosed, 0, 1000, NONE, Peer, "the client closed the connection";
-    TooSlow, 408, 1001, SPECIFIC, Timeout, "the request, frame or packet took too long to arrive";
+    TooSlow, 408, 1001, SPECIFIC, Timeout, "the request, frame or packet took too long to arrive", "timeouts.head_s, timeouts.body_s and timeouts.progress_bytes_per_s say how slow they may be";
     Silent, 0, 0, LATE, Timeout, "nothing came from the client for one and a half times its keep alive";
     TakenOver, 0, 0, TAKEN_OVER, Peer, "another connection took over the session";
-    CutOff, 0, 0, BUSY, Full, "this node cannot reach its cluster";
+    CutOff, 0, 0, BUSY, Full, "this node cannot reach its cluster", "NATS must be reached again: docs/CLUSTER.md";
     Operator, 0, 4403, ADMINISTRATIVE, Operator, "the operator ended the connection";
     Restart, 0, 1012, STOPS, Operator, "the server restarts";
-    Moved, 0, 1012, ELSEWHERE, Operator, "the server restarts; connect to the server that is named";
-    Gap, 0, 4412, NONE, Slow, "messages are lost";
-    EventsLost, 0, 4413, NONE, Slow, "events are lost, because the client reads too slowly; connect again for a new snapshot";
+    Moved, 0, 1012, ELSEWHERE, Operator, "the server restarts; connect to the server that is named", "drain.server_reference names it";
+    Gap, 0, CLOSE_GAP, NONE, Slow, "messages are lost", "docs/PROTOCOLS.md lists the causes of a gap; in most cases the topic's log is too short: rule.log_bytes, rule.log_age_s";
+    EventsLost, 0, 4413, NONE, Slow, "events are lost, because the client reads too slowly; connect again for a new snapshot", "raise limits.outbox_bytes";
     NotBinary, 0, 1003, NONE, Refused, "MQTT packets are binary";
 
     // Topics.
     Deleted, 410, 4410, NONE, Deleted, "the topic was deleted";
-    Displaced, 409, 0, NONE, Refused, "a later subscriber took this place";
-    Occupied, 409, 0, NONE, Refused, "another subscriber waits already";
-    NotCreated, 403, 0, NOT_AUTHORIZED, Refused, "only publishers create topics here, and this topic does not exist";
+    Displaced, 409, 0, NONE, Refused, "a later subscriber took this place", "rule.concurrency says how many may wait";
+    Occupied, 409, 0, NONE, Refused, "another subscriber waits already", "rule.concurrency says how many may wait";
+    NotCreated, 403, 0, NOT_AUTHORIZED, Refused, "only publishers create topics here, and this topic does not exist", "rule.publisher_creates is set for it";
     NoTopic, 404, 0, NONE, Refused, "there is no such topic; the first publish (POST) makes it";
     Reserved, 403, 0, NOT_AUTHORIZED, Refused, "topics that begin with $ are the server's own";
     BadName, 400, 0, NONE, Refused, "a topic or filter of the request is not valid";
@@ -148,7 +149,7 @@ reasons! {
     BadField, 400, 0, NONE, Refused, "a header of the message is not valid";
     SeveralToPublish, 400, 0, NONE, Refused, "frames can be published to one topic only";
     OtherMessage, 422, 0, QUOTA, Refused, "this idempotency key was used for another message";
-    OutcomeUnknown, 503, 0, BUSY, Full, "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key";
+    OutcomeUnknown, 503, 0, BUSY, Full, "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key", "the disk or the cluster did not answer for ten seconds: docs/DURABILITY.md, docs/CLUSTER.md";
     MessageTooLong, 413, 1009, QUOTA, Refused, "the message is longer than limits.message_bytes allows" => limits.message_bytes " bytes";
     BatchTooLong, 413, 0, NONE, Refused, "the batch is longer than limits.batch_bytes allows" => limits.batch_bytes " bytes";
     Encoded, 415, 0, NONE, Refused, "Content-Encoding is not decoded here: send the body as it is, or publish compressed bytes with a content type of their own, such as application/gzip";
@@ -163,8 +164,8 @@ reasons! {
     NoUpgrade, 426, 0, NONE, Refused, "this path takes WebSocket clients only";
     WebSocketVersion, 426, 0, NONE, Refused, "Sec-WebSocket-Version must be 13";
     WebSocketKey, 400, 0, NONE, Refused, "Sec-WebSocket-Key must be 16 bytes in base64";
-    ForeignHost, 403, 0, NONE, Refused, "this server listens on the loopback only, and the Host is another";
-    ForeignOrigin, 403, 0, NONE, Refused, "the page's origin is not allowed";
+    ForeignHost, 403, 0, NONE, Refused, "this server listens on the loopback only, and the Host is another", "a table [access], where a proxy passes its own name on: docs/PROXIES.md";
+    ForeignOrigin, 403, 0, NONE, Refused, "the page's origin is not allowed", "http.allowed_origins must name it: docs/PROXIES.md";
     SeveralOrigins, 400, 0, NONE, Refused, "several Origin fields; send one";
 
     // Credentials and rights. Counters of refusals sum neighbours (`budget/stats.rs`).
@@ -180,7 +181,7 @@ reasons! {
     CredentialsRefused, 401, 0, NOT_AUTHORIZED, Refused, "the credentials were refused", "the callback at access.callback.url said no";
     VerifierUnreachable, 503, 0, UNAVAILABLE, Full, "the credentials cannot be verified now; try again", "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s";
     VerifierBusy, 503, 0, BUSY, Full, "too many credentials wait to be verified; try again", "raise access.questions_max or access.password_threads, or access.cache_s";
-    Expired, 401, 4401, LASTED, Refused, "the token has expired";
+    Expired, 401, 4401, LASTED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
     PublishNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "publishing this needs credentials: a token or a user with a grant for it";
     SubscribeNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "subscribing to this needs credentials: a token or a user with a grant for it";
     WildcardsNeedCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "a filter with wildcards needs credentials here, as access.anonymous_wildcards is not set: name topics, or come with a token or a user with a grant for it";
@@ -194,8 +195,8 @@ reasons! {
     InterestNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `interest` here; a filter needs a granted filter that covers it";
 
     // Limits. A counter sums the two rates of publishes (`budget/stats.rs`).
-    InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way";
-    MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most";
+    InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way", "they have come in part and use up limits.memory_bytes";
+    MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most", "docs/SETTINGS.md says what counts; `crore admin memory` shows it";
     ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";
     ConnectionsOfAddress, 429, 0, BUSY, Full, "limits.connections_per_address_max is reached" => limits.connections_per_address_max "";
     SessionsOfAddress, 429, 0, QUOTA, Full, "mqtt.sessions_per_address_max is reached" => mqtt.sessions_per_address_max "";
@@ -204,8 +205,8 @@ reasons! {
     TopicsFull, 503, 1013, QUOTA, Full, "limits.topics_max or limits.topics_per_shard is reached, or this client's address has made so many topics that others would find no room";
     TopicRateOfAddress, 429, 1013, QUOTA, Full, "limits.topics_per_address_per_s is reached" => limits.topics_per_address_per_s " a second";
     LogOfAddress, 429, 1013, QUOTA, Full, "limits.log_bytes_per_address_max is reached" => limits.log_bytes_per_address_max " bytes";
-    DiskFull, 503, 1013, QUOTA, Full, "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full";
-    KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later";
+    DiskFull, 503, 1013, QUOTA, Full, "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full", "docs/DURABILITY.md says what happens then";
+    KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later", "raise it, or shorten publish.idempotency_window_s";
     FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
     FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";
     Broken, 503, 0, SPECIFIC, Broken, "an internal error of the server";

@@ -1,9 +1,10 @@
 //! The fallback of a slow consumer: a subscription whose connection cannot take a message has seen all before it, and reads on from the log when
-//! the socket drains. [`Clients::lags`] decides this for every protocol; the code that finds that a message does not fit (`send::fits`) says why ([`Lag`]).
-//! A follower of interest, which can lose nothing, ends instead (`http/interest.rs`).
+//! its connection takes messages again. All protocols come here (`fall_back`, `fall_back_unsent`, `fall_back_in`), which count the fallback and note
+//! the position. Users read of it in `docs/PROTOCOL-DETAILS.md`.
 //!
-//! Deliberately not here: how much may wait for a socket (`outbox`, `send`), how a subscription reads on (`subscribe/leave`, `filtered`), and what a
-//! rule's `slow` makes of messages that the log has no more (`gap` of `http/subscribe` and `websocket`).
+//! Deliberately not here: the check whether a connection takes a message (`send::fits`, in MQTT `give`), the reading (`subscribe/leave`, `filtered`), and
+//! the treatment of messages that the log has no more (`gap` of `http/subscribe` and `websocket`). A follower of interest, which can lose nothing, ends
+//! instead (`http/interest.rs`).
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filtered_mut;
@@ -12,46 +13,17 @@ use crate::client::row::{LIVE, MULTI};
 use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
 use crate::filters::matching::At;
-use crate::mail::Record;
-
-/// Why a connection cannot take a message now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lag {
-    /// The client does not read: its outbox is full.
-    Outbox,
-    /// The message would wait for the socket, and a newer one of its key may take its place meanwhile (`keep = "latest"`).
-    Latest,
-    /// The client does not acknowledge: as many messages are in flight as it takes.
-    Window,
-}
-
-impl Lag {
-    /// Of a message that does not fit; where only the newest message of each key is kept, none waits.
-    pub(crate) fn of(record: &Record) -> Lag {
-        match record.latest {
-            true => Lag::Latest,
-            false => Lag::Outbox,
-        }
-    }
-}
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// The policy for a connection that cannot take a message. Its subscription then falls back to its position.
-    fn lags(&mut self, lag: Lag) {
-        match lag {
-            Lag::Outbox | Lag::Latest | Lag::Window => self.meter.stats.fallbacks += 1,
-        }
-    }
-
     /// A subscription to a topic cannot take its messages: it has seen the topic up to `offset`.
-    pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64, lag: Lag) {
-        self.lags(lag);
+    pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
+        self.meter.stats.fallbacks += 1;
         self.read_on(slot, part, offset);
     }
 
     /// The same of a stream that has not begun: messages before `offset` are held and not sent yet, so that its position stays behind them.
-    pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64, lag: Lag) {
-        self.lags(lag);
+    pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
+        self.meter.stats.fallbacks += 1;
         ask_again(self, slot, part, offset);
     }
 
@@ -73,9 +45,8 @@ impl<P: ProtocolTypes> Clients<P> {
         slot: u32,
         serial: u32,
         (partition, offset): (PartitionId, u64),
-        lag: Lag,
     ) {
-        self.lags(lag);
+        self.meter.stats.fallbacks += 1;
         let (seen, epoch) = (matching.seen.clone(), self.ctx.world.epoch);
         let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
             return self.broken(slot);

@@ -5,8 +5,8 @@
 //! * The table: `connections` with the rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with all that the
 //!   clients' side of a shard has.
 //! * Coming and going: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines` and `close`.
-//! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (the way to the homes), `fields` (of a message that is
-//!   published).
+//! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (the way to the homes), `publishing` (the checks of a
+//!   message).
 //! * Messages: `delivery` and `deliveries` (what homes told), `run` (the messages at hand), `push`, `send`, `outbox`, and `fallback` for
 //!   slow consumers.
 //! * Turns and memory: `queues`, `credit`, `work`, `hold` and `progress` (received bytes), `census` and `relief`, `scratch` (buffers).
@@ -22,7 +22,6 @@ pub(crate) mod deadlines;
 pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod fallback;
-pub(crate) mod fields;
 pub(crate) mod front;
 mod gate;
 pub(crate) mod hold;
@@ -32,6 +31,7 @@ pub(crate) mod outbox;
 pub(crate) mod parts;
 pub(crate) mod progress;
 pub(crate) mod protocols;
+pub(crate) mod publishing;
 pub(crate) mod push;
 pub(crate) mod queues;
 pub(crate) mod relief;

@@ -10,7 +10,6 @@ use core::ops::Range;
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
-use crate::client::fallback::Lag;
 use crate::client::joining::filtered;
 use crate::client::outbox::{PARTS_MAX, send_rope};
 use crate::client::parts::{Clients, Connections, Matching, Run, Subscriptions};
@@ -204,8 +203,7 @@ fn fell_behind_in_run<P: ProtocolTypes>(
         let offset = record.offset - 1;
         if !behind.contains(&partition) {
             behind.push(partition);
-            let lag = Lag::of(record);
-            clients.fall_back_in(matching, slot, serial, (partition, offset), lag);
+            clients.fall_back_in(matching, slot, serial, (partition, offset));
         }
     }
 }
@@ -273,7 +271,7 @@ fn queue<P: ProtocolTypes>(
                     n..parcel.messages.end,
                 );
             }
-            return clients.fall_back(parcel.slot, 0, offset, Lag::of(record));
+            return clients.fall_back(parcel.slot, 0, offset);
         }
         match run.is_joined(parcel.encoding, n..n + 1) && len < SHARED_MIN {
             true => {

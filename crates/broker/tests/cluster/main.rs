@@ -14,6 +14,8 @@ use crore_broker::{
     Backlog, Committed, Control, Foreign, Input, OFFSET_BITS, Offsets, Pace, PartitionId, Report,
     Ticket, World,
 };
+use crore_wire::sse::GAP_EVENT;
+
 use support::{NOW, Town};
 
 const PARTITIONS: PartitionId = 4;
@@ -275,10 +277,7 @@ fn a_position_to_which_the_log_does_not_come_is_a_gap() {
     assert_eq!(nodes.got(0, reader), []);
     nodes.second();
     let text = nodes.text(0, reader);
-    assert!(
-        text.contains("crore.gap") && text.contains("kept"),
-        "{text}"
-    );
+    assert!(text.contains(GAP_EVENT) && text.contains("kept"), "{text}");
 }
 
 #[test]

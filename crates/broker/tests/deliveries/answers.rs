@@ -7,6 +7,7 @@ mod streams;
 
 use crore_broker::Pace;
 use crore_broker::settings::{Concurrency, Limits, Rule, Settings, Slow};
+use crore_wire::sse::write_gap;
 
 use crate::town::Town;
 
@@ -28,6 +29,13 @@ const STREAM_OF_1_0: &str = "HTTP/1.1 200 OK\nConnection: close\nContent-Type: t
 const CACHING: &str =
     "Cache-Control: private, no-cache\nVary: If-None-Match, If-Modified-Since, Accept, Origin\n";
 const TIME: &str = "Last-Modified: Fri, 15 Jan 2027 08:00:00 GMT\n";
+
+/// The event of a gap.
+fn gap_event(id: &str, topic: &str) -> String {
+    let mut event = Vec::new();
+    write_gap(&mut event, id.as_bytes(), topic.as_bytes());
+    String::from_utf8(event).expect("text")
+}
 
 /// A server that has had `one` and `two` on some topics, of which some keep only the last.
 fn town() -> Town {

@@ -3,6 +3,7 @@
 use super::*;
 
 use crore_broker::settings::Slow;
+use crore_wire::sse::GAP_EVENT;
 
 const FRAME_BYTES: usize = HEADER_BYTES + 8;
 
@@ -228,7 +229,9 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     assert_eq!(town.stats().fallbacks, 1, "they are too many to wait");
     town.far_turn();
     let told = town.take(link);
-    let gap = told.find("event: crore.gap").expect("one is told");
+    let gap = told
+        .find(&format!("event: {GAP_EVENT}"))
+        .expect("one is told");
     let event = told[..gap].rfind("\n\n").map_or(0, |end| end + 2);
     let end = event + told[event..].find("\n\n").expect("it ends");
     let id = told[event..end].split_once("id: ").expect("it has an id").1;

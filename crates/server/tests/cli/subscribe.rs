@@ -5,6 +5,7 @@ use std::process::Child;
 use std::sync::mpsc;
 use std::thread;
 
+use crore_wire::sse::GAP_EVENT;
 use crore_wire::websocket::frame::{Opcode, write_close};
 use crore_wire::websocket::receive::{Config, Event, Role, next};
 
@@ -167,7 +168,9 @@ fn a_gap_is_told_and_its_position_taken() {
     let server = Scripted::start(&[
         |peer| {
             assert!(peer.request().line.ends_with("&since=e%3A1 HTTP/1.1"));
-            peer.say(format!("{STREAM}id: e:6\nevent: crore.gap\ndata: lost\n\n"));
+            peer.say(format!(
+                "{STREAM}id: e:6\nevent: {GAP_EVENT}\ndata: lost\n\n"
+            ));
         },
         |peer| {
             assert!(peer.request().line.ends_with("&since=e%3A6 HTTP/1.1"));
@@ -177,7 +180,7 @@ fn a_gap_is_told_and_its_position_taken() {
     let output = server.run(&["sub", "a", "--since", "e:1", "--count", "1"]);
     assert_eq!(text(&output.stdout), "message 7\n");
     assert!(
-        text(&output.stderr).contains("crore.gap"),
+        text(&output.stderr).contains(GAP_EVENT),
         "{}",
         text(&output.stderr)
     );
@@ -187,12 +190,12 @@ fn a_gap_is_told_and_its_position_taken() {
 fn a_gap_is_told_with_its_cause() {
     let begun_anew: &'static [Step] = &[|peer| {
         peer.request();
-        let gap = "id: 1bbb-0\nevent: crore.gap\ndata: a\n\n";
+        let gap = format!("id: 1bbb-0\nevent: {GAP_EVENT}\ndata: a\n\n");
         peer.say(format!("{STREAM}{gap}{}", event(7)));
     }];
     let short_log: &'static [Step] = &[|peer| {
         peer.request();
-        let gap = "id: 1aaa-6\nevent: crore.gap\ndata: a\n\n";
+        let gap = format!("id: 1aaa-6\nevent: {GAP_EVENT}\ndata: a\n\n");
         peer.say(format!("{STREAM}{gap}{}", event(7)));
     }];
     for (steps, cause) in [
@@ -202,7 +205,7 @@ fn a_gap_is_told_with_its_cause() {
         let output = Scripted::start(steps).run(&["sub", "a", "--since", "1aaa-4", "--count", "1"]);
         assert_eq!(text(&output.stdout), "message 7\n");
         let said = text(&output.stderr);
-        assert!(said.contains("crore.gap") && said.contains(cause), "{said}");
+        assert!(said.contains(GAP_EVENT) && said.contains(cause), "{said}");
     }
 }
 

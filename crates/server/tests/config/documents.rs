@@ -6,6 +6,7 @@ use std::process::Command;
 use crore_broker::Reason;
 use crore_broker::protocol::PARAMETERS;
 use crore_broker::protocol::headers::{OF_ANSWERS, OF_PUBLISH, Row};
+use crore_wire::sse::{GAP_EVENT, OWN_EVENTS};
 
 use crate::effective;
 
@@ -73,6 +74,19 @@ fn the_documented_flags_exist_and_all_flags_are_documented() {
     assert_eq!(documented, offered);
 }
 
+/// The text with a link for each page that it names.
+fn with_links(text: &str) -> String {
+    let word = |word: &str| {
+        let page = word.strip_prefix("docs/");
+        let end = page.and_then(|page| page.find(".md")).map(|at| at + 3);
+        page.zip(end).map_or(word.to_string(), |(page, end)| {
+            let (page, rest) = page.split_at(end);
+            format!("[{page}]({page}){rest}")
+        })
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
 /// `docs/REASONS.md` has the server's table of reasons; with `INSTA_UPDATE=always` it is written.
 #[test]
 fn the_documented_reasons_are_those_of_the_server() {
@@ -88,17 +102,64 @@ fn the_documented_reasons_are_those_of_the_server() {
             let old = number(old.map(u16::from));
             let (status, close) = (number(row.status), number(row.close));
             let (name, closed, text) = (row.name, row.closed.name(), row.text);
-            format!("| `{name}` | {status} | {close} | {code} | {old} | {closed} | {text} |\n")
+            let remedy = with_links(row.remedy);
+            format!(
+                "| `{name}` | {status} | {close} | {code} | {old} | {closed} | {text} | {remedy} |\n"
+            )
         })
         .collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/REASONS.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let is_row = |line: &&str| line.starts_with("| `");
     let table: String = page.split_inclusive('\n').filter(is_row).collect();
-    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
-        return std::fs::write(&path, page.replace(&table, &rows)).unwrap();
+    write_or_compare(&path, &page, &page.replace(&table, &rows));
+}
+
+/// The page with the name of a gap's event wherever a program listens for an event of the server's own.
+fn with_gap(page: &str) -> String {
+    let mut page = page.to_string();
+    for listens in [
+        "addEventListener(\"",
+        "addEventListener('",
+        "[\"message\", \"",
+    ] {
+        let own = format!("{listens}{OWN_EVENTS}");
+        let mut parts = page.split(&own);
+        let mut made = parts.next().unwrap().to_string();
+        for rest in parts {
+            let end = rest.find(['"', '\'']).expect("the end of a name");
+            made = format!("{made}{listens}{GAP_EVENT}{}", &rest[end..]);
+        }
+        page = made;
     }
-    assert_eq!(table, rows, "INSTA_UPDATE=always writes docs/REASONS.md");
+    page
+}
+
+/// Programs on the pages and in the tests listen for the server's event of a gap; with `INSTA_UPDATE=always` its name is written.
+#[test]
+fn programs_listen_for_the_event_of_a_gap() {
+    for name in [
+        "../../docs/CLIENTS.md",
+        "../../docs/RECIPES.md",
+        "../../examples/quickstart/index.html",
+        "tests/clients/browser.mjs",
+        "tests/clients/eventsource_client.mjs",
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        let page = std::fs::read_to_string(&path).unwrap();
+        let made = with_gap(&page);
+        assert!(made.contains(GAP_EVENT), "{name}");
+        write_or_compare(&path, &page, &made);
+    }
+}
+
+/// Writes what was made of a page with `INSTA_UPDATE=always`, and else expects that the page has it.
+fn write_or_compare(path: &Path, page: &str, made: &str) {
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        return std::fs::write(path, made).unwrap();
+    }
+    let name = path.display();
+    assert!(page == made, "INSTA_UPDATE=always writes {name}");
 }
 
 /// The page with the rows of the table that begins with `head` in the place of those that it has.
@@ -117,20 +178,27 @@ fn the_documented_headers_and_parameters_are_those_of_the_server() {
     let path = |(path, names): &(&str, &[&str])| format!("| {path} | `{}` |\n", names.join("`, `"));
     for name in ["PROTOCOLS.md", "PROTOCOL-DETAILS.md"] {
         let page = doc(name);
+        let made = with_gap(&page);
         let made = match name {
             "PROTOCOLS.md" => {
-                let made = with_rows(&page, "| header | meaning |", OF_PUBLISH.iter().map(header));
+                let made = with_rows(&made, "| header | meaning |", OF_PUBLISH.iter().map(header));
                 let answers = OF_ANSWERS.iter().map(header);
                 with_rows(&made, "| header of an answer | meaning |", answers)
             }
-            _ => with_rows(&page, "| path | reads |", PARAMETERS.iter().map(path)),
+            _ => with_rows(&made, "| path | reads |", PARAMETERS.iter().map(path)),
         };
-        if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
-            let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-            std::fs::write(docs.join(name), made).unwrap();
-        } else {
-            assert!(page == made, "INSTA_UPDATE=always writes docs/{name}");
-        }
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        write_or_compare(&docs.join(name), &page, &made);
+    }
+}
+
+/// A client finds what to do after each status that a refusal may have.
+#[test]
+fn each_status_of_a_reason_has_a_row() {
+    let page = doc("PROTOCOLS.md");
+    for status in Reason::ALL.iter().filter_map(|reason| reason.row().status) {
+        let row = format!("\n| {status} | ");
+        assert!(page.contains(&row), "docs/PROTOCOLS.md has no {status}");
     }
 }
 

@@ -1,6 +1,8 @@
 //! All logs share one budget of bytes: memory stays below it, the greedy pay first, and a client that resumes
 //! over dropped messages is told.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
 use crate::support::stream::Stream;
@@ -40,7 +42,7 @@ fn one_publisher_cannot_erase_the_others_past_nor_fill_the_memory() {
     );
     assert_eq!((resumed.status, resumed.text()), (200, "kept too"));
     let mut stream = Stream::open(&server, "/sub/greedy", &[("Last-Event-ID", &greedy)]);
-    assert_eq!(stream.event().expect("a gap").kind, "crore.gap");
+    assert_eq!(stream.event().expect("a gap").kind, GAP_EVENT);
     assert_eq!(
         stream.data(1)[0].len(),
         MESSAGE_BYTES,

@@ -9,6 +9,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crore_wire::sse::GAP_EVENT;
+
 use super::life::does_not_start;
 use crate::support::http::publish;
 use crate::support::program::output;
@@ -304,7 +306,7 @@ fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served()
             true => "comes after segments that are missing",
             false => "has a damaged header",
         });
-        assert_eq!(first_behind(&server, "a", &seen), "crore.gap");
+        assert_eq!(first_behind(&server, "a", &seen), GAP_EVENT);
         // No setting could have kept them.
         server.await_log("damage of the log on disk");
         assert!(!server.log().contains("rule.log_age_s"), "{}", server.log());
@@ -331,7 +333,7 @@ fn empty_segment_at_the_end_is_told_as_a_gap_and_the_log_goes_on() {
     let server = Server::with(&settings(&state, BYTES_MAX));
     server.await_log("has a damaged header");
     publish(&server, "a", "99");
-    assert_eq!(first_behind(&server, "a", &seen), "crore.gap");
+    assert_eq!(first_behind(&server, "a", &seen), GAP_EVENT);
     server.kill();
     let server = Server::with(&settings(&state, BYTES_MAX));
     let found = numbers(&server, "a", 99);

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crore_wire::sse::GAP_EVENT;
+
 use super::life::does_not_start;
 use crate::support::Server;
 use crate::support::http::{Conn, Response, publish};
@@ -113,7 +115,7 @@ fn items(server: &Server, target: &str, position: &str, count: usize) -> (Vec<St
     for _ in 0..count {
         let event = stream.event().expect("an event");
         items.push(match event.kind.as_str() {
-            "crore.gap" => GAP.to_string(),
+            GAP_EVENT => GAP.to_string(),
             _ => event.data,
         });
         id = event.id;
@@ -259,7 +261,7 @@ fn a_log_that_ends_before_its_documents_is_told_as_a_gap() {
     std::fs::remove_file(segment(&state)).expect("the segment");
     let server = Server::with(&state.settings());
     server.await_log("before group");
-    assert_eq!(behind(&server, "a", &seen, 1)[0].0, "crore.gap");
+    assert_eq!(behind(&server, "a", &seen, 1)[0].0, GAP_EVENT);
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(1), ["seen"]);
 }
@@ -363,7 +365,7 @@ fn a_crash_is_told_to_subscribers_of_topics_that_are_not_durable_alone() {
     };
     for (target, seen) in targets.iter().zip(&seen).take(2) {
         let came = come(target, seen, 2);
-        assert_eq!(came[0].0, "crore.gap", "{target}");
+        assert_eq!(came[0].0, GAP_EVENT, "{target}");
         assert_eq!(came[1], messages(&["m new"])[0], "{target}");
     }
     for (target, seen) in targets.iter().zip(&seen).skip(2) {
@@ -394,7 +396,7 @@ fn crash_before_a_rule_puts_its_topics_into_the_log_is_told_as_a_gap() {
             let mut stream = Stream::open(&server, "/sub/m/a", &[("Last-Event-ID", &seen)]);
             match clean {
                 true => assert_eq!(stream.data(1), ["missed"]),
-                false => assert_eq!(stream.event().expect("an event").kind, "crore.gap"),
+                false => assert_eq!(stream.event().expect("an event").kind, GAP_EVENT),
             }
             server.kill();
         }
@@ -421,10 +423,7 @@ fn messages_that_are_not_durable_are_kept_across_a_planned_restart_and_not_broug
     let server = Server::with(&settings);
     publish(&server, "m/a", "new");
     let came = behind(&server, "m/a", &seen, 2);
-    assert_eq!(
-        (came[0].0.as_str(), came[1].1.as_str()),
-        ("crore.gap", "new")
-    );
+    assert_eq!((came[0].0.as_str(), came[1].1.as_str()), (GAP_EVENT, "new"));
 }
 
 #[test]

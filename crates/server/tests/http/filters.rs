@@ -1,6 +1,8 @@
 //! Subscribing by filter, on all three transports, over several shards: each message once, named, in order of its
 //! topic, live and from the log.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::http::{Conn, once, publish};
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, line};
@@ -206,7 +208,7 @@ fn a_gap_is_told_where_a_matching_topic_lost_messages_and_nowhere_else() {
         publish(&server, "a/quiet", "end");
         publish(&server, "short/1", "end");
         let first = stream.event().expect("an event");
-        assert_eq!(first.kind == "crore.gap", gap, "{filter}: {first:?}");
+        assert_eq!(first.kind == GAP_EVENT, gap, "{filter}: {first:?}");
     }
 }
 

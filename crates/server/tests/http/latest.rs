@@ -1,6 +1,8 @@
 //! Keys, and topics that keep only the newest message of each: what every transport says of a key, whole
 //! snapshots, resumes that are told no gap over what was superseded, and slow readers that get the newest.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::Server;
 use crate::support::http::{Conn, Response, info, once};
 use crate::support::stream::Stream;
@@ -165,7 +167,7 @@ fn a_topic_keeps_no_more_keys_than_its_rule_allows() {
     assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["a2", "c1"]);
     // A subscriber that has not seen a key that the limit took away is told a gap.
     let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &first)]);
-    assert_eq!(stream.event().expect("an event").kind, "crore.gap");
+    assert_eq!(stream.event().expect("an event").kind, GAP_EVENT);
     assert_eq!(stream.data(2), ["a2", "c1"]);
 }
 

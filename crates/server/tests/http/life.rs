@@ -1,5 +1,7 @@
 //! The life of a server: settings read again, clients moved off, and a restart that leaves positions valid.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::http::{Conn, once, publish};
 use crate::support::state::State;
 use crate::support::stream::Stream;
@@ -211,7 +213,7 @@ fn damaged_state_is_set_aside_and_told_as_a_gap() {
     server.await_log("a checksum is wrong");
     let position = [("Last-Event-ID", seen.id.as_str())];
     let mut stream = Stream::open(&server, "/sub/a", &position);
-    assert_eq!(stream.event().expect("an event").kind, "crore.gap");
+    assert_eq!(stream.event().expect("an event").kind, GAP_EVENT);
 }
 
 #[test]

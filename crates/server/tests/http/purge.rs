@@ -1,5 +1,7 @@
 //! Purged topics: the messages go, and what stays is the topic, its subscribers, and the word that something is lost.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::Server;
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::stream::Stream;
@@ -59,7 +61,7 @@ fn subscribers_stay_and_old_positions_are_told_a_gap_and_new_ones_none() {
     for ([old, new], target) in [(exact.clone(), "/sub/news"), (wide, "/sub?filter=news/%23")] {
         let since = |id: &str| Stream::open(&server, target, &[("Last-Event-ID", id)]);
         let mut behind = since(&old);
-        assert_eq!(behind.event().expect("a gap").kind, "crore.gap", "{target}");
+        assert_eq!(behind.event().expect("a gap").kind, GAP_EVENT, "{target}");
         assert_eq!(behind.data(1), ["three"], "{target}");
         let next = since(&new).event().expect("an event");
         assert_eq!((&*next.kind, &*next.data), ("message", "three"), "{target}");

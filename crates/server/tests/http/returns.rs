@@ -1,6 +1,8 @@
 //! How a subscriber comes back: with the position as it was given, as a proxy or a polyfill altered it, or with none that can be
 //! read. Messages that it has seen never come again and again.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::Server;
 use crate::support::http::{Conn, Response, once, publish};
 use crate::support::stream::Stream;
@@ -114,7 +116,7 @@ fn a_poll_with_a_tag_that_cannot_be_read_is_told_a_gap_and_never_gets_the_same_m
     }
     // A stream is told the gap once, and goes on with all that is kept.
     let mut stream = Stream::open(&server, "/sub/a", &[("Last-Event-ID", "urn:uuid:7")]);
-    assert_eq!(stream.event().expect("a gap").kind, "crore.gap");
+    assert_eq!(stream.event().expect("a gap").kind, GAP_EVENT);
     assert_eq!(stream.data(2), ["one", "two"]);
 }
 
@@ -182,6 +184,6 @@ fn a_last_event_id_that_is_none_is_400_where_a_program_reads_it_and_else_a_gap()
     }
     // An event source gives up for good when it gets another status than 200.
     let mut stream = Stream::open(&server, "/sub/a?lastEventId=bogus", &[]);
-    assert_eq!(stream.event().expect("a gap").kind, "crore.gap");
+    assert_eq!(stream.event().expect("a gap").kind, GAP_EVENT);
     assert_eq!(stream.data(1), ["one"]);
 }

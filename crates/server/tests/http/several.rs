@@ -1,5 +1,7 @@
 //! Several topics over one connection: whose message it is, and one position for all.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
 use crate::support::stream::Stream;
@@ -112,7 +114,7 @@ fn a_changed_set_is_told_as_a_gap() {
     let id = stream.event().expect("an event").id;
     publish(&server, "c", "c1");
     let mut other = Stream::open(&server, "/sub?topic=a&topic=c", &[("Last-Event-ID", &id)]);
-    assert_eq!(other.event().expect("a gap").kind, "crore.gap");
+    assert_eq!(other.event().expect("a gap").kind, GAP_EVENT);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Server-Sent Events, as the HTML standard reads them.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
 use crate::support::stream::{Event, Stream};
@@ -188,7 +190,7 @@ fn an_event_has_the_name_that_its_publisher_gave() {
         [("tick", "1"), ("message", "2")]
             .map(|(kind, data)| { (kind.to_string(), data.to_string()) })
     );
-    for name in ["crore.gap", "crore.x"] {
+    for name in [GAP_EVENT, "crore.x"] {
         let response = once(
             &server,
             "POST",
@@ -225,7 +227,7 @@ fn a_gap_is_told_as_an_event_with_a_new_id() {
     }
     let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &at)]);
     let gap = stream.event().expect("a gap");
-    assert_eq!(gap.kind, "crore.gap");
+    assert_eq!((&*gap.kind, &*gap.data), ("crore.gap", "news"));
     assert!(!gap.id.is_empty() && gap.id != at, "{gap:?}");
     assert_eq!(stream.data(2), ["4", "5"]);
     let mut from_gap = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &gap.id)]);

@@ -1,5 +1,7 @@
 //! `crore sub` against the real server: what it is told besides messages, and what is published while it asks.
 
+use crore_wire::sse::GAP_EVENT;
+
 use crate::support::Server;
 use crate::support::http::publish;
 use crate::support::program::finished;
@@ -110,7 +112,7 @@ fn a_gap_with_nothing_behind_it_is_told_by_poll() {
     let output = finished(child);
     let (messages, told) = said(&output);
     assert_eq!(messages, "one\n", "{told}");
-    assert_eq!(told.matches("(crore.gap)").count(), 1, "{told}");
+    assert_eq!(told.matches(&format!("({GAP_EVENT})")).count(), 1, "{told}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! One subscriber: the messages of its connection go into a [`Track`] for each topic. An answer that the server must not give is an error with a
 //! reason, and ends the run as a failure.
 
+use crore_wire::websocket::gap::CLOSE_GAP;
+
 use super::track::{Counts, Track};
 use super::world::{Part, World, read_payload};
 use crate::client::place::Place;
@@ -9,8 +11,7 @@ use crate::measure::add::add;
 
 /// How many broken promises are kept in words.
 const BROKEN_MAX: usize = 20;
-/// The server's close codes: messages are lost, it restarts, a frame of the client came too slowly.
-const CLOSE_GAP: u16 = 4412;
+/// The server's close codes: it restarts, a frame of the client came too slowly.
 const CLOSE_RESTART: u16 = 1012;
 const CLOSE_SLOW: u16 = 1001;
 
@@ -195,14 +196,17 @@ impl Topics {
     }
 
     /// The place of a topic that the server names in a gap.
-    fn named(&self, name: Option<&str>, world: &World) -> Result<usize, String> {
+    fn named(&self, name: Option<&[u8]>, world: &World) -> Result<usize, String> {
         let Some(name) = name else {
             let only = self.part.topics.len() == 1;
             return only.then_some(0).ok_or("a gap without a topic".into());
         };
         let mut topics = self.part.topics.iter();
-        let place = topics.position(|topic| world.topics[*topic as usize].name == name);
-        place.ok_or_else(|| format!("a gap of `{name}`, which was not asked for"))
+        let place = topics.position(|topic| world.topics[*topic as usize].name.as_bytes() == name);
+        place.ok_or_else(|| {
+            let name = name.escape_ascii();
+            format!("a gap of `{name}`, which was not asked for")
+        })
     }
 
     /// Notes that the server has told a gap in one topic, or in any of them.

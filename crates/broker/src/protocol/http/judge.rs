@@ -213,6 +213,13 @@ fn judge_names(
         deny(clients, slot, denied, head.path);
         return Err(Answered);
     }
+    let writes = match door {
+        Door::Publish => posts || verb != Some(Verb::Info),
+        door => door == Door::PubSub,
+    };
+    if writes && names.iter().any(|name| topic::is_reserved(name)) {
+        return answered(clients, slot, Reason::Reserved);
+    }
     if matches!(door, Door::Subscribe | Door::PubSub) {
         let publishes = door == Door::PubSub;
         return Ok(Task::Subscribe {
@@ -229,7 +236,6 @@ fn judge_names(
     match verb {
         None => Ok(Task::PublishFrames(name)),
         Some(_) if door == Door::History => Ok(Task::History(name)),
-        Some(_) if posts && topic::is_reserved(&name) => answered(clients, slot, Reason::Reserved),
         Some(_) if posts => Ok(Task::Publish(name)),
         Some(verb) => Ok(Task::Verb(verb, name)),
     }

@@ -7,13 +7,13 @@ pub(crate) mod outcomes;
 
 use alloc::borrow::Cow;
 
+use crore_wire::form;
 use crore_wire::http::head::Head;
-use crore_wire::{form, topic};
 
 use self::fields::{content_type, idempotency_key, retain, ttl_s};
 use crate::base::reason::Reason;
 use crate::client::asking::{ask_verb, publish};
-use crate::client::fields::check_fields;
+use crate::client::publishing::check_fields;
 use crate::client::row::State;
 use crate::home::Home;
 use crate::mail::message::{Headers, Publish, Retry, is_binary};
@@ -124,10 +124,6 @@ pub(crate) fn verb(
     verb: Verb,
     name: &[u8],
 ) -> Flow {
-    if topic::is_reserved(name) && verb != Verb::Info {
-        clients.respond_reason(slot, Reason::Reserved);
-        return Flow::Next;
-    }
     let verb = match verb {
         Verb::Change(Change::Delete) => delete_or_purge(head).map(Verb::Change),
         other => Ok(other),

@@ -15,10 +15,10 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crore_wire::form;
 use crore_wire::http::accept::Accept;
 use crore_wire::http::etag;
 use crore_wire::http::head::Head;
-use crore_wire::{form, topic};
 
 use crate::base::position::{self, Position, Since};
 use crate::base::reason::Reason;
@@ -151,9 +151,6 @@ fn starting_points(
     }
     if publishes && names.len() != 1 {
         return Err(Reason::SeveralToPublish);
-    }
-    if publishes && topic::is_reserved(&names[0]) {
-        return Err(Reason::Reserved);
     }
     Ok(since)
 }

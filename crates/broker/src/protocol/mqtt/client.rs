@@ -12,6 +12,7 @@ use crate::base::ids::ShardId;
 use crate::base::notices::Notice;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
+use crate::client::publishing::Refused;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::{Clients, Connections, Context, Meter, Queues, Work};
@@ -171,6 +172,27 @@ impl Clients {
             self.note_denied(slot, reason, filter);
             self.refuse_packet(reason)
         })
+    }
+
+    /// Refuses a message that a packet of this kind has, of this topic, and returns the code.
+    pub(super) fn refuse_message(
+        &mut self,
+        slot: u32,
+        (packet, named): (&str, &str),
+        name: &[u8],
+        refused: Refused,
+    ) -> ReasonCode {
+        match refused {
+            Refused::Name(error) => {
+                self.meter.refused_name(packet, named, name, &error);
+                ReasonCode::TOPIC_NAME_INVALID
+            }
+            Refused::Denied(reason) => {
+                self.note_denied(slot, reason, name);
+                self.refuse_packet(reason)
+            }
+            Refused::For(reason) => self.refuse_packet(reason),
+        }
     }
 
     /// Counts a refusal of a packet, and returns its code.

@@ -10,11 +10,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crore_wire::mqtt::{
     ConnAck, Connect, Disconnect, Error, Properties, PropertyBuf, ReasonCode, Version, encode,
 };
-use crore_wire::topic::{self, TopicError};
+use crore_wire::topic::TopicError;
 
-use crate::base::access::Right;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
+use crate::client::publishing::Refused;
 use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
 use crate::io::{Close, Io};
@@ -440,21 +440,16 @@ fn will(
     let Some(will) = &connect.will else {
         return Ok(None);
     };
-    let limits = &clients.ctx.world.settings.limits;
     let name = will.topic.as_bytes();
-    let reserved = topic::is_reserved(name) && !(connect.bridge && is_bridge_state(name));
-    let checked = topic::check_name(name, limits.topic_bytes);
-    if let Err(error) = checked.and(reserved.then_some(TopicError::Reserved).map_or(Ok(()), Err)) {
-        clients
-            .meter
-            .refused_name("CONNECT", "topic of the will", name, &error);
-        return Err(ReasonCode::TOPIC_NAME_INVALID);
-    }
-    let message_bytes = limits.message_bytes;
-    clients.grants(slot, Right::Publish, name)?;
-    if will.payload.len() > message_bytes {
-        return Err(clients.refuse_packet(Reason::MessageTooLong));
-    }
+    let states = || connect.bridge && is_bridge_state(name);
+    let checked = clients.check_publish(slot, name, will.payload.len(), states);
+    checked.map_err(|refused| {
+        let refused = match refused {
+            Refused::For(Reason::Reserved) => Refused::Name(TopicError::Reserved),
+            refused => refused,
+        };
+        clients.refuse_message(slot, ("CONNECT", "topic of the will"), name, refused)
+    })?;
     let fields = Fields::of(&will.properties, will.payload, NO_CLIENT)
         .map_err(|fault| clients.meter.refused_fields("CONNECT", fault, name))?;
     Ok(Some(Box::new(Will {

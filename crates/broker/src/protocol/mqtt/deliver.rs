@@ -26,7 +26,7 @@ use crate::protocol::front::{
 use crate::protocol::mqtt::client::{
     SENT_PER_STEP, has_place, mqtt_state, receive_max, take_packet_id,
 };
-use crate::protocol::mqtt::give::{Offered, Wants, lag_of, topic_name};
+use crate::protocol::mqtt::give::{Offered, Wants, topic_name};
 use crate::protocol::mqtt::list::sub_mut;
 use crate::protocol::mqtt::options::{FRAMED, QOS_SHIFT, qos};
 use crate::protocol::mqtt::overlap::{give_in_turn, start_all};
@@ -79,8 +79,7 @@ pub(crate) fn mqtt_deliver<I: Io>(
     if let Some(left) = left {
         let partition = clients.ctx.partition_of(subs.topics.name(topic));
         start_all(clients, &subs.topics, slot, partition, left.offset);
-        let lag = lag_of(&clients.conns, slot, &left);
-        clients.fall_back(slot, part, left.previous, lag);
+        clients.fall_back(slot, part, left.previous);
     }
 }
 

@@ -6,7 +6,6 @@ use crore_wire::mqtt::{PacketId, Publish, Qos, Version, encode};
 use crore_wire::websocket::frame::Opcode;
 
 use crate::base::ids::ShardId;
-use crate::client::fallback::Lag;
 use crate::client::outbox::Packets;
 use crate::client::send;
 use crate::io::Io;
@@ -49,14 +48,6 @@ pub(super) enum Offered {
     Skipped,
     /// There is no room.
     Full,
-}
-
-/// Why there was no room for this message.
-pub(super) fn lag_of(conns: &Connections, slot: u32, record: &Record) -> Lag {
-    match record.qos > 0 && !has_place(conns, slot) {
-        true => Lag::Window,
-        false => Lag::of(record),
-    }
 }
 
 /// Appends the packet of a message to `out`, if there is room for it.

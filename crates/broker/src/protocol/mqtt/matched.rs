@@ -6,7 +6,7 @@ use crate::client::row::LIVE;
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Sub, Subscriptions};
-use crate::protocol::mqtt::give::{Offered, Wants, lag_of, offer_packet};
+use crate::protocol::mqtt::give::{Offered, Wants, offer_packet};
 use crate::protocol::mqtt::list::{list_of, sub_mut};
 use crate::protocol::mqtt::overlap::{start_all, wants_of};
 use crate::protocol::mqtt::{list, overlap};
@@ -139,13 +139,12 @@ fn fell_behind_with(
     message: &Matched,
 ) {
     let record = &message.record;
-    let lag = lag_of(&clients.conns, slot, record);
     let filter = list::sub(&clients.conns, slot, part).map_or(0, |sub| sub.own.filter);
     match filter.checked_sub(1) {
         Some(serial) => {
             let seen = (message.partition, record.offset - 1);
-            clients.fall_back_in(matching, slot, serial, seen, lag);
+            clients.fall_back_in(matching, slot, serial, seen);
         }
-        None => clients.fall_back(slot, part, record.previous, lag),
+        None => clients.fall_back(slot, part, record.previous),
     }
 }

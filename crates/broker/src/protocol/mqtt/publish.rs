@@ -7,11 +7,10 @@ use crore_wire::mqtt::{
 };
 use crore_wire::topic;
 
-use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::asking;
-use crate::client::fields::check_fields;
+use crate::client::publishing::{Refused, check_fields};
 use crate::client::row::{CLOSING, PAUSED};
 use crate::home::Home;
 use crate::io::Io;
@@ -145,22 +144,15 @@ fn publish_named(
     part: u32,
     home: &mut Option<Home>,
 ) -> Result<Option<Outcome>, ReasonCode> {
-    let limits = &clients.ctx.world.settings.limits;
-    if let Err(error) = topic::check_name(name, limits.topic_bytes) {
-        clients.meter.refused_name("PUBLISH", "topic", name, &error);
-        return Err(ReasonCode::TOPIC_NAME_INVALID);
-    }
-    if topic::is_reserved(name) && !(is_bridge(&clients.conns, slot) && is_bridge_state(name)) {
-        return Err(clients.refuse_packet(Reason::Reserved));
-    }
-    let message_bytes = limits.message_bytes;
-    clients.grants(slot, Right::Publish, name)?;
-    if publish.payload.len() > message_bytes {
-        let words = Reason::MessageTooLong.words(&clients.ctx.world.settings);
-        clients
-            .meter
-            .refused_packet(&alloc::format!("PUBLISH: {words}: "), name);
-        return Err(clients.refuse_packet(Reason::MessageTooLong));
+    let states = || is_bridge(&clients.conns, slot) && is_bridge_state(name);
+    let bytes = publish.payload.len();
+    if let Err(refused) = clients.check_publish(slot, name, bytes, states) {
+        if refused == Refused::For(Reason::MessageTooLong) {
+            let words = Reason::MessageTooLong.words(&clients.ctx.world.settings);
+            let words = alloc::format!("PUBLISH: {words}: ");
+            clients.meter.refused_packet(&words, name);
+        }
+        return Err(clients.refuse_message(slot, ("PUBLISH", "topic"), name, refused));
     }
     let origin = clients.conns.own_row(slot).origin();
     let set = &publish.properties;

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
-use crore_wire::topic;
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::base::access::Right;
@@ -138,10 +137,6 @@ pub(crate) fn upgrade_to_publish<I: Io>(
     name: &[u8],
     io: &mut I,
 ) -> Flow {
-    if topic::is_reserved(name) {
-        clients.respond_reason(slot, Reason::Reserved);
-        return Flow::Next;
-    }
     if let Err(reason) = accept_upgrade(clients, slot, head, None) {
         clients.respond_reason(slot, reason);
         return Flow::Next;

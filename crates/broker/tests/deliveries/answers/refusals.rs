@@ -1,6 +1,7 @@
 //! Requests that are refused, told that a topic has ended, or displaced by others.
 
 use super::*;
+use crore_wire::sse::GAP_EVENT;
 
 #[test]
 fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
@@ -10,7 +11,7 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
             if fields == EVENTS && !query.starts_with("since") {
                 // The id in an event source's URL comes from its program, which gives up on a 400.
                 let told = answer(&format!("/sub/full?{query}"), fields);
-                assert!(told.contains("event: crore.gap\n"), "{told}");
+                assert!(told.contains(&format!("event: {GAP_EVENT}\n")), "{told}");
                 continue;
             }
             let told = answer(&format!("/sub/full?{query}"), fields);
@@ -36,7 +37,8 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
 #[test]
 fn a_bad_position_in_a_header_is_a_gap() {
     let told = answer("/sub/full", &format!("{EVENTS}Last-Event-ID: oops\r\n"));
-    let gap = "26\nid: 17-0\nevent: crore.gap\ndata: full\n\n\n";
+    let gap = gap_event("17-0", "full");
+    let gap = format!("{:x}\n{gap}\n", gap.len());
     assert!(told.starts_with(&format!("{STREAM}{gap}")), "{told}");
     assert!(
         told.ends_with("data: one\n\n\n14\nid: 17-2\ndata: two\n\n\n"),

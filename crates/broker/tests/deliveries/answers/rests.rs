@@ -3,6 +3,7 @@
 
 use super::*;
 use crore_broker::position::{Position, Since, parse};
+use crore_wire::sse::GAP_EVENT;
 
 /// The next request on the connection, after this one was refused.
 fn polls_again(town: &mut Town, link: usize) -> String {
@@ -174,14 +175,13 @@ fn the_first_of_two_gaps_moves_its_own_topic_alone() {
             take(&mut town, link)
         };
         let told = resumes(&id);
-        assert_eq!(told.matches("crore.gap").count(), 2, "{told}");
+        assert_eq!(told.matches(GAP_EVENT).count(), 2, "{told}");
         let first = id_of(&told);
         let again = resumes(&first);
-        assert_eq!(again.matches("crore.gap").count(), 1, "{again}");
-        assert!(
-            again.contains("event: crore.gap\ndata: skips/1\n"),
-            "{again}"
-        );
+        assert_eq!(again.matches(GAP_EVENT).count(), 1, "{again}");
+        let of_skips = gap_event("", "skips/1");
+        let (_, of_skips) = of_skips.split_once('\n').expect("lines");
+        assert!(again.contains(of_skips), "{again}");
         assert_eq!(again.matches("data: four\n").count(), 2, "{again}");
         let second = positions(&first)[1];
         if knows {
@@ -252,7 +252,6 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
 /// When the topic's position was given nobody had read by filter: losses of other topics until then are not known.
 #[test]
 fn a_topic_s_position_is_none_of_a_filter_s() {
-    let gap = "event: crore.gap\n";
     let mut town = town();
     for (target, gaps) in [
         ("/sub/short/1?since=17-0", 1),
@@ -262,7 +261,7 @@ fn a_topic_s_position_is_none_of_a_filter_s() {
     ] {
         let link = asks(&mut town, target, EVENTS);
         let told = take(&mut town, link);
-        assert_eq!(told.matches(gap).count(), gaps, "{target}: {told}");
+        assert_eq!(told.matches(GAP_EVENT).count(), gaps, "{target}: {told}");
         assert!(told.contains("data: two\n"), "{told}");
     }
     // A filter's own position is one.
@@ -272,7 +271,7 @@ fn a_topic_s_position_is_none_of_a_filter_s() {
     town.settle();
     let link = asks(&mut town, &format!("/sub?filter=%23&since={id}"), EVENTS);
     let told = take(&mut town, link);
-    assert!(!told.contains(gap), "{told}");
+    assert!(!told.contains(GAP_EVENT), "{told}");
     assert!(
         told.contains("data: three\n") && !told.contains("data: two\n"),
         "{told}"

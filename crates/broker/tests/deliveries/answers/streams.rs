@@ -1,6 +1,7 @@
 //! Streams: how they begin, and how a gap is told in each.
 
 use super::*;
+use crore_wire::sse::GAP_EVENT;
 
 #[test]
 fn a_stream_says_where_it_begins() {
@@ -82,7 +83,7 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
         )
     };
     assert_eq!(answer(target, GET), message(&fields(4), "two"));
-    let event = "id: 17-3\nevent: crore.gap\ndata: short/1\n\n";
+    let event = gap_event("17-3", "short/1");
     let two = "id: 17-4\ndata: two\n\n";
     assert_eq!(
         answer(target, EVENTS),
@@ -154,7 +155,7 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
                 true => "messages are lost; resume from 17-",
                 false => "\n0\n\n",
             };
-            let tells = ["crore.gap", "gap: messages", "\"gap\":"]
+            let tells = [GAP_EVENT, "gap: messages", "\"gap\":"]
                 .iter()
                 .any(|way| told.contains(way));
             assert_eq!(tells, goes_on);

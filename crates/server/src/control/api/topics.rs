@@ -12,8 +12,8 @@ use crore_broker::mail::Outcome;
 use crore_broker::mail::message::Headers;
 use crore_broker::orders::{self, LogPage, Publishing, TopicsPage};
 use crore_broker::position::{self, Position};
-use crore_broker::protocol::check_fields;
-use crore_broker::{Control, Report, ShardId};
+use crore_broker::protocol::{check_fields, check_message};
+use crore_broker::{Control, Reason, Report, ShardId};
 use crore_wire::topic;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -424,11 +424,6 @@ pub async fn publish(
 ) -> Answer<Published> {
     let message = message?.0;
     let (name, home) = place(&plane, &message.topic)?;
-    if topic::is_reserved(&name) {
-        return Err(ApiError::bad(
-            "topics that begin with $ are the server's own",
-        ));
-    }
     let (data, binary) = match (message.data, message.data_base64) {
         (Some(data), None) => (data.into_bytes(), false),
         (None, Some(data)) => {
@@ -438,14 +433,15 @@ pub async fn publish(
         }
         _ => return Err(ApiError::bad("give one of data and data_base64")),
     };
-    let most = plane.life().world().settings.limits.message_bytes;
-    if data.len() > most {
-        let why = format!(
-            "the message has {} bytes; limits.message_bytes allows {most}",
-            data.len()
-        );
-        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, why));
-    }
+    let settings = &plane.life().world().settings;
+    check_message(&settings.limits, &name, data.len(), || false).map_err(|refused| {
+        let reason = refused.reason();
+        let status = match reason {
+            Reason::MessageTooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        ApiError::new(status, reason.words(settings))
+    })?;
     let (content_type, event) = (message.content_type, message.event);
     check_fields(
         content_type.as_bytes(),

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use crore_net::memory::random_u64;
 use crore_wire::sse::GAP_EVENT;
 use crore_wire::websocket::frame::{Opcode, write_masked};
+use crore_wire::websocket::gap::{CLOSE_GAP, resumes_from};
 use crore_wire::websocket::handshake::{accept_key, client_key};
 use crore_wire::websocket::receive::{Config, Event, Role, next};
 
@@ -21,11 +22,6 @@ const READ_BYTES: usize = 16 << 10;
 fn is_final(code: u16) -> bool {
     code == 1008 || (4400..4500).contains(&code) && code != CLOSE_GAP
 }
-
-/// The close code after messages were lost; its reason ends with the position to go on from.
-const CLOSE_GAP: u16 = 4412;
-/// The text before that position.
-const RESUME: &str = "resume from ";
 
 /// Receives until something ends it.
 pub fn run(session: &mut Session<'_>) -> Stop {
@@ -120,12 +116,6 @@ fn send(stream: &mut Stream, opcode: Opcode, payload: &[u8]) -> io::Result<()> {
     let [a, b, c, d, ..] = random_u64().to_le_bytes();
     write_masked(&mut frame, opcode, payload, [a, b, c, d]);
     stream.write_all(&frame)
-}
-
-/// The position that the reason of a close gives.
-fn resumes_from(words: &[u8]) -> Option<&str> {
-    let (_, position) = std::str::from_utf8(words).ok()?.rsplit_once(RESUME)?;
-    Some(position).filter(|position| !position.is_empty())
 }
 
 fn closed(code: Option<u16>, words: &[u8]) -> Stop {

@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crore_wire::sse::{GAP_EVENT, topic_of_gap};
+use crore_wire::websocket::gap::{CLOSE_GAP, resumes_from};
 use crore_wire::websocket::receive::Event;
 
 use super::{Kind, Subscriber};
@@ -150,13 +151,8 @@ impl Subscriber {
         self.closes = true;
         match code {
             Some(4410) => self.forget(met),
-            Some(4412) => {
-                // A position by filter leaves no room for more than itself.
-                let reason = reason
-                    .strip_prefix(b"messages are lost; ")
-                    .unwrap_or(reason);
-                let id = reason.strip_prefix(b"resume from ");
-                let Some(id) = id else {
+            Some(CLOSE_GAP) => {
+                let Some(id) = resumes_from(reason) else {
                     // In a new epoch the position of many partitions may be too long for a close: it begins anew.
                     self.position = None;
                     if !truth.topics.iter().any(|topic| topic.harmed.is_some()) {
@@ -165,7 +161,7 @@ impl Subscriber {
                     met.told_gaps += 1;
                     return Ok(());
                 };
-                return self.gap(None, id, truth, met);
+                return self.gap(None, id.as_bytes(), truth, met);
             }
             Some(code) if websocket::is_for_room(code) => {}
             code => return Err(format!("closed with {code:?} {}", shown(reason))),

@@ -4,10 +4,9 @@ use alloc::borrow::Cow;
 use alloc::format;
 use alloc::vec::Vec;
 
+use crore_wire::json;
 use crore_wire::ndjson::{self, LineError};
-use crore_wire::{json, topic};
 
-use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::base::position;
@@ -16,7 +15,7 @@ use crate::base::settings::Settings;
 use crate::base::work::STEP_BYTES;
 use crate::client::asking::{publish, warm_topics};
 use crate::client::credit::{must_stall, stall_if_needed};
-use crate::client::fields::check_fields;
+use crate::client::publishing::{Refused, check_fields};
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish};
@@ -242,32 +241,28 @@ fn batch_line(
         }
         Err(error) => return Err(bad(error.reason().into())),
     };
-    let limits = &clients.ctx.world.settings.limits;
-    topic::check_name(line.topic, limits.topic_bytes).map_err(|error| {
-        let exact = || format!("the topic {error}").into();
-        let reason = Reason::BadName;
+    let settings = &clients.ctx.world.settings;
+    let checked = clients.check_publish(slot, line.topic, line.data.len(), || false);
+    checked.map_err(|refused| {
+        let reason = refused.reason();
+        let exact = || match refused {
+            Refused::Name(error) => format!("the topic {error}").into(),
+            Refused::For(Reason::MessageTooLong) => {
+                long_data(line.data.len(), settings.limits.message_bytes)
+            }
+            _ => reason.words(settings),
+        };
         (reason, words_of(number, reason.text(), exact))
     })?;
-    let refused = |reason: Reason| {
-        let exact = || reason.words(&clients.ctx.world.settings);
-        (reason, words_of(number, reason.text(), exact))
-    };
-    if topic::is_reserved(line.topic) {
-        return Err(refused(Reason::Reserved));
-    }
-    let granted = clients.may(slot, Right::Publish, line.topic);
-    granted.map_err(refused)?;
-    if line.data.len() > limits.message_bytes {
-        let exact = || long_data(line.data.len(), limits.message_bytes);
-        let reason = Reason::MessageTooLong;
-        return Err((reason, words_of(number, reason.text(), exact)));
-    }
     if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
         check_fields(line.content_type, line.event, line.key).map_err(|words| bad(words.into()))?;
     }
     let key = line.idempotency_key.map_or(Ok(()), check_idempotency_key);
     key.map_err(|words| bad(words.into()))?;
-    clients.may_publish(slot).map_err(refused)?;
+    clients.may_publish(slot).map_err(|reason| {
+        let exact = || reason.words(settings);
+        (reason, words_of(number, reason.text(), exact))
+    })?;
     let (hash, at) = clients.ctx.place_of(line.topic);
     let message = Publish {
         hash,

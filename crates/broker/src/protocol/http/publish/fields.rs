@@ -6,7 +6,7 @@ use alloc::format;
 use crore_wire::http::head::Head;
 
 use crate::base::position;
-use crate::client::fields::FIELD_BYTES_MAX;
+use crate::client::publishing::FIELD_BYTES_MAX;
 use crate::protocol::http::slips::quoted;
 
 /// The beginning of the type of a form whose fields are parts of the body.

@@ -1,8 +1,11 @@
 //! How subscribers are told that messages are lost: in band where their transport can say so, or by the end of the stream.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crore_wire::websocket::frame;
+use crore_wire::websocket::gap::RESUME;
 
 use crate::base::reason::Reason;
 use crate::base::settings::Slow;
@@ -12,8 +15,8 @@ use crate::protocol::contract::streams::{end_stream_saying, write_gap};
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Subscriptions};
 use crate::protocol::http::state::Gap;
 
-/// The reason of a close for a gap, before the position; the first one with which it fits.
-const GAP_REASONS: [&str; 2] = ["messages are lost; resume from ", "resume from "];
+/// The reason of a close for a gap before [`RESUME`] and the position, if it fits.
+const LOST: &str = "messages are lost; ";
 /// The same where a position of very many topics or partitions fits with neither.
 const NO_POSITION: &str =
     "messages are lost, and the position is too long for this frame; ?envelope=json tells it";
@@ -32,12 +35,11 @@ pub(crate) fn end_for_gap<I: Io>(
 }
 
 pub(crate) fn end_for_gap_at<I: Io>(clients: &mut Clients, slot: u32, id: &[u8], io: &mut I) {
-    let fits = |reason: &&str| reason.len() + id.len() <= frame::REASON_MAX;
-    let reason = GAP_REASONS.iter().copied().find(fits);
-    let (reason, id) = reason.map_or((NO_POSITION, &[][..]), |reason| (reason, id));
-    let mut reason = Vec::from(reason);
-    reason.extend_from_slice(id);
-    let reason = core::str::from_utf8(&reason).expect("positions are ASCII");
+    let id = core::str::from_utf8(id).expect("positions are ASCII");
+    let exact = [format!("{LOST}{RESUME}{id}"), format!("{RESUME}{id}")];
+    let mut exact = exact.iter().map(String::as_str);
+    let reason = exact.find(|reason| reason.len() <= frame::REASON_MAX);
+    let reason = reason.unwrap_or(NO_POSITION);
     end_stream_saying(clients, slot, Reason::Gap, reason, io);
 }
 

@@ -1,6 +1,5 @@
 //! Live messages for a stream on several topics: each is encoded for it.
 
-use crate::client::fallback::Lag;
 use crate::client::outbox::Bounds;
 use crate::client::send::fits;
 use crate::io::Io;
@@ -50,7 +49,7 @@ pub(crate) fn stream_live_of_part<I: Io>(
             clients.meter.stats.sent(1, bytes.len());
             continue;
         }
-        return clients.fall_back(slot, part, record.previous, Lag::of(record));
+        return clients.fall_back(slot, part, record.previous);
     }
 }
 
@@ -71,7 +70,7 @@ fn hold_of_set(
             || attaching.held.len() >= bounds.messages;
         if record.latest || full {
             let offset = record.previous;
-            return clients.fall_back_unsent(slot, part, offset, Lag::of(record));
+            return clients.fall_back_unsent(slot, part, offset);
         }
         let record = attaching.frames.copy(record, frames);
         attaching.held.push(Held::Message(part, record));
