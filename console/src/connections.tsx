@@ -4,7 +4,7 @@ import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import type { ApiError, Connection, Which } from "./api";
 import { bytes, duration, exact, many } from "./format";
-import { Breaking, NONE, Question, Table, Trouble } from "./parts";
+import { Breaking, ForeignWildcards, NONE, Question, Table, Trouble } from "./parts";
 import { to } from "./route";
 import { EVERY_MS, readRows, usePolled } from "./poll";
 import { useApi } from "./store";
@@ -111,6 +111,13 @@ export function Connections() {
       {error !== null && <Trouble>{error.message}</Trouble>}
       {got !== null && !none && <ConnectionTable label="Connections" connections={got.rows} ended={now} complain={complain} />}
       {none && <p class="hint">{some ? "No connection matches." : "No client is connected."}</p>}
+      <ForeignWildcards
+        filter={which.filter ?? ""}
+        show={(filter) => {
+          set({ filter });
+          search({ ...which, filter });
+        }}
+      />
       {(cursors.length > 1 || next !== null) && (
         <nav class="pages" aria-label="Pages of connections">
           <button type="button" class="quiet" disabled={cursors.length === 1} onClick={() => turn(cursors.slice(0, -1))}>

@@ -2,6 +2,28 @@
 
 import { Fragment, type ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { meantFilter } from "./filters";
+
+/** Of a filter with the wildcards of other servers, which matches nothing here, the one that was probably meant; `show` is called with it. */
+export function ForeignWildcards({ filter, show }: { filter: string; show: (meant: string) => void }) {
+  const meant = meantFilter(filter);
+  if (meant === null) return null;
+  const offered = meant.endsWith("+") ? [meant, meant.slice(0, -1) + "#"] : [meant];
+  return (
+    <p class="hint foreign">
+      <code>*</code> and <code>&gt;</code> are no wildcards in <code>{filter}</code>. Show{" "}
+      {offered.map((filter, at) => (
+        <Fragment key={filter}>
+          {at > 0 && " or "}
+          <button type="button" class="quiet" onClick={() => show(filter)}>
+            {filter}
+          </button>
+        </Fragment>
+      ))}
+      : <code>+</code> matches one level, <code>#</code> all levels that follow.
+    </p>
+  );
+}
 
 /** A bar with its share in words. From 80 % on it warns, from 95 % on it alarms; the colour is not the only sign. */
 export function Meter({ share, label, text }: { share: number; label: string; text: string }) {

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { bytes, duration, exact } from "./format";
-import { Breaking, Table, Trouble } from "./parts";
+import { Breaking, ForeignWildcards, Table, Trouble } from "./parts";
 import { EVERY_MS, readRows, usePolled } from "./poll";
 import { to } from "./route";
 import { Tail } from "./tail";
@@ -107,6 +107,7 @@ export function Topics({ filter }: { filter: string }) {
           />
         )}
         {sorted !== null && sorted.rows.length === 0 && <Nothing filter={filter} />}
+        <ForeignWildcards filter={filter} show={(meant) => (location.hash = to("topics", meant))} />
         <ByFilter />
         {(next !== null || cursors.length > 1) && (
           <p class="hint">There are many topics. The list shows them in parts of a thousand, each sorted by name. Use a narrower filter to find one.</p>

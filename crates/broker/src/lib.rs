@@ -25,7 +25,7 @@ pub use base::ids::{ConnId, Link, OFFSET_BITS, PartitionId, ShardId};
 pub use base::notices::Notice;
 pub use base::pace::Pace;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
-pub use base::reason::{Closed, Reason};
+pub use base::reason::{Closed, Reason, SEND_A_TOKEN};
 pub use base::time::Now;
 pub use base::verdict::{Identity, Verdict};
 pub use base::{

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use crore_broker::admission::Admission;
 use crore_broker::node::Node;
 use crore_broker::rules::Rules;
@@ -21,6 +21,7 @@ use crore_net::{Fd, Inbox, Sender, affinity, mailbox, memory};
 
 use crate::access::{self, Answer};
 use crate::board::{Board, Meter};
+use crate::client::occupant;
 use crate::config::{ALL_TOPICS, DEFAULT_FILE, Effective, ServeArgs};
 use crate::control;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
@@ -39,8 +40,8 @@ const STACK_BYTES: usize = 1 << 20;
 /// Serves until told to stop.
 pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow::Result<()> {
     let file = &effective.file;
-    let admin_listener = control::listen(&file.admin)?;
     let (listen, held) = with_ports(&file.listen)?;
+    let admin_listener = control::listen(&file.admin)?;
     let shards = file.shards;
     let tls = tls::open(file)?;
     let cores = affinity::cores();
@@ -335,11 +336,11 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<Lis
             // This socket shares its port with no other, and is closed before the shards open theirs.
             _ => TcpListener::bind(addr).and_then(|listener| listener.local_addr()),
         };
-        addresses.push(alone.with_context(|| {
-            format!(
-                "cannot listen on {addr}; name another address with --listen, or end the program that has this one"
-            )
-        })?);
+        let alone = alone.map_err(|error| {
+            let remedy = occupant::remedy(*addr, &error, "--listen");
+            anyhow!("cannot listen on {addr}: {remedy}")
+        });
+        addresses.push(alone?);
     }
     Ok((addresses, held))
 }

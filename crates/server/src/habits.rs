@@ -15,6 +15,8 @@ const OF_A_TOPIC: &[&str] = &[
     "admin messages",
 ];
 
+const MINT: &[&str] = &["token mint"];
+
 /// A flag of other tools.
 struct Habit {
     /// The commands that people write it behind.
@@ -85,6 +87,12 @@ const HABITS: &[Habit] = &[
     habit(OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
     habit(&["admin publish"], Some('t'), "topic", "the topic stands by itself: crore admin publish {} MESSAGE"),
     habit(&["admin publish"], Some('m'), "message", "the message stands behind the topic: crore admin publish TOPIC {}"),
+    habit(MINT, None, "secret", "the secret stands in a file, which the server reads too: --key secret.txt (openssl rand -hex 32 > secret.txt)"),
+    habit(MINT, None, "sub", "the user is --user {}; topics that may be subscribed to are --subscribe FILTER"),
+    habit(MINT, None, "name", "that is --user {}"),
+    habit(MINT, None, "topic", "name what is allowed there: --subscribe '{}', --publish '{}', or both"),
+    habit(MINT, None, "exp", "the claim is made of how long the token holds: --ttl 8h"),
+    habit(MINT, None, "expires", "write how long it holds: --ttl {}"),
 ];
 
 /// Commands that people try, below which one, and what to write here.
@@ -101,18 +109,20 @@ const COMMANDS: &[(&str, &[&str], &str)] = &[
     ("admin", &["list", "ls"], "crore admin topics, or crore admin connections"),
     ("admin", &["kick", "kill", "close", "ban"], "crore admin disconnect ID, or --user, --address, --filter"),
     ("admin", &["status", "info", "health", "metrics"], "crore admin stats"),
-    ("admin", &["clients", "sessions", "users"], "crore admin connections"),
+    ("admin", &["clients", "users"], "crore admin connections; of MQTT clients that are away: crore admin sessions"),
     ("admin", &["pub", "send"], "crore admin publish TOPIC MESSAGE, or crore pub"),
     ("admin", &["history", "get", "read"], "crore admin messages TOPIC, or crore history TOPIC"),
     ("admin", &["rm", "remove"], "crore admin delete TOPIC; crore admin purge keeps its subscribers"),
     ("admin", &["settings", "show"], "crore admin config"),
+    ("token", &["create", "make", "new", "sign", "issue", "generate"], "crore token mint --key FILE"),
+    ("token", &["verify", "check", "decode", "show"], "crore token inspect --config FILE TOKEN"),
 ];
 
 /// The tip about a command that does not exist.
 fn command_tip(word: &str, args: &[String]) -> Option<String> {
-    let parent = args.iter().take_while(|arg| *arg != word);
-    let is_admin = parent.clone().any(|arg| arg == "admin");
-    let parent = if is_admin { "admin" } else { "crore" };
+    let mut before = args.iter().take_while(|arg| *arg != word);
+    let parent = before.find(|arg| matches!(&arg[..], "admin" | "token"));
+    let parent = parent.map_or("crore", |arg| &arg[..]);
     let mut rows = COMMANDS.iter();
     let (.., tip) = rows.find(|(of, words, _)| *of == parent && words.contains(&word))?;
     Some(format!("write {tip}"))

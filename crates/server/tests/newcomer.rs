@@ -290,6 +290,14 @@ const TRIED: &[(&[&str], &str)] = &[
     (&["doctor", "10000"], "--connections 10000"),
     (&["history", "news", "--limit", "-5"], "1 or more"),
     (&["serve", "--check", "--log", "verbose"], "write error, warn, info, debug"),
+    (&["token", "mint", "--secret", "s3cret"], "--key secret.txt (openssl rand"),
+    (&["token", "mint", "--key", "k", "--sub", "ann"], "--user ann"),
+    (&["token", "mint", "--key", "k", "--name", "ann"], "--user ann"),
+    (&["token", "mint", "--key", "k", "--topic", "a/#"], "--subscribe 'a/#', --publish 'a/#'"),
+    (&["token", "mint", "--key", "k", "--expires", "8h"], "--ttl 8h"),
+    (&["token", "create"], "crore token mint"),
+    (&["token", "verify", "eyJ"], "crore token inspect --config FILE"),
+    (&["admin", "clients"], "crore admin sessions"),
     // Flags that commands beside it have, or those below.
     (&["-s", "10.0.0.5", "sub", "news"], "-s is a flag of `crore pub`, `crore sub` and `crore history`"),
     (&["pub", "news", "x", "--since", "-1"], "--since is a flag of `crore sub` and `crore history`"),
@@ -321,6 +329,14 @@ fn topics_that_are_hardly_meant_are_doubted() {
         ),
         (&["pub", "/news", "x"], "another topic than `news`"),
         (&["history", "/news"], "another topic than `news`"),
+        (
+            &["sub", "scores/*"],
+            "crore: hint: `*` and `>` are no wildcards in 'scores/*'; topics match 'scores/+'",
+        ),
+        (
+            &["sub", "a,b"],
+            "crore: hint: `a,b` is the name of one topic",
+        ),
         (&["pub", "news", "x"], "start a server (crore serve)"),
     ] {
         let output = run(&[args, &["--server", "127.0.0.1:1"]].concat());

@@ -29,6 +29,9 @@ words! {
     }
 }
 
+/// Behind the text of a refusal without credentials, where the protocol says where a token goes.
+pub const SEND_A_TOKEN: &str = "; send a token as ";
+
 /// The number of a limit and its unit.
 type Limit = fn(&Settings) -> (usize, &'static str);
 
@@ -233,6 +236,20 @@ impl Reason {
             Right::Info => Reason::InfoNotGranted,
             Right::Interest => Reason::InterestNotGranted,
         }
+    }
+
+    /// Whether it is of a client that came without credentials, where some are needed.
+    pub fn is_without_credentials(self) -> bool {
+        use Reason::*;
+        matches!(
+            self,
+            PublishNeedsCredentials
+                | SubscribeNeedsCredentials
+                | WildcardsNeedCredentials
+                | ManageNeedsCredentials
+                | InfoNeedsCredentials
+                | InterestNeedsCredentials
+        )
     }
 
     /// Its row of the table.

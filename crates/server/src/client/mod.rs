@@ -1,8 +1,9 @@
-//! The client's side of HTTP/1.1, with TLS where the URL says `https`: for the tools and for the access callback.
+//! The client's side of HTTP/1.1, with TLS where the URL says `https`: for the tools, for the access callback, and for a start whose port is taken.
 //!
 //! Blocking sockets, one connection at a time.
 
 pub mod http;
+pub mod occupant;
 pub mod server;
 pub mod stream;
 pub mod tls;

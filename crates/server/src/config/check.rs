@@ -2,18 +2,19 @@
 //!
 //! All problems are found, not only the first, so that one run shows them all.
 
+use std::iter;
 use std::net::SocketAddr;
 
 use crore_broker::rules::RULES_MAX;
 use crore_broker::settings::{Drain, Http, Limits, Rule};
 use crore_settings::MAX_TOPIC_BYTES;
 use crore_wire::http::origin::normal;
-use crore_wire::topic::{check_filter, covers, has_wildcard, meant_filter};
+use crore_wire::topic::{check_filter, covers, has_wildcard};
 
 use super::forms::{overlap, path_prefix};
 use crate::access::Checks;
 use crate::settings::file::File;
-use crate::settings::problems::{Check, Problem, size};
+use crate::settings::problems::{Check, Problem, foreign_wildcards, size};
 
 /// The largest thing that one client sends or is sent takes so small a share of what all together may make the server hold.
 pub(super) const MEMORY_SHARES: usize = 4;
@@ -53,7 +54,7 @@ pub fn all(check: &mut Check, file: &File, insecure: bool) {
     }
 }
 
-/// Rules that are right and hardly meant: those behind one that matches all their topics, and names with the wildcards of other servers.
+/// Settings that are right and hardly meant: rules behind one that matches all their topics, and filters with the wildcards of other servers.
 pub fn idle(file: &File) -> Vec<Problem> {
     let mut check = Check::default();
     for (index, entry) in file.rules.iter().enumerate() {
@@ -66,14 +67,30 @@ pub fn idle(file: &File) -> Vec<Problem> {
             );
             check.fail(format!("rule[{}].match", index + 1), what);
         }
-        let meant = meant_filter(filter.as_bytes()).filter(|_| !has_wildcard(filter.as_bytes()));
-        if let Some(meant) = meant {
-            let what =
-                format!("`{filter}` is the name of one topic; for the filter write \"{meant}\"");
-            check.fail(format!("rule[{}].match", index + 1), what);
+        foreign(&mut check, format!("rule[{}].match", index + 1), filter);
+    }
+    if let Some(access) = &file.access {
+        let everybody = ("access.anonymous".to_string(), &access.anonymous);
+        let users = access.users.iter().enumerate();
+        let users = users.map(|(index, it)| (format!("access.user[{}]", index + 1), &it.lists));
+        for (path, lists) in iter::once(everybody).chain(users) {
+            for (right, list) in lists.by_right() {
+                for (index, filter) in list.iter().enumerate() {
+                    let path = format!("{path}.{}[{}]", right.name(), index + 1);
+                    foreign(&mut check, path, filter);
+                }
+            }
         }
     }
     check.problems
+}
+
+/// A filter in the form of another server, which matches no topic but one.
+fn foreign(check: &mut Check, path: String, filter: &str) {
+    // An author who writes one of our wildcards knows them.
+    if let Some(what) = foreign_wildcards(filter).filter(|_| !has_wildcard(filter.as_bytes())) {
+        check.fail(path, what);
+    }
 }
 
 /// A node of a cluster keeps nothing, and all its topics stand in the log.

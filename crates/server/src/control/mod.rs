@@ -31,7 +31,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -42,6 +42,7 @@ use crore_net::{Inbox, Sender};
 use tokio::sync::mpsc;
 
 use crate::board::Board;
+use crate::client::occupant;
 use crate::life::shards::{self, Shards};
 use crate::life::{self, Life, signals};
 use crate::settings::admin::Admin;
@@ -81,12 +82,11 @@ pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
     let Some(address) = admin.listen else {
         return Ok(None);
     };
-    let listener = TcpListener::bind(address).with_context(|| {
-        format!(
-            "cannot listen on {address} for the admin port; name another address with --admin-listen, or turn it off with --no-admin"
-        )
-    })?;
-    Ok(Some(listener))
+    let listener = TcpListener::bind(address).map_err(|error| {
+        let remedy = occupant::remedy(address, &error, "--admin-listen");
+        anyhow!("cannot listen on {address} for the admin port: {remedy}, or turn it off with --no-admin")
+    });
+    listener.map(Some)
 }
 
 /// Serves the admin port on this thread until the process may end.

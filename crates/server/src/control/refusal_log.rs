@@ -1,7 +1,8 @@
 //! Tells the operator that clients are refused, or miss what they asked for: once in a while, with what to do, however many there are.
 //!
-//! It reads the shards' counters, so that it tells once for all of them, and costs them nothing. Only when it tells does it ask
-//! them for the name of a client or topic.
+//! It reads the shards' counters, so that it tells once for all of them, and costs them nothing. Only when a counter has grown does it ask
+//! them for the name of a client or topic. A line stands in the log once a minute, and before that again for names that it did not have:
+//! who mends one setting sees at once what the next attempt lacks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +16,10 @@ use crate::life::shards::Shards;
 
 /// How often one looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often it is said, at most.
+/// How often it is said, at most, unless it is of another client or topic.
 const TELL_EVERY: Duration = Duration::from_secs(60);
+/// So many different names stand in the log within that time. Clients choose the names.
+const NAMES_MAX: usize = 4;
 
 /// Tells of all shards, for ever.
 pub async fn watch(board: Arc<Board>, shards: Shards) {
@@ -28,14 +31,18 @@ pub async fn watch(board: Arc<Board>, shards: Shards) {
         let read = board.read_all();
         for line in &mut lines {
             let all = read.iter().map(|shard| (line.of)(&shard.stats)).sum();
-            let Some(count) = line.growth.news(all, now) else {
-                continue;
+            let due = line.growth.is_due(all, now);
+            let asks = line.growth.look(all) && line.names.has_room();
+            let names = match line.example {
+                Some(kind) if due || asks => names(&shards, kind).await,
+                _ => Vec::new(),
             };
-            let example = match line.example {
-                Some(kind) => name(&shards, kind).await.map(display),
-                None => None,
-            };
-            tracing::warn!(count, example, "{}", line.words);
+            let example = line.names.news(names, due);
+            if due || example.is_some() {
+                let count = line.growth.told(all, due.then_some(now));
+                let example = example.map(display);
+                tracing::warn!(count, example, "{}", line.words);
+            }
         }
     }
 }
@@ -46,6 +53,7 @@ struct Line {
     example: Option<Notice>,
     words: String,
     growth: Growth,
+    names: Names,
 }
 
 fn line(of: fn(&Stats) -> u64, example: Option<Notice>, words: &str) -> Line {
@@ -54,6 +62,7 @@ fn line(of: fn(&Stats) -> u64, example: Option<Notice>, words: &str) -> Line {
         example,
         words: words.into(),
         growth: Growth::default(),
+        names: Names::default(),
     }
 }
 
@@ -110,31 +119,79 @@ fn lines() -> Vec<Line> {
     all.chain([line(of, None, &words)]).collect()
 }
 
-/// The first of those since the last time.
-async fn name(shards: &Shards, kind: Notice) -> Option<String> {
-    let reports = shards.ask_all(|_| Control::Notice(kind)).await.ok()?;
-    reports.into_iter().find_map(|report| match report {
+/// Of each shard the first that was met since the last time.
+async fn names(shards: &Shards, kind: Notice) -> Vec<String> {
+    let reports = shards.ask_all(|_| Control::Notice(kind)).await;
+    let reports = reports.into_iter().flatten();
+    let names = reports.filter_map(|report| match report {
         Report::Notice(name) => name,
         _ => None,
-    })
+    });
+    names.collect()
 }
 
 /// A count as the log last told it, and until when the log is quiet about it.
 #[derive(Default)]
 struct Growth {
-    all: u64,
+    told: u64,
+    seen: u64,
     quiet_until: Option<Instant>,
 }
 
 impl Growth {
-    /// How much the count has grown since the log last told it, where `all` is now; none while there is nothing to tell.
-    fn news(&mut self, all: u64, now: Instant) -> Option<u64> {
-        if all == self.all || self.quiet_until.is_some_and(|until| now < until) {
-            return None;
+    /// Whether it has grown since the log last told it, and the log may say so.
+    fn is_due(&self, all: u64, now: Instant) -> bool {
+        all != self.told && self.quiet_until.is_none_or(|until| now >= until)
+    }
+
+    /// Whether it has grown since the last look.
+    fn look(&mut self, all: u64) -> bool {
+        std::mem::replace(&mut self.seen, all) != all
+    }
+
+    /// The log tells it, from `quiet_from` on not for a while: how much it has grown.
+    fn told(&mut self, all: u64, quiet_from: Option<Instant>) -> u64 {
+        if let Some(now) = quiet_from {
+            self.quiet_until = Some(now + TELL_EVERY);
         }
-        let before = std::mem::replace(&mut self.all, all);
-        self.quiet_until = Some(now + TELL_EVERY);
-        Some(all - before)
+        all - std::mem::replace(&mut self.told, all)
+    }
+}
+
+/// The names that the log has since it was last due.
+#[derive(Default)]
+struct Names {
+    told: Vec<String>,
+    /// One that came again, for the next time.
+    again: Option<String>,
+}
+
+impl Names {
+    fn has_room(&self) -> bool {
+        self.told.len() < NAMES_MAX
+    }
+
+    /// What the log names now: those of `came` that it does not have yet, and where it is due in any case one.
+    fn news(&mut self, came: Vec<String>, due: bool) -> Option<String> {
+        if due {
+            self.told.clear();
+        }
+        let mut news = Vec::new();
+        for name in came {
+            match self.told.contains(&name) {
+                true => self.again = Some(name),
+                false if self.has_room() => {
+                    self.told.push(name.clone());
+                    news.push(name);
+                }
+                false => {}
+            }
+        }
+        let again = self.again.take_if(|_| due);
+        match news.is_empty() {
+            true => again,
+            false => Some(news.join(", ")),
+        }
     }
 }
 
@@ -144,14 +201,36 @@ mod tests {
 
     #[test]
     fn refusals_between_two_log_lines_are_logged_together() {
-        let mut told = Growth::default();
+        let mut growth = Growth::default();
         let start = Instant::now();
-        let at = |s| start + Duration::from_secs(s);
-        assert_eq!(told.news(0, at(0)), None);
-        assert_eq!(told.news(2, at(1)), Some(2));
-        assert_eq!(told.news(3, at(2)), None);
-        assert_eq!(told.news(9, at(60)), None);
-        assert_eq!(told.news(9, at(61)), Some(7));
-        assert_eq!(told.news(9, at(200)), None);
+        let mut told = |all, s| {
+            let now = start + Duration::from_secs(s);
+            let due = growth.is_due(all, now);
+            due.then(|| growth.told(all, Some(now)))
+        };
+        assert_eq!(told(0, 0), None);
+        assert_eq!(told(2, 1), Some(2));
+        assert_eq!(told(3, 2), None);
+        assert_eq!(told(9, 60), None);
+        assert_eq!(told(9, 61), Some(7));
+        assert_eq!(told(9, 200), None);
+    }
+
+    #[test]
+    fn a_few_other_names_are_logged_at_once_and_a_name_again_when_its_line_is_due() {
+        let mut names = Names::default();
+        let mut news = |came: &[&str], due| {
+            let came = came.iter().map(ToString::to_string).collect();
+            names.news(came, due)
+        };
+        assert_eq!(news(&["a"], true).as_deref(), Some("a"));
+        assert_eq!(news(&["a"], false), None);
+        assert_eq!(news(&["b", "a"], false).as_deref(), Some("b"));
+        assert_eq!(news(&["c", "d", "e"], false).as_deref(), Some("c, d"));
+        assert_eq!(news(&["f"], false), None);
+        // Nobody came since the name was last taken from the shards.
+        assert_eq!(news(&[], true).as_deref(), Some("a"));
+        assert_eq!(news(&["f"], true).as_deref(), Some("f"));
+        assert_eq!(news(&[], false), None);
     }
 }

@@ -155,21 +155,22 @@ impl Lists {
     /// # Errors
     /// An entry that is no filter.
     pub fn grants(&self, user: &str) -> Result<Grants, GrantError> {
-        let of = |right, list: &'_ [String]| -> Vec<(Right, String)> {
-            list.iter().map(|filter| (right, filter.clone())).collect()
-        };
-        let all = [
-            of(Right::Publish, &self.publish),
-            of(Right::Subscribe, &self.subscribe),
-            of(Right::Manage, &self.manage),
-            of(Right::Info, &self.info),
-            of(Right::Interest, &self.interest),
+        let all = self.by_right().into_iter().flat_map(|(right, list)| {
+            let filters = list.iter().map(String::as_str);
+            filters.map(move |filter| (right, filter))
+        });
+        Grants::new(user, all)
+    }
+
+    /// The filters of each right.
+    pub fn by_right(&self) -> [(Right, &[String]); Right::ALL.len()] {
+        [
+            (Right::Publish, &self.publish),
+            (Right::Subscribe, &self.subscribe),
+            (Right::Manage, &self.manage),
+            (Right::Info, &self.info),
+            (Right::Interest, &self.interest),
         ]
-        .concat();
-        Grants::new(
-            user,
-            all.iter().map(|(right, filter)| (*right, filter.as_str())),
-        )
     }
 
     fn is_empty(&self) -> bool {

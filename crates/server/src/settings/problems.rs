@@ -2,7 +2,22 @@
 
 use std::path::PathBuf;
 
+use crore_wire::topic::meant_filter;
+
 use super::units::format_size;
+
+/// Of a topic or filter with the wildcards of other servers, what to write. It is valid as it is, and matches topics of this very name only.
+pub fn foreign_wildcards(name: &str) -> Option<String> {
+    let meant = meant_filter(name.as_bytes())?;
+    // An author who writes `*` may mean one level, or all below.
+    let all_below = meant.strip_suffix('+');
+    let or_all_below = all_below.map_or_else(String::new, |begin| {
+        format!(" (any one level) or '{begin}#' (all levels that follow)")
+    });
+    Some(format!(
+        "`*` and `>` are no wildcards in '{name}'; topics match '{meant}'{or_all_below}"
+    ))
+}
 
 /// A size as a person writes it.
 pub fn size(bytes: usize) -> String {

@@ -63,6 +63,7 @@ Examples:
   crore admin purge chat/room1                      take its messages away
   crore admin delete chat/room1
   crore admin connection 0-17-3                     one of them, by its id
+  crore admin sessions                              MQTT clients that are away, with what they hold
   crore admin memory                                what memory is for
   crore admin rules                                 the rules that hold, with the built-in one
   crore admin config                                the settings that hold";
@@ -177,6 +178,11 @@ enum Order {
         /// As the list gives it, such as 0-17-3
         #[arg(value_parser = values::line)]
         id: String,
+    },
+    /// List MQTT sessions whose clients are away; those of connected clients are connections
+    Sessions {
+        #[command(flatten)]
+        limit: Limit,
     },
     /// End a connection, or all of a user, of a transport, or that subscribe to a filter
     #[command(group = ArgGroup::new("whom").args(["id", "user", "address", "filter", "transport", "slow"]).required(true).multiple(true))]
@@ -418,9 +424,10 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
         Order::Config => port.ask("GET", "config", None)?,
         Order::Reload => port.ask("POST", "reload", None)?,
         Order::Drain => port.ask("POST", "drain", None)?,
-        Order::Topics { .. } | Order::Messages { .. } | Order::Connections { .. } => {
-            unreachable!("they are lists")
-        }
+        Order::Topics { .. }
+        | Order::Messages { .. }
+        | Order::Connections { .. }
+        | Order::Sessions { .. } => unreachable!("they are lists"),
     };
     Ok((answer, &[]))
 }

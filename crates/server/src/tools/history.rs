@@ -71,8 +71,8 @@ fn begin(text: &str) -> Result<String, String> {
 /// The server cannot be reached, or refuses (with its reason), or stdout cannot be written to.
 pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     let server = args.connect.server()?;
-    if let Some(doubt) = values::doubt(&args.topic) {
-        tracing::warn!("{doubt}");
+    for hint in values::hints(&args.topic) {
+        tracing::warn!("{hint}");
     }
     let format = (!args.json).then(Format::data);
     let failed = || format!("{server}: cannot read the history of {}", args.topic);

@@ -92,8 +92,8 @@ pub struct PubArgs {
 /// # Errors
 /// The input cannot be read, the server cannot be reached, or it refuses a message (with its reason).
 pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
-    if let Some(doubt) = values::doubt(&args.topic) {
-        tracing::warn!("{doubt}");
+    for hint in values::hints(&args.topic) {
+        tracing::warn!("{hint}");
     }
     let mut publisher = Publisher {
         args,

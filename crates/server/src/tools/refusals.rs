@@ -1,5 +1,6 @@
 //! A server's words about a failure, as they are shown.
 
+use crore_broker::SEND_A_TOKEN;
 use serde_json::Value;
 
 use super::tables::plain;
@@ -15,7 +16,10 @@ pub fn refusal(head: &Head, body: &[u8]) -> String {
         401 => format!("; give a token with --token or in {TOKEN_VARIABLE} (crore token mint)"),
         _ => String::new(),
     };
-    format!("{}{}{tip}", head.status_line(), reason(body))
+    let why = reason(body);
+    // A user of this program writes no header.
+    let why = why.split(SEND_A_TOKEN).next().unwrap_or_default();
+    format!("{}{why}{tip}", head.status_line())
 }
 
 /// A server's words about a failure, fit for a terminal: one line, no control characters.

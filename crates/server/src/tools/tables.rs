@@ -79,6 +79,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     let rows = lists.filter_map(Value::as_array).flatten();
     let cell = |row: &Value, name: &str| match (name, &row[name], &row["data_base64"]) {
         ("data", Value::Null, Value::String(data)) => format!("base64:{data}"),
+        ("expires_in_s", Value::Null, _) => "never".to_string(),
         (name, value, _) => shown(name, value),
     };
     let head = columns.iter().map(|name| match *name {

@@ -143,6 +143,10 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
         interest: args.interest.clone(),
     };
     lists.grants(args.user.as_deref().unwrap_or_default())?;
+    let filters = lists.by_right().into_iter().flat_map(|(_, list)| list);
+    for hint in filters.flat_map(|it| values::hints_of_grant(it)) {
+        say(&hint)?;
+    }
     if lists == Lists::default() {
         say(
             "this token grants nothing by itself: --publish, --subscribe, --manage, --info and --interest name what its owner may do\n",
@@ -186,7 +190,7 @@ fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, Enc
         let remedy = match path.exists() {
             true => "",
             false => {
-                "; `openssl rand -hex 32` makes a secret, which the server has in [[access.key]]"
+                "; --key names a file: `openssl rand -hex 32 > secret.txt` makes a secret, which the server reads too (file in [[access.key]])"
             }
         };
         wrong(format!("{what}{remedy}"))

@@ -6,8 +6,9 @@
 use std::env::VarError;
 use std::fmt;
 
-use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard, meant_filter};
+use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard};
 
+use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
 
 /// Wrong usage that `clap` cannot tell: the process ends with 2, as for all wrong usage. So does what cannot be done where 1 says something else.
@@ -105,21 +106,48 @@ pub fn filter(text: &str) -> Result<String, String> {
 
 /// The end of the words about a filter that no topic matches.
 pub fn tip_for_none(filter: &str) -> String {
-    match meant_filter(filter.as_bytes()) {
-        Some(meant) => format!("; for the filter of other servers write '{meant}'"),
+    match foreign_wildcards(filter) {
+        Some(hint) => format!("; {hint}"),
         None if has_wildcard(filter.as_bytes()) => String::new(),
         None => format!("; topics below it match '{filter}/#'"),
     }
 }
 
-/// The doubt about a name that is a topic, but hardly the one that was meant: a URL, or one with an empty level at its beginning.
-pub fn doubt(topic: &str) -> Option<String> {
-    let is_url = ["http://", "https://", "ws://", "wss://"];
-    if is_url.iter().any(|scheme| topic.starts_with(scheme)) {
-        return Some(format!(
+/// Hints about a topic or filter that is valid, and is hardly the one that was meant.
+pub fn hints(topic: &str) -> impl Iterator<Item = String> {
+    let several = || {
+        let several = topic.replace(',', " ");
+        format!("`{topic}` is the name of one topic; write several with spaces between: {several}")
+    };
+    let list = topic.contains(',').then(several);
+    said([foreign_wildcards(topic), list, url(topic), rooted(topic)])
+}
+
+/// The same about a filter that a token grants.
+pub fn hints_of_grant(filter: &str) -> impl Iterator<Item = String> {
+    let one = || format!("`{filter}` is one filter; for several repeat the flag");
+    let list = filter.contains(',').then(one);
+    said([foreign_wildcards(filter), list, url(filter), rooted(filter)])
+}
+
+fn said(hints: [Option<String>; 4]) -> impl Iterator<Item = String> {
+    let hints = hints.into_iter().flatten();
+    hints.map(|hint| format!("hint: {hint}"))
+}
+
+/// Of a URL, that it is none here.
+fn url(topic: &str) -> Option<String> {
+    let schemes = ["http://", "https://", "ws://", "wss://"];
+    let is_url = schemes.iter().any(|scheme| topic.starts_with(scheme));
+    is_url.then(|| {
+        format!(
             "`{topic}` is taken for the name of a topic; write the topic alone, and the server as --server URL"
-        ));
-    }
+        )
+    })
+}
+
+/// Of a name with an empty level at its beginning, that it is another one than without.
+fn rooted(topic: &str) -> Option<String> {
     let rest = topic.strip_prefix('/')?;
     Some(format!(
         "`{topic}` begins with an empty level: it is another topic than `{rest}`"
@@ -211,6 +239,24 @@ mod tests {
         assert_eq!((number("0"), number("7")), (Ok(0_u16), Ok(7_u16)));
         for wrong in ["x", "-1", "65536"] {
             assert!(number::<u16>(wrong).unwrap_err().contains("whole number"));
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_hardly_meant_has_a_hint() {
+        let all = |topic| hints(topic).collect::<Vec<_>>().join("\n");
+        assert_eq!(
+            all("scores/*"),
+            "hint: `*` and `>` are no wildcards in 'scores/*'; topics match 'scores/+' (any one level) or 'scores/#' (all levels that follow)"
+        );
+        assert_eq!(
+            all("chat.>"),
+            "hint: `*` and `>` are no wildcards in 'chat.>'; topics match 'chat/#'"
+        );
+        assert!(all("a/b,c").contains("write several with spaces between: a/b c"));
+        assert!(all("/a").contains("another topic than `a`"));
+        for meant in ["a", "a/+", "#", "a*b", "$SYS/#"] {
+            assert_eq!(all(meant), "");
         }
     }
 

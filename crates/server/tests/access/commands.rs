@@ -48,6 +48,25 @@ fn file(name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
+fn a_grant_that_is_hardly_meant_has_a_hint_and_the_token_is_made_as_it_was_asked_for() {
+    let secret = file("hinted", SECRET);
+    let secret = secret.to_str().expect("text");
+    let mint = ["token", "mint", "--key", secret];
+    let asked = ["--subscribe", "a/*", "--publish", "b,c", "--manage", "a/+"];
+    let output = crore(&[&mint[..], &asked].concat(), "");
+    let hints = String::from_utf8(output.stderr.clone()).expect("text");
+    assert_eq!(
+        hints,
+        "hint: `b,c` is one filter; for several repeat the flag\n\
+         hint: `*` and `>` are no wildcards in 'a/*'; topics match 'a/+' (any one level) or 'a/#' (all levels that follow)\n"
+    );
+    let token = done(output);
+    let inspected: Value =
+        serde_json::from_str(&done(crore(&["token", "inspect"], &token))).expect("JSON");
+    assert_eq!(inspected["claims"]["subscribe"][0], "a/*");
+}
+
+#[test]
 fn minted_token_can_be_inspected_and_grants_its_claims() {
     let secret = file("secret", &format!("{SECRET}\n"));
     let secret = secret.to_str().expect("text");

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crore_wire::mqtt::{Packet, ReasonCode, Version, encode};
+use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
 use crate::support::broker::Broker;
-use crate::support::http::once;
+use crate::support::http::{Response, once};
 use crate::support::mqtt::{self as packets, plain};
 use crate::support::port::{await_metric, metric, raw as ask_raw};
 use crate::support::{Server, until};
@@ -218,4 +218,87 @@ fn an_ask_without_a_grant_is_in_the_log_with_its_name() {
     for words in ["an anonymous client asked for /sub", "needs credentials"] {
         assert!(told.contains(words), "{told}");
     }
+}
+
+#[test]
+fn a_client_without_a_token_is_told_where_one_goes() {
+    let server = Server::with("[access]\n");
+    let challenge = |answer: &Response| answer.header("www-authenticate");
+    for (method, path) in [
+        ("GET", "/sub/news"),
+        ("GET", "/sub?filter=%23"),
+        ("GET", "/pub/news"),
+        ("POST", "/pub/news"),
+        ("PUT", "/pub/news"),
+        ("GET", "/interest"),
+    ] {
+        let answer = once(&server, method, path, &[], "");
+        let text = answer.text().to_string();
+        assert_eq!(answer.status, 401, "{method} {path}: {text}");
+        let end = "; send a token as Authorization: Bearer TOKEN, or in the URL as ?token=TOKEN (docs/ACCESS.md)\n";
+        assert!(text.ends_with(end), "{method} {path}: {text}");
+        // RFC 6750 section 3.1: no error code where no credentials came.
+        assert_eq!(
+            challenge(&answer).as_deref(),
+            Some("Bearer realm=\"crore\"")
+        );
+    }
+    let json = [("Accept", "application/json")];
+    let problem = once(&server, "GET", "/sub/news", &json, "").json();
+    let detail = problem["detail"].as_str().expect("a detail");
+    assert!(detail.contains("as ?token=TOKEN"), "{problem}");
+    // The way through the URL has another name, or is closed.
+    for (name, words) in [("key", "as ?key=TOKEN"), ("", "Bearer TOKEN (docs")] {
+        let server = Server::with(&format!("[access]\nquery = '{name}'\n"));
+        let answer = once(&server, "GET", "/sub/news", &[], "");
+        assert!(answer.text().contains(words), "{answer:?}");
+    }
+}
+
+#[test]
+fn the_challenge_tells_a_worthless_token_from_one_that_grants_too_little() {
+    let server = Server::with(&settings());
+    let challenge = |token: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("Authorization", authorization.as_str())];
+        let answer = once(&server, "POST", "/pub/elsewhere", &headers, "x");
+        let challenge = answer.header("www-authenticate").expect("a challenge");
+        assert!(!answer.text().contains("send a token"), "{answer:?}");
+        (answer.status, challenge)
+    };
+    let worthless = "Bearer realm=\"crore\", error=\"invalid_token\"";
+    assert_eq!(challenge("no.jwt.x"), (401, worthless.to_string()));
+    let too_little = "Bearer realm=\"crore\", error=\"insufficient_scope\"";
+    let granted = token(claims(1, "iat", json!(1)));
+    assert_eq!(challenge(&granted), (403, too_little.to_string()));
+}
+
+#[test]
+fn an_mqtt_client_without_credentials_is_told_where_a_token_goes_and_so_is_the_log() {
+    let broker = Broker::Crore(Server::with("[access]\n"));
+    let words = |most: Option<u32>| {
+        let mut properties = PropertyBuf::new();
+        if let Some(most) = most {
+            properties.maximum_packet_size_bytes(most);
+        }
+        let mut connect = plain(Version::V5, "it");
+        connect.properties = properties.properties();
+        let mut conn = packets::Conn::open(&broker, Version::V5);
+        conn.write(|out| encode::connect(out, &connect));
+        match conn.packet().packet() {
+            Packet::ConnAck(connack) => {
+                assert_eq!(connack.reason, ReasonCode::NOT_AUTHORIZED);
+                connack.properties.reason_string().map(str::to_string)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let said = words(None).expect("words");
+    assert!(said.contains("a token as the password"), "{said}");
+    // [MQTT-3.2.2-19]: nothing that the client cannot take.
+    assert_eq!(words(Some(40)), None);
+    let Broker::Crore(server) = &broker else {
+        return;
+    };
+    server.await_log("an MQTT client came without credentials, and nothing is open to everybody");
 }

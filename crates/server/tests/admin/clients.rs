@@ -3,11 +3,16 @@
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 
 use argon2::password_hash::PasswordHasher as _;
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::{Algorithm, Argon2, Params};
+use crore_wire::mqtt::{PropertyBuf, Version};
 
+use crate::support::broker::Broker;
+use crate::support::mqtt::Conn;
 use crate::support::port::{get, stream};
+use crate::support::program::output;
 use crate::support::{Server, connect, until};
 
 /// An MQTT 3.1.1 client with a clean session that has said CONNECT, with a user's name and password or without.
@@ -46,6 +51,57 @@ fn ids(server: &Server, transport: &str) -> BTreeSet<Option<String>> {
 }
 
 #[test]
+fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
+    // On two shards, so that there are at least two pages.
+    let broker = Broker::Crore(Server::with_admin(""));
+    let mut here = Conn::open(&broker, Version::V5);
+    here.resume("here");
+    for id in ["away-1", "away-2", "away-3"] {
+        Conn::open(&broker, Version::V5).resume(id);
+    }
+    let for_ever = |it: &mut PropertyBuf| {
+        it.session_expiry_interval_s(u32::MAX);
+    };
+    drop(Conn::with(&broker, "away-4", true, for_ever));
+    let Broker::Crore(server) = &broker else {
+        unreachable!("it was just made");
+    };
+    let tool = |args: &[&str]| {
+        let url = format!("http://{}", server.admin());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+        command
+            .args(["admin", "sessions", "--url", &url])
+            .args(args);
+        let output = output(&mut command);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let ids = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| c.is_whitespace() || c == '"');
+        let ids = words.filter(|word| word.starts_with("away-") || *word == "here");
+        ids.map(str::to_string).collect()
+    };
+    let all: BTreeSet<_> = (1..=4).map(|n| format!("away-{n}")).collect();
+    until("all are away", || ids(&tool(&[])) == all);
+    let table = tool(&[]);
+    assert!(
+        table.starts_with("client_id  user  expires_in_s  bytes\n"),
+        "{table}"
+    );
+    let answer: serde_json::Value = serde_json::from_str(&tool(&["--json"])).expect("JSON");
+    let sessions = answer["sessions"].as_array().expect("a list");
+    assert_eq!(
+        (sessions.len(), &answer["next"]),
+        (4, &serde_json::Value::Null)
+    );
+    let some = tool(&["--limit", "3"]);
+    assert!(
+        ids(&some).len() == 3 && some.ends_with("... and more: raise --limit\n"),
+        "{some}"
+    );
+}
+
+#[test]
 fn a_client_id_is_told_of_mqtt_connections_and_of_no_other() {
     let server = Server::with_admin("");
     // Enough that both shards carry some and are the home of some.
@@ -74,7 +130,7 @@ fn a_client_id_is_told_of_mqtt_connections_and_of_no_other() {
 fn a_user_s_client_id_is_told_without_the_user() {
     // Cheap to verify.
     let params = Params::new(8, 1, 1, None).expect("parameters");
-    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    let argon2 = Argon2::new(Algorithm::Argon2id, argon2::Version::V0x13, params);
     let hash = argon2.hash_password(b"secret").expect("a hash");
     let settings = format!(
         "[access]\n[[access.user]]\nname = 'ann'\npassword = '{hash}'\nsubscribe = ['#']\n"

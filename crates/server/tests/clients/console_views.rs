@@ -24,6 +24,25 @@ fn topic_that_does_not_exist_yet_can_be_published_to_from_the_search() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
+fn filter_of_another_server_is_answered_with_the_one_that_was_meant() {
+    let server = Server::with_admin("");
+    publish(&server, "scores/1", "x");
+    let mut browser = Browser::on(&server, "/topics");
+    browser.expect("section[aria-labelledby=topics] tbody tr", "^scores/1");
+    browser.fill("input[name=filter]", "scores/*");
+    browser.click("form button[type=submit]");
+    browser.expect(
+        ".foreign",
+        r"no wildcards in scores/\*.*scores/\+.*or.*scores/#",
+    );
+    browser.click(".foreign button:text-is('scores/#')");
+    browser.expect("section[aria-labelledby=topics] tbody tr", "^scores/1");
+    assert!(browser.texts(".foreign").is_empty());
+    browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
 fn opening_a_topic_that_does_not_exist_does_not_create_it() {
     let server = Server::with_admin("");
     let topics = || {

@@ -157,16 +157,18 @@ fn a_relative_path_begins_at_the_folder_of_the_settings_file() {
 }
 
 #[test]
-fn a_rule_for_a_wildcard_of_another_server_is_warned_of() {
-    let output = check(Some("[[rule]]\nmatch = 'scores/*'\n"), &[]);
+fn a_filter_with_a_wildcard_of_another_server_is_warned_of() {
+    let settings =
+        "[[rule]]\nmatch = 'scores/*'\n[access.anonymous]\nsubscribe = ['news', 'chat.>']\n";
+    let output = check(Some(settings), &[]);
     assert!(output.status.success());
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains(
-            "rule[1].match: `scores/*` is the name of one topic; for the filter write \"scores/+\""
-        ),
-        "{said}"
-    );
+    for words in [
+        "crore.toml:2:9: rule[1].match: `*` and `>` are no wildcards in 'scores/*'; topics match 'scores/+' (any one level) or 'scores/#'",
+        "crore.toml:4:22: access.anonymous.subscribe[2]: `*` and `>` are no wildcards in 'chat.>'; topics match 'chat/#'",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 #[test]

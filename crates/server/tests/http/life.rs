@@ -1,5 +1,7 @@
 //! The life of a server: settings read again, clients moved off, and a restart that leaves positions valid.
 
+use std::net::TcpListener;
+
 use crore_wire::sse::GAP_EVENT;
 
 use crate::support::http::{Conn, once, publish};
@@ -32,13 +34,31 @@ fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
     let state = State::new();
     let server = Server::start();
     let said = does_not_start(&server.address().to_string(), "second", &state.settings());
-    let why = format!("cannot listen on {}; name another", server.address());
-    assert!(said.contains(&why), "{said}");
+    let why = format!(
+        "cannot listen on {}: the port is taken, and a Crore answers there",
+        server.address()
+    );
+    assert!(
+        said.contains(&why) && said.contains("--listen 127.0.0.1:"),
+        "{said}"
+    );
     assert!(!state.0.exists(), "nothing of the other's is touched");
     // All who come still come to the first.
     for _ in 0..20 {
         publish(&server, "a", "here");
     }
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_told_with_what_to_do() {
+    // It never answers.
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = other.local_addr().expect("an address");
+    let said = does_not_start(&taken.to_string(), "taken", "");
+    assert!(said.contains("by another program"), "{said}");
+    // Of documentation: no machine has it (RFC 5737).
+    let said = does_not_start("192.0.2.1:8800", "foreign", "[access]");
+    assert!(said.contains("this machine has no such address"), "{said}");
 }
 
 #[test]

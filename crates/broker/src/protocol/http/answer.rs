@@ -1,13 +1,16 @@
 //! Responses: their heads, the topic's info in Nchan's form, refusals.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
+use crore_settings::rights::Right;
 use crore_wire::http::response::{ResponseHead, status_text};
 use crore_wire::json;
 
 use crate::base::notices::Notice;
 use crate::base::position::{self, Position};
-use crate::base::reason::{Closed, Reason};
+use crate::base::reason::{Closed, Reason, SEND_A_TOKEN};
 use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
@@ -27,6 +30,11 @@ pub(crate) const INTERNAL: u16 = 500;
 const METHOD_NOT_ALLOWED: u16 = 405;
 /// The status of a request that is not understood.
 const BAD_REQUEST: u16 = 400;
+/// The status of a client that is not known.
+const UNAUTHORIZED: u16 = 401;
+/// The header that names what such a client can send, and its value where no token came.
+const CHALLENGE: &str = "WWW-Authenticate";
+const PLAIN_CHALLENGE: &[u8] = b"Bearer realm=\"crore\"";
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
 const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
@@ -133,10 +141,29 @@ fn write_problem(status: u16, detail: &str, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
+/// The challenge to a client that is refused for its credentials (RFC 6750 section 3): with an error code if a token came.
+fn challenge(reason: Reason) -> Option<(&'static str, &'static [u8])> {
+    let challenge: &[u8] = match reason {
+        Reason::WrongPassword => PLAIN_CHALLENGE,
+        _ if reason.is_without_credentials() => PLAIN_CHALLENGE,
+        _ if Right::ALL
+            .iter()
+            .any(|right| Reason::lacks(*right) == reason) =>
+        {
+            b"Bearer realm=\"crore\", error=\"insufficient_scope\""
+        }
+        _ if reason.row().status == Some(UNAUTHORIZED) => {
+            b"Bearer realm=\"crore\", error=\"invalid_token\""
+        }
+        _ => return None,
+    };
+    Some((CHALLENGE, challenge))
+}
+
 /// The headers that tell the client of a refused request how it could go on.
 fn with_remedy(head: ResponseHead<'_>, status: u16, retry_after_s: u32) -> ResponseHead<'_> {
     match status {
-        401 => head.header("WWW-Authenticate", b"Bearer realm=\"crore\""),
+        UNAUTHORIZED => head.header(CHALLENGE, PLAIN_CHALLENGE),
         // RFC 9110 section 15.5.16.
         415 => head.header("Accept-Encoding", b"identity"),
         // RFC 9110 section 15.5.22 and RFC 6455 section 4.4.
@@ -209,7 +236,21 @@ impl Clients {
     pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
         self.count_refusal(slot, reason, words);
         let status = reason.row().status.unwrap_or(INTERNAL);
-        self.respond_line(slot, status, words, None);
+        let challenge = challenge(reason);
+        if reason.is_without_credentials() {
+            let words = [words, &self.how_to_send_a_token()].concat();
+            return self.respond_line(slot, status, &words, challenge);
+        }
+        self.respond_line(slot, status, words, challenge);
+    }
+
+    /// The end of a refusal: where a token goes.
+    fn how_to_send_a_token(&self) -> String {
+        let in_url = match &self.ctx.world.settings.access.query {
+            query if query.is_empty() => String::new(),
+            query => format!(", or in the URL as ?{query}=TOKEN"),
+        };
+        format!("{SEND_A_TOKEN}Authorization: Bearer TOKEN{in_url} (docs/ACCESS.md)")
     }
 
     /// Counts a refused request. The operator's log shows the words that no page can read.
@@ -223,11 +264,19 @@ impl Clients {
 
     /// Refuses the method of a request, and names those that are `allowed`.
     pub(crate) fn respond_method(&mut self, slot: u32, words: &str, allowed: &str) {
+        let allowed = ("Allow", allowed.as_bytes());
         self.respond_line(slot, METHOD_NOT_ALLOWED, words, Some(allowed));
     }
 
-    /// A status with its reason: one line, or for a client that prefers JSON a problem (RFC 9457).
-    fn respond_line(&mut self, slot: u32, status: u16, reason: &str, allowed: Option<&str>) {
+    /// A status with its reason: one line, or for a client that prefers JSON a problem (RFC 9457). The header is the reason's own, in place
+    /// of those of its status.
+    fn respond_line(
+        &mut self,
+        slot: u32,
+        status: u16,
+        reason: &str,
+        header: Option<(&str, &[u8])>,
+    ) {
         let row = self.conns.get(slot);
         let (no_body, as_json) = (row.wants(HEAD), row.wants(JSON));
         let retry_after_s = retry::after_s(self.ctx.spread(slot));
@@ -244,8 +293,8 @@ impl Clients {
         };
         body.push(b'\n');
         let head = self.head(slot, status).header("Content-Type", content_type);
-        let head = match allowed {
-            Some(methods) => head.header("Allow", methods.as_bytes()),
+        let head = match header {
+            Some((name, value)) => head.header(name, value),
             None => with_remedy(head, status, retry_after_s),
         };
         match no_body {
@@ -362,7 +411,7 @@ mod tests {
         let mut tried = 0;
         while shard.front().clients.conns.get(0).state != State::Waiting {
             assert!(tried < 64, "no topic has its home elsewhere");
-            let request = alloc::format!("HEAD /pub/t{tried} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            let request = format!("HEAD /pub/t{tried} HTTP/1.1\r\nHost: localhost\r\n\r\n");
             shard.handle(
                 Input::Received(conn, &mut request.into_bytes()),
                 now,
@@ -377,7 +426,7 @@ mod tests {
         );
         io.sent.clear();
         refuse(&mut shard.front().clients, 0, Reason::InputsFull, &mut io);
-        let text = alloc::string::String::from_utf8(io.sent).expect("text");
+        let text = String::from_utf8(io.sent).expect("text");
         assert!(
             text.starts_with("HTTP/1.1 503 ") && text.ends_with("\r\n\r\n"),
             "{text}"

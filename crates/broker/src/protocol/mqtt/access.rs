@@ -13,6 +13,7 @@ use crore_wire::mqtt::{Connect, ReasonCode};
 
 use crate::base::access::{Credential, Right};
 use crate::base::ids::ConnId;
+use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::budget::world::World;
@@ -29,6 +30,10 @@ use crate::store::slab::NONE;
 
 /// The first characters of a JWT: `{"` in base64 (RFC 7519 section 3.1, RFC 7515 section 7.1).
 const JWT_BEGINS: &[u8] = b"eyJ";
+
+/// To a client that came without credentials.
+pub(super) const NO_CREDENTIALS: &str =
+    "connect with a token as the password, or with a user and a password (docs/ACCESS.md)";
 
 /// Ends the client if it has something that it would not be granted now; false when it stays. An anonymous client's session is
 /// not kept, and a will that is not granted is not published.
@@ -121,7 +126,14 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
 /// The client is anonymous, and nothing that MQTT could ask for is open to everybody.
 pub(super) fn session_expiry_most_s(clients: &mut Clients, slot: u32) -> Result<u32, ReasonCode> {
     let most_s = session_may_last_s(clients, slot);
-    most_s.ok_or_else(|| clients.refuse_packet(Reason::SubscribeNeedsCredentials))
+    most_s.ok_or_else(|| {
+        clients.meter.notices.met_since(
+            Notice::Denied,
+            "an MQTT client came without credentials, and nothing is open to everybody: ",
+            NO_CREDENTIALS.as_bytes(),
+        );
+        clients.refuse_packet(Reason::SubscribeNeedsCredentials)
+    })
 }
 
 /// The same; `None` for a client that may have no session at all.
@@ -196,7 +208,7 @@ fn mqtt_loses(
     }
     let expiry_s = client::mqtt(&clients.conns, slot).map_or(0, |mqtt| mqtt.expiry_s);
     let words = match session_may_last_s(clients, slot) {
-        None => "nothing here is open to everybody: connect with credentials",
+        None => NO_CREDENTIALS,
         Some(most_s) if expiry_s > most_s => {
             "a session that outlives its connection needs credentials"
         }

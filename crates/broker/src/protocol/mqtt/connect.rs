@@ -8,7 +8,7 @@ use core::fmt::Write;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crore_wire::mqtt::{
-    ConnAck, Connect, Disconnect, Error, Properties, PropertyBuf, ReasonCode, Version, encode,
+    ConnAck, Connect, Disconnect, Error, PropertyBuf, ReasonCode, Version, encode,
 };
 use crore_wire::topic::TopicError;
 
@@ -22,7 +22,9 @@ use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::{Kept, SessionId, Will};
 use crate::mail::{Ask, Farewell, Given, NO_CLIENT, ReplyTo};
 use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
-use crate::protocol::mqtt::access::{connect_as, session_expiry_most_s, session_name};
+use crate::protocol::mqtt::access::{
+    NO_CREDENTIALS, connect_as, session_expiry_most_s, session_name,
+};
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, home_of_session, mqtt_state};
 use crate::protocol::mqtt::close::{mqtt_end, mqtt_shut};
 use crate::protocol::mqtt::kept::{release_unplaced, restore_session, session_ended, write_down};
@@ -43,6 +45,8 @@ const CLIENT_ID_BYTES_MAX: usize = 256;
 const BEGINS_V5: &[u8] = b"\0\x04MQTT\x05";
 /// A CONNACK of MQTT 5 that refuses: header, flags, reason, no properties.
 const REFUSAL_BYTES: u32 = 5;
+/// What a reason string of at most 16 KiB adds to it: an identifier, a length of two bytes, and larger lengths of the packet and its properties.
+const WORDS_BESIDE_BYTES: usize = REFUSAL_BYTES as usize + 5;
 
 impl Connecting {
     /// The size of the CONNACK, with the server's limits and the values that it assigned.
@@ -140,19 +144,33 @@ pub(super) fn client_connects<I: Io>(
     }
     if let Err(reason) = accept_connect(clients, lanes, slot, connect) {
         let most = connect.properties.maximum_packet_size_bytes();
-        if most.is_some_and(|most| most < REFUSAL_BYTES) {
+        let most = most.unwrap_or(u32::MAX);
+        if most < REFUSAL_BYTES {
             // [MQTT-3.1.2-24]: no packet could say so.
             clients.scratch.because(close::ended(reason));
             mqtt_shut(clients, slot, io);
             return Ok(());
         }
-        refuse_client(clients, slot, reason, io);
+        let is_anonymous = connect.user_name.is_none() && connect.password.is_none();
+        let words = match reason {
+            ReasonCode::NOT_AUTHORIZED if is_anonymous => NO_CREDENTIALS,
+            _ => "",
+        };
+        // [MQTT-3.2.2-19]: without the words where they would not fit.
+        let fits = words.len() + WORDS_BESIDE_BYTES <= most as usize;
+        refuse_client(clients, slot, reason, if fits { words } else { "" }, io);
     }
     Ok(())
 }
 
-/// Refuses a CONNECT: a CONNACK with the reason, and the end.
-fn refuse_client<I: Io>(clients: &mut Clients, slot: u32, reason: ReasonCode, io: &mut I) {
+/// Refuses a CONNECT: a CONNACK with the reason, perhaps in words, and the end.
+fn refuse_client<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    reason: ReasonCode,
+    words: &str,
+    io: &mut I,
+) {
     let told = matches!(
         reason,
         ReasonCode::NOT_AUTHORIZED
@@ -167,10 +185,14 @@ fn refuse_client<I: Io>(clients: &mut Clients, slot: u32, reason: ReasonCode, io
     }
     clients.scratch.because(close::ended(reason));
     let version = client::version(&clients.conns, slot);
+    let mut properties = PropertyBuf::new();
+    if !words.is_empty() {
+        let _ = properties.reason_string(words);
+    }
     let connack = ConnAck {
         session_present: false,
         reason,
-        properties: Properties::NONE,
+        properties: properties.properties(),
     };
     clients.write_packet(slot, |out| encode::connack(out, version, &connack));
     mqtt_shut(clients, slot, io);
@@ -196,7 +218,7 @@ pub(super) fn refuse_connect<I: Io>(
         clients.scratch.because(Closed::Refused);
         return clients.drop_conn(slot, Close::Now);
     }
-    refuse_client(clients, slot, error.reason(), io);
+    refuse_client(clients, slot, error.reason(), "", io);
 }
 
 /// The home's answer. A delivery is under way, so that what follows from it waits.
@@ -210,7 +232,7 @@ pub(crate) fn session_given<I: Io>(
 ) {
     let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).own != NONE;
     match (current, given) {
-        (true, Given::Refused(reason)) => refuse_client(clients, to.slot, *reason, io),
+        (true, Given::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
         (true, Given::Yes { id, kept, .. }) => {
             clients.conns.own_row_mut(to.slot).session = *id;
             let state = kept.as_ref().map(|kept| kept.state.clone());

@@ -22,6 +22,7 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 
 use super::plane::Plane;
+use crate::client::occupant::ADMIN_PORT;
 use answer::ApiError;
 
 /// Bytes of a JSON body besides its message, which is in Base64 or has every character escaped.
@@ -66,7 +67,9 @@ async fn bound_body(State(plane): State<Plane>, mut request: Request, next: Next
 
 /// The answer to paths outside of the API. Clients of a data port often come here by mistake.
 pub async fn elsewhere() -> ApiError {
-    let why = "there is no such path; this is the admin port, and clients publish and subscribe at the data port (listen, by default 127.0.0.1:8800)";
+    let why = format!(
+        "there is no such path; {ADMIN_PORT}, and clients publish and subscribe at the data port (listen, by default 127.0.0.1:8800)"
+    );
     ApiError::new(StatusCode::NOT_FOUND, why)
 }
 

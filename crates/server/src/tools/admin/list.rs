@@ -35,6 +35,7 @@ const CONNECTION_COLUMNS: &[&str] = &[
     "outbox_bytes",
     "silent_s",
 ];
+const SESSION_COLUMNS: &[&str] = &["client_id", "user", "expires_in_s", "bytes"];
 
 /// A listing of the API.
 pub struct List {
@@ -99,6 +100,17 @@ impl List {
                 most: None,
                 limit: entries(limit),
                 columns: CONNECTION_COLUMNS,
+            },
+            Order::Sessions { limit } => List {
+                path: "sessions",
+                rows: "sessions",
+                behind: "cursor",
+                begin: Value::Null,
+                query: String::new(),
+                newest: false,
+                most: None,
+                limit: entries(limit),
+                columns: SESSION_COLUMNS,
             },
             _ => return None,
         };

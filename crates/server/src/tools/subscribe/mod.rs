@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use crore_net::memory::random_u64;
-use crore_wire::topic::meant_filter;
 
 use super::flags::Connect;
 use super::values;
@@ -143,23 +142,8 @@ impl SubArgs {
 /// time.
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     let server = args.connect.server()?;
-    for (topic, meant) in args
-        .topics
-        .iter()
-        .filter_map(|it| Some((it, meant_filter(it.as_bytes())?)))
-    {
-        tracing::warn!(
-            "`{topic}` is the name of one topic; for the filter write '{meant}': levels have / between, + is any one of them, # all that follow"
-        );
-    }
-    for topic in args.topics.iter().filter(|it| it.contains(',')) {
-        tracing::warn!(
-            "`{topic}` is the name of one topic; write several with spaces between: {}",
-            topic.replace(',', " ")
-        );
-    }
-    for doubt in args.topics.iter().filter_map(|it| values::doubt(it)) {
-        tracing::warn!("{doubt}");
+    for hint in args.topics.iter().flat_map(|it| values::hints(it)) {
+        tracing::warn!("{hint}");
     }
     // A long-poll would begin with the oldest message that is kept.
     let of_polls = (args.protocol == Protocol::Poll).then_some("live");
