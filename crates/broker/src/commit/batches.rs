@@ -56,8 +56,8 @@ pub(super) struct Batches {
     pub in_flight: VecDeque<Batch>,
     /// How many of them, the oldest, are at the engine.
     sent: usize,
-    /// When they were appended last, one of them was committed, or the engine had told of batches that were not looked at yet.
-    pub since_s: u32,
+    /// When they were appended last, or one of them was committed.
+    since_s: u32,
     /// The number of the last batch that was closed.
     closed: u64,
     /// The offset behind the last batch that was closed, and behind the facts between its records and after them that stand in no log.

@@ -409,11 +409,7 @@ impl<T> Commits<T> {
             return;
         }
         for at in 0..self.queues.len() {
-            let Queue { batches, told, .. } = &mut self.queues[at];
-            if !told.is_empty() {
-                // What is in flight may be among them.
-                batches.since_s = now.s;
-            }
+            let batches = &mut self.queues[at].batches;
             batches.send(now.s, || sequence(at), &mut append);
             if self.requests == 0 {
                 // A note goes alone each second.

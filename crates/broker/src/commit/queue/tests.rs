@@ -170,21 +170,6 @@ fn batches_that_are_not_committed_are_appended_again_as_they_were() {
 }
 
 #[test]
-fn batches_in_flight_wait_until_those_that_were_told_are_looked_at() {
-    let mut commits = commits();
-    write(&mut commits, 0, 1);
-    assert_eq!(sent(&mut commits, 0), [(0, 1, 1)]);
-    write(&mut commits, 0, 2);
-    assert_eq!(sent(&mut commits, 1), [(0, 2, 1)]);
-    commits.committed(0, committed(0, 1));
-    // The home has had no time for it.
-    assert!(sent(&mut commits, 3 * AGAIN_S).is_empty());
-    assert!(next_at(&mut commits, 3 * AGAIN_S).is_some_and(|next| next.0 == 1));
-    assert!(sent(&mut commits, 4 * AGAIN_S - 1).is_empty());
-    assert_eq!(sent(&mut commits, 4 * AGAIN_S), [(0, 2, 1)]);
-}
-
-#[test]
 fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     let mut commits = commits();
     let late = |commits: &mut Commits<u32>, s| {
