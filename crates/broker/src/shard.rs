@@ -321,9 +321,9 @@ impl Shard {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
             more_news =
                 home.is_some_and(|home| home.interest.tell_followers(&home.topics, now, lanes));
-            if let Some((tells, frames)) = lanes.take_own() {
-                let me = self.front.clients.ctx.me;
-                self.front.feed.deliveries.enqueue(me, tells, frames);
+            if let Some(told) = lanes.take_own() {
+                let Clients { conns, ctx, .. } = &self.front.clients;
+                self.front.feed.deliveries.enqueue(conns, ctx.me, told);
             }
             if !self.front.deliver(&mut visits, io) {
                 break;
@@ -390,10 +390,8 @@ impl Shard {
         };
         self.take_asks(mail.from, asked);
         if let Some(frames) = mail.frames {
-            self.front
-                .feed
-                .deliveries
-                .enqueue(mail.from, mail.tells, frames);
+            let (conns, told) = (&self.front.clients.conns, (mail.tells, frames));
+            self.front.feed.deliveries.enqueue(conns, mail.from, told);
         }
     }
 }

@@ -5,12 +5,12 @@
 //! The work is done for the subscribers, and often one program publishes everything: by publisher, all topics would be one party. So a
 //! client that has many topics to itself has one share, and nobody can join a topic of others to have it wait with his own.
 //!
-//! Invariants: the tells of one home about one topic keep their order, since all that come while their topic has a flow join it. Tells
-//! that came together with messages or pages for filters are one flow, behind all flows of topics of that home; whatever the home tells
-//! while it lasts joins it. So order holds among pages and messages that reach a connection by a filter and otherwise.
+//! Invariants: the tells of one home about one topic keep their order, since all that come while their topic has a flow join it. Messages and
+//! pages for filters are told in order: if they take long they are a flow of their own, and whatever the home tells meanwhile waits behind
+//! it. Before they begin they wait for the flows of their topics, and of the other topics of a connection that gets a page; not for
+//! those of other topics. So order holds among pages and messages that reach a connection by a filter and otherwise.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use core::ops::Bound::{Excluded, Included};
 
 use crate::base::ids::ShardId;
 use crate::base::turns::Turns;
@@ -59,6 +59,8 @@ pub(crate) struct Deliveries {
     pub queued: VecDeque<Delivery>,
     flows: BTreeMap<Flow, VecDeque<Delivery>>,
     turns: Turns<Flow>,
+    /// By home: the topic's flow that its messages and pages for filters wait for.
+    blocked: BTreeMap<ShardId, Flow>,
     /// Tells of the last turn wait still.
     pub late: bool,
     /// Of two turns, the one that has a visit more for flows.
@@ -88,15 +90,6 @@ impl Deliveries {
         !self.flows.is_empty() && self.flows.contains_key(&flow)
     }
 
-    /// Whether a topic of this home has a flow.
-    pub fn has_topics_of(&self, home: ShardId) -> bool {
-        let rows = (
-            Included(Flow::topic(home, 0)),
-            Excluded(Flow::ordered(home)),
-        );
-        !self.flows.is_empty() && self.flows.range(rows).next().is_some()
-    }
-
     /// How many of these visits are for flows.
     pub fn reserved(&mut self, visits: u32) -> u32 {
         self.odd = !self.odd;
@@ -108,12 +101,27 @@ impl Deliveries {
 
     /// Adds to a flow of this party, or makes it.
     pub fn park(&mut self, flow: Flow, party: u64, delivery: Delivery) {
-        let waits = flow.row().is_none() && self.has_topics_of(flow.home());
         let queue = self.flows.entry(flow).or_default();
-        if queue.is_empty() && !waits {
+        if queue.is_empty() {
             self.turns.push(party, flow);
         }
         queue.push_back(delivery);
+    }
+
+    /// What a home told in order waits until this flow of one of its topics ends.
+    pub fn wait_for(&mut self, topic: Flow, delivery: Delivery) {
+        self.blocked.insert(delivery.home, topic);
+        let ordered = self.flows.entry(Flow::ordered(delivery.home));
+        ordered.or_default().push_back(delivery);
+    }
+
+    /// What a home told in order, and all that came behind it, is gone through again from its beginning.
+    fn requeue(&mut self, home: ShardId) {
+        self.blocked.remove(&home);
+        let waited = self.flows.remove(&Flow::ordered(home));
+        for delivery in waited.into_iter().flatten().rev() {
+            self.queued.push_front(delivery);
+        }
     }
 
     /// The flow whose turn it is, and its first delivery.
@@ -130,26 +138,24 @@ impl Deliveries {
 
     /// So much was done for the flow that was taken; `rest` is what is left of its first delivery.
     pub fn did(&mut self, flow: Flow, party: u64, visits: u32, rest: Option<Delivery>) {
+        let home = flow.home();
+        let is_whole = rest.is_none();
         if let Some(queue) = self.flows.get_mut(&flow) {
             if let Some(rest) = rest {
                 queue.push_front(rest);
             }
-            if queue.is_empty() {
+            if flow == Flow::ordered(home) && is_whole {
+                self.requeue(home);
+            } else if queue.is_empty() {
                 self.flows.remove(&flow);
+                if self.blocked.get(&home) == Some(&flow) {
+                    self.requeue(home);
+                }
             } else {
                 self.turns.push(party, flow);
             }
         }
         self.turns.did(visits.into());
-        // A tell of several topics in order has waited for the last of its topics, and no topic has begun a flow meanwhile.
-        let ordered = Flow::ordered(flow.home());
-        if flow != ordered
-            && !self.has(flow)
-            && self.has(ordered)
-            && !self.has_topics_of(flow.home())
-        {
-            self.turns.push(ordered.own_party(), ordered);
-        }
     }
 
     /// Whether messages for filters of one of so many homes have reached some of their connections and not others.

@@ -19,7 +19,7 @@ pub struct Delivery {
     pub(crate) walking: bool,
     /// The home that sent them.
     pub(crate) home: ShardId,
-    /// It has messages or pages for filters: it is gone through as a whole, and behind all that its home told before.
+    /// It has messages or pages for filters.
     pub(crate) ordered: bool,
     pub(crate) run: Run,
 }

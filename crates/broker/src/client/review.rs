@@ -10,7 +10,7 @@
 //! Deliberately not here: publishes, each of which is judged when it comes.
 
 use crate::base::reason::Reason;
-use crate::client::row::{CLOSING, MULTI};
+use crate::client::row::CLOSING;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -20,9 +20,9 @@ use crate::client::close::try_end;
 use crate::client::joining;
 use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions, Topics};
 use crate::client::protocols::Protocols;
+use crate::client::subscriptions::topics_of;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
-use crate::store::slab::NONE;
 
 /// The progress of a review.
 #[derive(Default)]
@@ -96,14 +96,8 @@ pub(crate) fn all_topics_of<'a, P: ProtocolTypes>(
     topics: &'a Topics,
     slot: u32,
 ) -> Vec<&'a [u8]> {
-    let row = conns.get(slot);
-    if row.wants(MULTI) && row.extra != NONE {
-        let list = conns.extra_of(slot).list.iter();
-        let kept = list.filter(|sub| sub.topic != NONE);
-        return kept.map(|sub| topics.name(sub.topic)).collect();
-    }
-    let topic = (row.topic != NONE).then(|| topics.name(row.topic));
-    topic.into_iter().collect()
+    let all = topics_of(conns, slot);
+    all.map(|topic| topics.name(topic)).collect()
 }
 
 pub(crate) fn all_filters_of<P: ProtocolTypes>(

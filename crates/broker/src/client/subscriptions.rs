@@ -68,6 +68,19 @@ pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part
         .map_or(NONE, |sub| sub.topic)
 }
 
+/// The topics of all parts that have one.
+pub(crate) fn topics_of<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+) -> impl Iterator<Item = u32> {
+    let row = conns.get(slot);
+    let several = row.wants(MULTI) && row.extra != NONE;
+    let list = several.then(|| conns.extra_of(slot).list.iter().map(|sub| sub.topic));
+    let one = (!row.wants(MULTI)).then_some(row.topic);
+    let all = list.into_iter().flatten().chain(one);
+    all.filter(|topic| *topic != NONE)
+}
+
 /// The flags of a part.
 pub(crate) fn flags_of<P: ProtocolTypes>(
     conns: &mut Connections<P>,

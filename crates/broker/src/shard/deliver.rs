@@ -14,6 +14,7 @@ use crate::client;
 use crate::client::deliveries::Flow;
 use crate::client::delivery::{Delivery, IN_ORDER, Run, key_of};
 use crate::client::run::cost_of_bytes;
+use crate::client::subscriptions::topics_of;
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{
@@ -28,6 +29,8 @@ const TOGETHER_BYTES: usize = 256 << 10;
 
 /// Steps of matching in the time of a visit.
 const STEPS_PER_VISIT: u64 = 16;
+/// Tells whose topics are looked for among the flows in the time of a visit.
+const LOOKS_PER_VISIT: usize = 64;
 /// Visits of a fan-out beside others that wait, before it becomes a flow: about as many as that itself costs.
 const CROWDED_VISITS: u32 = 16;
 /// Visits of a flow before it is the turn of the next one: a quarter of a turn, since the messages are encoded again for each turn of
@@ -50,7 +53,7 @@ const TOLD_PER_VISIT: u32 = 8;
 /// Messages and pages for filters keep their order, and so does every tell about one of their topics. A page for a filter may be of
 /// any topic, so it keeps its place among all pages for its connection: which of two subscriptions of one client sends a message
 /// depends on how far the other one has come.
-fn keep_order(tells: &[Tell], keys: &mut [u64]) {
+fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) {
     let mut filtered: Vec<u32> = tells
         .iter()
         .filter_map(|tell| match tell {
@@ -64,10 +67,12 @@ fn keep_order(tells: &[Tell], keys: &mut [u64]) {
         Tell::Page { topic, to, .. } if filtered.binary_search(&to.slot).is_ok() => Some(*topic),
         _ => None,
     };
+    let theirs = filtered.iter().flat_map(|slot| topics_of(conns, *slot));
     let mut mixed: Vec<u32> = tells
         .iter()
         .filter_map(of)
         .filter(|topic| *topic != NONE)
+        .chain(theirs)
         .collect();
     mixed.sort_unstable();
     for (n, (key, tell)) in keys.iter_mut().zip(tells).enumerate() {
@@ -82,7 +87,12 @@ fn keep_order(tells: &[Tell], keys: &mut [u64]) {
 
 impl Deliveries {
     /// Takes tells in as a delivery, which goes through them topic by topic.
-    pub(crate) fn enqueue(&mut self, home: ShardId, tells: Vec<Tell>, frames: Arc<Frames>) {
+    pub(crate) fn enqueue(
+        &mut self,
+        conns: &Connections,
+        home: ShardId,
+        (tells, frames): (Vec<Tell>, Arc<Frames>),
+    ) {
         let mut keys = Vec::with_capacity(tells.len());
         let mut ordered = false;
         for (n, tell) in tells.iter().enumerate() {
@@ -90,7 +100,7 @@ impl Deliveries {
             ordered |= matches!(tell, Tell::Match { .. } | Tell::Matches { .. });
         }
         if ordered {
-            keep_order(&tells, &mut keys);
+            keep_order(conns, &tells, &mut keys);
         }
         keys.sort_unstable();
         self.came.push_back(Delivery {
@@ -148,15 +158,24 @@ impl Front {
         while *budget > 0
             && let Some(mut d) = self.feed.deliveries.queued.pop_front()
         {
-            let waiting = &self.feed.deliveries;
-            let waits =
-                waiting.has(Flow::ordered(d.home)) || d.ordered && waiting.has_topics_of(d.home);
-            let done = !waits && self.go_through_tells(&mut d, budget, io);
-            if done {
+            let deliveries = &mut self.feed.deliveries;
+            let ordered = Flow::ordered(d.home);
+            if deliveries.has(ordered) {
+                deliveries.park(ordered, ordered.own_party(), d);
+                continue;
+            }
+            if d.ordered && deliveries.has_flows() {
+                *budget = budget.saturating_sub((d.tells.len() / LOOKS_PER_VISIT) as u32);
+                if let Some(topic) = flow_before(&self.clients.conns, deliveries, &d) {
+                    deliveries.wait_for(topic, d);
+                    continue;
+                }
+            }
+            if self.go_through_tells(&mut d, budget, io) {
                 self.subs.delivered(self.clients.ctx.me, d);
-            } else if waits || d.ordered && (d.run.len > 0 || d.walking) {
-                let flow = Flow::ordered(d.home);
-                self.feed.deliveries.park(flow, flow.own_party(), d);
+            } else if d.ordered && (d.run.len > 0 || d.walking) {
+                let deliveries = &mut self.feed.deliveries;
+                deliveries.park(ordered, ordered.own_party(), d);
             } else {
                 self.feed.deliveries.queued.push_front(d);
             }
@@ -231,14 +250,14 @@ impl Front {
             *budget -= share - left;
             match topic {
                 _ if done => {}
-                Some(topic) if !d.ordered => park_topic(
+                Some(topic) => park_topic(
                     &self.clients,
                     &self.subs.topics,
                     &mut self.feed.deliveries,
                     d,
                     topic,
                 ),
-                _ => break false,
+                None => break false,
             }
         };
         count_written(&self.clients.meter.stats, &frames, before, io);
@@ -371,6 +390,20 @@ impl Subscriptions {
             self.lanes.recycle(d.tells);
         }
     }
+}
+
+/// The first flow that must end before this delivery, which is told in order: that of a topic that it has a message of, or of a topic of a
+/// connection that gets a page by filter.
+fn flow_before(conns: &Connections, deliveries: &Deliveries, d: &Delivery) -> Option<Flow> {
+    let flow = |topic| {
+        let flow = Flow::topic(d.home, topic);
+        deliveries.has(flow).then_some(flow)
+    };
+    d.tells.iter().find_map(|tell| match tell {
+        Tell::Match { topic, .. } => flow(*topic),
+        Tell::Matches { to, .. } => topics_of(conns, to.slot).find_map(flow),
+        _ => None,
+    })
 }
 
 /// The party that a flow's work is done for.

@@ -83,6 +83,32 @@ fn a_message_and_a_page_of_another_topic_pass_a_fan_out() {
     }
 }
 
+/// Also when one turn brings both, and when the page of a subscriber by filter comes meanwhile.
+#[test]
+fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_match() {
+    let mut town = town();
+    let [first, second] =
+        ["a", "b"].map(|at| town.subscribe_to(Kind::Plain, &format!("filter=other/{at}/%23")));
+    let crowd: Vec<usize> = (0..CROWD)
+        .map(|_| town.subscribe(Kind::Plain, "long"))
+        .collect();
+    for (subscriber, topic, data) in [(first, "other/a", "one"), (second, "other/b", "two")] {
+        town.publish([("long", data.into()), (topic, data.into())]);
+        let turns = turns_until_served(&mut town, subscriber);
+        assert!(turns <= TURNS, "{data}: {turns}");
+        assert_eq!(town.received(subscriber), frame(data));
+    }
+    let target = "/sub?filter=other/%23&since=oldest";
+    let reader = town.says(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let turns = turns_until_served(&mut town, reader);
+    assert!(turns <= TURNS, "{turns}");
+    assert!(town.accounts().deliveries > 0);
+    town.settle();
+    for link in crowd {
+        assert_eq!(town.received(link), [frame("one"), frame("two")].concat());
+    }
+}
+
 #[test]
 fn the_end_of_a_topic_with_a_crowd_holds_up_no_answer_and_comes_behind_its_messages() {
     let (mut town, crowd) = under_way("topic=long", "long");
