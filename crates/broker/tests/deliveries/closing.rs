@@ -8,7 +8,7 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 use super::*;
 
 /// A name whose home is the far one of two shards.
-fn far() -> String {
+pub(super) fn far() -> String {
     let mut names = (0..).map(|n: u32| format!("t/{n}"));
     let is_far = |name: &String| crore_wire::topic::slot(name.as_bytes()) % 2 == 1;
     names.find(is_far).expect("one is far")
@@ -77,7 +77,7 @@ fn closes(town: &mut Town, link: usize, said: &[(Opcode, &[u8])]) -> Vec<u8> {
     opcodes(town.received(link))
 }
 
-fn two_shards(limits: impl FnOnce(&mut crore_broker::settings::Limits)) -> Town {
+pub(super) fn two_shards(limits: impl FnOnce(&mut crore_broker::settings::Limits)) -> Town {
     let mut settings = Settings::default();
     settings.heartbeat.interval_s = 1;
     limits(&mut settings.limits);

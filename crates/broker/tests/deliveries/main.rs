@@ -9,6 +9,7 @@ mod ended;
 mod fair;
 mod filters;
 mod order;
+mod raised;
 mod runs;
 #[path = "../support/mod.rs"]
 mod support;

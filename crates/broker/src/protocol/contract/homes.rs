@@ -31,7 +31,7 @@ use crate::protocol::mqtt::client::took_page_of;
 use crate::protocol::mqtt::connect::{session_given, session_taken};
 use crate::protocol::mqtt::deliver::mqtt_deliver;
 use crate::protocol::mqtt::filters::mqtt_match_page;
-use crate::protocol::mqtt::leaving::late_answer;
+use crate::protocol::mqtt::leaving::{late_answer, mqtt_fenced};
 use crate::protocol::mqtt::list::part_named;
 use crate::protocol::mqtt::matched::mqtt_matched;
 use crate::protocol::mqtt::options::{is_plain, packets_of};
@@ -228,8 +228,7 @@ impl Front {
             (State::Mqtt, Some(outcome)) => {
                 mqtt_outcome(clients, queues, to.slot, to.part, outcome, io);
             }
-            // Only the end of a session asks for fences.
-            (State::Mqtt, None) => late_answer(clients, &mut subs.lanes, to, None),
+            (State::Mqtt, None) => mqtt_fenced(clients, &mut subs.lanes, to, io),
             (State::WebSocket, Some(outcome)) => {
                 frame_outcome(clients, to.slot, to.part, outcome, io);
             }

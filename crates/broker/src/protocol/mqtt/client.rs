@@ -134,7 +134,6 @@ impl Meter {
 impl Clients {
     /// Notes what a filter was granted, and writes the SUBACK with the last one.
     pub(super) fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
-        let version = version(&self.conns, slot);
         let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
         let found = subacks
             .iter()
@@ -154,7 +153,27 @@ impl Clients {
         let (0, Some(at)) = (*waiting, found) else {
             return;
         };
-        let suback = subacks.remove(at);
+        self.acknowledge_subscribe(slot, (at, id));
+    }
+
+    /// A home keeps the messages of a subscription of this SUBSCRIBE from now on.
+    pub(super) fn granted_at_home(&mut self, slot: u32, packet_id: u32) {
+        let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
+        let found = (subacks.iter_mut().enumerate())
+            .find(|(_, suback)| u32::from(suback.packet_id) == packet_id);
+        let Some((at, suback)) = found else {
+            // The SUBACK has waited for it.
+            return self.broken(slot);
+        };
+        suback.waiting = suback.waiting.saturating_sub(1);
+        if let (0, Some(id)) = (suback.waiting, PacketId::new(suback.packet_id)) {
+            self.acknowledge_subscribe(slot, (at, id));
+        }
+    }
+
+    fn acknowledge_subscribe(&mut self, slot: u32, (at, id): (usize, PacketId)) {
+        let version = version(&self.conns, slot);
+        let suback = mqtt_state(&mut self.conns, slot).subacks.remove(at);
         let reasons = suback.reasons.iter().copied();
         self.write_packet(slot, |out| {
             encode::suback(out, version, id, &Properties::NONE, reasons)

@@ -28,6 +28,7 @@ use crate::protocol::mqtt::need::keep_log_of;
 use crate::protocol::mqtt::options::{qos, qos_of};
 use crate::protocol::mqtt::overlap::{give_in_turn, start_live};
 use crate::protocol::mqtt::state::Subscribed;
+use crate::protocol::mqtt::subscribe::await_need;
 use crate::store::slab::NONE;
 
 /// A home's page for a subscription with wildcards; returns the part of a subscription that the home has no room for.
@@ -275,7 +276,9 @@ pub(super) fn resubscribe_wildcard(
     let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
     if (former > 0) != needs_log {
         keep_log_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, needs_log);
-        mqtt_state(&mut clients.conns, slot).needs_told |= needs_log;
+        if needs_log {
+            await_need(clients, &mut subs.lanes, slot, wanted);
+        }
     }
     clients.grant(
         slot,

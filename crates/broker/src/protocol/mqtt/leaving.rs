@@ -9,6 +9,8 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ConnId;
 use crate::base::reason::Closed;
+use crate::client::row::CLOSING;
+use crate::io::Io;
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo};
 use crate::protocol::front::{Clients, Context, Lanes};
 use crate::protocol::mqtt::client::home_of_session;
@@ -54,6 +56,23 @@ pub(super) fn fence_needs(clients: &Clients, lanes: &mut Lanes, slot: u32, due: 
     }
 }
 
+/// A home has done all that was asked of it before a fence: for a session that ends, or a SUBSCRIBE.
+pub(crate) fn mqtt_fenced<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    to: ReplyTo,
+    io: &mut I,
+) {
+    if to.part == FENCE {
+        return late_answer(clients, lanes, to, None);
+    }
+    if clients.conns.get(to.slot).is(CLOSING) {
+        return;
+    }
+    clients.granted_at_home(to.slot, to.part);
+    clients.send_reply(to.slot, io);
+}
+
 /// An answer for a connection that is gone: to a publish, with its outcome, or to a fence.
 pub(crate) fn late_answer(
     clients: &mut Clients,
@@ -61,6 +80,10 @@ pub(crate) fn late_answer(
     to: ReplyTo,
     outcome: Option<Outcome>,
 ) {
+    if outcome.is_none() && to.part != FENCE {
+        // Of a SUBSCRIBE, which nobody waits for any more.
+        return;
+    }
     let refused = outcome.is_some_and(|outcome| reason_of(outcome).is_error());
     let from = ConnId {
         slot: to.slot,

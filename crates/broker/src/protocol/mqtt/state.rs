@@ -269,8 +269,8 @@ impl Answer {
 pub struct Suback {
     /// Its packet id.
     pub packet_id: u16,
-    /// Homes that have not answered.
-    pub waiting: u16,
+    /// Answers of homes that have not come.
+    pub waiting: u32,
     /// One for each filter.
     pub reasons: Vec<ReasonCode>,
 }

@@ -1,0 +1,72 @@
+//! A SUBSCRIBE that raises a subscription from QoS 0 is acknowledged when the homes keep the messages that it needs: those behind its SUBACK
+//! must not be lost while the client's window is full.
+
+use crore_wire::mqtt::{
+    self, PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version,
+};
+
+use super::closing::{far, two_shards};
+use super::*;
+
+/// The kind of a packet.
+const SUBACK: u8 = 9;
+
+fn connect() -> Vec<u8> {
+    let mut out = Vec::new();
+    let connect = mqtt::Connect {
+        version: Version::V5,
+        bridge: false,
+        clean_start: true,
+        keep_alive_s: 0,
+        properties: Properties::NONE,
+        client_id: "it",
+        will: None,
+        user_name: None,
+        password: None,
+    };
+    mqtt::encode::connect(&mut out, &connect);
+    out
+}
+
+fn subscribe(id: u16, filter: &str, max_qos: Qos) -> Vec<u8> {
+    let mut out = Vec::new();
+    let options = SubscribeOptions {
+        retain_handling: RetainHandling::DoNotSend,
+        ..SubscribeOptions::of(max_qos)
+    };
+    let id = PacketId::new(id).expect("not 0");
+    let filters = [(filter, options)].into_iter();
+    mqtt::encode::subscribe(&mut out, Version::V5, id, &Properties::NONE, filters);
+    out
+}
+
+/// The first bytes of the last packet, which is a SUBACK of one code: its kind and packet id.
+fn last(town: &Town, link: usize) -> (u8, u16) {
+    let bytes = town.received(link);
+    let suback = &bytes[bytes.len() - 6..];
+    (suback[0] >> 4, u16::from_be_bytes([suback[2], suback[3]]))
+}
+
+#[test]
+fn a_suback_that_raises_the_qos_waits_for_the_homes() {
+    for filter in [far(), "t/#".into()] {
+        let mut town = two_shards(|_| {});
+        let link = town.says(connect());
+        let settle = |town: &mut Town| {
+            for _ in 0..3 {
+                town.settle();
+                town.far_turn();
+            }
+        };
+        settle(&mut town);
+        town.sends(link, subscribe(1, &filter, Qos::AtMostOnce));
+        settle(&mut town);
+        assert_eq!(last(&town, link), (SUBACK, 1), "{filter}");
+        town.sends(link, subscribe(2, &filter, Qos::AtLeastOnce));
+        town.settle();
+        let before = last(&town, link);
+        assert_eq!(before, (SUBACK, 1), "{filter}");
+        settle(&mut town);
+        assert_eq!(last(&town, link), (SUBACK, 2), "{filter}");
+    }
+}
