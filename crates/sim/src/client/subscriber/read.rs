@@ -153,9 +153,10 @@ impl Subscriber {
             Some(4410) => self.forget(met),
             Some(CLOSE_GAP) => {
                 let Some(id) = resumes_from(reason) else {
-                    // In a new epoch the position of many partitions may be too long for a close: it begins anew.
+                    // In a new epoch, as behind a crash, the position of many partitions may be too long for a close: it begins anew.
                     self.position = None;
-                    if !truth.topics.iter().any(|topic| topic.harmed.is_some()) {
+                    let harmed = truth.topics.iter().any(|topic| topic.harmed.is_some());
+                    if !harmed && truth.crashed.is_none() {
                         return Err(format!("no position in {}", shown(reason)));
                     }
                     met.told_gaps += 1;
