@@ -15,6 +15,7 @@ pub(crate) mod ending;
 mod enqueue;
 pub(crate) mod matched;
 mod members;
+mod order;
 pub(crate) mod restore;
 pub(crate) mod save;
 mod saving;

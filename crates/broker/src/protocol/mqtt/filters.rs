@@ -24,11 +24,10 @@ use crate::protocol::mqtt::list;
 use crate::protocol::mqtt::list::{
     Wanted, add_sub, list_of, part_of_group, serial_of, sub_mut, wildcard_at,
 };
-use crate::protocol::mqtt::need::keep_log_of;
+use crate::protocol::mqtt::need::{await_need, keep_log_of};
 use crate::protocol::mqtt::options::{qos, qos_of};
 use crate::protocol::mqtt::overlap::{give_in_turn, start_live};
 use crate::protocol::mqtt::state::Subscribed;
-use crate::protocol::mqtt::subscribe::await_need;
 use crate::store::slab::NONE;
 
 /// A home's page for a subscription with wildcards; returns the part of a subscription that the home has no room for.

@@ -9,7 +9,8 @@ use crate::base::ids::ShardId;
 use crate::client::row::MULTI;
 use crate::mail::{Ask, Span};
 use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions};
-use crate::protocol::mqtt::list::{self, is_vacant, list_of, wildcard_of};
+use crate::protocol::mqtt::client::mqtt_state;
+use crate::protocol::mqtt::list::{self, Wanted, is_vacant, list_of, wildcard_of};
 use crate::store::slab::NONE;
 
 /// Tells a topic's home that a subscription needs its messages kept, or no longer needs them.
@@ -26,6 +27,20 @@ pub(crate) fn keep_log_of(lanes: &mut Lanes, ctx: &Context, hash: u32, name: &[u
             name: Span::of(bytes, name),
             on,
         });
+    }
+}
+
+/// The SUBACK waits until the homes know that the messages of the subscription are to be kept, which it is told by [`keep_log`].
+pub(super) fn await_need(clients: &mut Clients, lanes: &mut Lanes, slot: u32, wanted: &Wanted<'_>) {
+    let (packet_id, _) = wanted.granted;
+    let to = clients.conns.reply_to(slot, packet_id.into());
+    let homes = homes_of(&clients.ctx, wanted.filter);
+    let state = mqtt_state(&mut clients.conns, slot);
+    state.needs_told = true;
+    let mut all = state.subacks.iter_mut();
+    if let Some(suback) = all.find(|suback| suback.packet_id == packet_id) {
+        suback.waiting += homes.len() as u32;
+        homes.for_each(|home| lanes.ask(home, |_| Ask::Fence(to)));
     }
 }
 

@@ -11,12 +11,12 @@ use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::row::COUNTED;
-use crate::mail::{Ask, Attach, ReplyTo};
-use crate::protocol::front::{Census, Clients, Connections, Lanes, Sub, Subscriptions, Topics};
+use crate::mail::{Attach, ReplyTo};
+use crate::protocol::front::{Census, Clients, Connections, Sub, Subscriptions, Topics};
 use crate::protocol::mqtt::client::{self, asked_pages, is_bridge, mqtt_state, packet_bytes_max};
 use crate::protocol::mqtt::filters::{join_wildcard, resubscribe_wildcard};
 use crate::protocol::mqtt::list::{Wanted, add_sub, is_vacant, part_name, part_of, sub_mut};
-use crate::protocol::mqtt::need::{homes_of, keep_log};
+use crate::protocol::mqtt::need::{await_need, keep_log};
 use crate::protocol::mqtt::options::qos;
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::state::{Suback, Subscribed};
@@ -232,20 +232,6 @@ fn resubscribe(
         },
     );
     Ok(())
-}
-
-/// The SUBACK waits until the homes know that the messages of the subscription are to be kept, which it is told by [`keep_log`].
-pub(super) fn await_need(clients: &mut Clients, lanes: &mut Lanes, slot: u32, wanted: &Wanted<'_>) {
-    let (packet_id, _) = wanted.granted;
-    let to = clients.conns.reply_to(slot, packet_id.into());
-    let homes = homes_of(&clients.ctx, wanted.filter);
-    let state = mqtt_state(&mut clients.conns, slot);
-    state.needs_told = true;
-    let mut all = state.subacks.iter_mut();
-    if let Some(suback) = all.find(|suback| suback.packet_id == packet_id) {
-        suback.waiting += homes.len() as u32;
-        homes.for_each(|home| lanes.ask(home, |_| Ask::Fence(to)));
-    }
 }
 
 /// Whether the client takes a SUBACK or UNSUBACK with so many codes [MQTT-3.1.2-24].

@@ -1,0 +1,63 @@
+//! The order among what a home tells: messages and pages for filters keep theirs, and what is about their topics keeps its place among them.
+
+use alloc::vec::Vec;
+
+use crate::client::deliveries::Flow;
+use crate::client::delivery::{Delivery, IN_ORDER};
+use crate::client::subscriptions::topics_of;
+use crate::mail::Tell;
+use crate::protocol::front::{Connections, Deliveries};
+use crate::store::slab::NONE;
+
+/// Messages and pages for filters keep their order, and so does every tell about one of their topics. A page for a filter may be of
+/// any topic, so it keeps its place among all pages for its connection: which of two subscriptions of one client sends a message
+/// depends on how far the other one has come.
+pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) {
+    let mut filtered: Vec<u32> = tells
+        .iter()
+        .filter_map(|tell| match tell {
+            Tell::Matches { to, .. } => Some(to.slot),
+            _ => None,
+        })
+        .collect();
+    filtered.sort_unstable();
+    let of = |tell: &Tell| match tell {
+        Tell::Match { topic, .. } => Some(*topic),
+        Tell::Page { topic, to, .. } if filtered.binary_search(&to.slot).is_ok() => Some(*topic),
+        _ => None,
+    };
+    let theirs = filtered.iter().flat_map(|slot| topics_of(conns, *slot));
+    let mut mixed: Vec<u32> = tells
+        .iter()
+        .filter_map(of)
+        .filter(|topic| *topic != NONE)
+        .chain(theirs)
+        .collect();
+    mixed.sort_unstable();
+    for (n, (key, tell)) in keys.iter_mut().zip(tells).enumerate() {
+        let is_mixed = |topic: u32| topic != NONE && mixed.binary_search(&topic).is_ok();
+        let in_order = matches!(tell, Tell::Match { .. } | Tell::Matches { .. })
+            || tell.topic().is_some_and(is_mixed);
+        if in_order && *key >> 32 > 0 {
+            *key = u64::from(IN_ORDER) << 32 | n as u64;
+        }
+    }
+}
+
+/// The first flow that must end before this delivery, which is told in order: that of a topic that it has a message of, or of a topic of a
+/// connection that gets a page by filter.
+pub(super) fn flow_before(
+    conns: &Connections,
+    deliveries: &Deliveries,
+    d: &Delivery,
+) -> Option<Flow> {
+    let flow = |topic| {
+        let flow = Flow::topic(d.home, topic);
+        deliveries.has(flow).then_some(flow)
+    };
+    d.tells.iter().find_map(|tell| match tell {
+        Tell::Match { topic, .. } => flow(*topic),
+        Tell::Matches { to, .. } => topics_of(conns, to.slot).find_map(flow),
+        _ => None,
+    })
+}
