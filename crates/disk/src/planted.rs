@@ -1,7 +1,10 @@
 //! Faults that the simulator plants to show that it would find them. Without the feature `planted` every check is a constant `false`, and the
 //! product contains none of this.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 /// A fault. One at a time can be switched on, for the whole process.
+#[cfg_attr(feature = "planted", derive(strum::VariantArray))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
@@ -17,45 +20,17 @@ pub enum Fault {
     Returned,
 }
 
+/// The one that is switched on; 0: none.
+static PLANTED: AtomicU8 = AtomicU8::new(0);
+
+/// Switches this fault on, and any other off.
 #[cfg(feature = "planted")]
-mod switch {
-    use std::sync::atomic::{AtomicU8, Ordering};
-
-    static FAULT: AtomicU8 = AtomicU8::new(0);
-
-    impl super::Fault {
-        /// All of them.
-        pub const ALL: [super::Fault; 5] = [
-            Self::NoSync,
-            Self::NoChecksum,
-            Self::NoChain,
-            Self::Recycled,
-            Self::Returned,
-        ];
-    }
-
-    /// Switches this fault on, and any other off.
-    pub fn plant(fault: Option<super::Fault>) {
-        FAULT.store(fault.map_or(0, |fault| fault as u8), Ordering::SeqCst);
-    }
-
-    pub(crate) fn is(fault: super::Fault) -> bool {
-        FAULT.load(Ordering::Relaxed) == fault as u8
-    }
+pub fn plant(fault: Option<Fault>) {
+    PLANTED.store(fault.map_or(0, |fault| fault as u8), Ordering::SeqCst);
 }
-
-#[cfg(feature = "planted")]
-pub use switch::plant;
 
 /// Whether this fault is switched on.
 #[inline]
 pub(crate) fn is(fault: Fault) -> bool {
-    #[cfg(feature = "planted")]
-    let planted = switch::is(fault);
-    #[cfg(not(feature = "planted"))]
-    let planted = {
-        _ = fault;
-        false
-    };
-    planted
+    cfg!(feature = "planted") && PLANTED.load(Ordering::Relaxed) == fault as u8
 }

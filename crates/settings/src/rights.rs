@@ -4,10 +4,23 @@ use alloc::vec::Vec;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 /// One kind of action on topics. Each right is granted separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum Right {
     /// Publish messages.
     Publish,
@@ -23,23 +36,11 @@ pub enum Right {
 
 impl Right {
     /// All of them.
-    pub const ALL: [Right; 5] = [
-        Right::Publish,
-        Right::Subscribe,
-        Right::Manage,
-        Right::Info,
-        Right::Interest,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Its name in claims and settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Right::Publish => "publish",
-            Right::Subscribe => "subscribe",
-            Right::Manage => "manage",
-            Right::Info => "info",
-            Right::Interest => "interest",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -77,7 +78,8 @@ impl Rights {
 
     /// The rights in this set.
     pub fn iter(self) -> impl Iterator<Item = Right> {
-        Right::ALL.into_iter().filter(move |right| self.has(*right))
+        let all = Right::ALL.iter().copied();
+        all.filter(move |right| self.has(*right))
     }
 }
 

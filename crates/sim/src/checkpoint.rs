@@ -116,7 +116,7 @@ pub fn content(world: &World, shards: &mut [Shard], now: Now) -> Content {
         let Report::Topics(topics) = told(shard, Control::Topics(page), now) else {
             unreachable!("each order has its report");
         };
-        for topic in topics.topics {
+        for topic in topics.found {
             let rule = world.rules.get(topic.rule);
             if !rule.durable {
                 continue;

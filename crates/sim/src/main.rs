@@ -180,8 +180,9 @@ fn planted(_: &Args) -> bool {
 fn planted(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};
     use crore_disk::planted::{self as disk, Fault as Torn};
+    use strum::VariantArray as _;
     let mut passed = true;
-    for fault in Fault::ALL {
+    for &fault in Fault::VARIANTS {
         plant(Some(fault));
         let of_later = matches!(
             fault,
@@ -199,7 +200,7 @@ fn planted(args: &Args) -> bool {
         passed &= is_caught(&format!("{fault:?}"), &args);
     }
     plant(None);
-    for fault in Torn::ALL {
+    for &fault in Torn::VARIANTS {
         disk::plant(Some(fault));
         passed &= is_caught(&format!("{fault:?}"), args);
     }

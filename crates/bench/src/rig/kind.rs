@@ -1,9 +1,11 @@
 //! The kinds of servers that are measured: the product, the floor or a peer, and the protocols of each.
 
 use crate::subscribe::Protocol;
+use strum::IntoStaticStr;
 
 /// A kind of server.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Kind {
     /// The reference, which is always there
     Floor,
@@ -25,14 +27,7 @@ pub enum Kind {
 impl Kind {
     /// Its name in results.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::Floor => "floor",
-            Kind::Crore => "crore",
-            Kind::Nchan => "nchan",
-            Kind::Mosquitto => "mosquitto",
-            Kind::Nats => "nats",
-            Kind::Other => "other",
-        }
+        self.into()
     }
 
     /// Whether its process may have children, which end when it tells them to.

@@ -262,7 +262,7 @@ mod tests {
         let steps = Steps::default();
         assert_eq!(grants.user(), "ann");
         assert_eq!(grants.iter().count(), 2, "a filter stands there once");
-        for right in Right::ALL {
+        for &right in Right::ALL {
             let inside = matches!(right, Right::Publish | Right::Info);
             assert_eq!(grants.cover(right, b"in/1", &steps), inside, "{right:?}");
             assert_eq!(

@@ -1,5 +1,7 @@
 //! The operator's orders about a home's topics.
 
+use alloc::vec::Vec;
+
 use crore_wire::topic;
 
 use super::logs::Logs;
@@ -8,7 +10,7 @@ use super::topics::TopicTable;
 use crate::base::time::Now;
 use crate::log::seek::Back;
 use crate::mail::Frames;
-use crate::mail::orders::{LogPage, Message, Messages, Topic, Topics, TopicsPage};
+use crate::mail::orders::{LogPage, Message, Messages, Page, Topic, TopicsPage};
 use crate::store::blobs::Blob;
 
 /// Rows that one order looks at: some hundred microseconds where few match.
@@ -18,21 +20,23 @@ const LOG_BYTES_PER_TURN: usize = 256 << 10;
 
 impl TopicTable {
     /// A page of topics.
-    pub(crate) fn list(&self, logs: &Logs, page: &TopicsPage, now: Now) -> Topics {
+    pub(crate) fn list(&self, logs: &Logs, page: &TopicsPage, now: Now) -> Page<Topic> {
         let end = self.rows.end();
         let until = end.min(page.from.saturating_add(ROWS_PER_TURN));
-        let mut found = Topics::default();
+        let mut found = Vec::new();
         let mut id = page.from;
-        while id < until && found.topics.len() < page.most as usize {
+        while id < until && found.len() < page.most as usize {
             let row = self.rows.get(id);
             let is_there = row.name != Blob::NONE && !row.has(DELETED);
             if is_there && topic::matches(&page.filter, self.names.get(row.name)) {
-                found.topics.push(self.tell_of(logs, id, now));
+                found.push(self.tell_of(logs, id, now));
             }
             id += 1;
         }
-        found.next = Some(id).filter(|id| *id < end);
-        found
+        Page {
+            found,
+            next: Some(id).filter(|id| *id < end),
+        }
     }
 
     /// The state of one topic.

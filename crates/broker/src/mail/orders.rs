@@ -14,6 +14,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use derive_more::TryInto;
+
 pub use crate::base::ids::Ticket;
 use crate::base::ids::{ConnId, PartitionId, ShardId};
 use crate::base::notices::Notice;
@@ -59,7 +61,7 @@ pub enum Control {
     ClientIds(Vec<SessionId>),
     /// A page of the MQTT sessions of the home whose clients are away.
     Sessions {
-        /// The row to begin with: 0, or [`Sessions::next`].
+        /// The row to begin with: 0, or [`Page::next`].
         from: u32,
         /// How many at most.
         most: u32,
@@ -91,15 +93,15 @@ pub enum Control {
     Save(Head, usize),
 }
 
-/// The answer to an order.
-#[derive(Debug)]
+/// The answer to an order. Each has a type of its own, into which the sender of the order turns it.
+#[derive(Debug, TryInto)]
 pub enum Report {
     /// The shard's counts and holdings.
     Accounts(Box<(Stats, Accounts)>),
     /// The name of a refused request, if there was one: printable ASCII, at most 100 bytes.
     Notice(Option<String>),
     /// A page of topics.
-    Topics(Topics),
+    Topics(Page<Topic>),
     /// The state of a topic, if there is one.
     Topic(Option<Box<Topic>>),
     /// A page of a log, if there is such a topic.
@@ -107,13 +109,13 @@ pub enum Report {
     /// The outcome of a publish, a purge or a deletion.
     Outcome(Outcome),
     /// A page of connections.
-    Connections(Connections),
+    Connections(Page<Connection>),
     /// A connection, if there is one.
     Connection(Option<Box<Connection>>),
     /// Client ids in the order of the question; none where the connection is gone.
     ClientIds(Vec<Option<Box<[u8]>>>),
     /// A page of sessions.
-    Sessions(Sessions),
+    Sessions(Page<Session>),
     /// How many connections were ended.
     Ended(Ended),
     /// Whether topics are left for [`Control::Foresee`].
@@ -169,19 +171,28 @@ pub enum Interested {
 pub struct TopicsPage {
     /// Only topics that it matches; `#` matches all, `$` topics among them.
     pub filter: Box<[u8]>,
-    /// The row to begin with: 0, or [`Topics::next`].
+    /// The row to begin with: 0, or [`Page::next`].
     pub from: u32,
     /// How many topics at most.
     pub most: u32,
 }
 
-/// A page of topics.
-#[derive(Debug, Default)]
-pub struct Topics {
-    /// The topics found.
-    pub topics: Vec<Topic>,
-    /// Where to go on, unless this is the last page.
+/// A page of a listing.
+#[derive(Debug)]
+pub struct Page<T> {
+    /// The entries found.
+    pub found: Vec<T>,
+    /// The row to go on with, unless this is the last page.
     pub next: Option<u32>,
+}
+
+impl<T> Default for Page<T> {
+    fn default() -> Self {
+        Page {
+            found: Vec::new(),
+            next: None,
+        }
+    }
 }
 
 /// A topic as its home knows it.
@@ -266,15 +277,6 @@ pub struct Selection {
     pub slow: bool,
 }
 
-/// A page of connections.
-#[derive(Debug, Default)]
-pub struct Connections {
-    /// The connections found.
-    pub connections: Vec<Connection>,
-    /// The row to go on with, unless this is the last page.
-    pub next: Option<u32>,
-}
-
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -303,15 +305,6 @@ pub struct Connection {
     pub behind: bool,
     /// Seconds since something was last sent to it.
     pub silent_s: u32,
-}
-
-/// A page of sessions whose clients are away.
-#[derive(Debug, Default)]
-pub struct Sessions {
-    /// The sessions found.
-    pub sessions: Vec<Session>,
-    /// The row to go on with, unless this is the last page.
-    pub next: Option<u32>,
 }
 
 /// An MQTT session whose client is away.

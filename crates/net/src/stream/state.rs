@@ -212,7 +212,7 @@ impl Streams {
             true => std::mem::replace(&mut self.ends.told, [const { None }; Trouble::COUNT]),
             false => [const { None }; Trouble::COUNT],
         };
-        let all = Trouble::ALL.into_iter().zip(told);
+        let all = Trouble::ALL.iter().copied().zip(told);
         all.filter_map(|(trouble, what)| Some((trouble, what?)))
     }
 

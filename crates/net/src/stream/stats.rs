@@ -1,10 +1,12 @@
 //! Counts and sizes of a shard's TLS, and the reasons why connections were ended.
 
 use rustls::Error;
+use strum::{IntoStaticStr, VariantArray};
 
 /// Why a connection with TLS, or one that should have had TLS, was ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, IntoStaticStr, VariantArray)]
 #[repr(u8)]
+#[strum(serialize_all = "snake_case")]
 pub enum Trouble {
     /// The client's handshake is malformed or breaks the protocol.
     Garbage,
@@ -37,45 +39,15 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// All of them, by their numbers.
+    pub const ALL: &[Self] = Self::VARIANTS;
+
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// All of them, by their numbers.
-    pub const ALL: [Trouble; 14] = [
-        Trouble::Garbage,
-        Trouble::Incompatible,
-        Trouble::Certificate,
-        Trouble::Distrust,
-        Trouble::Gone,
-        Trouble::Slow,
-        Trouble::Evicted,
-        Trouble::TooLong,
-        Trouble::Internal,
-        Trouble::Renegotiation,
-        Trouble::Record,
-        Trouble::Room,
-        Trouble::Key,
-        Trouble::Plain,
-    ];
-
     /// Its name, one word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Trouble::Garbage => "garbage",
-            Trouble::Incompatible => "incompatible",
-            Trouble::Certificate => "certificate",
-            Trouble::Distrust => "distrust",
-            Trouble::Gone => "gone",
-            Trouble::Slow => "slow",
-            Trouble::Evicted => "evicted",
-            Trouble::TooLong => "too_long",
-            Trouble::Internal => "internal",
-            Trouble::Renegotiation => "renegotiation",
-            Trouble::Record => "record",
-            Trouble::Room => "room",
-            Trouble::Key => "key",
-            Trouble::Plain => "plain",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Why a handshake failed.
@@ -134,8 +106,8 @@ mod tests {
 
     #[test]
     fn each_has_its_number_and_a_word_of_its_own() {
-        for (n, trouble) in Trouble::ALL.into_iter().enumerate() {
-            assert_eq!(trouble as usize, n);
+        for (n, trouble) in Trouble::ALL.iter().enumerate() {
+            assert_eq!(*trouble as usize, n);
             let same = Trouble::ALL
                 .iter()
                 .filter(|other| other.name() == trouble.name());

@@ -21,7 +21,8 @@ fn troubles(pair: &mut Pair) -> Vec<Trouble> {
         .collect();
     let stats = pair.streams.stats();
     let counted = Trouble::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .filter(|trouble| stats.of(*trouble) > 0);
     assert_eq!(told, counted.collect::<Vec<_>>());
     told

@@ -14,7 +14,7 @@ pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String>
         Some(other) => return Err(format!("`{user}` is {}, not text", kind(other))),
     };
     let mut granted = Vec::new();
-    for right in Right::ALL {
+    for &right in Right::ALL {
         for filter in filters(claims, right.name())? {
             granted.push((right, filter));
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crore_broker::mail::News;
 use crore_broker::orders::{Interest as Order, Interested};
-use crore_broker::{Control, Report, STREAMS, ShardId};
+use crore_broker::{Control, STREAMS, ShardId};
 use crore_nats::Question;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
@@ -93,10 +93,8 @@ impl Interest {
     }
 
     async fn ask(&self, home: ShardId, order: Order) -> Option<Interested> {
-        match self.shards.ask(home, Control::Interest(order)).await {
-            Ok(Report::Interest(interested)) => Some(interested),
-            _ => None,
-        }
+        let order = Control::Interest(order);
+        self.shards.ask(home, order).await.ok()
     }
 
     fn homes(&self) -> ShardId {

@@ -215,9 +215,9 @@ impl Scrape {
     }
 
     /// Sums over all shards, of each kind by its name and number.
-    fn of<const N: usize>(
+    fn of(
         &self,
-        kinds: [(&str, usize); N],
+        kinds: impl IntoIterator<Item = (&'static str, usize)>,
         count: fn(&Snapshot, usize) -> u64,
     ) -> Samples {
         let sum = |n| self.sum_of(|s| count(s, n));

@@ -36,7 +36,6 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
-use crore_broker::Control;
 use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
 use tokio::sync::mpsc;
@@ -144,9 +143,6 @@ fn routes(plane: Plane) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics::metrics))
-        .route("/api/v1/stats", get(stats::stats))
-        .route("/api/v1/stats/recent", get(stats::recent))
         .merge(api::routes(&plane))
         .merge(console::routes())
         .fallback(api::elsewhere)
@@ -175,7 +171,7 @@ async fn ready(State(plane): State<Plane>) -> (StatusCode, String) {
         let cut = "the log of the cluster is not heard of\n".to_string();
         return (StatusCode::SERVICE_UNAVAILABLE, cut);
     }
-    match plane.shards().ask_all(|_| Control::Accounts).await {
+    match plane.shards().accounts().await {
         Ok(_) => (StatusCode::OK, "ready\n".to_string()),
         Err(shards::Silent(shard)) => (
             StatusCode::SERVICE_UNAVAILABLE,

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crore_broker::orders::ClusterState;
-use crore_broker::{Control, Report, mail};
+use crore_broker::orders::{ClusterState, Topic};
+use crore_broker::{Control, mail};
 use crore_nats::Question;
 use crore_net::clock;
 use futures_util::{StreamExt as _, stream};
@@ -128,10 +128,7 @@ impl Neighbours {
     pub async fn roster(&self) -> Option<Box<ClusterState>> {
         self.way()?;
         let home = self.0.life.world().placement().home_of(OF_BEATS);
-        match self.0.shards.ask(home, Control::Cluster).await.ok()? {
-            Report::Cluster(state) => state,
-            _ => None,
-        }
+        self.0.shards.ask(home, Control::Cluster).await.ok()?
     }
 
     /// The newest word of each node, this one included, by its writer.
@@ -301,8 +298,11 @@ impl Neighbours {
             .placement()
             .home_of_name(asked.topic.as_bytes());
         let name = asked.topic.into_bytes().into_boxed_slice();
-        let report = self.0.shards.ask(home, Control::Topic(name)).await;
-        let Ok(Report::Topic(topic)) = report else {
+        let topic = self
+            .0
+            .shards
+            .ask::<Option<Box<Topic>>>(home, Control::Topic(name));
+        let Ok(topic) = topic.await else {
             return;
         };
         let subscribers = topic.map_or(0, |topic| u64::from(topic.info.subscribers));

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crore_broker::{Control, Notice, Reason, Report, Stats};
+use crore_broker::{Control, Notice, Reason, Stats};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::field::display;
 
@@ -121,13 +121,9 @@ fn lines() -> Vec<Line> {
 
 /// Of each shard the first that was met since the last time.
 async fn names(shards: &Shards, kind: Notice) -> Vec<String> {
-    let reports = shards.ask_all(|_| Control::Notice(kind)).await;
-    let reports = reports.into_iter().flatten();
-    let names = reports.filter_map(|report| match report {
-        Report::Notice(name) => name,
-        _ => None,
-    });
-    names.collect()
+    let names = shards.ask_all::<Option<String>>(|| Control::Notice(kind));
+    let names = names.await;
+    names.into_iter().flatten().flatten().collect()
 }
 
 /// A count as the log last told it, and until when the log is quiet about it.

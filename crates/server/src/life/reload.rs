@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crore_broker::rules::Rules;
-use crore_broker::{Control, Report, ShardId, World};
+use crore_broker::{Control, ShardId, World};
 use crore_net::clock;
 use serde::{Deserialize as _, Serialize};
 use toml::Value;
@@ -109,7 +109,7 @@ impl Life {
         let told = self
             .0
             .shards
-            .ask_all(|_| Control::Settings(world.clone()))
+            .ask_all::<()>(|| Control::Settings(world.clone()))
             .await;
         {
             let mut running = self.running();
@@ -128,12 +128,8 @@ impl Life {
     async fn foresee(&self, world: &Arc<World>) {
         let homes = (0..world.homes as ShardId).map(async |home| {
             // A home that is busy looks at the rest when it takes the settings.
-            while let Ok(Report::Foreseen(true)) = self
-                .0
-                .shards
-                .ask(home, Control::Foresee(world.clone()))
-                .await
-            {}
+            let foresee = || self.0.shards.ask(home, Control::Foresee(world.clone()));
+            while foresee().await == Ok(true) {}
         });
         futures_util::future::join_all(homes).await;
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crore_broker::mail::{Elsewhere, ReplyTo};
-use crore_broker::{Control, Report, ShardId, Ticket};
+use crore_broker::{Accounts, Control, Report, ShardId, Stats, Ticket};
 use crore_net::{Inbox, Sender};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -61,11 +61,15 @@ impl Shards {
         self.0.senders[shard as usize].post(Letter::Counted(to, elsewhere));
     }
 
-    /// Orders, and waits for the report.
+    /// Orders, and waits for the report, which has the type that the order asks for.
     ///
     /// # Errors
     /// [`Silent`] when it does not come within five seconds.
-    pub async fn ask(&self, shard: ShardId, control: Control) -> Result<Report, Silent> {
+    pub async fn ask<T: TryFrom<Report>>(
+        &self,
+        shard: ShardId,
+        control: Control,
+    ) -> Result<T, Silent> {
         let (answer, answered) = oneshot::channel();
         let ticket = {
             let mut waiting = self.waiting();
@@ -78,7 +82,8 @@ impl Shards {
         let _forget = Forget(self, ticket);
         self.0.senders[shard as usize].post(Letter::Control(ticket, control));
         match tokio::time::timeout(ANSWER, answered).await {
-            Ok(Ok(report)) => Ok(report),
+            Ok(Ok(report)) => Ok(T::try_from(report)
+                .unwrap_or_else(|_| unreachable!("each order has a report of one type"))),
             _ => Err(Silent(shard)),
         }
     }
@@ -87,18 +92,21 @@ impl Shards {
     ///
     /// # Errors
     /// [`Silent`] for the first shard that does not answer.
-    pub async fn ask_all(
+    pub async fn ask_all<T: TryFrom<Report>>(
         &self,
-        control: impl Fn(ShardId) -> Control,
-    ) -> Result<Vec<Report>, Silent> {
-        let asked: Vec<_> = (0..self.count())
-            .map(|shard| Box::pin(self.ask(shard, control(shard))))
-            .collect();
-        let mut reports = Vec::with_capacity(asked.len());
-        for report in futures_util::future::join_all(asked).await {
-            reports.push(report?);
-        }
-        Ok(reports)
+        control: impl Fn() -> Control,
+    ) -> Result<Vec<T>, Silent> {
+        let asked = (0..self.count()).map(|shard| Box::pin(self.ask(shard, control())));
+        let reports = futures_util::future::join_all(asked).await;
+        reports.into_iter().collect()
+    }
+
+    /// The counts and holdings of all shards, which also shows that all turn.
+    ///
+    /// # Errors
+    /// [`Silent`] for the first shard that does not answer.
+    pub async fn accounts(&self) -> Result<Vec<Box<(Stats, Accounts)>>, Silent> {
+        self.ask_all(|| Control::Accounts).await
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {

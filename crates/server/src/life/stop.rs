@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crore_broker::settings::Drain;
-use crore_broker::{Control, Report, World};
+use crore_broker::{Control, World};
 use crore_disk::End;
 
 use super::shards::Shards;
@@ -21,7 +21,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 pub async fn move_off(shards: &Shards, drain: &Drain) {
     supervisor::stopping();
     let began = Instant::now();
-    if let Err(silent) = shards.ask_all(|_| Control::Drain).await {
+    if let Err(silent) = shards.ask_all::<()>(|| Control::Drain).await {
         tracing::error!(shard = silent.0, "a shard does not answer");
     }
     let before = connections(shards).await;
@@ -81,12 +81,6 @@ fn tell(left: u64, of: u64) {
 
 /// Connections of all shards.
 async fn connections(shards: &Shards) -> u64 {
-    let Ok(reports) = shards.ask_all(|_| Control::Accounts).await else {
-        return 0;
-    };
-    let of = |report: &Report| match report {
-        Report::Accounts(accounts) => u64::from(accounts.1.connections),
-        _ => 0,
-    };
-    reports.iter().map(of).sum()
+    let all = shards.accounts().await.into_iter().flatten();
+    all.map(|told| u64::from(told.1.connections)).sum()
 }

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crore_broker::Control;
 use sd_notify::NotifyState;
 
 use super::shards::Shards;
@@ -61,7 +60,7 @@ pub fn watch(shards: Shards) {
     };
     tokio::spawn(async move {
         loop {
-            if shards.ask_all(|_| Control::Accounts).await.is_ok() {
+            if shards.accounts().await.is_ok() {
                 tell(&[NotifyState::Watchdog]);
             }
             tokio::time::sleep((interval / 2).max(Duration::from_millis(1))).await;

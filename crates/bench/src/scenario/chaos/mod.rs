@@ -145,7 +145,7 @@ fn topics(world: &World) -> Value {
             .filter(|topic| topic.kind == kind)
             .count()
     };
-    let all = world::Kind::ALL.into_iter().map(|kind| {
+    let all = world::Kind::ALL.iter().map(|&kind| {
         let value = json!({ "topics": count(kind), "log_messages": kind.log_messages() });
         (kind.name().to_string(), value)
     });

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use crate::client::place::Place;
 pub use crate::client::subscription::Transport;
 use crate::measure::payload::Random;
+use strum::{IntoStaticStr, VariantArray};
 
 /// Clients for each ordinary topic, before some clients take several.
 const CLIENTS_PER_TOPIC: u32 = 10;
@@ -24,7 +25,8 @@ const HEADER_BYTES: usize = 24;
 const TOPICS_MAX: u32 = 5;
 
 /// The retention of a topic's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Kind {
     /// Everything that a run publishes.
     Deep,
@@ -42,25 +44,11 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] = [
-        Kind::Deep,
-        Kind::Short,
-        Kind::Unkept,
-        Kind::LargeDeep,
-        Kind::LargeSkip,
-        Kind::LargeShort,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The first level of its topics' names.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::Deep => "deep",
-            Kind::Short => "short",
-            Kind::Unkept => "unkept",
-            Kind::LargeDeep => "large-deep",
-            Kind::LargeSkip => "large-skip",
-            Kind::LargeShort => "large-short",
-        }
+        self.into()
     }
 
     /// `rule.log_messages`.
@@ -93,7 +81,7 @@ pub fn settings(accepts_per_s: u32) -> String {
     let mut text = format!(
         "[limits]\naccepts_per_s = {accepts_per_s}\noutbox_bytes = 131072\n\n[heartbeat]\ninterval_s = 7\n\n[publish]\nidempotency_keys = 1000000\n"
     );
-    for kind in Kind::ALL {
+    for &kind in Kind::ALL {
         let slow = if kind == Kind::LargeSkip {
             "skip"
         } else {
@@ -169,7 +157,7 @@ impl World {
                 14..18 => Kind::Short,
                 _ => Kind::Unkept,
             })
-            .chain(Kind::ALL.into_iter().filter(|kind| kind.is_large()))
+            .chain(Kind::ALL.iter().copied().filter(|kind| kind.is_large()))
             .enumerate()
             .map(|(index, kind)| Topic {
                 name: format!("{}/{index}", kind.name()),
@@ -303,7 +291,7 @@ mod tests {
     #[test]
     fn every_kind_of_topic_and_client_is_there() {
         let world = World::new(1, 200);
-        for kind in Kind::ALL {
+        for &kind in Kind::ALL {
             assert!(world.topics.iter().any(|topic| topic.kind == kind));
         }
         let parts: Vec<Part> = (0..500).map(|number| world.part(number)).collect();

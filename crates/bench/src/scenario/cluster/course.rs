@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn each_fault_is_planned_as_often_as_was_asked_in_another_order_for_each_seed() {
         let order = |seed| -> Vec<Fault> {
-            let planned = plan(&Fault::ALL, 10, seed);
+            let planned = plan(Fault::ALL, 10, seed);
             planned.iter().map(|planned| planned.fault).collect()
         };
-        for fault in Fault::ALL {
+        for &fault in Fault::ALL {
             let times = order(1).iter().filter(|one| **one == fault).count();
             assert_eq!(times, 10);
         }

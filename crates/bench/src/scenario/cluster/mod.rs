@@ -37,7 +37,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         report::say(&format!("SKIPPED: no node is cut off from NATS: {why}"));
     }
     let can_be = |fault: &Fault| *fault != Fault::CutOff || skipped.is_none();
-    let faults: Vec<Fault> = Fault::ALL.into_iter().filter(can_be).collect();
+    let faults: Vec<Fault> = Fault::ALL.iter().copied().filter(can_be).collect();
     let planned = course::plan(&faults, args.rounds, args.seed);
     let world = World::new(args.seed, connections);
     let addresses = testbed.addresses();

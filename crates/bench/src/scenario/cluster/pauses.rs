@@ -44,7 +44,7 @@ fn seconds(ns: Option<u64>) -> f64 {
 /// The pauses of each kind of fault.
 pub fn by_fault(happened: &[FaultRecord], answers: &[Answer]) -> Value {
     let mut all = serde_json::Map::new();
-    for kind in Fault::ALL {
+    for &kind in Fault::ALL {
         let of: Vec<_> = happened.iter().filter(|one| one.fault == kind).collect();
         if of.is_empty() {
             continue;

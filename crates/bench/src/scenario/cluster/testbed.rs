@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::rig::{Nats, RunArgs, Server, Setting, free_ports, program};
 use crate::sys::tun;
+use strum::{IntoStaticStr, VariantArray};
 
 /// Nodes.
 pub const NODES: usize = 2;
@@ -18,13 +19,15 @@ pub const NODES: usize = 2;
 pub const SERVERS: u16 = 3;
 
 /// A fault of the testbed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Fault {
     /// `kill -9` of a node.
     NodeKilled,
     /// `kill -9` of a server of NATS.
     NatsKilled,
     /// No packet goes from a node to NATS, nor back.
+    #[strum(serialize = "node_cut_off")]
     CutOff,
     /// `kill -9` of all nodes and all servers of NATS.
     AllKilled,
@@ -32,21 +35,11 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 4] = [
-        Fault::NodeKilled,
-        Fault::NatsKilled,
-        Fault::CutOff,
-        Fault::AllKilled,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Its name in the result.
     pub fn name(self) -> &'static str {
-        match self {
-            Fault::NodeKilled => "node_killed",
-            Fault::NatsKilled => "nats_killed",
-            Fault::CutOff => "node_cut_off",
-            Fault::AllKilled => "all_killed",
-        }
+        self.into()
     }
 
     /// Of how many it takes one.

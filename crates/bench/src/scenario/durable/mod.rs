@@ -15,6 +15,7 @@ use crate::client::mqtt::{Dialect, MqttArgs, Packet, Session, client_id};
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{Directory, Kind, Publisher, RunArgs, Server, Setting, bare};
+use strum::{IntoStaticStr, VariantArray};
 
 /// Bytes of a message, unless told otherwise.
 const SIZE: usize = 512;
@@ -68,7 +69,8 @@ const LOADS: [Load; 5] = [
 ];
 
 /// A column: a server and the way to publish to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 enum Side {
     /// The bare loop, into a file whose blocks are allocated and not written yet, as the server's segments are.
     Floor,
@@ -87,26 +89,11 @@ enum Side {
 }
 
 impl Side {
-    const ALL: [Side; 7] = [
-        Side::Floor,
-        Side::FloorOverZeros,
-        Side::Crore,
-        Side::CroreMqtt,
-        Side::Sqlite,
-        Side::Nats,
-        Side::Mosquitto,
-    ];
+    /// All of them.
+    const ALL: &[Self] = Self::VARIANTS;
 
     fn name(self) -> &'static str {
-        match self {
-            Side::Floor => "floor",
-            Side::FloorOverZeros => "floor-over-zeros",
-            Side::Crore => "crore",
-            Side::CroreMqtt => "crore-mqtt",
-            Side::Sqlite => "sqlite",
-            Side::Nats => "nats",
-            Side::Mosquitto => "mosquitto",
-        }
+        self.into()
     }
 
     /// Whether it has batches, where batches are asked for.
@@ -152,7 +139,7 @@ fn round(
     missing: &mut BTreeMap<&'static str, String>,
 ) -> Result<()> {
     let mut sides = Vec::new();
-    for (column, side) in Side::ALL.into_iter().enumerate() {
+    for (column, &side) in Side::ALL.iter().enumerate() {
         match start(args, side, directory) {
             Ok(server) => sides.push((column, side, server)),
             Err(why) if !matches!(side, Side::Crore | Side::CroreMqtt) => {
@@ -179,7 +166,7 @@ fn row(rates: &Rates, index: usize, load: &Load) -> Value {
     let mut row = serde_json::Map::new();
     let mut line = format!("{}:", load.name);
     let floor = &rates[&(index, 0)];
-    for (column, side) in Side::ALL.into_iter().enumerate() {
+    for (column, &side) in Side::ALL.iter().enumerate() {
         let Some(all) = rates.get(&(index, column)) else {
             continue;
         };

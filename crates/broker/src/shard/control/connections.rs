@@ -4,7 +4,7 @@ use crate::base::reason::Reason;
 use crate::base::time::Now;
 use crate::client::close::end_connection;
 use crate::home::sessions::{FOREVER_S, SessionsAtHome};
-use crate::mail::orders::{Connection, Connections, Ended, Selection, Session, Sessions};
+use crate::mail::orders::{Connection, Ended, Page, Selection, Session};
 use crate::protocol::front::{Clients, Subscriptions};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -51,15 +51,15 @@ pub(super) fn connections_page<I: Io>(
     from: u32,
     most: usize,
     io: &I,
-) -> Connections {
-    let mut connections = Vec::new();
+) -> Page<Connection> {
+    let mut found = Vec::new();
     let next = page_of(clients, from, |slot| {
         if is_one_of(clients, subs, slot, which, io) {
-            connections.push(describe(clients, subs, slot, NAMES_IN_LIST, io));
+            found.push(describe(clients, subs, slot, NAMES_IN_LIST, io));
         }
-        connections.len() < most
+        found.len() < most
     });
-    Connections { connections, next }
+    Page { found, next }
 }
 
 pub(super) fn connection<I: Io>(
@@ -130,14 +130,14 @@ pub(super) fn sessions_page(
     from: u32,
     most: usize,
     now: Now,
-) -> Sessions {
+) -> Page<Session> {
     let end = at_home.end();
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
-    let (mut sessions, mut row) = (Vec::new(), from);
-    while row < until && sessions.len() < most {
+    let (mut found, mut row) = (Vec::new(), from);
+    while row < until && found.len() < most {
         at_home.each_left(row..row + 1, |left| {
             let ends = left.expires_s != FOREVER_S;
-            sessions.push(Session {
+            found.push(Session {
                 client_id: client_id_in(left.name).into(),
                 user: user_in(left.name).into(),
                 expires_in_s: ends.then(|| left.expires_s.saturating_sub(now.unix_s)),
@@ -146,8 +146,8 @@ pub(super) fn sessions_page(
         });
         row += 1;
     }
-    Sessions {
-        sessions,
+    Page {
+        found,
         next: Some(row).filter(|next| *next < end),
     }
 }

@@ -6,7 +6,7 @@ use crate::client::asking;
 use crate::home::Home;
 use crate::mail::message::Publish;
 use crate::mail::orders::{
-    Control, Interest, Interested, LogPage, Messages, Publishing, Ticket, Topic, Topics, TopicsPage,
+    Control, Interest, Interested, LogPage, Messages, Page, Publishing, Ticket, Topic, TopicsPage,
 };
 use crate::mail::{Answer, Ask, Change, Span, Verb};
 use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
@@ -14,8 +14,8 @@ use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
 /// Messages that one order takes away from a log at most.
 pub const PURGED_PER_TURN: u32 = 4_096;
 
-pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPage) -> Topics {
-    home.map_or_else(Topics::default, |home| {
+pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPage) -> Page<Topic> {
+    home.map_or_else(Page::default, |home| {
         home.topics.list(&home.logs, page, now)
     })
 }

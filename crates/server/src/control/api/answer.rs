@@ -4,10 +4,12 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use crore_broker::{Report, ShardId};
+use crore_broker::orders::Page;
+use crore_broker::{Control, Report, ShardId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::control::plane::Plane;
 use crate::life::shards::Silent;
 
 /// Entries of a page, unless the request says how many.
@@ -16,7 +18,7 @@ const PAGE: u32 = 100;
 const PAGE_MAX: u32 = 1_000;
 /// Pieces that one request asks shards for at most: some milliseconds of their time. Entries not found by then are left
 /// to the next page.
-pub const PIECES_MAX: usize = 64;
+const PIECES_MAX: usize = 64;
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -120,9 +122,51 @@ fn described(wrong: &str) -> String {
 /// A handler's answer.
 pub type Answer<T> = Result<Json<T>, ApiError>;
 
-/// A shard answered something else than was asked: a fault of ours.
-pub fn unexpected(report: &Report) -> ! {
-    unreachable!("an answer to another question: {report:?}")
+/// The part of a list that a request asks for: how many entries at most, and where to begin.
+pub struct Asked {
+    most: u32,
+    cursor: Cursor,
+}
+
+impl Asked {
+    /// With the `limit` and the `cursor` of a request.
+    ///
+    /// # Errors
+    /// One of them is none.
+    pub fn new(limit: Option<u32>, cursor: Option<&str>) -> Result<Asked, ApiError> {
+        Ok(Asked {
+            most: page_len(limit)?,
+            cursor: Cursor::parse(cursor)?,
+        })
+    }
+
+    /// The page: entries of the first `shards` shards, each with its shard, and `next`. `order` asks for entries from a row on, at most so many.
+    ///
+    /// # Errors
+    /// A shard does not answer.
+    pub async fn page<T>(
+        self,
+        plane: &Plane,
+        shards: ShardId,
+        order: impl Fn(u32, u32) -> Control,
+    ) -> Result<(Vec<(ShardId, T)>, Option<String>), ApiError>
+    where
+        Page<T>: TryFrom<Report>,
+    {
+        let (most, mut cursor) = (self.most as usize, self.cursor);
+        let mut entries = Vec::new();
+        for _ in 0..PIECES_MAX {
+            if cursor.shard >= shards || entries.len() >= most {
+                break;
+            }
+            let (shard, left) = (cursor.shard, most - entries.len());
+            let piece = order(cursor.row, left as u32);
+            let piece: Page<T> = plane.shards().ask(shard, piece).await?;
+            entries.extend(piece.found.into_iter().map(|entry| (shard, entry)));
+            cursor.go_on(piece.next);
+        }
+        Ok((entries, cursor.next(shards)))
+    }
 }
 
 /// How many entries a page has.
@@ -137,9 +181,9 @@ pub fn page_len(limit: Option<u32>) -> Result<u32, ApiError> {
 
 /// Where a listing goes on: a row of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    pub shard: ShardId,
-    pub row: u32,
+struct Cursor {
+    shard: ShardId,
+    row: u32,
 }
 
 impl Cursor {
@@ -147,7 +191,7 @@ impl Cursor {
     ///
     /// # Errors
     /// It is none that a page gave.
-    pub fn parse(text: Option<&str>) -> Result<Cursor, ApiError> {
+    fn parse(text: Option<&str>) -> Result<Cursor, ApiError> {
         let Some(text) = text else {
             return Ok(Cursor::default());
         };
@@ -164,7 +208,7 @@ impl Cursor {
     }
 
     /// Goes on within the shard, or with the next one.
-    pub fn go_on(&mut self, row: Option<u32>) {
+    fn go_on(&mut self, row: Option<u32>) {
         match row {
             Some(row) => self.row = row,
             None => {
@@ -177,7 +221,7 @@ impl Cursor {
     }
 
     /// The cursor that asks for the next page, if any shard is left.
-    pub fn next(self, shards: ShardId) -> Option<String> {
+    fn next(self, shards: ShardId) -> Option<String> {
         (self.shard < shards).then(|| format!("{}.{}", self.shard, self.row))
     }
 }

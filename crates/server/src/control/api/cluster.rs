@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use crore_broker::Control;
 use crore_broker::orders::ClusterState;
-use crore_broker::{Control, Report};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -181,10 +181,8 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
     let world = life.world();
     let mut homes = Vec::new();
     for home in 0..world.homes {
-        let report = plane.shards().ask(home, Control::Cluster).await;
-        if let Report::Cluster(Some(state)) = report? {
-            homes.push(*state);
-        }
+        let state: Option<Box<ClusterState>> = plane.shards().ask(home, Control::Cluster).await?;
+        homes.extend(state.map(|state| *state));
     }
     let mut heard = plane.neighbours().heard();
     let nodes: Vec<_> = homes

@@ -8,11 +8,11 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use crore_broker::orders::{self, Selection};
-use crore_broker::{ConnId, Control, Report, ShardId, Transport};
+use crore_broker::{ConnId, Control, ShardId, Transport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, page_len, text, unexpected};
+use super::answer::{Answer, ApiError, Asked, ErrorBody, text};
 use super::topics::filter;
 use crate::control::plane::Plane;
 
@@ -157,11 +157,11 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
 /// no connection holds its own.
 async fn shown(
     plane: &Plane,
-    shard: ShardId,
-    found: Vec<orders::Connection>,
+    found: Vec<(ShardId, orders::Connection)>,
 ) -> Result<Vec<Connection>, ApiError> {
-    let sessions: Vec<_> = found.iter().map(|it| it.session).collect();
-    let mut all: Vec<_> = found.into_iter().map(|it| described(shard, it)).collect();
+    let sessions: Vec<_> = found.iter().map(|(_, it)| it.session).collect();
+    let described = |(shard, it)| described(shard, it);
+    let mut all: Vec<_> = found.into_iter().map(described).collect();
     for home in 0..plane.shards().count() {
         let of_home = |(at, session): (usize, &Option<_>)| match session {
             Some((of, id)) if *of == home => Some((at, *id)),
@@ -172,13 +172,10 @@ async fn shown(
         if ids.is_empty() {
             continue;
         }
-        match plane.shards().ask(home, Control::ClientIds(ids)).await? {
-            Report::ClientIds(names) => {
-                for (at, name) in places.into_iter().zip(names) {
-                    all[at].client_id = name.map(|name| text(&name));
-                }
-            }
-            other => unexpected(&other),
+        let names: Vec<Option<Box<[u8]>>> =
+            plane.shards().ask(home, Control::ClientIds(ids)).await?;
+        for (at, name) in places.into_iter().zip(names) {
+            all[at].client_id = name.map(|name| text(&name));
         }
     }
     Ok(all)
@@ -220,31 +217,15 @@ pub async fn list(
         asked.filter.as_deref(),
         asked.slow,
     )?;
-    let (most, shards) = (page_len(asked.limit)?, plane.shards().count());
-    let mut cursor = Cursor::parse(asked.cursor.as_deref())?;
-    let mut connections = Vec::new();
-    for _ in 0..PIECES_MAX {
-        let left = most - connections.len() as u32;
-        if cursor.shard >= shards || left == 0 {
-            break;
-        }
-        let page = Control::Connections {
-            which: which.clone(),
-            from: cursor.row,
-            most: left,
-        };
-        let shard = cursor.shard;
-        let page = match plane.shards().ask(shard, page).await? {
-            Report::Connections(page) => page,
-            other => unexpected(&other),
-        };
-        connections.extend(shown(&plane, shard, page.connections).await?);
-        cursor.go_on(page.next);
-    }
-    Ok(Json(ConnectionPage {
-        connections,
-        next: cursor.next(shards),
-    }))
+    let page = Asked::new(asked.limit, asked.cursor.as_deref())?;
+    let order = |from, most| Control::Connections {
+        which: which.clone(),
+        from,
+        most,
+    };
+    let (found, next) = page.page(&plane, plane.shards().count(), order).await?;
+    let connections = shown(&plane, found).await?;
+    Ok(Json(ConnectionPage { connections, next }))
 }
 
 /// A connection
@@ -257,14 +238,10 @@ pub async fn list(
 )]
 pub async fn inspect(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Connection> {
     let (shard, id) = named(&plane, &id)?;
-    match plane.shards().ask(shard, Control::Connection(id)).await? {
-        Report::Connection(Some(connection)) => {
-            let one = shown(&plane, shard, vec![*connection]).await?.pop();
-            Ok(Json(one.expect("one for each")))
-        }
-        Report::Connection(None) => Err(ApiError::missing("connection")),
-        other => unexpected(&other),
-    }
+    let found: Option<Box<_>> = plane.shards().ask(shard, Control::Connection(id)).await?;
+    let found = found.map(|connection| (shard, *connection));
+    let one = shown(&plane, found.into_iter().collect()).await?.pop();
+    one.map(Json).ok_or_else(|| ApiError::missing("connection"))
 }
 
 /// End a connection
@@ -279,10 +256,10 @@ pub async fn inspect(State(plane): State<Plane>, Path(id): Path<String>) -> Answ
 )]
 pub async fn end(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Ended> {
     let (shard, id) = named(&plane, &id)?;
-    match plane.shards().ask(shard, Control::Disconnect(id)).await? {
-        Report::Ended(ended) if ended.count > 0 => Ok(Json(Ended { disconnected: 1 })),
-        Report::Ended(_) => Err(ApiError::missing("connection")),
-        other => unexpected(&other),
+    let ended: orders::Ended = plane.shards().ask(shard, Control::Disconnect(id)).await?;
+    match ended.count {
+        0 => Err(ApiError::missing("connection")),
+        _ => Ok(Json(Ended { disconnected: 1 })),
     }
 }
 
@@ -324,13 +301,9 @@ pub async fn end_all(
         while let Some(row) = from {
             let which = which.clone();
             let order = Control::DisconnectAll { which, from: row };
-            match plane.shards().ask(shard, order).await? {
-                Report::Ended(ended) => {
-                    disconnected += u64::from(ended.count);
-                    from = ended.next;
-                }
-                other => unexpected(&other),
-            }
+            let ended: orders::Ended = plane.shards().ask(shard, order).await?;
+            disconnected += u64::from(ended.count);
+            from = ended.next;
         }
     }
     Ok(Json(Ended { disconnected }))

@@ -8,20 +8,24 @@ mod answer;
 mod cluster;
 mod connections;
 mod life;
-mod openapi;
 mod server;
 mod sessions;
 mod tail;
 mod topics;
 
-use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{any, get, post};
+use axum::routing::any;
+use axum::{Json, Router};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi, openapi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::plane::Plane;
+use super::{metrics, stats};
 use crate::client::occupant::ADMIN_PORT;
 use answer::ApiError;
 
@@ -31,31 +35,68 @@ const BODY_BYTES_MORE: usize = 64 << 10;
 /// All of it.
 pub fn routes(plane: &Plane) -> Router<Plane> {
     let bounded = middleware::from_fn_with_state(plane.clone(), bound_body);
-    Router::new()
-        .route("/api/v1/topics", get(topics::list))
-        .route("/api/v1/topic", get(topics::info).delete(topics::delete))
-        .route(
-            "/api/v1/topic/messages",
-            get(topics::messages).delete(topics::purge),
-        )
-        .route("/api/v1/publish", post(topics::publish))
-        .route("/api/v1/connections", get(connections::list))
-        .route(
-            "/api/v1/connections/{id}",
-            get(connections::inspect).delete(connections::end),
-        )
-        .route("/api/v1/connections/disconnect", post(connections::end_all))
-        .route("/api/v1/sessions", get(sessions::list))
-        .route("/api/v1/cluster", get(cluster::cluster))
-        .route("/api/v1/rules", get(server::rules))
-        .route("/api/v1/config", get(server::config))
-        .route("/api/v1/reload", post(life::reload))
-        .route("/api/v1/drain", post(life::drain))
-        .route("/api/v1/tail", get(tail::tail))
-        .route("/api/v1/openapi.json", get(openapi::describe))
+    Router::from(described())
         .route("/api/{*rest}", any(nowhere))
         .method_not_allowed_fallback(wrong_method)
         .layer(bounded)
+}
+
+/// The paths that the description has: those of the API, and the metrics.
+fn described() -> OpenApiRouter<Plane> {
+    OpenApiRouter::with_openapi(Described::openapi())
+        .routes(routes!(stats::stats))
+        .routes(routes!(stats::recent))
+        .routes(routes!(metrics::metrics))
+        .routes(routes!(tail::tail))
+        .routes(routes!(topics::list))
+        .routes(routes!(topics::info, topics::delete))
+        .routes(routes!(topics::messages, topics::purge))
+        .routes(routes!(topics::publish))
+        .routes(routes!(connections::list))
+        .routes(routes!(connections::inspect, connections::end))
+        .routes(routes!(connections::end_all))
+        .routes(routes!(sessions::list))
+        .routes(routes!(cluster::cluster))
+        .routes(routes!(server::rules))
+        .routes(routes!(server::config))
+        .routes(routes!(life::reload))
+        .routes(routes!(life::drain))
+        .routes(routes!(describe))
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Crore admin API",
+        description = "For those who run the server. Every path under /api/ and /metrics also answers 401 (no token, where admin.token is \
+            set) and 403 (a Host or an Origin that is not the admin port's); a shard that does not answer is 504.",
+    ),
+    modifiers(&Token),
+    security(("token" = []))
+)]
+struct Described;
+
+/// How the token is sent.
+struct Token;
+
+impl Modify for Token {
+    fn modify(&self, api: &mut openapi::OpenApi) {
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+        let components = api.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(bearer));
+    }
+}
+
+/// This description
+#[utoipa::path(
+    get,
+    path = "/api/v1/openapi.json",
+    tag = "server",
+    security(()),
+    responses((status = 200, description = "OpenAPI 3.1"))
+)]
+async fn describe() -> Json<openapi::OpenApi> {
+    Json(described().into_openapi())
 }
 
 /// A body may be as large as a message of the settings that hold asks for.

@@ -5,11 +5,12 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use crore_broker::{Control, Report};
+use crore_broker::Control;
+use crore_broker::orders;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Answer, Cursor, ErrorBody, PIECES_MAX, page_len, text, unexpected};
+use super::answer::{Answer, Asked, ErrorBody, text};
 use crate::control::plane::Plane;
 
 /// A session whose client is away.
@@ -59,32 +60,16 @@ pub async fn list(
     asked: Result<Query<Listed>, QueryRejection>,
 ) -> Answer<SessionPage> {
     let asked = asked?.0;
-    let (most, homes) = (page_len(asked.limit)?, plane.life().world().homes);
-    let mut cursor = Cursor::parse(asked.cursor.as_deref())?;
-    let mut sessions = Vec::new();
-    for _ in 0..PIECES_MAX {
-        let left = most - sessions.len() as u32;
-        if cursor.shard >= homes || left == 0 {
-            break;
-        }
-        let page = Control::Sessions {
-            from: cursor.row,
-            most: left,
-        };
-        let page = match plane.shards().ask(cursor.shard, page).await? {
-            Report::Sessions(page) => page,
-            other => unexpected(&other),
-        };
-        sessions.extend(page.sessions.iter().map(|it| Session {
-            client_id: text(&it.client_id),
-            user: Some(text(&it.user)).filter(|user| !user.is_empty()),
-            expires_in_s: it.expires_in_s,
-            bytes: it.bytes as u64,
-        }));
-        cursor.go_on(page.next);
-    }
-    Ok(Json(SessionPage {
-        sessions,
-        next: cursor.next(homes),
-    }))
+    let asked = Asked::new(asked.limit, asked.cursor.as_deref())?;
+    let homes = plane.life().world().homes;
+    let order = |from, most| Control::Sessions { from, most };
+    let (sessions, next) = asked.page(&plane, homes, order).await?;
+    let shown = |(_, it): (_, orders::Session)| Session {
+        client_id: text(&it.client_id),
+        user: Some(text(&it.user)).filter(|user| !user.is_empty()),
+        expires_in_s: it.expires_in_s,
+        bytes: it.bytes as u64,
+    };
+    let sessions = sessions.into_iter().map(shown).collect();
+    Ok(Json(SessionPage { sessions, next }))
 }

@@ -1,4 +1,4 @@
-//! TopicPage, their logs, and publishing to them.
+//! Topics, their logs, and publishing to them.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 
@@ -13,12 +13,12 @@ use crore_broker::mail::message::Headers;
 use crore_broker::orders::{self, LogPage, Publishing, TopicsPage};
 use crore_broker::position::{self, Position};
 use crore_broker::protocol::{check_fields, check_message};
-use crore_broker::{Control, Reason, Report, ShardId};
+use crore_broker::{Control, Reason, ShardId};
 use crore_wire::topic;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, page_len, text, unexpected};
+use super::answer::{Answer, ApiError, Asked, ErrorBody, page_len, text};
 use super::cluster::Subscribers;
 use crate::control::plane::Plane;
 
@@ -210,6 +210,16 @@ fn described(plane: &Plane, home: ShardId, topic: &orders::Topic) -> Topic {
     }
 }
 
+/// A topic of this home.
+async fn topic_of(
+    plane: &Plane,
+    home: ShardId,
+    name: Box<[u8]>,
+) -> Result<Box<orders::Topic>, ApiError> {
+    let topic: Option<Box<_>> = plane.shards().ask(home, Control::Topic(name)).await?;
+    topic.ok_or_else(|| ApiError::missing("topic"))
+}
+
 /// Topics
 #[utoipa::path(
     get,
@@ -226,33 +236,17 @@ pub async fn list(
     asked: Result<Query<Listed>, QueryRejection>,
 ) -> Answer<TopicPage> {
     let asked = asked?.0;
-    let (filter, most) = (filter(asked.filter.as_deref())?, page_len(asked.limit)?);
-    let mut cursor = Cursor::parse(asked.cursor.as_deref())?;
+    let filter = filter(asked.filter.as_deref())?;
+    let asked = Asked::new(asked.limit, asked.cursor.as_deref())?;
     let homes = plane.life().world().homes;
-    let mut topics = Vec::new();
-    for _ in 0..PIECES_MAX {
-        let left = most - topics.len() as u32;
-        if cursor.shard >= homes || left == 0 {
-            break;
-        }
-        let page = TopicsPage {
-            filter: filter.clone(),
-            from: cursor.row,
-            most: left,
-        };
-        let home = cursor.shard;
-        let page = match plane.shards().ask(home, Control::Topics(page)).await? {
-            Report::Topics(page) => page,
-            other => unexpected(&other),
-        };
-        let found = page.topics.iter();
-        topics.extend(found.map(|topic| described(&plane, home, topic)));
-        cursor.go_on(page.next);
-    }
-    Ok(Json(TopicPage {
-        topics,
-        next: cursor.next(homes),
-    }))
+    let order = |from, most| {
+        let filter = filter.clone();
+        Control::Topics(TopicsPage { filter, from, most })
+    };
+    let (topics, next) = asked.page(&plane, homes, order).await?;
+    let shown = |(home, topic): (_, orders::Topic)| described(&plane, home, &topic);
+    let topics = topics.into_iter().map(shown).collect();
+    Ok(Json(TopicPage { topics, next }))
 }
 
 /// A topic
@@ -273,11 +267,7 @@ pub async fn info(
 ) -> Answer<TopicOfAll> {
     let asked = asked?;
     let (name, home) = place(&plane, &asked.name)?;
-    let topic = match plane.shards().ask(home, Control::Topic(name)).await? {
-        Report::Topic(Some(topic)) => described(&plane, home, &topic),
-        Report::Topic(None) => return Err(ApiError::missing("topic")),
-        other => unexpected(&other),
-    };
+    let topic = described(&plane, home, &*topic_of(&plane, home, name).await?);
     let cluster = Subscribers::of(&plane, &asked.name, topic.subscribers).await;
     Ok(Json(TopicOfAll { topic, cluster }))
 }
@@ -302,10 +292,9 @@ pub async fn delete(
 ) -> Answer<Deleted> {
     let (name, home) = place(&plane, &asked?.name)?;
     match plane.shards().ask(home, Control::Delete(name)).await? {
-        Report::Outcome(Outcome::Done(_)) => Ok(Json(Deleted { deleted: true })),
-        Report::Outcome(Outcome::Missing) => Err(ApiError::missing("topic")),
-        Report::Outcome(Outcome::Unknown) => Err(unknown()),
-        other => unexpected(&other),
+        Outcome::Missing => Err(ApiError::missing("topic")),
+        Outcome::Unknown => Err(unknown()),
+        _ => Ok(Json(Deleted { deleted: true })),
     }
 }
 
@@ -333,11 +322,8 @@ pub async fn messages(
         most: page_len(asked.limit)?,
         newest: asked.newest.unwrap_or_default(),
     };
-    let read = match plane.shards().ask(home, Control::Log(page)).await? {
-        Report::Messages(Some(read)) => read,
-        Report::Messages(None) => return Err(ApiError::missing("topic")),
-        other => unexpected(&other),
-    };
+    let read: Option<orders::Messages> = plane.shards().ask(home, Control::Log(page)).await?;
+    let read = read.ok_or_else(|| ApiError::missing("topic"))?;
     let last = read.messages.last().map(|message| message.offset);
     let message = |message: orders::Message| {
         let data = match String::from_utf8(message.data) {
@@ -382,26 +368,16 @@ pub async fn purge(
 ) -> Answer<Purged> {
     let (name, home) = place(&plane, &asked?.name)?;
     // Messages published meanwhile stay.
-    let until = match plane
-        .shards()
-        .ask(home, Control::Topic(name.clone()))
-        .await?
-    {
-        Report::Topic(Some(topic)) => topic.info.offset,
-        Report::Topic(None) => return Err(ApiError::missing("topic")),
-        other => unexpected(&other),
-    };
+    let until = topic_of(&plane, home, name.clone()).await?.info.offset;
     let mut purged = 0;
     loop {
         let order = Control::Purge(name.clone(), until);
         match plane.shards().ask(home, order).await? {
-            Report::Outcome(Outcome::Purged(more)) if more > 0 => purged += u64::from(more),
-            Report::Outcome(Outcome::Purged(_) | Outcome::Missing) => break,
-            Report::Outcome(Outcome::Unknown) => return Err(unknown()),
-            other => unexpected(&other),
+            Outcome::Purged(more) if more > 0 => purged += u64::from(more),
+            Outcome::Unknown => return Err(unknown()),
+            _ => return Ok(Json(Purged { purged })),
         }
     }
-    Ok(Json(Purged { purged }))
 }
 
 /// Publish
@@ -464,19 +440,18 @@ pub async fn publish(
         },
     }));
     match plane.shards().ask(home, order).await? {
-        Report::Outcome(Outcome::Done(info)) => Ok(Json(Published {
+        Outcome::Done(info) => Ok(Json(Published {
             offset: info.offset,
             epoch: info.epoch,
             subscribers: plane.door().without_tails(&topic, info.subscribers),
             messages: info.messages,
             last_message_id: id_of(info.epoch, info.offset),
         })),
-        Report::Outcome(Outcome::Unknown) => Err(unknown()),
-        Report::Outcome(_) => Err(ApiError::new(
+        Outcome::Unknown => Err(unknown()),
+        _ => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "no room for another topic (limits.topics_max, limits.topics_per_shard)",
         )),
-        other => unexpected(&other),
     }
 }
 

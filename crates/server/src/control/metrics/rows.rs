@@ -101,7 +101,7 @@ const METRICS: &[Metric] = &[
         "TLS handshakes in progress"),
     counter("crore_tls_handshakes_total", "kind", Each(|s| s.of([("full", 0), ("resumed", 1)], |shard, n| [shard.tls.handshakes, shard.tls.resumed][n])),
         "Successful TLS handshakes: `full`, or `resumed` by a ticket"),
-    counter("crore_tls_ended_connections_total", "reason", Each(|s| s.of(Trouble::ALL.map(|it| (it.name(), it as usize)), |shard, n| shard.tls.of(Trouble::ALL[n]))),
+    counter("crore_tls_ended_connections_total", "reason", Each(|s| s.of(Trouble::ALL.iter().map(|it| (it.name(), *it as usize)), |shard, n| shard.tls.of(Trouble::ALL[n]))),
         "Connections that ended by a fault of TLS, [by reason](TLS.md#refusals)"),
     histogram("crore_delivery_seconds", "", Histogram(|s| delivery(&s.latency)),
         "From the turn that read a message to its write"),

@@ -4,9 +4,11 @@ use std::fmt::Display;
 
 use crate::doctor::host::Host;
 use crate::settings::numbers::count;
+use strum::IntoStaticStr;
 
 /// The verdict of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum State {
     /// The connections are not held.
     Change,
@@ -25,14 +27,7 @@ pub enum State {
 impl State {
     /// As it is printed.
     pub fn name(self) -> &'static str {
-        match self {
-            State::Change => "change",
-            State::Advice => "advice",
-            State::Unknown => "unknown",
-            State::Fits => "fits",
-            State::Note => "note",
-            State::Obsolete => "obsolete",
-        }
+        self.into()
     }
 }
 

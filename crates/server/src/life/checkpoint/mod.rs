@@ -174,7 +174,7 @@ impl Folding {
     }
 
     /// Gives an order to a shard. None: it does not answer.
-    pub fn ask(&self, shard: ShardId, order: Control) -> Option<Report> {
+    pub fn ask<T: TryFrom<Report>>(&self, shard: ShardId, order: Control) -> Option<T> {
         self.runtime.block_on(self.shards.ask(shard, order)).ok()
     }
 
@@ -213,7 +213,7 @@ impl Folding {
         for _ in 0..BEHIND_MAX {
             self.may_go_on()?;
             let order = Control::Floors(partition, offset, names.clone());
-            if let Some(Report::Floors(Some(floors))) = self.ask(home, order) {
+            if let Some(Some(floors)) = self.ask(home, order) {
                 return Ok(floors);
             }
             thread::sleep(BEHIND);

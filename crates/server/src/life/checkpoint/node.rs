@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use crore_broker::batch::Header;
+use crore_broker::orders::ClusterState;
 use crore_broker::snapshot::FORM;
-use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Report, Restored, Shadow, World};
+use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Restored, Shadow, World};
 use crore_nats::{Checkpoint, New, PartitionStatus, Store};
 use crore_net::clock;
 
@@ -203,7 +204,10 @@ impl Maker {
     /// Whether this node does what one does for all.
     fn is_steward(&self, partition: PartitionId) -> bool {
         let home = (self.server.world)().placement().home_of(partition);
-        let Some(Report::Cluster(Some(state))) = self.folding.ask(home, Control::Cluster) else {
+        let state = self
+            .folding
+            .ask::<Option<Box<ClusterState>>>(home, Control::Cluster);
+        let Some(state) = state.flatten() else {
             return false;
         };
         let mut partitions = state.partitions.iter();

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crore_broker::snapshot::Head;
-use crore_broker::{Control, Report, Settled, Shard, ShardId, World};
+use crore_broker::{Control, Settled, Shard, World};
 use crore_disk::End;
 use futures_util::future::join_all;
 
 use super::files::{Base, Document, begin, discard_part, prepare, publish};
 use crate::life::checkpoint::document::head_now;
-use crate::life::shards::Shards;
+use crate::life::shards::{Shards, Silent};
 use crate::settings::state::State;
 
 /// Between two looks at whether anything is under way.
@@ -117,13 +117,7 @@ async fn write(
 async fn settle(shards: &Shards) -> Result<(), String> {
     let mut former = Vec::new();
     loop {
-        let reports = shards.ask_all(|_| Control::Settle).await;
-        let reports = reports.map_err(|silent| format!("shard {} does not answer", silent.0))?;
-        let settled = |report: &Report| match report {
-            Report::Settled(settled) => *settled,
-            _ => Settled::default(),
-        };
-        let now: Vec<Settled> = reports.iter().map(settled).collect();
+        let now: Vec<Settled> = shards.ask_all(|| Control::Settle).await.map_err(silent)?;
         let posted: u64 = now.iter().map(|shard| shard.posted).sum();
         let received: u64 = now.iter().map(|shard| shard.received).sum();
         let rests = |shard: &Settled| !shard.busy && shard.connections == 0;
@@ -144,7 +138,8 @@ async fn write_home(
 ) -> Result<u64, String> {
     let mut document = Document::begin(directory, head.home)?;
     loop {
-        let block = next_block(shards, head, bytes_max).await?;
+        let order = Control::Save(head, bytes_max);
+        let block: Vec<u8> = shards.ask(head.home, order).await.map_err(silent)?;
         if block.is_empty() {
             return document.end();
         }
@@ -162,11 +157,6 @@ async fn write_home(
     }
 }
 
-async fn next_block(shards: &Shards, head: Head, most: usize) -> Result<Vec<u8>, String> {
-    let home: ShardId = head.home;
-    match shards.ask(home, Control::Save(head, most)).await {
-        Ok(Report::Block(block)) => Ok(block),
-        Ok(_) => unreachable!("each order has its report"),
-        Err(silent) => Err(format!("shard {} does not answer", silent.0)),
-    }
+fn silent(Silent(shard): Silent) -> String {
+    format!("shard {shard} does not answer")
 }
