@@ -39,6 +39,8 @@ type Limit = fn(&Settings) -> (usize, &'static str);
 pub struct Row {
     /// The name, as a programmer reads it.
     pub name: &'static str,
+    /// The section of the table.
+    pub section: Section,
     /// The status of the answer to a request.
     pub status: Option<u16>,
     /// The code of a WebSocket's Close frame (RFC 6455 section 7.4).
@@ -56,37 +58,44 @@ pub struct Row {
     limit: Option<Limit>,
 }
 
-/// One row is one line: the name, the status, the close code, MQTT's reason code, the counter, the text, perhaps the operator's remedy, and perhaps
+/// The table is in sections; a counter may sum one. One row is one line: the name, the status, the close code, MQTT's reason code, the counter, the text, perhaps the operator's remedy, and perhaps
 /// the setting of the limit with its unit.
 macro_rules! reasons {
     (@limit) => { None };
     (@limit $section:ident $field:ident $unit:literal) => {
         Some(|settings| (settings.$section.$field as usize, $unit))
     };
-    ($($name:ident, $status:expr, $close:expr, $mqtt:expr, $closed:ident, $text:literal $(, $remedy:literal)?
-        $(=> $section:ident . $field:ident $unit:literal)?;)*) => {
+    ($($(#[$meta:meta])* $section:ident { $($name:ident, $status:expr, $close:expr, $mqtt:expr, $closed:ident, $text:literal $(, $remedy:literal)?
+        $(=> $table:ident . $field:ident $unit:literal)?;)* })*) => {
+        /// The sections of the table of reasons.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Section {
+            $($(#[$meta])* $section,)*
+        }
+
         /// Why a connection or a request ends.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Reason {
-            $(#[doc = $text] $name,)*
+            $($(#[doc = $text] $name,)*)*
         }
 
         impl Reason {
             /// All of them, in the order of the table.
-            pub const ALL: &[Reason] = &[$(Reason::$name,)*];
+            pub const ALL: &[Reason] = &[$($(Reason::$name,)*)*];
         }
 
-        static ROWS: [Row; Reason::ALL.len()] = [$(Row {
+        static ROWS: [Row; Reason::ALL.len()] = [$($(Row {
             name: stringify!($name),
+            section: Section::$section,
             status: number($status),
             close: number($close),
             mqtt: $mqtt,
             closed: Closed::$closed,
             text: $text,
             remedy: concat!("" $(, $remedy)?),
-            limit: reasons!(@limit $($section $field $unit)?),
-        },)*];
+            limit: reasons!(@limit $($table $field $unit)?),
+        },)*)*];
     };
 }
 
@@ -114,105 +123,128 @@ const LASTED: Option<ReasonCode> = Some(ReasonCode::MAXIMUM_CONNECT_TIME);
 
 #[rustfmt::skip]
 reasons! {
-    // Ends of connections.
-    PeerClosed, 0, 1000, NONE, Peer, "the client closed the connection";
-    TooSlow, 408, 1001, SPECIFIC, Timeout, "the request, frame or packet took too long to arrive", "timeouts.head_s, timeouts.body_s and timeouts.progress_bytes_per_s say how slow they may be";
-    Silent, 0, 0, LATE, Timeout, "nothing came from the client for one and a half times its keep alive";
-    TakenOver, 0, 0, TAKEN_OVER, Peer, "another connection took over the session";
-    CutOff, 0, 0, BUSY, Full, "this node cannot reach its cluster", "NATS must be reached again: docs/CLUSTER.md";
-    Operator, 0, 4403, ADMINISTRATIVE, Operator, "the operator ended the connection";
-    Restart, 0, 1012, STOPS, Operator, "the server restarts";
-    Moved, 0, 1012, ELSEWHERE, Operator, "the server restarts; connect to the server that is named", "drain.server_reference names it";
-    Gap, 0, CLOSE_GAP, NONE, Slow, "messages are lost", "docs/PROTOCOLS.md lists the causes of a gap; in most cases the topic's log is too short: rule.log_bytes, rule.log_age_s";
-    EventsLost, 0, 4413, NONE, Slow, "events are lost, because the client reads too slowly; connect again for a new snapshot", "raise limits.outbox_bytes";
-    NotBinary, 0, 1003, NONE, Refused, "MQTT packets are binary";
-
-    // Topics.
-    Deleted, 410, 4410, NONE, Deleted, "the topic was deleted";
-    Displaced, 409, 0, NONE, Refused, "a later subscriber took this place", "rule.concurrency says how many may wait";
-    Occupied, 409, 0, NONE, Refused, "another subscriber waits already", "rule.concurrency says how many may wait";
-    NotCreated, 403, 0, NOT_AUTHORIZED, Refused, "only publishers create topics here, and this topic does not exist", "rule.publisher_creates is set for it";
-    NoTopic, 404, 0, NONE, Refused, "there is no such topic; the first publish (POST) makes it";
-    Reserved, 403, 0, NOT_AUTHORIZED, Refused, "topics that begin with $ are the server's own";
-    BadName, 400, 0, NONE, Refused, "a topic or filter of the request is not valid";
-    NoName, 400, 0, NONE, Refused, "no topic is named: put it behind the path or into ?topic=";
-    SeveralNames, 400, 0, NONE, Refused, "exactly one topic can be named here";
-    TooManyNames, 400, 0, QUOTA, Refused, "more topics than limits.topics_per_connection allows" => limits.topics_per_connection "";
-    Unread, 400, 0, NONE, Refused, "nothing reads this parameter or header here";
-    BadEnvelope, 400, 0, NONE, Refused, "envelope= takes json";
-    TwoForms, 400, 0, NONE, Refused, "envelope=json and the subprotocol ws+meta.nchan are two forms of a message: leave one of them out";
-
-    // Positions.
-    BadPosition, 400, 0, NONE, Refused, "since= and last_event_id= take oldest, live, -N or a position that the server gave";
-    BadPositionEscape, 400, 0, NONE, Refused, "a bad percent escape in the position";
-    NewestByFilter, 400, 0, NONE, Refused, "with filters, since=-N is for event streams and WebSockets, and N is at most 100; a long-poll takes oldest, live or a position that the server gave";
-    BadLimit, 400, 0, NONE, Refused, "limit= takes a number of messages, from 1 on";
-
-    // Publishes.
-    BadField, 400, 0, NONE, Refused, "a header of the message is not valid";
-    SeveralToPublish, 400, 0, NONE, Refused, "frames can be published to one topic only";
-    OtherMessage, 422, 0, QUOTA, Refused, "this idempotency key was used for another message";
-    OutcomeUnknown, 503, 0, BUSY, Full, "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key", "the disk or the cluster did not answer for ten seconds: docs/DURABILITY.md, docs/CLUSTER.md";
-    MessageTooLong, 413, 1009, QUOTA, Refused, "the message is longer than limits.message_bytes allows" => limits.message_bytes " bytes";
-    BatchTooLong, 413, 0, NONE, Refused, "the batch is longer than limits.batch_bytes allows" => limits.batch_bytes " bytes";
-    Encoded, 415, 0, NONE, Refused, "Content-Encoding is not decoded here: send the body as it is, or publish compressed bytes with a content type of their own, such as application/gzip";
-    PutWithBody, 400, 0, NONE, Refused, "PUT makes a topic and takes no body; POST publishes (curl --data-binary @FILE)";
-
-    // Paths, methods and pages.
-    NoPath, 404, 0, NONE, Refused, "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
-    AdminPath, 404, 0, NONE, Refused, "no such path; this is a data port, and operators ask the admin port (admin.listen, by default 127.0.0.1:8801)";
-    NoSocketPath, 404, 0, NONE, Refused, "no such path; topics are read at /sub/{topic}; MQTT over WebSocket goes to any path, and offers the subprotocol mqtt (Sec-WebSocket-Protocol: mqtt)";
-    Method, 405, 0, NONE, Refused, "this path does not take this method";
-    HistoryUpgrade, 400, 0, NONE, Refused, "history is read by GET; a WebSocket subscribes at /sub";
-    NoUpgrade, 426, 0, NONE, Refused, "this path takes WebSocket clients only";
-    WebSocketVersion, 426, 0, NONE, Refused, "Sec-WebSocket-Version must be 13";
-    WebSocketKey, 400, 0, NONE, Refused, "Sec-WebSocket-Key must be 16 bytes in base64";
-    ForeignHost, 403, 0, NONE, Refused, "this server listens on the loopback only, and the Host is another", "a table [access], where a proxy passes its own name on: docs/PROXIES.md";
-    ForeignOrigin, 403, 0, NONE, Refused, "the page's origin is not allowed", "http.allowed_origins must name it: docs/PROXIES.md";
-    SeveralOrigins, 400, 0, NONE, Refused, "several Origin fields; send one";
-
-    // Credentials and rights. Counters of refusals sum neighbours (`budget/stats.rs`).
-    CredentialsMalformed, 401, 0, NOT_AUTHORIZED, Refused, "the credentials cannot be read: send Authorization: Bearer with one token, or Basic", "`crore token inspect` shows what is wrong with a token";
-    TokenTooLong, 401, 0, NOT_AUTHORIZED, Refused, "the token is longer than access.token_bytes allows", "grant fewer filters, or raise access.token_bytes and limits.head_bytes" => access.token_bytes " bytes";
-    TokenAlgorithm, 401, 0, NOT_AUTHORIZED, Refused, "no key of this server has the token's algorithm", "a key is bound to one algorithm: [[access.key]] alg";
-    TokenSignature, 401, 0, NOT_AUTHORIZED, Refused, "the token is not signed by a key that this server knows", "the issuer's key must stand in [[access.key]]";
-    TokenExpired, 401, 0, NOT_AUTHORIZED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
-    TokenNotYet, 401, 0, NOT_AUTHORIZED, Refused, "the token is not valid yet", "compare the clocks, or raise access.leeway_s";
-    TokenForOthers, 401, 0, NOT_AUTHORIZED, Refused, "the token was made for another audience or by another issuer", "compare with access.audience and access.issuer";
-    TokenClaims, 401, 0, NOT_AUTHORIZED, Refused, "a claim of the token is not valid", "docs/ACCESS.md lists the claims and their forms";
-    WrongPassword, 401, 0, PASSWORD, Refused, "the user or the password is wrong", "`crore token hash` makes the entry of [[access.user]]";
-    CredentialsRefused, 401, 0, NOT_AUTHORIZED, Refused, "the credentials were refused", "the callback at access.callback.url said no";
-    VerifierUnreachable, 503, 0, UNAVAILABLE, Full, "the credentials cannot be verified now; try again", "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s";
-    VerifierBusy, 503, 0, BUSY, Full, "too many credentials wait to be verified; try again", "raise access.questions_max or access.password_threads, or access.cache_s";
-    Expired, 401, 4401, LASTED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
-    PublishNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "publishing this needs credentials: a token or a user with a grant for it";
-    SubscribeNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "subscribing to this needs credentials: a token or a user with a grant for it";
-    WildcardsNeedCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "a filter with wildcards needs credentials here, as access.anonymous_wildcards is not set: name topics, or come with a token or a user with a grant for it";
-    ManageNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "creating and deleting this needs credentials: a token or a user with a grant for it";
-    InfoNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "reading about this needs credentials: a token or a user with a grant for it";
-    InterestNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "following this needs credentials: a token or a user with a grant for it";
-    PublishNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `publish` here";
-    SubscribeNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `subscribe` here; a filter needs a granted filter that covers it";
-    ManageNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `manage` here";
-    InfoNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `info` here";
-    InterestNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `interest` here; a filter needs a granted filter that covers it";
-
-    // Limits. A counter sums the two rates of publishes (`budget/stats.rs`).
-    InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way", "they have come in part and use up limits.memory_bytes";
-    MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most", "docs/SETTINGS.md says what counts; `crore admin memory` shows it";
-    ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";
-    ConnectionsOfAddress, 429, 0, BUSY, Full, "limits.connections_per_address_max is reached" => limits.connections_per_address_max "";
-    SessionsOfAddress, 429, 0, QUOTA, Full, "mqtt.sessions_per_address_max is reached" => mqtt.sessions_per_address_max "";
-    PublishRate, 503, 1013, QUOTA, Full, "limits.publishes_per_s is reached";
-    PublishRateOfAddress, 429, 1013, QUOTA, Full, "limits.publishes_per_address_per_s is reached" => limits.publishes_per_address_per_s " a second";
-    TopicsFull, 503, 1013, QUOTA, Full, "limits.topics_max or limits.topics_per_shard is reached, or this client's address has made so many topics that others would find no room";
-    TopicRateOfAddress, 429, 1013, QUOTA, Full, "limits.topics_per_address_per_s is reached" => limits.topics_per_address_per_s " a second";
-    LogOfAddress, 429, 1013, QUOTA, Full, "limits.log_bytes_per_address_max is reached" => limits.log_bytes_per_address_max " bytes";
-    DiskFull, 503, 1013, QUOTA, Full, "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full", "docs/DURABILITY.md says what happens then";
-    KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later", "raise it, or shorten publish.idempotency_window_s";
-    FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
-    FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";
-    Broken, 503, 0, SPECIFIC, Broken, "an internal error of the server";
+    /// Ends of connections.
+    Ends {
+        PeerClosed, 0, 1000, NONE, Peer, "the client closed the connection";
+        TooSlow, 408, 1001, SPECIFIC, Timeout, "the request, frame or packet took too long to arrive", "timeouts.head_s, timeouts.body_s and timeouts.progress_bytes_per_s say how slow they may be";
+        Silent, 0, 0, LATE, Timeout, "nothing came from the client for one and a half times its keep alive";
+        TakenOver, 0, 0, TAKEN_OVER, Peer, "another connection took over the session";
+        CutOff, 0, 0, BUSY, Full, "this node cannot reach its cluster", "NATS must be reached again: docs/CLUSTER.md";
+        Operator, 0, 4403, ADMINISTRATIVE, Operator, "the operator ended the connection";
+        Restart, 0, 1012, STOPS, Operator, "the server restarts";
+        Moved, 0, 1012, ELSEWHERE, Operator, "the server restarts; connect to the server that is named", "drain.server_reference names it";
+        Gap, 0, CLOSE_GAP, NONE, Slow, "messages are lost", "docs/PROTOCOLS.md lists the causes of a gap; in most cases the topic's log is too short: rule.log_bytes, rule.log_age_s";
+        EventsLost, 0, 4413, NONE, Slow, "events are lost, because the client reads too slowly; connect again for a new snapshot", "raise limits.outbox_bytes";
+        NotBinary, 0, 1003, NONE, Refused, "MQTT packets are binary";
+    }
+    /// Topics and their names.
+    Topics {
+        Deleted, 410, 4410, NONE, Deleted, "the topic was deleted";
+        Displaced, 409, 0, NONE, Refused, "a later subscriber took this place", "rule.concurrency says how many may wait";
+        Occupied, 409, 0, NONE, Refused, "another subscriber waits already", "rule.concurrency says how many may wait";
+        NotCreated, 403, 0, NOT_AUTHORIZED, Refused, "only publishers create topics here, and this topic does not exist", "rule.publisher_creates is set for it";
+        NoTopic, 404, 0, NONE, Refused, "there is no such topic; the first publish (POST) makes it";
+        Reserved, 403, 0, NOT_AUTHORIZED, Refused, "topics that begin with $ are the server's own";
+        BadName, 400, 0, NONE, Refused, "a topic or filter of the request is not valid";
+        NoName, 400, 0, NONE, Refused, "no topic is named: put it behind the path or into ?topic=";
+        SeveralNames, 400, 0, NONE, Refused, "exactly one topic can be named here";
+        TooManyNames, 400, 0, QUOTA, Refused, "more topics than limits.topics_per_connection allows" => limits.topics_per_connection "";
+        Unread, 400, 0, NONE, Refused, "nothing reads this parameter or header here";
+        BadEnvelope, 400, 0, NONE, Refused, "envelope= takes json";
+        TwoForms, 400, 0, NONE, Refused, "envelope=json and the subprotocol ws+meta.nchan are two forms of a message: leave one of them out";
+    }
+    /// Positions and limits of what is read.
+    Positions {
+        BadPosition, 400, 0, NONE, Refused, "since= and last_event_id= take oldest, live, -N or a position that the server gave";
+        BadPositionEscape, 400, 0, NONE, Refused, "a bad percent escape in the position";
+        NewestByFilter, 400, 0, NONE, Refused, "with filters, since=-N is for event streams and WebSockets, and N is at most 100; a long-poll takes oldest, live or a position that the server gave";
+        BadLimit, 400, 0, NONE, Refused, "limit= takes a number of messages, from 1 on";
+    }
+    /// Messages that are not as they must be.
+    Publishes {
+        BadField, 400, 0, NONE, Refused, "a header of the message is not valid";
+        SeveralToPublish, 400, 0, NONE, Refused, "frames can be published to one topic only";
+        OtherMessage, 422, 0, QUOTA, Refused, "this idempotency key was used for another message";
+        OutcomeUnknown, 503, 0, BUSY, Full, "the outcome is not known: the log has not answered in time; retry with the same Idempotency-Key", "the disk or the cluster did not answer for ten seconds: docs/DURABILITY.md, docs/CLUSTER.md";
+        MessageTooLong, 413, 1009, QUOTA, Refused, "the message is longer than limits.message_bytes allows" => limits.message_bytes " bytes";
+        BatchTooLong, 413, 0, NONE, Refused, "the batch is longer than limits.batch_bytes allows" => limits.batch_bytes " bytes";
+        Encoded, 415, 0, NONE, Refused, "Content-Encoding is not decoded here: send the body as it is, or publish compressed bytes with a content type of their own, such as application/gzip";
+        PutWithBody, 400, 0, NONE, Refused, "PUT makes a topic and takes no body; POST publishes (curl --data-binary @FILE)";
+    }
+    /// Paths, methods and pages.
+    Requests {
+        NoPath, 404, 0, NONE, Refused, "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
+        AdminPath, 404, 0, NONE, Refused, "no such path; this is a data port, and operators ask the admin port (admin.listen, by default 127.0.0.1:8801)";
+        NoSocketPath, 404, 0, NONE, Refused, "no such path; topics are read at /sub/{topic}; MQTT over WebSocket goes to any path, and offers the subprotocol mqtt (Sec-WebSocket-Protocol: mqtt)";
+        Method, 405, 0, NONE, Refused, "this path does not take this method";
+        HistoryUpgrade, 400, 0, NONE, Refused, "history is read by GET; a WebSocket subscribes at /sub";
+        NoUpgrade, 426, 0, NONE, Refused, "this path takes WebSocket clients only";
+        WebSocketVersion, 426, 0, NONE, Refused, "Sec-WebSocket-Version must be 13";
+        WebSocketKey, 400, 0, NONE, Refused, "Sec-WebSocket-Key must be 16 bytes in base64";
+        ForeignHost, 403, 0, NONE, Refused, "this server listens on the loopback only, and the Host is another", "a table [access], where a proxy passes its own name on: docs/PROXIES.md";
+        ForeignOrigin, 403, 0, NONE, Refused, "the page's origin is not allowed", "http.allowed_origins must name it: docs/PROXIES.md";
+        SeveralOrigins, 400, 0, NONE, Refused, "several Origin fields; send one";
+    }
+    /// Credentials that are not valid, or not verified.
+    Credentials {
+        CredentialsMalformed, 401, 0, NOT_AUTHORIZED, Refused, "the credentials cannot be read: send Authorization: Bearer with one token, or Basic", "`crore token inspect` shows what is wrong with a token";
+        TokenTooLong, 401, 0, NOT_AUTHORIZED, Refused, "the token is longer than access.token_bytes allows", "grant fewer filters, or raise access.token_bytes and limits.head_bytes" => access.token_bytes " bytes";
+        TokenAlgorithm, 401, 0, NOT_AUTHORIZED, Refused, "no key of this server has the token's algorithm", "a key is bound to one algorithm: [[access.key]] alg";
+        TokenSignature, 401, 0, NOT_AUTHORIZED, Refused, "the token is not signed by a key that this server knows", "the issuer's key must stand in [[access.key]]";
+        TokenExpired, 401, 0, NOT_AUTHORIZED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
+        TokenNotYet, 401, 0, NOT_AUTHORIZED, Refused, "the token is not valid yet", "compare the clocks, or raise access.leeway_s";
+        TokenForOthers, 401, 0, NOT_AUTHORIZED, Refused, "the token was made for another audience or by another issuer", "compare with access.audience and access.issuer";
+        TokenClaims, 401, 0, NOT_AUTHORIZED, Refused, "a claim of the token is not valid", "docs/ACCESS.md lists the claims and their forms";
+        WrongPassword, 401, 0, PASSWORD, Refused, "the user or the password is wrong", "`crore token hash` makes the entry of [[access.user]]";
+        CredentialsRefused, 401, 0, NOT_AUTHORIZED, Refused, "the credentials were refused", "the callback at access.callback.url said no";
+        VerifierUnreachable, 503, 0, UNAVAILABLE, Full, "the credentials cannot be verified now; try again", "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s";
+        VerifierBusy, 503, 0, BUSY, Full, "too many credentials wait to be verified; try again", "raise access.questions_max or access.password_threads, or access.cache_s";
+    }
+    /// Rights that ended.
+    Expiry {
+        Expired, 401, 4401, LASTED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
+    }
+    /// Rights that a client without credentials would need.
+    NoCredentials {
+        PublishNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "publishing this needs credentials: a token or a user with a grant for it";
+        SubscribeNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "subscribing to this needs credentials: a token or a user with a grant for it";
+        WildcardsNeedCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "a filter with wildcards needs credentials here, as access.anonymous_wildcards is not set: name topics, or come with a token or a user with a grant for it";
+        ManageNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "creating and deleting this needs credentials: a token or a user with a grant for it";
+        InfoNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "reading about this needs credentials: a token or a user with a grant for it";
+        InterestNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "following this needs credentials: a token or a user with a grant for it";
+    }
+    /// Rights that a client's credentials do not grant.
+    NotGranted {
+        PublishNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `publish` here";
+        SubscribeNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `subscribe` here; a filter needs a granted filter that covers it";
+        ManageNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `manage` here";
+        InfoNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `info` here";
+        InterestNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `interest` here; a filter needs a granted filter that covers it";
+    }
+    /// Limits.
+    Limits {
+        InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way", "they have come in part and use up limits.memory_bytes";
+        MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most", "docs/SETTINGS.md says what counts; `crore admin memory` shows it";
+        ConnectionsFull, 503, 0, BUSY, Full, "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";
+        ConnectionsOfAddress, 429, 0, BUSY, Full, "limits.connections_per_address_max is reached" => limits.connections_per_address_max "";
+        SessionsOfAddress, 429, 0, QUOTA, Full, "mqtt.sessions_per_address_max is reached" => mqtt.sessions_per_address_max "";
+    }
+    /// Rates of publishes.
+    PublishRates {
+        PublishRate, 503, 1013, QUOTA, Full, "limits.publishes_per_s is reached";
+        PublishRateOfAddress, 429, 1013, QUOTA, Full, "limits.publishes_per_address_per_s is reached" => limits.publishes_per_address_per_s " a second";
+    }
+    /// Shares of an address, and limits of a shard.
+    Shares {
+        TopicsFull, 503, 1013, QUOTA, Full, "limits.topics_max or limits.topics_per_shard is reached, or this client's address has made so many topics that others would find no room";
+        TopicRateOfAddress, 429, 1013, QUOTA, Full, "limits.topics_per_address_per_s is reached" => limits.topics_per_address_per_s " a second";
+        LogOfAddress, 429, 1013, QUOTA, Full, "limits.log_bytes_per_address_max is reached" => limits.log_bytes_per_address_max " bytes";
+        DiskFull, 503, 1013, QUOTA, Full, "no room on disk for messages: state.bytes_max is reached, or the file system of state.directory is full", "docs/DURABILITY.md says what happens then";
+        KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later", "raise it, or shorten publish.idempotency_window_s";
+        FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
+        FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";
+        Broken, 503, 0, SPECIFIC, Broken, "an internal error of the server";
+    }
 }
 
 impl Reason {
@@ -236,20 +268,6 @@ impl Reason {
             Right::Info => Reason::InfoNotGranted,
             Right::Interest => Reason::InterestNotGranted,
         }
-    }
-
-    /// Whether it is of a client that came without credentials, where some are needed.
-    pub fn is_without_credentials(self) -> bool {
-        use Reason::*;
-        matches!(
-            self,
-            PublishNeedsCredentials
-                | SubscribeNeedsCredentials
-                | WildcardsNeedCredentials
-                | ManageNeedsCredentials
-                | InfoNeedsCredentials
-                | InterestNeedsCredentials
-        )
     }
 
     /// Its row of the table.

@@ -8,7 +8,7 @@
 
 use core::ops::AddAssign;
 
-use crate::base::reason::{Closed, Reason};
+use crate::base::reason::{Closed, Reason, Section};
 use crate::base::words::words;
 use crate::budget::part::Part;
 
@@ -42,9 +42,16 @@ pub struct Counter {
 pub struct Refusals([u64; Reason::ALL.len()]);
 
 impl Refusals {
-    /// How often the reasons from the first to the last of these rows of their table were given.
-    pub fn between(&self, first: Reason, last: Reason) -> u64 {
-        self.0[first as usize..=last as usize].iter().sum()
+    /// How often this reason was given.
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// How often a reason of this section of the table was given.
+    pub fn of_section(&self, section: Section) -> u64 {
+        let all = Reason::ALL.iter().zip(&self.0);
+        let of = all.filter(|(reason, _)| reason.row().section == section);
+        of.map(|(_, count)| count).sum()
     }
 
     /// A client is told this.
@@ -69,10 +76,10 @@ impl AddAssign for Refusals {
 }
 
 /// One row is one line: the field; its metric, if it has one; its words in the list of refusals, if it counts refusals; the help. Behind them stand
-/// the counters that sum rows of the table of reasons: the first and the last of them in the place of the field.
+/// the counters of rows of the table of reasons, with their sum in the place of the field.
 macro_rules! counters {
     ($($name:ident $(metric $metric:literal)? $(refusal $refusal:literal)?: $help:literal;)*
-     $([$first:ident ..= $last:ident] metric $sum:literal $(refusal $sum_refusal:literal)?: $sum_help:literal;)*) => {
+     $([$of:expr] metric $sum:literal $(refusal $sum_refusal:literal)?: $sum_help:literal;)*) => {
         /// How often something happened since the shard began.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
@@ -93,7 +100,7 @@ macro_rules! counters {
             metric: $sum,
             help: $sum_help,
             refusal: concat!("" $(, $sum_refusal)?),
-            of: |stats| stats.refusals.between(Reason::$first, Reason::$last),
+            of: |stats| ($of as fn(&Refusals) -> u64)(&stats.refusals),
         },)*];
 
         impl AddAssign for Stats {
@@ -138,14 +145,14 @@ counters! {
     superseded metric "crore_superseded_messages_total": "Kept messages that were replaced by a newer one with the same key";
     expired metric "crore_expired_messages_total": "Kept messages that expired";
 
-    [CredentialsMalformed..=VerifierBusy] metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
-    [TokenTooLong..=TokenTooLong] metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
-    [PublishNeedsCredentials..=InterestNotGranted] metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without the right";
-    [ForeignHost..=ForeignHost] metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests with another `Host` than the loopback, while only that is accepted";
-    [ForeignOrigin..=ForeignOrigin] metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages with an `Origin` that is not in `http.allowed_origins`";
-    [NoSocketPath..=NoSocketPath] metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404: the path has no WebSocket, and the client did not offer the subprotocol `mqtt`";
-    [KeysFull..=KeysFull] metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused because `publish.idempotency_keys`, or the publisher's share of it, was used up";
-    [PublishRate..=PublishRateOfAddress] metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused because `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";
+    [|it| it.of_section(Section::Credentials)] metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
+    [|it| it.of(Reason::TokenTooLong)] metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
+    [|it| it.of_section(Section::NoCredentials) + it.of_section(Section::NotGranted)] metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without the right";
+    [|it| it.of(Reason::ForeignHost)] metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests with another `Host` than the loopback, while only that is accepted";
+    [|it| it.of(Reason::ForeignOrigin)] metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages with an `Origin` that is not in `http.allowed_origins`";
+    [|it| it.of(Reason::NoSocketPath)] metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404: the path has no WebSocket, and the client did not offer the subprotocol `mqtt`";
+    [|it| it.of(Reason::KeysFull)] metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused because `publish.idempotency_keys`, or the publisher's share of it, was used up";
+    [|it| it.of_section(Section::PublishRates)] metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused because `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";
 }
 
 impl Stats {

@@ -229,7 +229,7 @@ impl Scrape {
 
     /// How often each reason was given; only those that were.
     fn refusals(&self) -> Samples {
-        let count = |reason: Reason| self.sum_of(|s| s.stats.refusals.between(reason, reason));
+        let count = |reason: Reason| self.sum_of(|s| s.stats.refusals.of(reason));
         let all = Reason::ALL
             .iter()
             .map(|reason| (reason.row().name, count(*reason)));

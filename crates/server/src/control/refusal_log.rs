@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crore_broker::{Control, Notice, Reason, Stats};
+use crore_broker::{COUNTERS, Control, Notice, Reason, Stats};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::field::display;
 
@@ -56,9 +56,10 @@ struct Line {
     names: Names,
 }
 
-fn line(of: fn(&Stats) -> u64, example: Option<Notice>, words: &str) -> Line {
+fn line(metric: &str, example: Option<Notice>, words: &str) -> Line {
+    let counter = COUNTERS.iter().find(|counter| counter.metric == metric);
     Line {
-        of,
+        of: counter.expect("a metric of that table").of,
         example,
         words: words.into(),
         growth: Growth::default(),
@@ -66,37 +67,37 @@ fn line(of: fn(&Stats) -> u64, example: Option<Notice>, words: &str) -> Line {
     }
 }
 
-/// A counter, the kind of its example, and the words.
-type Row = (fn(&Stats) -> u64, Option<Notice>, &'static str);
+/// A counter's metric, the kind of its example, and the words.
+type Row = (&'static str, Option<Notice>, &'static str);
 
 #[rustfmt::skip]
 const LINES: &[Row] = &[
-    (|it| it.refusals.between(Reason::CredentialsMalformed, Reason::VerifierBusy), None,
+    ("crore_refused_credentials_total", None,
         "clients came with worthless credentials; `crore token inspect --config FILE` shows what is wrong with a token (docs/ACCESS.md)"),
-    (|it| it.refusals.between(Reason::PublishNeedsCredentials, Reason::InterestNotGranted), Some(Notice::Denied),
+    ("crore_denied_requests_total", Some(Notice::Denied),
         "clients asked for something without a grant, such as this; `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)"),
-    (|it| it.refusals.between(Reason::ForeignHost, Reason::ForeignHost), Some(Notice::Host),
+    ("crore_refused_hosts_total", Some(Notice::Host),
         "requests with a Host that is not the loopback, such as this one, were answered 403, as the server listens there only; set [access] \
          (docs/ACCESS.md), or have the proxy send Host: localhost"),
-    (|it| it.refusals.between(Reason::ForeignOrigin, Reason::ForeignOrigin), Some(Notice::Origin),
+    ("crore_refused_origins_total", Some(Notice::Origin),
         "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins"),
-    (|it| it.hidden_answers, Some(Notice::Reader),
+    ("crore_hidden_answers_total", Some(Notice::Reader),
         "web pages of other origins, such as this one, asked to read; they were answered, but browsers hide the answers from them; if it is \
          yours, list it in http.allowed_origins"),
-    (|it| it.refusals.between(Reason::NoSocketPath, Reason::NoSocketPath), Some(Notice::Upgrade),
+    ("crore_stray_upgrades_total", Some(Notice::Upgrade),
         "WebSockets at a path that has none, such as this one, were answered 404: topics are at /sub/TOPIC and /pubsub/TOPIC, and a client \
          of MQTT must offer the subprotocol mqtt"),
-    (|it| it.refusals.between(Reason::PublishRate, Reason::PublishRateOfAddress), None,
+    ("crore_refused_rates_total", None,
         "publishes were refused (429, 503): limits.publishes_per_address_per_s or limits.publishes_per_s was reached; raise it, or have the \
          clients publish less often"),
-    (|it| it.refused_streams, Some(Notice::Stream),
+    ("crore_refused_streams_total", Some(Notice::Stream),
         "event streams and WebSockets were answered 400; browsers hide the reason from the page, so one is shown here"),
-    (|it| it.mqtt_refused, Some(Notice::Mqtt),
+    ("crore_refused_packets_total", Some(Notice::Mqtt),
         "packets of MQTT clients, such as this one, were refused (docs/MQTT.md)"),
-    (|it| it.short_logs, Some(Notice::ShortLog),
+    ("crore_short_logs_total", Some(Notice::ShortLog),
         "subscribers that came back, or read slowly, were told that messages are lost: their topic's log had them no more. One topic is \
          named, with what shortened its log: if they should have got them, raise a setting that stands there"),
-    (|it| it.refusals.between(Reason::KeysFull, Reason::KeysFull), Some(Notice::Keys),
+    ("crore_refused_keys_total", Some(Notice::Keys),
         "publishes with an Idempotency-Key, such as to this topic, were refused (503): publish.idempotency_keys, or their publisher's share \
          of it, is used up; raise it, or shorten publish.idempotency_window_s (`crore admin limits` shows how much is used)"),
 ];
@@ -109,14 +110,10 @@ fn lines() -> Vec<Line> {
         "credentials refused: {}; {}",
         too_long.text, too_long.remedy
     );
-    let of = |it: &Stats| {
-        it.refusals
-            .between(Reason::TokenTooLong, Reason::TokenTooLong)
-    };
-    let all = LINES
-        .iter()
-        .map(|(of, example, words)| line(*of, *example, words));
-    all.chain([line(of, None, &words)]).collect()
+    let all = LINES.iter().copied();
+    let all = all.chain([("crore_oversized_credentials_total", None, &*words)]);
+    all.map(|(metric, example, words)| line(metric, example, words))
+        .collect()
 }
 
 /// Of each shard the first that was met since the last time.

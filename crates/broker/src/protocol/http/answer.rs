@@ -4,13 +4,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crore_settings::rights::Right;
 use crore_wire::http::response::{ResponseHead, status_text};
 use crore_wire::json;
 
 use crate::base::notices::Notice;
 use crate::base::position::{self, Position};
-use crate::base::reason::{Closed, Reason, SEND_A_TOKEN};
+use crate::base::reason::{Closed, Reason, SEND_A_TOKEN, Section};
 use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
@@ -145,11 +144,8 @@ fn write_problem(status: u16, detail: &str, out: &mut Vec<u8>) {
 fn challenge(reason: Reason) -> Option<(&'static str, &'static [u8])> {
     let challenge: &[u8] = match reason {
         Reason::WrongPassword => PLAIN_CHALLENGE,
-        _ if reason.is_without_credentials() => PLAIN_CHALLENGE,
-        _ if Right::ALL
-            .iter()
-            .any(|right| Reason::lacks(*right) == reason) =>
-        {
+        _ if reason.row().section == Section::NoCredentials => PLAIN_CHALLENGE,
+        _ if reason.row().section == Section::NotGranted => {
             b"Bearer realm=\"crore\", error=\"insufficient_scope\""
         }
         _ if reason.row().status == Some(UNAUTHORIZED) => {
@@ -237,7 +233,7 @@ impl Clients {
         self.count_refusal(slot, reason, words);
         let status = reason.row().status.unwrap_or(INTERNAL);
         let challenge = challenge(reason);
-        if reason.is_without_credentials() {
+        if reason.row().section == Section::NoCredentials {
             let words = [words, &self.how_to_send_a_token()].concat();
             return self.respond_line(slot, status, &words, challenge);
         }
