@@ -84,13 +84,15 @@ const IMPURE_WORDS: &[&str] = &[
     "libc",
 ];
 
-/// The packages that a pure crate may depend on besides our own. Each is a codec or a hash without a system call.
+/// The packages that a pure crate may depend on besides our own. Each is a codec, a hash or a derive, without a system call.
 const PURE_DEPENDENCIES: &[&str] = &[
     "base64",
+    "derive_more",
     "httparse",
     "idna",
     "memchr",
     "miniz_oxide",
+    "strum",
     "sha1",
     // Without std it only computes.
     "blake2",

@@ -45,16 +45,15 @@ pub struct Row {
     pub status: Option<u16>,
     /// The code of a WebSocket's Close frame (RFC 6455 section 7.4).
     pub close: Option<u16>,
-    /// The reason code of MQTT 5. Version 3.1.1 has a return code for those of a CONNACK, and else only the end of the connection.
+    /// The reason code of MQTT 5. MQTT 3.1.1 has return codes in CONNACK only; there every other reason closes the connection without a code.
     pub mqtt: Option<ReasonCode>,
-    /// Under which reason of `crore_closed_connections_total` an end is counted.
+    /// The label of `crore_closed_connections_total` that counts the end of a connection.
     pub closed: Closed,
     /// The text for clients and logs, in one line. The code that finds a fault may be more exact.
     pub text: &'static str,
     /// What the operator of the server can do; empty where the text says it.
     pub remedy: &'static str,
-    /// The limit on what one client may do, whose number stands behind the text. Numbers of limits on what all clients have together are the
-    /// operator's to know.
+    /// The limit for one client whose number stands behind the text. Clients are not told the limits that all clients share.
     limit: Option<Limit>,
 }
 

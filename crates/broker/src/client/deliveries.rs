@@ -108,14 +108,14 @@ impl Deliveries {
         queue.push_back(delivery);
     }
 
-    /// What a home told in order waits until this flow of one of its topics ends.
+    /// Parks an ordered delivery of a home until this flow, of one of the delivery's topics, has ended.
     pub fn wait_for(&mut self, topic: Flow, delivery: Delivery) {
         self.blocked.insert(delivery.home, topic);
         let ordered = self.flows.entry(Flow::ordered(delivery.home));
         ordered.or_default().push_back(delivery);
     }
 
-    /// What a home told in order, and all that came behind it, is gone through again from its beginning.
+    /// Puts the ordered deliveries of a home, which waited for a flow, back at the head of the queue.
     fn requeue(&mut self, home: ShardId) {
         self.blocked.remove(&home);
         let waited = self.flows.remove(&Flow::ordered(home));

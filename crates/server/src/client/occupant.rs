@@ -18,9 +18,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const ANSWER_BYTES_MAX: usize = 1 << 10;
 /// A path that neither of our ports has.
 const NO_PATH: &str = "/who";
-/// What an admin port says there.
+/// Part of the answer of an admin port to that path.
 pub const ADMIN_PORT: &str = "this is the admin port";
-/// The other port that is proposed lies so far behind.
+/// Distance of the proposed port from the occupied one.
 const NEXT_PORT: u16 = 10;
 
 /// What `error` means for a server that would listen on `address`, and which other value of `flag` would do.

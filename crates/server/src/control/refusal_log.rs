@@ -164,7 +164,7 @@ impl Names {
         self.told.len() < NAMES_MAX
     }
 
-    /// What the log names now: those of `came` that it does not have yet, and where it is due in any case one.
+    /// The names for this line of the log: those of `came` that the log has not named yet, and at least one if the line is due.
     fn news(&mut self, came: Vec<String>, due: bool) -> Option<String> {
         if due {
             self.told.clear();

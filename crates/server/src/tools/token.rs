@@ -102,7 +102,7 @@ struct MintArgs {
     #[arg(long, value_name = "TIME", default_value = TTL_DEFAULT, value_parser = parse_seconds::<u64>)]
     ttl: u64,
 
-    /// For whom it is (claim `aud`)
+    /// The audience (claim `aud`)
     #[arg(long, value_name = "NAME", value_parser = values::line)]
     audience: Option<String>,
 

@@ -45,7 +45,8 @@ const CLIENT_ID_BYTES_MAX: usize = 256;
 const BEGINS_V5: &[u8] = b"\0\x04MQTT\x05";
 /// A CONNACK of MQTT 5 that refuses: header, flags, reason, no properties.
 const REFUSAL_BYTES: u32 = 5;
-/// What a reason string of at most 16 KiB adds to it: an identifier, a length of two bytes, and larger lengths of the packet and its properties.
+/// Bytes of that CONNACK with a reason string of at most 16 KiB, without the text: an identifier, a length of two bytes, and longer
+/// lengths of the packet and its properties.
 const WORDS_BESIDE_BYTES: usize = REFUSAL_BYTES as usize + 5;
 
 impl Connecting {
