@@ -31,8 +31,6 @@ const TOGETHER_BYTES: usize = 256 << 10;
 const STEPS_PER_VISIT: u64 = 16;
 /// Tells whose topics are looked for among the flows in the time of a visit.
 const LOOKS_PER_VISIT: usize = 64;
-/// Members that are passed in the time of a visit, since their socket has not taken earlier messages: no write.
-const PASSED_PER_VISIT: u32 = 8;
 /// Visits of a fan-out beside others that wait, before it becomes a flow: about as many as that itself costs.
 const CROWDED_VISITS: u32 = 16;
 /// Visits of a flow before it is the turn of the next one: a quarter of a turn, since the messages are encoded again for each turn of
@@ -299,8 +297,7 @@ impl Front {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let (mut done, mut passed) = (true, 0);
-        let cost = cost_of_bytes(self.feed.run.bytes);
+        let (mut done, cost) = (true, cost_of_bytes(self.feed.run.bytes));
         if self.subs.topics.places(topic) == 1 && !d.walking {
             *budget = budget.saturating_sub(cost);
             if let Some(conn) = self.subs.topics.member(topic, 0) {
@@ -320,12 +317,7 @@ impl Front {
                 // Large messages that wait behind others are not written now.
                 let is_written =
                     cost == 1 || conn == NONE || self.clients.conns.get(conn).outbox == NONE;
-                passed += u32::from(!is_written);
-                let cost = match is_written {
-                    true => cost,
-                    false => u32::from(passed.is_multiple_of(PASSED_PER_VISIT)),
-                };
-                *budget = budget.saturating_sub(cost);
+                *budget = budget.saturating_sub(if is_written { cost } else { 1 });
                 if conn != NONE {
                     self.live_at(conn, topic, frames, budget, io);
                 }
