@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::measure::{sample, units};
+use crate::measure::units;
 use crate::publish::{self, Feed, PublishArgs};
 use crate::subscribe::{Protocol, SubscribeArgs, Subscriber};
 use crate::{report, sys};
@@ -231,26 +231,17 @@ fn report(
         ));
     }
     if let Some(path) = &args.json {
-        let mut result = subscriber.json();
-        result["published"] = published.clone();
-        result["clean"] = json!(clean);
-        result["missing"] = json!(missing);
-        result["protocol"] = json!(protocol.name());
-        let value = json!({
-            "scenario": "Probe",
-            "command": std::env::args().collect::<Vec<_>>().join(" "),
-            "date": sample::date(),
-            "machine": sample::machine(),
-            "url": args.url,
-            "result": result,
+        let of_this_run = json!({
+            "published": published,
+            "clean": clean,
+            "missing": missing,
+            "protocol": protocol.name(),
         });
-        report::keep(path, &value)?;
+        let result = report::with(subscriber.json(), of_this_run);
+        let result = json!({ "url": args.url, "result": result });
+        report::keep(path, &report::record("Probe", result))?;
     }
-    Ok(if clean {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!clean)))
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::measure::sample;
 use crate::measure::stats::Summary;
 use crate::measure::tally::{Life, Tally};
 
@@ -47,6 +48,26 @@ pub fn end_live() {
     if std::io::stderr().is_terminal() {
         eprintln!();
     }
+}
+
+/// `all`, with the fields of `more`, which count where both have one.
+pub fn with(mut all: Value, more: Value) -> Value {
+    if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
+        all.extend(more);
+    }
+    all
+}
+
+/// The result of a command, with the machine and the day.
+pub fn record(scenario: &str, more: Value) -> Value {
+    let command: Vec<String> = std::env::args().collect();
+    let of_all = json!({
+        "scenario": scenario,
+        "command": command.join(" "),
+        "date": sample::date(),
+        "machine": sample::machine(),
+    });
+    with(of_all, more)
 }
 
 /// Keeps a result: `-` is standard output, one line.

@@ -11,7 +11,7 @@ pub mod tun;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,11 +176,9 @@ pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
         sockopt::set_socket_recv_buffer_size(&socket, bytes as usize)?;
     }
     if let Some(local) = dial.local {
-        if local.port() == 0 {
-            choose_port_at_connect(socket.as_fd())?;
-        } else {
-            sockopt::set_socket_reuseaddr(&socket, true)?;
-        }
+        // Not in `rustix`: the kernel chooses the port at connect.
+        let fd = Fd(socket.as_raw_fd() as u32);
+        crore_net::set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
         net::bind(&socket, &local)?;
     }
     let connected = match net::connect(&socket, &dial.remote) {
@@ -188,18 +186,6 @@ pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
         result => result.map(|()| true)?,
     };
     Ok((socket.into_raw_fd(), connected))
-}
-
-/// Sets `IP_BIND_ADDRESS_NO_PORT`, which `rustix` does not have.
-fn choose_port_at_connect(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
-    let (value, length) = (1i32, size_of::<i32>() as libc::socklen_t);
-    let place = (&raw const value).cast();
-    // SAFETY: the pointer and the length describe `value`.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, place, length) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// The result of a connect that was under way.
@@ -273,11 +259,7 @@ pub fn part_descriptor_table() -> io::Result<()> {
 
 /// Gives the calling thread, and the processes that it starts, a mount namespace of their own.
 pub fn part_mounts() -> io::Result<()> {
-    // SAFETY: a plain system call without pointers.
-    match unsafe { libc::unshare(libc::CLONE_NEWNS) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    tun::unshare(libc::CLONE_NEWNS)
 }
 
 /// Raises the soft limit of descriptors to the hard limit, and returns how many one table may hold.

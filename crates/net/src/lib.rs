@@ -31,5 +31,5 @@ pub mod transport;
 mod sys;
 
 pub use mailbox::{Inbox, Sender, mailbox};
-pub use sys::Fd;
+pub use sys::{Fd, check, set_option};
 pub use transport::Transport;

@@ -34,7 +34,10 @@ impl From<OwnedFd> for Fd {
 }
 
 /// The result of a system call that answers 0 or -1.
-pub(crate) fn check(answer: libc::c_int) -> io::Result<()> {
+///
+/// # Errors
+/// The one that `errno` names.
+pub fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == -1 {
         Err(io::Error::last_os_error())
     } else {
@@ -87,7 +90,7 @@ pub fn close(fd: Fd) {
 }
 
 /// Sets one fixed-size option of a socket.
-pub(crate) fn set_option<T: Copy>(fd: Fd, level: i32, name: i32, value: T) -> io::Result<()> {
+pub fn set_option<T: Copy>(fd: Fd, level: i32, name: i32, value: T) -> io::Result<()> {
     // SAFETY: the kernel reads `size_of::<T>()` bytes of `value`, which lives through the call.
     check(unsafe {
         libc::setsockopt(

@@ -60,10 +60,7 @@ impl Checkpoint {
                     _ => return Ok(false),
                 }
             }
-            let head = head(world, now.unix_s);
-            let blocks =
-                core::iter::from_fn(|| Some(shadow.save(&head)).filter(|block| !block.is_empty()));
-            documents.push(blocks.collect());
+            documents.push(saved(&mut shadow, &head(world, now.unix_s)));
         }
         *self = Checkpoint {
             contained: log.len(),
@@ -75,10 +72,7 @@ impl Checkpoint {
 
     fn read(&self, mut restored: Restored, partition: u16) -> Result<Restored, Damaged> {
         if let Some(blocks) = self.documents.get(usize::from(partition)) {
-            restored.begin(&Head::read(&blocks[0])?)?;
-            for block in &blocks[1..] {
-                restored.take(block)?;
-            }
+            take(&mut restored, blocks)?;
         }
         restored.finish()
     }
@@ -149,6 +143,23 @@ pub fn content(world: &World, shards: &mut [Shard], now: Now) -> Content {
     content
 }
 
+/// The document of a shadow, in blocks.
+pub fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
+    let blocks = core::iter::from_fn(|| Some(shadow.save(head)));
+    blocks.take_while(|block| !block.is_empty()).collect()
+}
+
+/// Takes a document in: its head, and the blocks behind it.
+///
+/// # Errors
+/// It cannot be read.
+pub fn take(restored: &mut Restored, blocks: &[Vec<u8>]) -> Result<(), Damaged> {
+    restored.begin(&Head::read(&blocks[0])?)?;
+    blocks[1..]
+        .iter()
+        .try_for_each(|block| restored.take(block))
+}
+
 /// The first topic with a message that is in `of` and not in `by`.
 pub fn missing(of: &Content, by: &Content) -> Option<String> {
     of.iter().find_map(|(topic, messages)| {
@@ -161,7 +172,8 @@ pub fn missing(of: &Content, by: &Content) -> Option<String> {
     })
 }
 
-fn head(world: &World, unix_s: u32) -> Head {
+/// The head of documents of this second, by a clock that goes right.
+pub fn head(world: &World, unix_s: u32) -> Head {
     Head {
         set: 1,
         epoch: world.epoch,
@@ -176,13 +188,14 @@ fn head(world: &World, unix_s: u32) -> Head {
 
 /// Gives a shard an order; returns its report.
 fn told(shard: &mut Shard, order: Control, now: Now) -> Report {
-    let mut operator = Operator(None);
+    let mut operator = Operator::default();
     shard.handle(Input::Control(Ticket(0), order), now, &mut operator);
     operator.0.expect("such an order has its report at once")
 }
 
-/// Takes reports alone.
-struct Operator(Option<Report>);
+/// An `Io` without connections, which keeps the last report.
+#[derive(Default)]
+pub struct Operator(Option<Report>);
 
 impl Io for Operator {
     fn open(&mut self, _: Link, _: ConnId) {}

@@ -74,11 +74,7 @@ fn main() -> ExitCode {
     } else {
         search(&args)
     };
-    if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    ExitCode::from(u8::from(!passed))
 }
 
 /// Runs seeds on all cores until one fails; returns the lowest of those that failed, or the counts of all.

@@ -1,25 +1,16 @@
 //! Counts of the events in a run. A run without any event of some kind has shown nothing about it, and fails.
 
-use std::ops::AddAssign;
-
 use crore_broker::Stats;
 
 /// One row is one line: the field, its kind and the events that it counts.
 macro_rules! counts {
     ($($name:ident $kind:literal: $doc:literal;)*) => {
         /// Counts of one seed or of many.
-        #[derive(Clone, Copy, Debug, Default)]
+        #[derive(Clone, Copy, Debug, Default, derive_more::AddAssign)]
         pub struct Met {
             /// The shards' own counts.
             pub stats: Stats,
             $(#[doc = $doc] pub $name: u64,)*
-        }
-
-        impl AddAssign for Met {
-            fn add_assign(&mut self, other: Met) {
-                self.stats += other.stats;
-                $(self.$name += other.$name;)*
-            }
         }
 
         impl Met {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Rule;
-use crore_broker::{Batch, Close, ConnId, Input, Io, Link, Mail, Now, Part, Shard, ShardId, World};
+use crore_broker::{Batch, Input, Now, Shard, ShardId, World};
+
+use crate::checkpoint::Operator;
 
 /// A shadow of a server with this state. It has folded these batches, in the order of the log.
 ///
@@ -50,24 +52,11 @@ pub fn digest(of: &World, log: &[Batch]) -> Result<u64, String> {
     for batch in log {
         (now.s, now.unix_s) = (now.s + 1, now.unix_s + 1);
         for shard in &mut all {
-            shard.handle(Input::Tick, now, &mut Nobody);
+            shard.handle(Input::Tick, now, &mut Operator::default());
             let folded = shard.fold(&batch.header, &batch.bytes, now);
             folded.map_err(|why| why.to_string())?;
-            shard.flush(now, &mut Nobody);
+            shard.flush(now, &mut Operator::default());
         }
     }
     Ok(all.iter().fold(0, |digest, shard| digest ^ shard.digest()))
-}
-
-/// A server without connections.
-struct Nobody;
-
-impl Io for Nobody {
-    fn open(&mut self, _: Link, _: ConnId) {}
-    fn send(&mut self, _: Link, _: &[Part<'_>]) -> usize {
-        0
-    }
-    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
-    fn close(&mut self, _: Link, _: Close) {}
-    fn post(&mut self, _: ShardId, _: Mail) {}
 }

@@ -4,17 +4,11 @@
 //! and positions may need it. `application/x-www-form-urlencoded` bodies are not read.
 
 use alloc::vec::Vec;
-use core::fmt;
 
 /// A `%` without two hexadecimal digits after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("a percent sign without two hexadecimal digits")]
 pub struct DecodeError;
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a percent sign without two hexadecimal digits")
-    }
-}
 
 impl core::error::Error for DecodeError {}
 

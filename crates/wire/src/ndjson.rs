@@ -20,7 +20,6 @@ mod scan;
 use alloc::vec::Vec;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use core::fmt;
 use scan::{Scan, Text};
 
 /// The most arrays and objects that `data` may nest. Common readers stop at 100 to 128 levels; no message
@@ -106,7 +105,8 @@ pub static FIELDS: [&str; 8] = [
 ];
 
 /// Why a line was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", self.reason())]
 pub enum LineError {
     /// The line does not begin with `{`.
     NotObject,
@@ -200,12 +200,6 @@ impl LineError {
             LineError::TwoData => "data and data_base64 are both there; leave one out",
             LineError::BadBase64 => "data_base64 is not padded standard base64",
         }
-    }
-}
-
-impl fmt::Display for LineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason())
     }
 }
 

@@ -9,16 +9,17 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 
 use crate::form;
 
 /// Why a name or a filter was refused (400 over HTTP).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", self.reason())]
 pub enum TopicError {
     /// No bytes at all.
     Empty,
     /// Longer than the setting, in decoded bytes.
+    #[display("has {len} bytes, more than limits.topic_bytes allows ({max})")]
     TooLong {
         /// Bytes of the name.
         len: usize,
@@ -68,20 +69,6 @@ impl TopicError {
             Self::EncodedSlash => "has an encoded slash; give it as ?topic=",
             Self::BadEscape => "has a percent sign without two hexadecimal digits",
             Self::Reserved => "begins with $, and such topics are the server's own",
-        }
-    }
-}
-
-impl fmt::Display for TopicError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong { len, max } => {
-                write!(
-                    f,
-                    "has {len} bytes, more than limits.topic_bytes allows ({max})"
-                )
-            }
-            other => f.write_str(other.reason()),
         }
     }
 }

@@ -99,11 +99,11 @@ fn a_long_close_reason_is_cut_at_a_character() {
 #[test]
 fn opcodes_survive_their_bits() {
     let known: Vec<u8> = (0..=255)
-        .filter(|&bits| Opcode::from_bits(bits).is_some())
+        .filter(|&bits| Opcode::from_repr(bits).is_some())
         .collect();
     assert_eq!(known, [0, 1, 2, 8, 9, 10]);
     for bits in known {
-        let opcode = Opcode::from_bits(bits).unwrap();
+        let opcode = Opcode::from_repr(bits).unwrap();
         assert_eq!(opcode.bits(), bits);
         assert_eq!(opcode.is_control(), bits >= 8);
     }

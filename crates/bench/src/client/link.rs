@@ -8,24 +8,17 @@ use super::mqtt::{Dialect, Packet};
 use super::parse;
 
 /// Why a client's connection ended.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Display)]
 pub enum End {
     /// Nobody listens any more.
+    #[display("nobody listens")]
     Gone,
     /// The connection broke, or the client was turned away for now.
+    #[display("the connection broke")]
     Cut,
     /// The server broke the protocol.
+    #[display("{_0}")]
     Wrong(String),
-}
-
-impl std::fmt::Display for End {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            End::Gone => f.write_str("nobody listens"),
-            End::Cut => f.write_str("the connection broke"),
-            End::Wrong(why) => f.write_str(why),
-        }
-    }
 }
 
 impl std::error::Error for End {}

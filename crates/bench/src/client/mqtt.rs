@@ -6,8 +6,6 @@
 //! the bytes of an incomplete packet, so that the packets do not depend on how the bytes are split.
 //! A packet that no server may send to such a client is an error.
 
-use std::fmt;
-
 use crore_wire::mqtt::{
     self, Ack, Connect, Disconnect, PacketId, PacketType, Properties, PropertyBuf, ReasonCode,
     SubscribeOptions,
@@ -114,24 +112,17 @@ pub enum Packet<'a> {
 }
 
 /// The peer sent a packet that no server may send to such a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 pub enum Error {
     /// No packet at all.
+    #[display("not a packet of an MQTT server: {_0}")]
     Malformed(mqtt::Error),
     /// CONNACK or DISCONNECT with a failure.
+    #[display("the server refused: {_0}")]
     Refused(ReasonCode),
     /// A packet that was never agreed to.
+    #[display("the server sent {_0:?}")]
     Unexpected(PacketType),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Malformed(error) => write!(f, "not a packet of an MQTT server: {error}"),
-            Error::Refused(reason) => write!(f, "the server refused: {reason}"),
-            Error::Unexpected(kind) => write!(f, "the server sent {kind:?}"),
-        }
-    }
 }
 
 impl std::error::Error for Error {}
@@ -150,7 +141,7 @@ impl Dialect {
                 Version::V311 => mqtt::Version::V311,
                 Version::V5 => mqtt::Version::V5,
             },
-            qos: mqtt::Qos::from_bits(args.qos).expect("the flag's range"),
+            qos: mqtt::Qos::from_repr(args.qos).expect("the flag's range"),
             is_persistent: args.session == Session::Persistent,
             is_framed,
         }
@@ -199,11 +190,18 @@ impl Dialect {
     }
 
     /// Appends the head of a PUBLISH, behind which `size` bytes of payload belong.
-    pub fn publish_head(&self, topic: &str, id: Option<PacketId>, size: usize, out: &mut Vec<u8>) {
+    pub fn publish_head(
+        &self,
+        topic: &str,
+        id: Option<PacketId>,
+        retain: bool,
+        size: usize,
+        out: &mut Vec<u8>,
+    ) {
         let publish = mqtt::Publish {
             dup: false,
             qos: self.qos,
-            retain: false,
+            retain,
             topic,
             packet_id: id,
             properties: Properties::default(),
@@ -401,7 +399,7 @@ mod tests {
             let new = dialect(Version::V5, qos, false);
             let id = PacketId::new(9).filter(|_| qos > 0);
             let mut bytes = Vec::new();
-            new.publish_head(&topic, id, size, &mut bytes);
+            new.publish_head(&topic, id, false, size, &mut bytes);
             bytes.extend(std::iter::repeat_n(b'x', size));
             let whole = bytes.len();
             bytes.extend_from_slice(&[0xd0, 0]);

@@ -9,8 +9,6 @@
 //! are split. Nothing is kept here. This is not a complete client: of a message in fragments it sees only the
 //! first fragment, of SSE data only the first line.
 
-use std::fmt;
-
 use crore_wire::sse::OWN_EVENTS;
 use crore_wire::websocket::frame::Opcode;
 use memchr::{memchr, memmem};
@@ -21,22 +19,15 @@ use super::request::ACCEPT;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// How the peer violates its protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Error {
+    #[display("not an HTTP/1.x response head")]
     Head,
+    #[display("not a WebSocket frame of a server")]
     Frame,
+    #[display("not a chunked body")]
     Chunk,
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Error::Head => "not an HTTP/1.x response head",
-            Error::Frame => "not a WebSocket frame of a server",
-            Error::Chunk => "not a chunked body",
-        })
-    }
 }
 
 impl std::error::Error for Error {}
@@ -173,7 +164,7 @@ pub fn frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, Error> {
         return Ok(None);
     };
     // No opcode has a reserved bit: the client has agreed to no extension. And servers do not mask.
-    let (Some(opcode), 0) = (Opcode::from_bits(first & 0x7f), second & 0x80) else {
+    let (Some(opcode), 0) = (Opcode::from_repr(first & 0x7f), second & 0x80) else {
         return Err(Error::Frame);
     };
     let (start, length) = match (second, &bytes[2..]) {

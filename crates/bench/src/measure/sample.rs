@@ -10,7 +10,6 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::add::add;
 use crate::sys;
 
 /// Bytes of a page, the unit of `/proc/net/sockstat` and `/proc/slabinfo`.
@@ -32,7 +31,7 @@ fn read(path: &str) -> Result<String> {
 }
 
 /// One process at one moment.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, derive_more::AddAssign, serde::Serialize)]
 pub struct Process {
     /// Resident bytes.
     pub rss_bytes: u64,
@@ -67,8 +66,7 @@ impl Process {
     pub fn read_tree(pid: u32) -> Result<Process> {
         let mut sum = Process::read(pid)?;
         for child in Process::tree(pid).into_iter().skip(1) {
-            let child = Process::read(child)?;
-            add!(sum, child; rss_bytes, pss_bytes, cpu_s, user_s, system_s, waited_s);
+            sum += Process::read(child)?;
         }
         Ok(sum)
     }
@@ -89,14 +87,6 @@ impl Process {
             }
         }
         found
-    }
-
-    /// The sample for the JSON report.
-    pub fn json(&self) -> Value {
-        json!({
-            "rss_bytes": self.rss_bytes, "pss_bytes": self.pss_bytes,
-            "cpu_s": self.cpu_s, "user_s": self.user_s, "system_s": self.system_s, "waited_s": self.waited_s,
-        })
     }
 }
 

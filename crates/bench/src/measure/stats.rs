@@ -255,6 +255,17 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The straight line through these points by least squares: its slope, and its value at 0. Without a spread they are not numbers.
+pub fn line(points: &[(f64, f64)]) -> (f64, f64) {
+    let n = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (mean_x, mean_y) = (mean(|point| point.0), mean(|point| point.1));
+    let along: f64 = points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum();
+    let across = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y));
+    let slope = across.sum::<f64>() / along;
+    (slope, mean_y - slope * mean_x)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

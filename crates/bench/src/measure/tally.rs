@@ -48,7 +48,7 @@ pub struct Tally {
 }
 
 /// Counters since the start.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, serde::Serialize)]
 pub struct Life {
     /// Bytes received.
     pub bytes: u64,

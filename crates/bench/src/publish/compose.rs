@@ -178,7 +178,7 @@ impl Composer {
                 self.scratch.clear();
                 self.topics.write(topic, &mut self.scratch);
                 dialect.frame(out, |out| {
-                    dialect.publish_head(&self.scratch, id, self.payloads.size(), out);
+                    dialect.publish_head(&self.scratch, id, false, self.payloads.size(), out);
                     self.payloads.write(header, out);
                 });
             }

@@ -38,11 +38,7 @@ pub fn run(args: &PublishArgs) -> Result<ExitCode> {
     if let Some(path) = &args.json {
         report::keep(path, &publisher.json(seconds))?;
     }
-    Ok(if publisher.is_clean() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!publisher.is_clean())))
 }
 
 /// Publishes until the time is up, the count is reached or Ctrl-C, and returns the seconds it took.

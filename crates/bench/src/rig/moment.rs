@@ -74,7 +74,7 @@ impl Moment {
     pub fn json(&self) -> Value {
         json!({
             "at_s": self.at_ns as f64 / 1e9,
-            "server": self.process.json(),
+            "server": self.process,
             "kernel": self.kernel.json(),
         })
     }

@@ -64,7 +64,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         |value: fn(&(Cost, Cost)) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>());
     let each = rounds
         .iter()
-        .map(|(memory, node)| json!({ "memory": memory.json(), "node": node.json() }));
+        .map(|(memory, node)| json!({ "memory": memory, "node": node }));
     Ok(json!({
         "delivery": {
             "memory": of(|(memory, _)| memory.delivery),
@@ -85,6 +85,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 }
 
 /// Instructions.
+#[derive(serde::Serialize)]
 struct Cost {
     /// Of a delivery.
     delivery: f64,
@@ -113,10 +114,6 @@ impl Cost {
             publish: with_few - few * delivery,
             runs,
         })
-    }
-
-    fn json(&self) -> Value {
-        json!({ "delivery": self.delivery, "publish": self.publish, "runs": self.runs })
     }
 }
 

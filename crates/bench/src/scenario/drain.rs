@@ -63,21 +63,16 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         outcome.published(&world),
     ));
     outcome.say_why();
-    let mut result = outcome.json(&world);
-    let of_this_run = [
+    let of_this_run = json!({
         // The logs keep all, so that no client may be told of a gap.
-        (
-            "clean",
-            json!(outcome.is_clean(&world) && counts.told_gaps == 0),
-        ),
-        ("connections", json!(connections)),
-        ("shards", json!(setting.shards)),
-        ("shards_after", json!(args.shards_after)),
-        ("rate_per_s", json!(rate)),
-        ("phases", phases),
-    ];
-    result.extend(of_this_run.map(|(name, value)| (name.into(), value)));
-    Ok(Value::Object(result))
+        "clean": outcome.is_clean(&world) && counts.told_gaps == 0,
+        "connections": connections,
+        "shards": setting.shards,
+        "shards_after": args.shards_after,
+        "rate_per_s": rate,
+        "phases": phases,
+    });
+    Ok(report::with(outcome.json(&world), of_this_run))
 }
 
 /// Opens, publishes, restarts the server, and waits until all clients have the last message.

@@ -65,32 +65,27 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let windows = windows(&mut session, connections, duration_s)?;
     let after = moment(&mut session)?;
     let outcome = session.finish()?;
-    let mut result = outcome.json.clone();
-    for (name, value) in [
-        ("clean", json!(outcome.faults.is_empty())),
-        ("clients", json!("swarm")),
-        ("shards", json!(swarm.shards())),
-        ("log_messages", json!(swarm.keep)),
-        ("connections", json!(connections)),
-        ("protocol", json!(protocol.name())),
-        ("size_bytes", json!(swarm.size)),
-        ("duration_s", json!(duration_s)),
-        ("opening_s", json!(opening_s)),
-        ("connects_per_s", json!(f64::from(opened) / opening_s)),
-        ("per_connection_open", cost),
-        (
-            "per_connection_after",
-            swarm::cost(connections, &empty, &after),
-        ),
-        ("rate_per_s", json!(rate)),
-        ("rates_tried", json!(tried)),
-        ("windows", windows),
-        ("empty", empty.json()),
-        ("open", open.json()),
-        ("after", after.json()),
-    ] {
-        result[name] = value;
-    }
+    let of_this_run = json!({
+        "clean": outcome.faults.is_empty(),
+        "clients": "swarm",
+        "shards": swarm.shards(),
+        "log_messages": swarm.keep,
+        "connections": connections,
+        "protocol": protocol.name(),
+        "size_bytes": swarm.size,
+        "duration_s": duration_s,
+        "opening_s": opening_s,
+        "connects_per_s": f64::from(opened) / opening_s,
+        "per_connection_open": cost,
+        "per_connection_after": swarm::cost(connections, &empty, &after),
+        "rate_per_s": rate,
+        "rates_tried": tried,
+        "windows": windows,
+        "empty": empty.json(),
+        "open": open.json(),
+        "after": after.json(),
+    });
+    let result = report::with(outcome.json.clone(), of_this_run);
     tell(&result, &outcome);
     Ok(result)
 }

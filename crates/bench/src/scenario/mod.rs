@@ -30,7 +30,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::measure::sample;
 pub use crate::rig::args::RunArgs;
 use crate::rig::args::Scenario;
 use crate::subscribe::Protocol;
@@ -66,25 +65,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Fill => fill::run(args)?,
         Scenario::Tls => tls::run(args)?,
     };
-    let value = json!({
-        "scenario": format!("{:?}", args.scenario),
-        "command": std::env::args().collect::<Vec<_>>().join(" "),
+    let of_this_run = json!({
         "server_binary": args.binary(),
-        "date": sample::date(),
-        "machine": sample::machine(),
         "heartbeat_s": args.heartbeat,
         "log_age_s": args.keep_s,
         "accepts_per_s": args.accepts(),
         "pinned": args.pin,
         "result": result,
     });
+    let value = report::record(&format!("{:?}", args.scenario), of_this_run);
     if let Some(path) = &args.json {
         report::keep(path, &value)?;
     }
     let failed = value["result"]["clean"] == json!(false);
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(ExitCode::from(u8::from(failed)))
 }

@@ -7,14 +7,15 @@
 //! that of sessions does, so that a straight line through the growth tells one from the other. At the end some clients come
 //! back and ask whether their session is there.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
+use crate::client::link::Link;
 use crate::client::mqtt::{Dialect, Error, MqttArgs, Packet, Session, client_id};
+use crate::measure::stats::line;
 use crate::report;
 use crate::rig::{
     Kind, Moment, RunArgs, Server, Setting, Subscriber, locals, number, pause, per_connection,
@@ -36,8 +37,6 @@ const CALM_S: f64 = 35.0;
 const CHECKS: u32 = 20;
 /// Longest wait for an answer.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Bytes of one read of a CONNACK.
-const CONNACK_BYTES: usize = 1024;
 
 /// Measures this server, and Mosquitto when it is asked for.
 pub fn run(args: &RunArgs) -> Result<Value> {
@@ -99,7 +98,11 @@ fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
         }
     }
     let cost = per_connection(sessions, &empty, &after);
-    let (each, fixed) = line(&growth);
+    let points: Vec<_> = growth
+        .iter()
+        .map(|(n, bytes)| (f64::from(*n), *bytes))
+        .collect();
+    let (each, fixed) = line(&points);
     report::say(&format!(
         "{}: {sessions} sessions of absent clients with a subscription each: PSS {:.1} B a session; \
          from batch to batch {each:.1} B, and {:.2} MB that do not grow; {present} of {checked} were there",
@@ -131,21 +134,6 @@ fn grown(before: &Moment, after: &Moment) -> f64 {
     after.process.pss_bytes as f64 - before.process.pss_bytes as f64
 }
 
-/// The straight line through these points by least squares: its slope, and its value at 0.
-fn line(points: &[(u32, f64)]) -> (f64, f64) {
-    let n = points.len() as f64;
-    let mean_x = points.iter().map(|(x, _)| f64::from(*x)).sum::<f64>() / n;
-    let mean_y = points.iter().map(|(_, y)| y).sum::<f64>() / n;
-    let of = |(x, y): &(u32, f64)| (f64::from(*x) - mean_x, y - mean_y);
-    let (mut along, mut across) = (0.0, 0.0);
-    for (dx, dy) in points.iter().map(of) {
-        along += dx * dx;
-        across += dx * dy;
-    }
-    let steep = across / along;
-    (steep, mean_y - steep * mean_x)
-}
-
 /// Connects `count` clients to topics from number `from` on, and lets them go in good order.
 fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch> {
     let first = 1_000_001 + from;
@@ -165,29 +153,23 @@ fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch
 
 /// Whether the server has a session of this name. The session stays.
 fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
-    let dialect = Dialect::new(&args.mqtt, false);
-    let mut stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(SILENCE))?;
-    let mut out = Vec::new();
+    let (dialect, mut out) = (Dialect::new(&args.mqtt, false), Vec::new());
+    let mut link = Link::open(server, SILENCE)?;
     dialect.greet(name, &[], &mut out);
-    stream.write_all(&out)?;
-    let (mut received, mut bytes) = (Vec::new(), [0; CONNACK_BYTES]);
-    loop {
-        let len = stream.read(&mut bytes).context("no CONNACK came")?;
-        ensure!(len > 0, "the server closed the connection of {name}");
-        received.extend_from_slice(&bytes[..len]);
-        let present = match dialect.packet(&received) {
-            Ok(None) => continue,
-            Ok(Some((Packet::Connack { present, .. }, _))) => present,
+    link.send(&out)?;
+    let present = loop {
+        match dialect.packet(&link.held) {
+            Ok(None) => link.read().context("no CONNACK came")?,
+            Ok(Some((Packet::Connack { present, .. }, _))) => break present,
             Ok(Some(_)) => bail!("the server began with another packet than CONNACK"),
-            Err(Error::Refused(_)) => false,
+            Err(Error::Refused(_)) => break false,
             Err(error) => return Err(error.into()),
-        };
-        out.clear();
-        dialect.leave(&mut out);
-        stream.write_all(&out)?;
-        return Ok(present);
-    }
+        }
+    };
+    out.clear();
+    dialect.leave(&mut out);
+    link.send(&out)?;
+    Ok(present)
 }
 
 #[cfg(test)]
@@ -196,8 +178,9 @@ mod tests {
 
     #[test]
     fn a_line_is_parted_into_what_grows_and_what_does_not() {
-        let points: Vec<(u32, f64)> = (1..=10)
-            .map(|n| (n * 1500, f64::from(n * 1500) * 250.0 + 4e6))
+        let points: Vec<(f64, f64)> = (1..=10)
+            .map(|n| f64::from(n * 1500))
+            .map(|n| (n, n * 250.0 + 4e6))
             .collect();
         let (each, fixed) = line(&points);
         assert!((each - 250.0).abs() < 1e-6 && (fixed - 4e6).abs() < 1e-3);

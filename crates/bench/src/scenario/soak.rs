@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::million::{churn_of, moment, swarm_of};
+use crate::measure::stats::line;
 use crate::rig::{RunArgs, number, pause};
 use crate::swarm::{Counts, Session, SwarmArgs};
 use crate::{report, sys};
@@ -60,25 +61,23 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     report::say(&outcome.verdict());
     // The samples say the same in fewer lines.
     result.as_object_mut().map(|all| all.remove("seconds"));
-    for (name, value) in [
-        ("clean", json!(outcome.faults.is_empty() && !grows)),
-        ("clients", json!("swarm")),
-        ("shards", json!(swarm.shards())),
-        ("connections", json!(connections)),
-        ("protocol", json!(swarm.protocol.name())),
-        ("size_bytes", json!(swarm.size)),
-        ("heartbeat_s", json!(swarm.heartbeat)),
-        ("hours", json!(samples.len() as f64 * SAMPLE_S / 3600.0)),
-        ("opening_s", json!(opening_s)),
-        ("rate_per_s", json!(rate)),
-        ("churn_per_s", json!(churn_of(connections))),
-        ("reloads", json!(samples.len() / RELOAD_SAMPLES)),
-        ("memory_grows", json!(grows)),
-        ("samples", json!(samples)),
-    ] {
-        result[name] = value;
-    }
-    Ok(result)
+    let of_this_run = json!({
+        "clean": outcome.faults.is_empty() && !grows,
+        "clients": "swarm",
+        "shards": swarm.shards(),
+        "connections": connections,
+        "protocol": swarm.protocol.name(),
+        "size_bytes": swarm.size,
+        "heartbeat_s": swarm.heartbeat,
+        "hours": samples.len() as f64 * SAMPLE_S / 3600.0,
+        "opening_s": opening_s,
+        "rate_per_s": rate,
+        "churn_per_s": churn_of(connections),
+        "reloads": samples.len() / RELOAD_SAMPLES,
+        "memory_grows": grows,
+        "samples": samples,
+    });
+    Ok(report::with(result, of_this_run))
 }
 
 /// Where the samples go: beside the result.
@@ -97,22 +96,19 @@ fn minute(session: &mut Session, swarm: &SwarmArgs, n: usize) -> Result<Value> {
     let before = moment(session)?;
     let counts: Counts = session.window(SAMPLE_S)?;
     let after = moment(session)?;
-    let mut value = after.json();
     let latency = counts.tally.latency.summary();
-    for (name, part) in [
-        ("live", json!(session.swarm.live())),
-        ("messages", json!(counts.tally.messages)),
-        ("lost", json!(counts.tally.lost)),
-        ("doubled", json!(counts.tally.doubled)),
-        ("opened", json!(counts.tally.life.opened)),
-        ("p50_ms", json!(latency.p50_ms)),
-        ("p99_ms", json!(latency.p99_ms)),
-        ("max_ms", json!(latency.max_ms)),
-        ("server_cores", json!(after.cores_since(&before))),
-    ] {
-        value[name] = part;
-    }
-    Ok(value)
+    let of_minute = json!({
+        "live": session.swarm.live(),
+        "messages": counts.tally.messages,
+        "lost": counts.tally.lost,
+        "doubled": counts.tally.doubled,
+        "opened": counts.tally.life.opened,
+        "p50_ms": latency.p50_ms,
+        "p99_ms": latency.p99_ms,
+        "max_ms": latency.max_ms,
+        "server_cores": after.cores_since(&before),
+    });
+    Ok(report::with(after.json(), of_minute))
 }
 
 /// Says how the memory of the server and of its kernel changes, and whether one of them grows.
@@ -124,7 +120,8 @@ fn tell_growth(samples: &[Value]) -> bool {
             .iter()
             .map(|sample| (number(sample, "/at_s") / 3600.0, number(sample, name)))
             .collect();
-        let slope = slope(&points);
+        let slope = line(&points).0;
+        let slope = if slope.is_finite() { slope } else { 0.0 };
         let hours = points.len() as f64 * SAMPLE_S / 3600.0;
         let last = points.last().map_or(0.0, |(_, bytes)| *bytes);
         report::say(&format!(
@@ -135,19 +132,6 @@ fn tell_growth(samples: &[Value]) -> bool {
         slope * hours > last * GROWTH + GROWTH_BYTES
     });
     grows.contains(&true)
-}
-
-/// The slope of the line that is nearest to all points, 0 of fewer than two.
-fn slope(points: &[(f64, f64)]) -> f64 {
-    let n = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
-    let (x_mean, y_mean) = (mean(|point| point.0), mean(|point| point.1));
-    let spread: f64 = points.iter().map(|(x, _)| (x - x_mean).powi(2)).sum();
-    let together: f64 = points
-        .iter()
-        .map(|(x, y)| (x - x_mean) * (y - y_mean))
-        .sum();
-    if spread > 0.0 { together / spread } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -37,16 +37,6 @@ impl Protocol {
     }
 }
 
-/// How topics are given to connections.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Assign {
-    /// One after another.
-    #[default]
-    OneToOne,
-    /// At random, but the same in every run.
-    Random,
-}
-
 /// `crore bench subscribe`
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct SubscribeArgs {
@@ -71,15 +61,9 @@ pub struct SubscribeArgs {
     /// Topics of each connection; an MQTT client may have none
     #[arg(long, default_value_t = 1)]
     pub topics_per_connection: u32,
-    /// How topics are given to connections
-    #[arg(long, value_enum, default_value_t)]
-    pub assign: Assign,
     /// Local addresses, with ranges (127.0.{1..30}.1)
     #[arg(long, value_name = "ADDRESSES")]
     pub local: Vec<String>,
-    /// Successive source ports for each local address [default: the kernel's choice]
-    #[arg(long, value_name = "LOW-HIGH", value_parser = port_range)]
-    pub source_ports: Option<(u16, u16)>,
     /// Size of the sockets' receive buffers [default: the system's]
     #[arg(long, value_name = "BYTES")]
     pub receive_buffer: Option<u32>,
@@ -107,15 +91,4 @@ pub struct SubscribeArgs {
     /// The clients stand in a grid and talk to their neighbours, in messages of so many bytes, when the scenario says so
     #[arg(long, hide = true, requires = "control", value_name = "BYTES")]
     pub talk: Option<usize>,
-}
-
-fn port_range(text: &str) -> Result<(u16, u16), String> {
-    let parse = |digits: &str| digits.parse::<u16>().map_err(|error| error.to_string());
-    let (low, high) = text.split_once('-').ok_or("write LOW-HIGH")?;
-    let (low, high) = (parse(low)?, parse(high)?);
-    if low == 0 || low > high {
-        Err("a range counts upwards".into())
-    } else {
-        Ok((low, high))
-    }
 }

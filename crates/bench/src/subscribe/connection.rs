@@ -3,8 +3,6 @@
 //! A row has at most 24 bytes, so that a million connections cost the tool 24 MB. Server, local address and
 //! topics follow from the connection's number: they are not kept but computed whenever they are needed.
 
-use crate::measure::payload::mix;
-
 /// No spill.
 pub const NO_SPILL: u32 = u32::MAX;
 
@@ -76,19 +74,12 @@ pub struct Assignment {
     pub topics: u32,
     /// Topics of each connection.
     pub per_connection: u32,
-    /// Drawn at random instead of one after another.
-    pub random: bool,
 }
 
 impl Assignment {
     /// Topic `place` of `connection`.
     pub fn topic(&self, connection: u32, place: u32) -> u32 {
         let number = u64::from(connection) * u64::from(self.per_connection) + u64::from(place);
-        let number = if self.random {
-            mix(number.wrapping_add(0x5eed))
-        } else {
-            number
-        };
         (number % u64::from(self.topics)) as u32
     }
 
@@ -107,9 +98,9 @@ mod tests {
     proptest! {
         #[test]
         fn topics_are_found_where_they_were_assigned(
-            topics in 1u32..1000, per_connection in 1u32..8, random: bool, connection in 0u32..5000,
+            topics in 1u32..1000, per_connection in 1u32..8, connection in 0u32..5000,
         ) {
-            let assignment = Assignment { topics, per_connection, random };
+            let assignment = Assignment { topics, per_connection };
             for place in 0..per_connection {
                 let topic = assignment.topic(connection, place);
                 prop_assert!(topic < topics);

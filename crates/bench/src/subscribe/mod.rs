@@ -56,11 +56,7 @@ pub fn run(args: &SubscribeArgs) -> Result<ExitCode> {
         report::keep(path, &last)?;
     }
     let clean = tally.lost + tally.doubled + tally.misdelivered + tally.life.given_up == 0;
-    Ok(if clean {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!clean)))
 }
 
 /// Waits until everything is open and returns how long it took, in seconds.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use rustls::ClientConfig;
 
-use super::args::{Assign, Protocol, SubscribeArgs};
+use super::args::{Protocol, SubscribeArgs};
 use super::connection::Assignment;
 use crate::client::mqtt::{self, Dialect};
 use crate::client::{request, tls};
@@ -42,7 +42,6 @@ pub struct Plan {
     topics: Pattern,
     servers: Vec<SocketAddr>,
     locals: Vec<IpAddr>,
-    ports: Option<(u16, u16)>,
     receive_buffer: Option<u32>,
     /// The TLS that they speak, if they do.
     pub tls: Option<Arc<ClientConfig>>,
@@ -74,20 +73,11 @@ impl Plan {
             per_connection >= 1 || is_mqtt,
             "at least one topic for each connection"
         );
-        if let Some((low, high)) = args.source_ports {
-            let tuples =
-                u64::from(high - low + 1) * servers.len() as u64 * locals.len().max(1) as u64;
-            ensure!(
-                u64::from(args.connections) <= tuples,
-                "these ports and addresses give only {tuples} tuples"
-            );
-        }
         ensure!(
             args.talk.is_none()
                 || (args.tls.is_none() && per_connection == 1 && args.connections > 1),
             "clients that talk have a topic each, neighbours, and no TLS"
         );
-        let random = args.assign == Assign::Random;
         Ok(Plan {
             protocol: args.protocol,
             dialect: Dialect::new(&args.mqtt, args.protocol == Protocol::MqttWs),
@@ -95,7 +85,6 @@ impl Plan {
             assignment: Assignment {
                 topics: topics.count(),
                 per_connection,
-                random,
             },
             threads,
             connect_rate: args.connect_rate,
@@ -104,7 +93,6 @@ impl Plan {
             topics,
             servers,
             locals,
-            ports: args.source_ports,
             receive_buffer: args.receive_buffer,
             tls: args
                 .tls
@@ -114,31 +102,14 @@ impl Plan {
         })
     }
 
-    /// Where connection `number` goes to and comes from. The numbers first count up the servers, then the local addresses,
-    /// then the ports.
+    /// Where connection `number` goes to and comes from. The numbers first count up the servers, then the local addresses.
     pub fn dial(&self, number: u32) -> Dial {
         let number = number as usize;
-        let remote = self.servers[number % self.servers.len()];
         let rest = number / self.servers.len();
-        let address = match self.locals.len() {
-            0 => None,
-            count => Some(self.locals[rest % count]),
-        };
-        let local = match (address, self.ports) {
-            (None, None) => None,
-            (address, ports) => {
-                let unspecified: IpAddr = match remote {
-                    SocketAddr::V4(_) => [0; 4].into(),
-                    SocketAddr::V6(_) => [0u16; 8].into(),
-                };
-                let step = rest / self.locals.len().max(1);
-                let port = ports.map_or(0, |(low, _)| low + step as u16);
-                Some(SocketAddr::new(address.unwrap_or(unspecified), port))
-            }
-        };
+        let local = (!self.locals.is_empty()).then(|| self.locals[rest % self.locals.len()]);
         Dial {
-            remote,
-            local,
+            remote: self.servers[number % self.servers.len()],
+            local: local.map(|address| SocketAddr::new(address, 0)),
             receive_buffer: self.receive_buffer,
         }
     }
@@ -208,36 +179,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tuples_are_counted_through_before_a_port_is_used_twice() {
+    fn servers_and_local_addresses_are_used_equally() {
         let args = SubscribeArgs {
             server: vec!["127.0.0.1:9000-9001".into()],
             local: vec!["127.0.1.{1..3}".into()],
-            source_ports: Some((2000, 2004)),
             connections: 30,
             topics_per_connection: 1,
             ..SubscribeArgs::default()
         };
         let plan = Plan::new(&args).unwrap();
-        let mut tuples: Vec<_> = (0..30)
-            .map(|n| {
-                let dial = plan.dial(n);
-                (dial.remote, dial.local.unwrap())
-            })
-            .collect();
-        tuples.sort_unstable();
-        tuples.dedup();
-        assert_eq!(tuples.len(), 30);
-        assert!(
-            tuples
-                .iter()
-                .all(|(_, local)| (2000..=2004).contains(&local.port()))
-        );
-        assert!(
-            Plan::new(&SubscribeArgs {
-                connections: 31,
-                ..args
-            })
-            .is_err()
-        );
+        let mut pairs = std::collections::BTreeMap::new();
+        for dial in (0..30).map(|n| plan.dial(n)) {
+            *pairs.entry((dial.remote, dial.local.unwrap())).or_insert(0) += 1;
+        }
+        assert_eq!(pairs.into_values().collect::<Vec<_>>(), [5; 6]);
     }
 }

@@ -106,7 +106,11 @@ impl Subscriber {
     /// Everything that is known now, as the JSON report has it.
     pub fn json(&self) -> Value {
         let tally = self.tally();
-        let life = &tally.life;
+        let connections = json!({
+            "wanted": self.connections,
+            "live": self.shared.live.load(Relaxed),
+            "max_concurrency": self.shared.live_max.load(Relaxed),
+        });
         json!({
             "now_ns": sys::now_ns(),
             "uptime_s": self.started.elapsed().as_secs_f64(),
@@ -121,19 +125,7 @@ impl Subscriber {
             "said": tally.said.json(),
             "first_arrival_ns": tally.first_ns,
             "last_arrival_ns": tally.last_ns,
-            "connections": {
-                "wanted": self.connections,
-                "live": self.shared.live.load(Relaxed),
-                "opened": life.opened,
-                "bytes": life.bytes,
-                "chunks": life.chunks,
-                "closed": life.closed,
-                "completed": life.completed,
-                "failed": life.failed,
-                "given_up": life.given_up,
-                "max_concurrency": self.shared.live_max.load(Relaxed),
-                "first_failure": life.first_failure,
-            },
+            "connections": report::with(json!(tally.life), connections),
             "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
         })
     }

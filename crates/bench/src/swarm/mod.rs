@@ -24,7 +24,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::measure::sample;
 use crate::rig::{Moment, pause};
 use crate::{report, sys};
 pub use args::{Protocol, SwarmArgs};
@@ -62,31 +61,22 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
     if !args.quiet {
         report::say(&summary(&outcome, connections, opening_s, cost.as_ref()));
     }
-    let mut value = json!({
-        "scenario": "Swarm",
-        "command": std::env::args().collect::<Vec<_>>().join(" "),
-        "date": sample::date(),
-        "machine": sample::machine(),
-        "result": outcome.json,
+    let of_this_run = json!({
+        "clean": outcome.faults.is_empty(),
+        "connections": connections,
+        "protocol": args.protocol.name(),
+        "size_bytes": args.size,
+        "rate_per_s": args.rate(),
+        "opening_s": opening_s,
+        "connects_per_s": f64::from(connections) / opening_s,
+        "per_connection_open": cost,
+        "after": after.as_ref().map(Moment::json),
     });
-    let result = &mut value["result"];
-    result["clean"] = json!(outcome.faults.is_empty());
-    result["connections"] = json!(connections);
-    result["protocol"] = json!(args.protocol.name());
-    result["size_bytes"] = json!(args.size);
-    result["rate_per_s"] = json!(args.rate());
-    result["opening_s"] = json!(opening_s);
-    result["connects_per_s"] = json!(f64::from(connections) / opening_s);
-    result["per_connection_open"] = json!(cost);
-    result["after"] = json!(after.as_ref().map(Moment::json));
     if let Some(path) = &args.json {
-        report::keep(path, &value)?;
+        let result = json!({ "result": report::with(outcome.json.clone(), of_this_run) });
+        report::keep(path, &report::record("Swarm", result))?;
     }
-    Ok(if outcome.faults.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!outcome.faults.is_empty())))
 }
 
 /// The memory and the processor time of each connection between two moments: the server's end alone, since the client's is a row here.

@@ -27,7 +27,7 @@ pub struct Weather {
 type UnderWay = Reverse<(u64, u64, bool, Vec<u8>)>;
 
 /// Counts of packets.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, derive_more::AddAssign)]
 pub struct Traffic {
     /// Packets read from the device.
     pub received: u64,

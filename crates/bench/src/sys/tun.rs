@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
+use crore_net::check;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket_with};
@@ -44,12 +45,9 @@ pub fn part_network() -> io::Result<()> {
     }
 }
 
-fn unshare(flags: libc::c_int) -> io::Result<()> {
+pub(super) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: a plain system call without pointers.
-    match unsafe { libc::unshare(flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    check(unsafe { libc::unshare(flags) })
 }
 
 /// A TUN device; it goes with its descriptor.
@@ -69,10 +67,7 @@ impl Tun {
         // SAFETY: the argument of this request is a plain number.
         let result =
             unsafe { libc::ioctl(device.0.as_raw_fd(), libc::TUNSETOFFLOAD, libc::TUN_F_CSUM) };
-        match result {
-            0 => Ok(device),
-            _ => Err(io::Error::last_os_error()),
-        }
+        check(result).map(|()| device)
     }
 
     /// Reads one packet with its header; `None` when there is none.
@@ -167,8 +162,5 @@ fn address(address: Ipv4Addr) -> libc::sockaddr {
 fn control(fd: impl AsFd, request: libc::Ioctl, argument: &mut libc::ifreq) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd();
     // SAFETY: each of these requests reads an `ifreq`, which `argument` is.
-    match unsafe { libc::ioctl(fd, request, &raw mut *argument) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    check(unsafe { libc::ioctl(fd, request, &raw mut *argument) })
 }

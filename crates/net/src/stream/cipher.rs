@@ -34,7 +34,7 @@ const KEY_MAX: usize = 32;
 const RECORDS_MAX: u64 = 1 << 23;
 
 /// A record's content, as its type byte says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::FromRepr)]
 #[repr(u8)]
 pub enum Content {
     /// `alert`.
@@ -45,19 +45,8 @@ pub enum Content {
     Data = 23,
 }
 
-impl Content {
-    pub fn of(byte: u8) -> Option<Content> {
-        match byte {
-            21 => Some(Content::Alert),
-            22 => Some(Content::Handshake),
-            23 => Some(Content::Data),
-            _ => None,
-        }
-    }
-}
-
 /// Version and cipher of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::FromRepr)]
 #[repr(u8)]
 pub enum Cipher {
     /// `TLS13_AES_128_GCM_SHA256`.
@@ -124,13 +113,6 @@ impl hkdf::KeyType for Length {
 }
 
 impl Cipher {
-    /// The cipher of this number, as `as u8` gives it.
-    pub fn of_number(number: u8) -> Option<Cipher> {
-        use Cipher::*;
-        let all = [Aes128, Aes256, ChaCha, Old128, Old256, OldChaCha];
-        all.into_iter().find(|cipher| *cipher as u8 == number)
-    }
-
     /// The negotiated cipher, from `rustls`' names for it.
     pub fn of(suite: CipherSuite, secrets: &ConnectionTrafficSecrets) -> Option<Cipher> {
         use ConnectionTrafficSecrets as Traffic;

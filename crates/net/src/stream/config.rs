@@ -45,30 +45,23 @@ pub struct Source {
 }
 
 /// The part of a [`Source`] that is wrong.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, derive_more::Display)]
 pub enum Error {
     /// The certificate's text.
+    #[display("the certificate: {_0}")]
     Certificate(String),
     /// The key's text.
+    #[display("the key: {_0}")]
     Key(String),
     /// The key is another certificate's.
+    #[display("certificate and key: {_0}")]
     Pair(String),
     /// The text of the clients' roots.
+    #[display("the clients' roots: {_0}")]
     Clients(String),
     /// An error that is not in any of the texts.
+    #[display("{_0}")]
     Other(String),
-}
-
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Error::Certificate(what) => write!(f, "the certificate: {what}"),
-            Error::Key(what) => write!(f, "the key: {what}"),
-            Error::Pair(what) => write!(f, "certificate and key: {what}"),
-            Error::Clients(what) => write!(f, "the clients' roots: {what}"),
-            Error::Other(what) => f.write_str(what),
-        }
-    }
 }
 
 impl std::error::Error for Error {}

@@ -3,7 +3,7 @@
 use super::cipher::PLAIN_MAX;
 use super::keys::{BUSY, HELD, OVER, Place};
 use super::record::Alert;
-use super::state::Streams;
+use super::state::{Streams, busy};
 use super::stats::Trouble;
 use super::table::Entry;
 use crate::transport::{Link, Sent, Transport};
@@ -108,11 +108,7 @@ impl Streams {
         link: Link,
         place: Place,
     ) -> bool {
-        let busy = self
-            .records
-            .busy
-            .get_mut(&link.0)
-            .expect("what is busy has an entry");
+        let busy = busy(&mut self.records.busy, link);
         if let Sent::Bytes(sent) = transport.send(link, &[&busy.sealed[busy.sent..]]) {
             busy.sent += sent;
         }
@@ -187,11 +183,7 @@ impl Streams {
         if !self.crypt.keys.to(place).is(BUSY) {
             return (read, write);
         }
-        let busy = self
-            .records
-            .busy
-            .get_mut(&link.0)
-            .expect("what is busy has an entry");
+        let busy = busy(&mut self.records.busy, link);
         (busy.unread, busy.waits) = (!read, write);
         (read, true)
     }

@@ -5,7 +5,7 @@ use super::handshake::INCOMING_MAX;
 use super::keys::{BUSY, OVER, Place};
 use super::preface::{Part, Preface};
 use super::record::{self, After, Alert};
-use super::state::{Streams, Taken, Then};
+use super::state::{Streams, Taken, Then, busy};
 use super::stats::Trouble;
 use super::table::Entry;
 use super::words::spelled;
@@ -218,11 +218,7 @@ impl Streams {
     /// Appends these bytes to the kept partial record and returns whether there was room; `None` when they may complete
     /// it. The kept bytes are not copied for each piece: a record may come in sixteen thousand.
     fn grow_partial(&mut self, link: Link, bytes: &[u8]) -> Option<bool> {
-        let busy = self
-            .records
-            .busy
-            .get_mut(&link.0)
-            .expect("what is busy has an entry");
+        let busy = busy(&mut self.records.busy, link);
         let partial = &mut busy.partial;
         let before = partial.capacity();
         let whole = record::length(partial)?;
@@ -242,11 +238,7 @@ impl Streams {
     fn keep_partial(&mut self, link: Link, place: Place, rest: &[u8]) -> bool {
         let mut half = self.crypt.keys.from(place);
         if half.is(BUSY) {
-            let busy = self
-                .records
-                .busy
-                .get_mut(&link.0)
-                .expect("what is busy has an entry");
+            let busy = busy(&mut self.records.busy, link);
             self.records.partial_bytes -= busy.partial.capacity();
             busy.partial = Vec::new();
         }

@@ -123,7 +123,7 @@ impl Crypt {
 
     /// Handles a record that is not data.
     fn other(&mut self, place: Place, content: u8, bytes: &[u8]) -> After {
-        match (Content::of(content), bytes) {
+        match (Content::from_repr(content), bytes) {
             (Some(Content::Alert), &[level, description]) => match description {
                 0 => After::End,
                 _ if description == USER_CANCELED || level == WARNING && !place.cipher.is_13() => {
@@ -228,7 +228,7 @@ fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     let Some(&[content, major, _, high, low]) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
     };
-    let known = Content::of(content);
+    let known = Content::from_repr(content);
     if known.is_none() || major != 3 || (cipher.is_13() && known != Some(Content::Data)) {
         return Err(Alert::UnexpectedMessage);
     }

@@ -128,6 +128,11 @@ pub(super) struct Records {
     pub sealed_bytes: usize,
 }
 
+/// The bytes that are under way on a busy connection.
+pub(super) fn busy(all: &mut HashMap<u32, Busy>, link: Link) -> &mut Busy {
+    all.get_mut(&link.0).expect("what is busy has an entry")
+}
+
 /// Why connections were ended.
 #[derive(Default)]
 pub(super) struct Ends {

@@ -50,7 +50,7 @@ impl Table {
             return Entry::Plain;
         }
         let row = bits & ((1 << ROW_BITS) - 1);
-        match Cipher::of_number((bits >> ROW_BITS) as u8) {
+        match Cipher::from_repr((bits >> ROW_BITS) as u8) {
             Some(cipher) => Entry::Sealed(Place { cipher, row }),
             None => Entry::Early,
         }

@@ -89,7 +89,7 @@ pub fn publish_to(
     );
     let publish = Publish {
         dup: false,
-        qos: Qos::from_bits(qos).expect("a QoS"),
+        qos: Qos::from_repr(qos).expect("a QoS"),
         retain,
         topic,
         packet_id: (qos > 0).then(|| packet_id(id)),
@@ -101,7 +101,7 @@ pub fn publish_to(
 
 pub fn subscribe_to(version: Version, id: usize, filters: &[&str], qos: u8) -> Send {
     let options = SubscribeOptions {
-        max_qos: Qos::from_bits(qos).expect("a QoS"),
+        max_qos: Qos::from_repr(qos).expect("a QoS"),
         no_local: false,
         retain_as_published: false,
         retain_handling: RetainHandling::Send,

@@ -52,7 +52,7 @@ fn packet(dice: &mut Dice, version: Version, out: &mut Vec<u8>) {
             let filters: Vec<_> = (0..=dice.throw(3))
                 .map(|_| {
                     let filter = dice.pick(&FILTERS);
-                    let qos = Qos::from_bits(dice.throw(3) as u8).expect("a QoS");
+                    let qos = Qos::from_repr(dice.throw(3) as u8).expect("a QoS");
                     let v5 = version == Version::V5;
                     let options = SubscribeOptions {
                         max_qos: qos,

@@ -30,7 +30,7 @@ fn open(broker: &Broker, name: &str) -> (Conn, bool) {
 
 fn subscribe_all(conn: &mut Conn) {
     for (n, (filter, qos)) in (1..).zip(FILTERS) {
-        let options = SubscribeOptions::of(Qos::from_bits(qos).expect("a QoS"));
+        let options = SubscribeOptions::of(Qos::from_repr(qos).expect("a QoS"));
         let mut set = PropertyBuf::new();
         set.subscription_identifier(u32::from(n));
         conn.write(|out| {

@@ -111,7 +111,7 @@ fn client_with_too_many_topics_is_refused_new_ones_and_keeps_the_others() {
         let broker = small(LIMITS);
         let mut conn = Conn::open(&broker, Version::V5);
         conn.resume("it");
-        let granted = ReasonCode::granted(Qos::from_bits(qos).expect("0 or 1"));
+        let granted = ReasonCode::granted(Qos::from_repr(qos).expect("0 or 1"));
         let mut names = (0..60).map(|n| format!("t/{n}"));
         let mut taken = Vec::new();
         let refused = names.find_map(|name| match conn.subscribe(&name, qos) {

@@ -103,7 +103,7 @@ pub fn will<'a>(topic: &'a str) -> Will<'a> {
 pub fn message<'a>(topic: &'a str, qos: u8, id: u16, payload: &'a [u8]) -> Publish<'a> {
     Publish {
         dup: false,
-        qos: Qos::from_bits(qos).expect("a QoS"),
+        qos: Qos::from_repr(qos).expect("a QoS"),
         retain: false,
         topic,
         packet_id: PacketId::new(id).filter(|_| qos > 0),
@@ -287,7 +287,7 @@ impl Conn {
 
     /// Sends a SUBSCRIBE.
     pub fn ask_for(&mut self, filter: &str, qos: u8) {
-        let options = SubscribeOptions::of(Qos::from_bits(qos).expect("a QoS"));
+        let options = SubscribeOptions::of(Qos::from_repr(qos).expect("a QoS"));
         let version = self.version;
         self.write(|out| {
             let filters = std::iter::once((filter, options));

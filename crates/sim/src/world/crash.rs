@@ -11,7 +11,7 @@ use crore_broker::{Control, Input, PartitionId, Report, Shadow, Shard, ShardId, 
 
 use super::restart::read;
 use super::{ShardLoop, World, now};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, saved};
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::engine::Start;
@@ -263,10 +263,4 @@ impl World {
             _ => Err("a home does not answer an order".into()),
         }
     }
-}
-
-/// The document of a shadow, in blocks.
-pub(super) fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
-    let blocks = core::iter::from_fn(|| Some(shadow.save(head)));
-    blocks.take_while(|block| !block.is_empty()).collect()
 }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
-use crore_broker::snapshot::Head;
 use crore_broker::{OFFSET_BITS, Restored, Shadow, Shard, ShardId};
 
-use super::crash::saved;
 use super::{World, now};
+use crate::checkpoint::{saved, take};
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::Subscriber;
 use crate::rng::Rng;
@@ -25,13 +24,8 @@ struct Begun {
 
 /// Reads a document.
 fn read(restored: &mut Restored, document: &[Vec<u8>]) -> Result<(), Violation> {
-    let failed = |why: crore_broker::snapshot::Damaged| why.to_string();
-    let head = Head::read(&document[0]).map_err(failed)?;
-    restored.begin(&head).map_err(failed)?;
-    for block in &document[1..] {
-        restored.take(block).map_err(failed)?;
-    }
-    restored.end().map_err(failed)
+    let ended = take(restored, document).and_then(|()| restored.end());
+    ended.map_err(|why| why.to_string())
 }
 
 impl World {

@@ -9,7 +9,7 @@ use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{Placement, Settled, Shard, ShardId};
 
 use super::{ShardLoop, World, now};
-use crate::checkpoint::{content, missing};
+use crate::checkpoint::{content, head, missing, take};
 use crate::rng::Rng;
 use crate::truth::Violation;
 
@@ -213,14 +213,8 @@ impl World {
     pub(super) fn head(&self, rng: &mut Rng) -> Head {
         Head {
             set: rng.next(),
-            epoch: self.shared.epoch,
-            seed: self.shared.seed,
-            partitions: self.shared.partitions,
             homes: self.shared.homes,
-            home: 0,
-            unix_s: now(self.truth.now_s).unix_s,
-            // The world's count goes on by itself.
-            wall_s: 0,
+            ..head(&self.shared, now(self.truth.now_s).unix_s)
         }
     }
 }
@@ -239,10 +233,7 @@ pub(super) fn read(
         if !heirs.any(|heir| heir == home) {
             continue;
         }
-        restored.begin(&head)?;
-        for block in &blocks[1..] {
-            restored.take(block)?;
-        }
+        take(&mut restored, blocks)?;
     }
     restored.finish()
 }

@@ -4,8 +4,6 @@
 //! so that a peer cannot keep a connection busy with extensions and trailers alone. Extensions and trailer fields are read
 //! by their grammar and skipped: nothing that we serve has a use for them.
 
-use core::fmt;
-
 use super::is_tchar;
 
 /// Bytes of chunk extensions in one body. Few clients send any; some proxies sign each chunk with 90 bytes.
@@ -16,7 +14,8 @@ pub const MAX_TRAILER_BYTES: u32 = 4 * 1024;
 const MAX_SIZE_DIGITS: u8 = 16;
 
 /// Why a chunked body was refused. The connection is closed after the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", self.reason())]
 pub enum BodyError {
     /// More data than the limit (413).
     TooLarge,
@@ -39,12 +38,6 @@ impl BodyError {
             Self::TooLarge => "the body is too large",
             Self::Malformed(why) => why,
         }
-    }
-}
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason())
     }
 }
 

@@ -3,9 +3,7 @@
 
 use alloc::vec::Vec;
 
-/// The first bytes of an HTTP/2 connection (RFC 9113 section 3.4). Their first half is a whole head of version 2.0.
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The half that is a head.
+/// The first half of the first bytes of an HTTP/2 connection (RFC 9113 section 3.4): a whole head of version 2.0.
 const HEAD: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 /// An empty SETTINGS frame (section 6.5): the server's preface is a frame of this type.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];

@@ -4,7 +4,6 @@
 //! Invariants: the header is believed or the connection ends, there is no guessing; type-length-value fields are skipped.
 //! Version 1, the text form, has an error of its own, so that the operator sees which setting to change.
 
-use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -15,7 +14,8 @@ const FIXED_BYTES: usize = 16;
 pub const MAX_REST_BYTES: usize = 4096;
 
 /// Why a PROXY header was refused; the connection is closed without an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", self.reason())]
 pub enum ProxyError {
     /// The connection does not start with a PROXY header.
     Missing,
@@ -36,12 +36,6 @@ impl ProxyError {
             Self::TooLarge => "PROXY protocol header too large",
             Self::Malformed => "malformed PROXY protocol header",
         }
-    }
-}
-
-impl fmt::Display for ProxyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason())
     }
 }
 

@@ -1,12 +1,11 @@
 //! Why a request's head is refused.
 
-use core::fmt;
-
 /// Fields of one head; the 65th is answered 431. Browsers send about 15, proxies add a handful.
 pub const MAX_HEADERS: usize = 64;
 
 /// Why a head was refused. The connection is closed after the answer, since the start of the next request is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", self.reason())]
 pub enum HeadError {
     /// The head is longer than the limit, or has more than [`MAX_HEADERS`] fields (431).
     TooLarge,
@@ -41,12 +40,6 @@ impl HeadError {
             Self::UnknownTransferCoding => "no transfer coding but chunked is understood",
             Self::Expectation => "no expectation but 100-continue is understood",
         }
-    }
-}
-
-impl fmt::Display for HeadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason())
     }
 }
 

@@ -45,8 +45,8 @@ impl Version {
     }
 }
 
-/// How surely a message is delivered (section 4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// How surely a message is delivered (section 4.3). 3 must not be used [MQTT-3.3.1-4].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum Qos {
     /// QoS 0.
@@ -58,24 +58,14 @@ pub enum Qos {
 }
 
 impl Qos {
-    /// From its number. `None` for 3, which must not be used [MQTT-3.3.1-4], and above.
-    pub const fn from_bits(bits: u8) -> Option<Self> {
-        match bits {
-            0 => Some(Self::AtMostOnce),
-            1 => Some(Self::AtLeastOnce),
-            2 => Some(Self::ExactlyOnce),
-            _ => None,
-        }
-    }
-
     /// Its number.
     pub const fn bits(self) -> u8 {
         self as u8
     }
 }
 
-/// The kinds of control packets (section 2.1.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The kinds of control packets (section 2.1.2). 0 is forbidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum PacketType {
     /// Connection request, from the client.
@@ -111,28 +101,6 @@ pub enum PacketType {
 }
 
 impl PacketType {
-    /// From the upper half of the first byte. `None` for 0, which is forbidden.
-    pub const fn from_bits(bits: u8) -> Option<Self> {
-        Some(match bits {
-            1 => Self::Connect,
-            2 => Self::ConnAck,
-            3 => Self::Publish,
-            4 => Self::PubAck,
-            5 => Self::PubRec,
-            6 => Self::PubRel,
-            7 => Self::PubComp,
-            8 => Self::Subscribe,
-            9 => Self::SubAck,
-            10 => Self::Unsubscribe,
-            11 => Self::UnsubAck,
-            12 => Self::PingReq,
-            13 => Self::PingResp,
-            14 => Self::Disconnect,
-            15 => Self::Auth,
-            _ => return None,
-        })
-    }
-
     /// The flags that every packet of this type has (section 2.1.3); PUBLISH chooses its own.
     pub(super) const fn flags(self) -> u8 {
         match self {

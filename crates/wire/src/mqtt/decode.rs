@@ -133,7 +133,7 @@ fn protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
 
 /// Which flags require which others; the will's QoS.
 fn check_connect_flags(version: Version, flags: u8) -> Result<Qos, Error> {
-    let will_qos = Qos::from_bits((flags & flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
+    let will_qos = Qos::from_repr((flags & flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
     let of_will = flags & (flag::WILL_QOS | flag::WILL_RETAIN) != 0;
     let password_alone = flags & (flag::PASSWORD | flag::USER_NAME) == flag::PASSWORD;
     if flags & flag::RESERVED != 0

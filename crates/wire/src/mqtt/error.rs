@@ -3,11 +3,11 @@
 use super::base::PacketType;
 use super::filter::FilterError;
 use super::reason::ReasonCode;
-use core::fmt;
 
 /// Why a packet was refused. The connection is closed, with [`reason`](Error::reason) where the version and the moment
 /// allow a reason to be sent (MQTT 5.0 section 4.13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", self.words())]
 pub enum Error {
     /// Packet type 0, or 15 in 3.1.1 (section 2.1.2).
     PacketType,
@@ -20,6 +20,7 @@ pub enum Error {
     /// A remaining length that is impossible for this type, or of more than four bytes (section 2.1.4).
     RemainingLength,
     /// A packet over the limit, fixed header included, in bytes [MQTT-3.2.2-15].
+    #[display("{}: {bytes} bytes, at most {max}", self.words())]
     TooLarge {
         /// Bytes that it would have.
         bytes: usize,
@@ -39,6 +40,7 @@ pub enum Error {
     /// A protocol name other than `MQTT` [MQTT-3.1.2-1].
     ProtocolName,
     /// A protocol version that is neither 4, nor that of a bridge with 4, nor 5 [MQTT-3.1.2-2]; any for `MQIsdp`.
+    #[display("{}: {_0}", self.words())]
     ProtocolVersion(u8),
     /// Flags of CONNECT that contradict each other or are reserved [MQTT-3.1.2-3, -11, -12, -13; 3.1.1: -22].
     ConnectFlags,
@@ -67,18 +69,23 @@ pub enum Error {
     /// No Local on a shared subscription [MQTT-3.8.3-4].
     NoLocalShared,
     /// A property that does not exist or not in this packet (section 2.2.2.2), by its identifier.
+    #[display("{}: 0x{_0:02X}", self.words())]
     Property(u8),
     /// A property that came twice and may come once.
+    #[display("{}: 0x{_0:02X}", self.words())]
     DuplicateProperty(u8),
     /// A value that the property cannot have.
+    #[display("{}: 0x{_0:02X}", self.words())]
     PropertyValue(u8),
     /// More than [`USER_PROPERTIES_MAX`](super::USER_PROPERTIES_MAX) user properties.
     TooManyUserProperties,
     /// Authentication data without a method, or AUTH without one (sections 3.1.2.11.10, 3.15.2.2.2).
     AuthenticationMethod,
     /// A reason code that this packet cannot have [MQTT-3.2.2-8, MQTT-3.4.2-1, MQTT-3.14.2-1 and their like].
+    #[display("{}: 0x{_0:02X}", self.words())]
     ReasonCode(u8),
     /// A packet or a part of it that only servers send (section 2.1.2, [MQTT-3.3.4-6, MQTT-3.14.2-2]).
+    #[display("{}: {_0:?}", self.words())]
     NotFromClient(PacketType),
 }
 
@@ -158,22 +165,6 @@ impl Error {
             Self::AuthenticationMethod => "the authentication method is missing",
             Self::ReasonCode(_) => "the reason code does not belong into the packet",
             Self::NotFromClient(_) => "only servers may send this",
-        }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())?;
-        match self {
-            Self::TooLarge { bytes, max } => write!(f, ": {bytes} bytes, at most {max}"),
-            Self::ProtocolVersion(version) => write!(f, ": {version}"),
-            Self::Property(id) | Self::DuplicateProperty(id) | Self::PropertyValue(id) => {
-                write!(f, ": 0x{id:02X}")
-            }
-            Self::ReasonCode(code) => write!(f, ": 0x{code:02X}"),
-            Self::NotFromClient(kind) => write!(f, ": {kind:?}"),
-            _ => Ok(()),
         }
     }
 }

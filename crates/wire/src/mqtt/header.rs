@@ -66,7 +66,7 @@ pub fn fixed_header(
     let [first, rest @ ..] = bytes else {
         return Ok(None);
     };
-    let kind = PacketType::from_bits(first >> 4).ok_or(Error::PacketType)?;
+    let kind = PacketType::from_repr(first >> 4).ok_or(Error::PacketType)?;
     let flags = first & 0x0F;
     check_flags(kind, flags)?;
     let Some((remaining, len)) = remaining_length(rest)? else {

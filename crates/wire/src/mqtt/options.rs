@@ -4,7 +4,7 @@ use super::base::{Qos, Version};
 use super::error::Error;
 
 /// Which retained messages to send when a subscription is made (section 3.8.3.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum RetainHandling {
     /// 0: send them. The only way of 3.1.1.
@@ -57,15 +57,10 @@ impl SubscribeOptions {
             return Err(Error::SubscribeReserved);
         }
         Ok(Self {
-            max_qos: Qos::from_bits(bits & 3).ok_or(Error::SubscribeOptions)?,
+            max_qos: Qos::from_repr(bits & 3).ok_or(Error::SubscribeOptions)?,
             no_local: bits & 0b100 != 0,
             retain_as_published: bits & 0b1000 != 0,
-            retain_handling: match bits >> 4 {
-                0 => RetainHandling::Send,
-                1 => RetainHandling::SendIfNew,
-                2 => RetainHandling::DoNotSend,
-                _ => return Err(Error::SubscribeOptions),
-            },
+            retain_handling: RetainHandling::from_repr(bits >> 4).ok_or(Error::SubscribeOptions)?,
         })
     }
 }

@@ -8,18 +8,12 @@ use super::property_set::may_respond_to;
 use super::property_table::Property as P;
 use super::write;
 use alloc::vec::Vec;
-use core::fmt;
 
 /// A value that no packet could carry: a field over [`FIELD_MAX`] bytes or with a null character,
 /// or more than [`USER_PROPERTIES_MAX`] user properties. Nothing was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("the value does not fit into an MQTT property")]
 pub struct Unfit;
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the value does not fit into an MQTT property")
-    }
-}
 
 impl core::error::Error for Unfit {}
 

@@ -5,7 +5,8 @@ use super::base::{PacketType, Qos};
 use core::fmt;
 
 /// The outcome of a request, or why a connection ends. From 0x80 on it is a failure.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, derive_more::Display)]
+#[display("{}", self.name())]
 pub struct ReasonCode(pub(super) u8);
 
 /// The table of section 2.4: constants with their values and names.
@@ -72,8 +73,6 @@ reason_codes! {
 }
 
 impl ReasonCode {
-    /// Granted QoS 0, as SUBACK calls [`SUCCESS`](Self::SUCCESS).
-    pub const GRANTED_QOS_0: Self = Self::SUCCESS;
     /// Normal disconnection, as DISCONNECT calls [`SUCCESS`](Self::SUCCESS).
     pub const NORMAL_DISCONNECTION: Self = Self::SUCCESS;
 
@@ -163,11 +162,5 @@ impl ReasonCode {
 impl fmt::Debug for ReasonCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "0x{:02X} {}", self.0, self.name())
-    }
-}
-
-impl fmt::Display for ReasonCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

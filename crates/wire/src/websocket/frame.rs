@@ -23,46 +23,27 @@ pub(super) const RSV23: u8 = 0x30;
 pub(super) const MASKED: u8 = 0x80;
 
 /// The kind of a frame (RFC 6455 §5.2, §11.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
+#[repr(u8)]
 pub enum Opcode {
     /// A later fragment of a message.
-    Continuation,
+    Continuation = 0x0,
     /// The first or only frame of a text message.
-    Text,
+    Text = 0x1,
     /// The first or only frame of a binary message.
-    Binary,
+    Binary = 0x2,
     /// The closing handshake.
-    Close,
+    Close = 0x8,
     /// Asks for a pong.
-    Ping,
+    Ping = 0x9,
     /// Answers a ping, or is an unsolicited heartbeat.
-    Pong,
+    Pong = 0xA,
 }
 
 impl Opcode {
     /// The four bits on the wire.
     pub const fn bits(self) -> u8 {
-        match self {
-            Opcode::Continuation => 0x0,
-            Opcode::Text => 0x1,
-            Opcode::Binary => 0x2,
-            Opcode::Close => 0x8,
-            Opcode::Ping => 0x9,
-            Opcode::Pong => 0xA,
-        }
-    }
-
-    /// The opcode of four bits, `None` for the reserved ones.
-    pub const fn from_bits(bits: u8) -> Option<Opcode> {
-        Some(match bits {
-            0x0 => Opcode::Continuation,
-            0x1 => Opcode::Text,
-            0x2 => Opcode::Binary,
-            0x8 => Opcode::Close,
-            0x9 => Opcode::Ping,
-            0xA => Opcode::Pong,
-            _ => return None,
-        })
+        self as u8
     }
 
     /// Close, Ping and Pong: at most [`CONTROL_MAX`] bytes, never fragmented (RFC 6455 §5.5).

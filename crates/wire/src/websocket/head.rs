@@ -111,7 +111,7 @@ fn first_byte(
     if byte & RSV23 != 0 {
         return Err(Violation::ReservedBits);
     }
-    let opcode = Opcode::from_bits(byte & 0x0F).ok_or(Violation::ReservedOpcode)?;
+    let opcode = Opcode::from_repr(byte & 0x0F).ok_or(Violation::ReservedOpcode)?;
     let fin = byte & FIN != 0;
     let rsv1 = byte & RSV1 != 0;
     let begins = matches!(opcode, Opcode::Text | Opcode::Binary);

@@ -329,7 +329,7 @@ fn connacks(version: Version) -> BoxedStrategy<Owned> {
 }
 
 fn publishes(version: Version) -> BoxedStrategy<Owned> {
-    let qos = option::of((1_u8..3, ids()).prop_map(|(qos, id)| (Qos::from_bits(qos).unwrap(), id)));
+    let qos = option::of((1_u8..3, ids()).prop_map(|(qos, id)| (Qos::from_repr(qos).unwrap(), id)));
     (
         any::<(bool, bool)>(),
         qos,
@@ -442,7 +442,7 @@ fn reasons(kind: PacketType) -> BoxedStrategy<ReasonCode> {
 }
 
 fn qos() -> impl Strategy<Value = Qos> {
-    (0_u8..3).prop_map(|bits| Qos::from_bits(bits).unwrap())
+    (0_u8..3).prop_map(|bits| Qos::from_repr(bits).unwrap())
 }
 
 fn ids() -> impl Strategy<Value = PacketId> {

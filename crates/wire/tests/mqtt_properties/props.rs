@@ -144,7 +144,7 @@ fn put_number(buf: &mut PropertyBuf, id: u8, value: u32) {
         0x21 => buf.receive_maximum(short),
         0x22 => buf.topic_alias_maximum(short),
         0x23 => buf.topic_alias(short),
-        0x24 => buf.maximum_qos(Qos::from_bits(short as u8).unwrap()),
+        0x24 => buf.maximum_qos(Qos::from_repr(short as u8).unwrap()),
         0x25 => buf.retain_available(yes),
         0x27 => buf.maximum_packet_size_bytes(value),
         0x28 => buf.wildcard_subscription_available(yes),

@@ -45,7 +45,7 @@ pub struct Met {
 impl Met {
     /// Adds the counts of another client.
     pub fn merge(&mut self, other: &Met) {
-        self.counts.merge(&other.counts);
+        self.counts += other.counts;
         add!(
             self, other;
             opened, resumed, ended, closed_for_gap, turned_away, empty_polls, corrupt,

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::world::{World, write_payload};
 use crate::client::parse::{self, Response};
@@ -50,7 +50,7 @@ pub struct Answer {
 }
 
 /// The results of the publishers.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct FeedResult {
     /// Messages that were acknowledged.
     pub acknowledged: u64,
@@ -58,21 +58,11 @@ pub struct FeedResult {
     retries: u64,
     replayed: u64,
     /// All answers, in the order in which they came.
+    #[serde(skip)]
     pub answers: Vec<Answer>,
     /// Answers that the server must not give, in words; the first few.
+    #[serde(skip)]
     pub violations: Vec<String>,
-}
-
-impl FeedResult {
-    /// For the result.
-    pub fn json(&self) -> Value {
-        json!({
-            "acknowledged": self.acknowledged,
-            "requests": self.requests,
-            "retries": self.retries,
-            "replayed": self.replayed,
-        })
-    }
 }
 
 /// Messages of a topic that are to be published as one request.

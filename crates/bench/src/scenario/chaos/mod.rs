@@ -70,30 +70,28 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         drop(guard);
         let mut done = Done::default();
         for proxy in proxies {
-            done.merge(&joined(proxy)?);
+            done += joined(proxy)?;
         }
         let (outcome, samples) = played?;
         Ok::<_, anyhow::Error>((Outcome { done, ..outcome }, samples))
     })?;
     let after = Moment::of(&mut server)?;
     say(&outcome);
-    let mut result = outcome.json(&world);
-    let of_this_run = [
-        ("connections", json!(connections)),
-        ("shards", json!(setting.shards)),
-        ("seed", json!(args.seed)),
-        ("faults_s", json!(seconds)),
-        ("whole_s", json!(after.seconds_since(&before))),
-        ("topics", topics(&world)),
-        ("network", outcome.done.json()),
-        ("server_cores_busy", json!(after.cores_since(&before))),
-        ("tool_cpu_s", json!(sys::process_cpu_ns() as f64 / 1e9)),
-        ("before", before.json()),
-        ("after", after.json()),
-        ("samples", json!(samples)),
-    ];
-    result.extend(of_this_run.map(|(name, value)| (name.into(), value)));
-    Ok(Value::Object(result))
+    let of_this_run = json!({
+        "connections": connections,
+        "shards": setting.shards,
+        "seed": args.seed,
+        "faults_s": seconds,
+        "whole_s": after.seconds_since(&before),
+        "topics": topics(&world),
+        "network": outcome.done.json(),
+        "server_cores_busy": after.cores_since(&before),
+        "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
+        "before": before.json(),
+        "after": after.json(),
+        "samples": samples,
+    });
+    Ok(report::with(outcome.json(&world), of_this_run))
 }
 
 fn relay(

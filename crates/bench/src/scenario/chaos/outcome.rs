@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::crowd::CrowdResult;
 use super::feed::FeedResult;
@@ -49,13 +49,13 @@ impl Outcome {
     }
 
     /// All counts, for the result.
-    pub fn json(&self, world: &World) -> Map<String, Value> {
+    pub fn json(&self, world: &World) -> Value {
         let (seen, met) = (&self.seen, &self.seen.met);
         let counts = &met.counts;
-        let all = json!({
+        json!({
             "clean": self.is_clean(world),
             "published": self.published(world),
-            "publishers": self.fed.json(),
+            "publishers": self.fed,
             "clients": {
                 "opened": met.opened,
                 "resumed": met.resumed,
@@ -78,10 +78,6 @@ impl Outcome {
             "moved": met.moved,
             "broken": met.broken,
             "violations": self.violations().collect::<Vec<_>>(),
-        });
-        match all {
-            Value::Object(all) => all,
-            _ => unreachable!("an object was written"),
-        }
+        })
     }
 }

@@ -8,10 +8,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::measure::add::add;
-
 /// The counts of all clients together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, derive_more::AddAssign)]
 pub struct Counts {
     /// Messages that came for the first time.
     pub messages: u64,
@@ -30,14 +28,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds the counts of another client.
-    pub fn merge(&mut self, other: &Counts) {
-        add!(
-            self, other;
-            messages, doubles, disorders, silent_losses, told_gaps, told_losses, false_gaps
-        );
-    }
-
     /// Whether every promise was kept.
     pub fn is_clean(&self) -> bool {
         self.doubles + self.disorders + self.silent_losses + self.false_gaps == 0

@@ -50,21 +50,19 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let (mut outcome, (happened, read)) = play(&world, &addresses, connections, rate, course)?;
     outcome.seen.met.merge(&read);
     say(&outcome, &happened, &world);
-    let mut result = outcome.json(&world);
-    let of_this_run = [
-        ("nodes", json!(NODES)),
-        ("nats_servers", json!(SERVERS)),
-        ("nats_version", json!(version)),
-        ("connections", json!(connections)),
-        ("requests_per_s", json!(rate)),
-        ("shards", json!(setting.shards)),
-        ("seed", json!(args.seed)),
-        ("no_cuts_because", json!(skipped)),
-        ("read_again_from_the_beginning", json!(read.counts.messages)),
-        ("faults", pauses::by_fault(&happened, &outcome.fed.answers)),
-    ];
-    result.extend(of_this_run.map(|(name, value)| (name.into(), value)));
-    Ok(Value::Object(result))
+    let of_this_run = json!({
+        "nodes": NODES,
+        "nats_servers": SERVERS,
+        "nats_version": version,
+        "connections": connections,
+        "requests_per_s": rate,
+        "shards": setting.shards,
+        "seed": args.seed,
+        "no_cuts_because": skipped,
+        "read_again_from_the_beginning": read.counts.messages,
+        "faults": pauses::by_fault(&happened, &outcome.fed.answers),
+    });
+    Ok(report::with(outcome.json(&world), of_this_run))
 }
 
 fn say(outcome: &Outcome, happened: &[FaultRecord], world: &World) {

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use serde::Serialize;
+
 use super::message::{self, PUBLISHERS, TOPICS};
 use super::publisher::Answer;
 use super::subscriber::Seen;
@@ -14,7 +16,7 @@ use crate::client::place::Place;
 const WORDS_MAX: usize = 50;
 
 /// The kinds of faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Fault {
     /// A publish was answered, and is not there.
     AnsweredIsLost,
@@ -43,11 +45,13 @@ pub enum Fault {
 }
 
 /// All faults: how many of each kind, and the first in words.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Faults {
     /// By kind.
+    #[serde(rename = "faults")]
     pub counts: BTreeMap<Fault, u64>,
     /// The first.
+    #[serde(rename = "faults_in_words")]
     pub words: Vec<String>,
 }
 

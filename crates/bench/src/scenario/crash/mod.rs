@@ -39,7 +39,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         let outcome = Rounds::new(args, ground, kills)?.run()?;
         say("kills", &outcome);
         clean &= outcome.is_clean();
-        parts.insert("kills".into(), outcome.json());
+        parts.insert("kills".into(), json!(outcome));
     }
     if args.power_cuts > 0 {
         match Disk::make(&directory) {
@@ -47,7 +47,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
                 let outcome = Rounds::new(args, Ground::Disk(disk), args.power_cuts)?.run()?;
                 say("power cuts", &outcome);
                 clean &= outcome.is_clean();
-                parts.insert("power_cuts".into(), outcome.json());
+                parts.insert("power_cuts".into(), json!(outcome));
             }
             Err(why) => {
                 report::say(&format!("SKIPPED: no power was cut, because {why:#}"));

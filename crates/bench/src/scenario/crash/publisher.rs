@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crore_wire::mqtt::{self, PacketId, Properties, Qos};
+use crore_wire::mqtt::PacketId;
 use serde_json::Value;
 
 use super::message::{self, Message, Way};
@@ -17,7 +17,6 @@ use crate::client::link::{End, Link, until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Version, client_id};
 use crate::client::parse;
 use crate::client::place::Place;
-use crate::measure::add::add;
 use crate::measure::payload::Random;
 
 /// How long an answer may take.
@@ -30,7 +29,7 @@ const PIPELINE: u32 = 4;
 const REST_MS: u32 = 30;
 
 /// The counts of publishers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, derive_more::AddAssign, serde::Serialize)]
 pub struct Counts {
     /// Messages of which the server said that they are published.
     pub answered: u64,
@@ -42,13 +41,6 @@ pub struct Counts {
     pub replayed: u64,
     /// Messages that the server refused for now.
     pub refused: u64,
-}
-
-impl Counts {
-    /// Adds the counts of another publisher.
-    pub fn merge(&mut self, other: &Counts) {
-        add!(self, other; answered, unanswered, retried, replayed, refused);
-    }
 }
 
 /// A publish that was answered.
@@ -255,7 +247,10 @@ impl Publisher {
             self.draw(FLIGHT.1);
             out.clear();
             for (message, id) in self.flight.iter().zip(1..) {
-                packet(mqtt_version, message, id, &mut out);
+                let (name, data) = (message::name(message.topic), message.data());
+                let (id, retain) = (PacketId::new(id), message.is_retained());
+                dialect.publish_head(&name, id, retain, data.len(), &mut out);
+                out.extend_from_slice(data.as_bytes());
             }
             link.send(&out)?;
             // Acknowledgements of QoS 1 come in the order of the messages (MQTT 5 §4.6).
@@ -281,24 +276,4 @@ impl Publisher {
         }
         Ok(())
     }
-}
-
-/// Appends a PUBLISH of QoS 1.
-fn packet(version: Version, message: &Message, id: u16, out: &mut Vec<u8>) {
-    let data = message.data();
-    let publish = mqtt::Publish {
-        dup: false,
-        qos: Qos::AtLeastOnce,
-        retain: message.is_retained(),
-        topic: &message::name(message.topic),
-        packet_id: PacketId::new(id),
-        properties: Properties::default(),
-        payload: data.as_bytes(),
-    };
-    let version = match version {
-        Version::V311 => mqtt::Version::V311,
-        Version::V5 => mqtt::Version::V5,
-    };
-    mqtt::encode::publish_head(out, version, &publish, data.len());
-    out.extend_from_slice(data.as_bytes());
 }

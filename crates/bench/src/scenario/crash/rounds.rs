@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::changer::{Changer, SHORT};
 use super::ground::Disk;
@@ -90,17 +90,19 @@ fn bases(state: &Path) -> u64 {
 }
 
 /// The results.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub struct Outcome {
     /// Crashes under load.
     pub crashes: u32,
     /// Kills of a server that was starting.
     kills_at_start: u32,
     /// Planned restarts.
+    #[serde(rename = "planned_restarts")]
     stops: u32,
     /// Bases that the server has written, for planned restarts or beside its work.
     pub bases: u64,
     /// The counts of the publishers.
+    #[serde(flatten)]
     pub counts: Counts,
     /// Deletions, purges and publishes of the client that changes topics.
     changes: u64,
@@ -113,6 +115,7 @@ pub struct Outcome {
     /// Seconds from each start to the first answer.
     ready_s: Vec<f64>,
     /// The faults that were found.
+    #[serde(flatten)]
     pub faults: Faults,
 }
 
@@ -128,34 +131,6 @@ impl Outcome {
         all.sort_by(f64::total_cmp);
         let place = (all.len().saturating_sub(1) as f64 * quantile).round() as usize;
         all.get(place).map_or(0, |seconds| (seconds * 1e3) as u64)
-    }
-
-    /// For the result.
-    pub fn json(&self) -> Value {
-        let faults = &self.faults;
-        let kinds: serde_json::Map<_, _> = faults
-            .counts
-            .iter()
-            .map(|(kind, count)| (format!("{kind:?}"), json!(count)))
-            .collect();
-        json!({
-            "crashes": self.crashes,
-            "kills_at_start": self.kills_at_start,
-            "planned_restarts": self.stops,
-            "bases": self.bases,
-            "answered": self.counts.answered,
-            "unanswered": self.counts.unanswered,
-            "retried": self.counts.retried,
-            "replayed": self.counts.replayed,
-            "refused": self.counts.refused,
-            "changes": self.changes,
-            "messages": self.messages,
-            "seen": self.seen,
-            "resumed": self.resumed,
-            "ready_s": self.ready_s,
-            "faults": kinds,
-            "faults_in_words": faults.words,
-        })
     }
 }
 
@@ -235,7 +210,7 @@ impl Rounds {
             self.nothing_is_left();
         }
         for publisher in &self.publishers {
-            self.outcome.counts.merge(&publisher.counts);
+            self.outcome.counts += publisher.counts;
         }
         let resumed = self.subscribers.iter().map(|(one, _)| one.resumed);
         self.outcome.resumed = resumed.sum();

@@ -205,7 +205,7 @@ impl Crowd {
         for batch in messages.chunks(BATCH) {
             let mut out = Vec::new();
             for message in batch {
-                dialect.publish_head(&message.topic, None, PAYLOAD_BYTES, &mut out);
+                dialect.publish_head(&message.topic, None, false, PAYLOAD_BYTES, &mut out);
                 out.extend_from_slice(&payload(number, message.owner));
                 number += 1;
             }

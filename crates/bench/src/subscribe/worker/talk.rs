@@ -193,8 +193,7 @@ impl Talk {
     fn dial(&mut self, row: u32, epoll: &Epoll, said: &mut RequestCounts) {
         let slot = self.speakers.iter().position(Option::is_none);
         let slot = slot.expect("the caller has seen a free one");
-        let mut dial = self.plan.dial(self.first + row);
-        dial.local = dial.local.map(|local| SocketAddr::new(local.ip(), 0));
+        let dial = self.plan.dial(self.first + row);
         let since_ns = sys::now_ns();
         let begun = sys::dial(&dial).and_then(|(fd, connected)| {
             self.speakers[slot] = Some(Speaker {

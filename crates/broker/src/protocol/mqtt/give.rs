@@ -146,7 +146,7 @@ fn encode_publish(
     let qos = record.qos.min(qos(wants.options));
     let publish = Publish {
         dup: false,
-        qos: Qos::from_bits(qos).unwrap_or(Qos::AtMostOnce),
+        qos: Qos::from_repr(qos).unwrap_or(Qos::AtMostOnce),
         retain: wants.retained || record.retain && wants.options & RETAIN_AS_PUBLISHED != 0,
         topic: if known { "" } else { name },
         packet_id,

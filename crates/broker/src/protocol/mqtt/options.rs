@@ -25,7 +25,7 @@ pub(super) fn qos(options: u8) -> u8 {
 
 /// The same as an enum: no packet has a QoS of three [MQTT-3.8.3-5].
 pub(super) fn qos_of(options: u8) -> Qos {
-    Qos::from_bits(qos(options)).unwrap_or(Qos::AtMostOnce)
+    Qos::from_repr(qos(options)).unwrap_or(Qos::AtMostOnce)
 }
 
 /// The options of a subscription as they stand in a list.

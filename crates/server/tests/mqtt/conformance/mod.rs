@@ -15,7 +15,7 @@ fn subscribe_all(conn: &mut Conn, filters: &[(&str, u8)]) -> Vec<ReasonCode> {
     let version = conn.version;
     conn.write(|out| {
         let filters = filters.iter().map(|(filter, qos)| {
-            let qos = Qos::from_bits(*qos).expect("a QoS");
+            let qos = Qos::from_repr(*qos).expect("a QoS");
             (*filter, SubscribeOptions::of(qos))
         });
         encode::subscribe(out, version, id(777), &Properties::default(), filters);
@@ -48,7 +48,7 @@ fn unsubscribe_all(conn: &mut Conn, filters: &[&str]) -> Vec<ReasonCode> {
 /// A subscription that gets no retained messages.
 fn subscribe_without_retained(conn: &mut Conn, filter: &str, qos: u8) {
     let version = conn.version;
-    let mut options = SubscribeOptions::of(Qos::from_bits(qos).expect("a QoS"));
+    let mut options = SubscribeOptions::of(Qos::from_repr(qos).expect("a QoS"));
     options.retain_handling = RetainHandling::DoNotSend;
     conn.write(|out| {
         let filters = std::iter::once((filter, options));

@@ -258,7 +258,7 @@ impl Client {
         self.conn.receive_max = self.conn.receive_max.min(most);
         let keep_alive_s = rng.pick(&[0, 0, 0, 60]);
         let (mut of_will, mut payload, mut topic) = (PropertyBuf::new(), Vec::new(), String::new());
-        let qos = Qos::from_bits(rng.below(3) as u8).expect("below three");
+        let qos = Qos::from_repr(rng.below(3) as u8).expect("below three");
         let wills = rng.chance(20);
         if wills {
             let at = rng.below(truth.topics.len());

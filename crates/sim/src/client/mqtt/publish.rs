@@ -43,7 +43,7 @@ impl Client {
                     false => None,
                 },
             };
-            let qos = Qos::from_bits(rng.pick(&[0, 1, 1, 2, 2])).expect("below three");
+            let qos = Qos::from_repr(rng.pick(&[0, 1, 1, 2, 2])).expect("below three");
             let retain = self.role.retains && rng.chance(30);
             let number = truth.write(like);
             self.says(number, qos, retain, truth);

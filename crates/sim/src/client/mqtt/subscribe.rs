@@ -120,7 +120,7 @@ impl Client {
     /// Any options that the client may ask for.
     fn options(&self, rng: &mut Rng) -> SubscribeOptions {
         let qos = rng.pick(&[0, 1, 1, 2, 2]).max(u8::from(self.role.covers));
-        let mut options = SubscribeOptions::of(Qos::from_bits(qos).expect("below three"));
+        let mut options = SubscribeOptions::of(Qos::from_repr(qos).expect("below three"));
         if self.role.version == Version::V5 {
             options.no_local = rng.chance(20);
             options.retain_handling = rng.pick(&[
@@ -135,7 +135,7 @@ impl Client {
 
     /// Subscribes to all topics: options that its other subscriptions have, this one may have, too.
     fn cover(&mut self, identifier: Option<u32>, rng: &mut Rng) -> SubscribeOptions {
-        let qos = Qos::from_bits(rng.pick(&[1, 2])).expect("below three");
+        let qos = Qos::from_repr(rng.pick(&[1, 2])).expect("below three");
         let mut options = SubscribeOptions::of(qos);
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {

@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::measure::add::add;
-
 /// Counts of the faults that connections suffered.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, derive_more::AddAssign)]
 pub struct Done {
     pub(super) connections: u64,
     pub(super) resets: u64,
@@ -18,11 +16,6 @@ pub struct Done {
 }
 
 impl Done {
-    /// Adds the counts of another proxy.
-    pub fn merge(&mut self, other: &Done) {
-        add!(self, other; connections, resets, ends, ghosts, in_mid_bytes, stalls, tears, bytes);
-    }
-
     /// Connections that were cut.
     pub fn cuts(&self) -> u64 {
         self.resets + self.ends + self.ghosts
