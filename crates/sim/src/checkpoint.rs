@@ -7,9 +7,10 @@ use std::sync::Arc;
 use crore_broker::orders::{LogPage, TopicsPage};
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{
-    Batch, Close, ConnId, Control, Input, Io, Link, Mail, Now, Part, Report, Restored, Shadow,
-    Shard, ShardId, Ticket, World,
+    Batch, Control, Input, Now, Report, Restored, Shadow, Shard, ShardId, Ticket, World,
 };
+
+use crate::operator::Operator;
 
 /// Topics that a home is asked about at once: few, so that most checkpoints ask several times.
 const TOPICS_PER_ORDER: usize = 3;
@@ -190,22 +191,7 @@ pub fn head(world: &World, unix_s: u32) -> Head {
 fn told(shard: &mut Shard, order: Control, now: Now) -> Report {
     let mut operator = Operator::default();
     shard.handle(Input::Control(Ticket(0), order), now, &mut operator);
-    operator.0.expect("such an order has its report at once")
-}
-
-/// An `Io` without connections, which keeps the last report.
-#[derive(Default)]
-pub struct Operator(Option<Report>);
-
-impl Io for Operator {
-    fn open(&mut self, _: Link, _: ConnId) {}
-    fn send(&mut self, _: Link, _: &[Part<'_>]) -> usize {
-        0
-    }
-    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
-    fn close(&mut self, _: Link, _: Close) {}
-    fn post(&mut self, _: ShardId, _: Mail) {}
-    fn report(&mut self, _: Ticket, report: Report) {
-        self.0 = Some(report);
-    }
+    operator
+        .report
+        .expect("such an order has its report at once")
 }

@@ -16,6 +16,7 @@ mod closed;
 mod engine;
 pub mod met;
 mod net;
+mod operator;
 pub mod plan;
 mod rng;
 pub mod run;

@@ -10,7 +10,7 @@ use crore_broker::rules::Rules;
 use crore_broker::settings::Rule;
 use crore_broker::{Batch, Input, Now, Shard, ShardId, World};
 
-use crate::checkpoint::Operator;
+use crate::operator::Operator;
 
 /// A shadow of a server with this state. It has folded these batches, in the order of the log.
 ///

@@ -111,8 +111,8 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "sim",
         &[
-            &["checkpoint", "closed", "met", "rng", "shadow", "truth"],
-            &["engine"],
+            &["closed", "met", "operator", "rng", "truth"],
+            &["checkpoint", "engine", "shadow"],
             &["net", "plan", "worth"],
             &["client"],
             &["world"],

@@ -58,7 +58,7 @@ impl Met {
         let clean = Counts {
             messages: self.counts.messages,
             told_losses: self.counts.told_losses,
-            ..before.clone()
+            ..*before
         };
         if self.counts != clean {
             self.tell(part, topic, what);
@@ -172,7 +172,7 @@ impl Client {
     pub fn close(&mut self, world: &World, met: &mut Met) {
         let Topics { part, tracks } = &mut self.topics;
         for (topic, track) in part.topics.iter().zip(tracks) {
-            let (before, newest) = (met.counts.clone(), world.begun(*topic));
+            let (before, newest) = (met.counts, world.begun(*topic));
             let what = track.close(newest, &mut met.counts);
             let name = &world.topics[*topic as usize].name;
             met.broke(
@@ -241,7 +241,7 @@ impl Topics {
             return;
         };
         let kept = world.topics[topic as usize].kind.kept();
-        let (before, begun) = (met.counts.clone(), world.begun(topic));
+        let (before, begun) = (met.counts, world.begun(topic));
         let last = self.tracks[place].last();
         self.tracks[place].arrived(number, kept, begun, &mut met.counts);
         let name = &world.topics[topic as usize].name;
