@@ -22,6 +22,13 @@ pub struct Position {
     pub offset: u64,
 }
 
+impl Position {
+    /// An offset in the life of a log.
+    pub const fn new(epoch: u32, offset: u64) -> Position {
+        Position { epoch, offset }
+    }
+}
+
 /// Where a subscription begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
@@ -103,6 +110,18 @@ fn write_vector(
 /// Reads where to begin, for a set of `count` topics with this hash: one entry for each.
 /// A well-formed position of another set gives `Unknown` for all.
 pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malformed> {
+    parse_as(text, b'2', set, count)
+}
+
+/// Like [`parse`], for a subscriber by filter: one entry for each partition. Positions of topics are not taken, even with a single
+/// partition: they say nothing about losses of other topics. Nor are those by filter of a server that had no partitions yet, which
+/// were written like those of sets.
+pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, Malformed> {
+    parse_as(text, b'3', count.into(), count.into())
+}
+
+/// Takes positions of the version `kind` with the head `of`; other well-formed ones give `Unknown`.
+fn parse_as(text: &[u8], kind: u8, of: u32, count: usize) -> Result<Vec<Since>, Malformed> {
     let all = |since| Ok(alloc::vec![since; count]);
     match text {
         b"" | b"live" | b"newest" => return all(Since::Live),
@@ -124,18 +143,14 @@ pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malforme
     match version {
         b'1' => {
             let offset = parse_decimal(rest).ok_or(Malformed)?;
-            if count == 1 {
-                all(Since::At(Position {
-                    epoch: head,
-                    offset,
-                }))
-            } else {
-                all(Since::Unknown)
+            match kind == b'2' && count == 1 {
+                true => all(Since::At(Position::new(head, offset))),
+                false => all(Since::Unknown),
             }
         }
         b'2' | b'3' => {
             let positions = parse_vector(rest)?;
-            if *version == b'3' || head != set || positions.len() != count {
+            if *version != kind || head != of || positions.len() != count {
                 return all(Since::Unknown);
             }
             Ok(positions.into_iter().map(Since::At).collect())
@@ -180,27 +195,6 @@ pub fn later(one: Since, other: Since, epoch: u32) -> Since {
     }
 }
 
-/// Like [`parse`], for a subscriber by filter: one entry for each partition. Positions of topics are not taken, even with a single
-/// partition: they say nothing about losses of other topics. Nor are those by filter of a server that had no partitions yet, which
-/// were written like those of sets.
-pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, Malformed> {
-    let since = parse(text, 0, count.into())?;
-    match text.split_first() {
-        Some((b'3', rest)) => {
-            let dash = rest.iter().position(|b| *b == b'-').ok_or(Malformed)?;
-            let positions = parse_vector(&rest[dash + 1..])?;
-            let is_ours = parse_hex(&rest[..dash]) == Some(count.into())
-                && positions.len() == usize::from(count);
-            match is_ours {
-                true => Ok(positions.into_iter().map(Since::At).collect()),
-                false => Ok(since),
-            }
-        }
-        Some((b'1' | b'2', _)) => Ok(alloc::vec![Since::Unknown; count.into()]),
-        _ => Ok(since),
-    }
-}
-
 fn parse_vector(text: &[u8]) -> Result<Vec<Position>, Malformed> {
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Malformed)?;
     let (mut at, mut epoch) = (&bytes[..], 0);
@@ -212,10 +206,7 @@ fn parse_vector(text: &[u8]) -> Result<Vec<Position>, Malformed> {
             epoch = u32::from_le_bytes(*word);
             at = rest;
         }
-        positions.push(Position {
-            epoch,
-            offset: value >> 1,
-        });
+        positions.push(Position::new(epoch, value >> 1));
     }
     Ok(positions)
 }

@@ -113,10 +113,7 @@ pub(crate) fn ask_matches<P: ProtocolTypes>(
     if at.live || at.asked {
         return false;
     }
-    let since = Since::At(Position {
-        epoch: at.epoch,
-        offset: at.offset,
-    });
+    let since = Since::At(Position::new(at.epoch, at.offset));
     let of = (
         clients.ctx.world.placement().home_of(partition),
         Some(partition),

@@ -42,10 +42,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let group = joining::filtered(&self.conns, slot).and_then(|all| all.groups().first());
         let positions = group.map_or(&[][..], |group| group.positions());
         let at = |partition: PartitionId| match positions.get(usize::from(partition)) {
-            Some(at) if !at.live => Position {
-                epoch: at.epoch,
-                offset: at.offset,
-            },
+            Some(at) if !at.live => Position::new(at.epoch, at.offset),
             at => {
                 let (epoch, own) = at.map_or((self.ctx.world.epoch, 0), |at| (at.epoch, at.offset));
                 let just = just.iter().find(|just| just.0 == partition);

@@ -139,20 +139,12 @@ impl<P: ProtocolTypes> Clients<P> {
             return self.write_matched_id(matching, deliveries, slot, &[], out);
         }
         if !row.wants(MULTI) {
-            position::write(
-                out,
-                Position {
-                    epoch: self.ctx.world.epoch,
-                    offset,
-                },
-            );
+            position::write(out, Position::new(self.ctx.world.epoch, offset));
             return;
         }
         let extra = self.conns.extra_of(slot);
-        let seen = extra.list.iter().map(|sub| Position {
-            epoch: sub.epoch,
-            offset: sub.offset,
-        });
+        let seen = extra.list.iter();
+        let seen = seen.map(|sub| Position::new(sub.epoch, sub.offset));
         position::write_set(out, extra.set, seen);
     }
 }

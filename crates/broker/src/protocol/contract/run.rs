@@ -28,13 +28,7 @@ pub(crate) fn encode_once(
         let record = feed.run.records()[n];
         let id = clients.scratch.id();
         id.clear();
-        position::write(
-            id,
-            Position {
-                epoch: clients.ctx.world.epoch,
-                offset: record.offset,
-            },
-        );
+        position::write(id, Position::new(clients.ctx.world.epoch, record.offset));
         let message = Message {
             // The name is one more cold line for each delivery: it is read only where it is written.
             topic: if encoding.names_topic() {
@@ -91,9 +85,6 @@ pub(crate) fn encode_run(
 /// The position of a connection that is live in all partitions and has seen them up to these offsets.
 fn write_live_id(ctx: &Context, seen: &[u64], out: &mut Vec<u8>) {
     let epoch = ctx.world.epoch;
-    let seen = seen.iter().map(|offset| Position {
-        epoch,
-        offset: *offset,
-    });
+    let seen = seen.iter().map(|offset| Position::new(epoch, *offset));
     position::write_partitions(out, ctx.world.partitions, seen);
 }

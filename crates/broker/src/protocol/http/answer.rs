@@ -308,13 +308,7 @@ impl Clients {
         unanswered: Option<u32>,
     ) {
         let mut id = Vec::with_capacity(32);
-        position::write(
-            &mut id,
-            Position {
-                epoch: info.epoch,
-                offset: info.offset,
-            },
-        );
+        position::write(&mut id, Position::new(info.epoch, info.offset));
         let as_json = self.conns.get(slot).wants(JSON);
         let mut body = Vec::with_capacity(160);
         let number = |body: &mut Vec<u8>, value: Option<u32>| match value {

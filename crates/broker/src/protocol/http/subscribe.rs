@@ -190,10 +190,7 @@ fn join_all(
             // Until a gap is told, the position is the one that the client came with.
             let seen = match since[part] {
                 Since::At(position) => position,
-                _ => Position {
-                    epoch: !clients.ctx.world.epoch,
-                    offset: 0,
-                },
+                _ => Position::new(!clients.ctx.world.epoch, 0),
             };
             clients.conns.extra(slot).list.push(Sub {
                 topic,

@@ -365,12 +365,7 @@ fn grant_pending(clients: &mut Clients, slot: u32, part: u32, reason: ReasonCode
 
 /// Where a restored subscription with wildcards goes on.
 pub(super) fn since_all(epoch: u32, seen: &[u64]) -> Vec<Since> {
-    let at = |offset: &u64| {
-        Since::At(Position {
-            epoch,
-            offset: *offset,
-        })
-    };
+    let at = |offset: &u64| Since::At(Position::new(epoch, *offset));
     seen.iter().map(at).collect()
 }
 

@@ -198,10 +198,7 @@ pub(super) fn mqtt_go_on<I: Io>(
             return clients.broken(slot);
         };
         let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
-        let since = Since::At(Position {
-            epoch: sub.epoch,
-            offset: sub.offset,
-        });
+        let since = Since::At(Position::new(sub.epoch, sub.offset));
         if topic == NONE {
             continue;
         }

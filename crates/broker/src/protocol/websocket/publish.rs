@@ -172,13 +172,7 @@ pub(crate) fn acknowledge<I: Io>(
             } else {
                 b"\nstatus: 202\nid: "
             });
-            position::write(
-                &mut text,
-                Position {
-                    epoch: info.epoch,
-                    offset: info.offset,
-                },
-            );
+            position::write(&mut text, Position::new(info.epoch, info.offset));
         }
         refused => {
             let reason = refused.refusal().unwrap_or(Reason::Broken);
