@@ -45,7 +45,7 @@ impl<P: Protocols> Front<P> {
     // It stands behind each delivery: all that this costs there is a look at an empty list.
     #[inline(always)]
     pub(crate) fn carry_out_ends<I: Io>(&mut self, io: &mut I) {
-        if self.clients.scratch.has_ends() {
+        if !self.clients.scratch.ends.is_empty() {
             self.end_marked(io);
         }
     }
@@ -53,7 +53,7 @@ impl<P: Protocols> Front<P> {
     #[cold]
     #[inline(never)]
     fn end_marked<I: Io>(&mut self, io: &mut I) {
-        while let Some(end) = self.clients.scratch.next_end() {
+        while let Some(end) = self.clients.scratch.ends.pop() {
             self.end_one(end, io);
         }
     }
@@ -62,7 +62,7 @@ impl<P: Protocols> Front<P> {
         if !self.clients.conns.is_current(conn) {
             return;
         }
-        self.clients.scratch.reply().clear();
+        self.clients.scratch.reply.clear();
         P::leaves(self, conn.slot);
         unsubscribe(&mut self.clients, &mut self.subs, conn.slot);
         // From now on it counts the bytes that are thrown away.
@@ -136,15 +136,15 @@ impl<P: ProtocolTypes> Clients<P> {
     /// The rows of this connection contradict each other: it ends, and the process goes on. The code that finds
     /// the contradiction calls this and returns without doing more.
     pub(crate) fn broken(&mut self, slot: u32) {
-        self.scratch.reply().clear();
-        self.scratch.is_broken();
+        self.scratch.reply.clear();
+        self.scratch.why = Some(Closed::Broken);
         self.reset(slot);
     }
 
     /// Marks an end, and counts it, once: one that is closing was counted when that began. Input that came in part is not read any more, and its room is freed.
     fn mark_end(&mut self, slot: u32, otherwise: Closed, how: Option<Close>) {
         let row = self.conns.get_mut(slot);
-        let reason = match self.scratch.take_reason() {
+        let reason = match self.scratch.why.take() {
             _ if row.is(TURNED_AWAY) => Closed::Full,
             Some(reason) => reason,
             None => otherwise,
@@ -156,7 +156,7 @@ impl<P: ProtocolTypes> Clients<P> {
         row.state = State::Draining;
         self.conns.take_spill(slot);
         let conn = self.conns.id_of(slot);
-        self.scratch.mark_end(End { conn, how });
+        self.scratch.ends.push(End { conn, how });
     }
 
     /// Discards bytes that come after our last ones. A client that still sends the body of a refused request would get a reset if

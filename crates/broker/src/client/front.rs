@@ -48,7 +48,7 @@ impl<P: ProtocolTypes> Front<P> {
             gate: Gate::new(world.settings.limits.connections_per_shard),
             clients: Clients {
                 conns: Connections::new(account),
-                scratch: Scratch::new(),
+                scratch: Scratch::default(),
                 ctx: Context {
                     me,
                     world,

@@ -18,31 +18,19 @@ pub(crate) struct End {
 }
 
 /// The buffers and notes of the input at hand.
+#[derive(Default)]
 pub(crate) struct Scratch {
-    reply: Vec<u8>,
-    id: Vec<u8>,
-    /// Why the connection at hand is about to end, where that is not its peer's doing.
-    why: Option<Closed>,
+    /// The response that is being written.
+    pub(crate) reply: Vec<u8>,
+    /// The position that is being written.
+    pub(crate) id: Vec<u8>,
+    /// Why the connection at hand is about to end, where that is not its peer's doing. It counts for one end.
+    pub(crate) why: Option<Closed>,
     /// Connections that end with this input.
-    ends: Vec<End>,
+    pub(crate) ends: Vec<End>,
 }
 
 impl Scratch {
-    pub(crate) fn new() -> Scratch {
-        Scratch {
-            reply: Vec::new(),
-            id: Vec::new(),
-            why: None,
-            ends: Vec::new(),
-        }
-    }
-
-    /// The response that is being written.
-    #[inline]
-    pub(crate) fn reply(&mut self) -> &mut Vec<u8> {
-        &mut self.reply
-    }
-
     /// Takes the response that is being written.
     #[inline]
     pub(crate) fn take_reply(&mut self) -> Vec<u8> {
@@ -59,47 +47,10 @@ impl Scratch {
         };
     }
 
-    /// The position that is being written.
-    #[inline]
-    pub(crate) fn id(&mut self) -> &mut Vec<u8> {
-        &mut self.id
-    }
-
     /// Notes why the connection at hand is about to end, if no reason was noted before.
     #[inline]
     pub(crate) fn because(&mut self, reason: Closed) {
         self.why.get_or_insert(reason);
-    }
-
-    /// Takes the reason that was noted: it counts for one end.
-    pub(crate) fn take_reason(&mut self) -> Option<Closed> {
-        self.why.take()
-    }
-
-    /// The connection at hand does not end after all: its end was counted before.
-    pub(crate) fn forget_reason(&mut self) {
-        self.why = None;
-    }
-
-    /// This connection ends with the input at hand.
-    pub(crate) fn mark_end(&mut self, end: End) {
-        self.ends.push(end);
-    }
-
-    /// Whether ends are to be carried out.
-    #[inline]
-    pub(crate) fn has_ends(&self) -> bool {
-        !self.ends.is_empty()
-    }
-
-    /// The next end to be carried out.
-    pub(crate) fn next_end(&mut self) -> Option<End> {
-        self.ends.pop()
-    }
-
-    /// The connection at hand ends as broken, whatever reason was noted.
-    pub(crate) fn is_broken(&mut self) {
-        self.why = Some(Closed::Broken);
     }
 }
 
@@ -109,25 +60,25 @@ mod tests {
 
     #[test]
     fn a_buffer_is_used_again_unless_it_has_grown_large() {
-        let mut scratch = Scratch::new();
+        let mut scratch = Scratch::default();
         for (len, kept) in [(100, true), (KEPT_BYTES_MAX + 1, false)] {
-            scratch.reply().resize(len, 0);
+            scratch.reply.resize(len, 0);
             let reply = scratch.take_reply();
             scratch.reply_sent(reply);
-            assert!(scratch.reply().is_empty());
-            assert_eq!(scratch.reply().capacity() >= len, kept, "{len}");
+            assert!(scratch.reply.is_empty());
+            assert_eq!(scratch.reply.capacity() >= len, kept, "{len}");
         }
     }
 
     #[test]
     fn the_first_reason_counts_and_counts_once() {
-        let mut scratch = Scratch::new();
+        let mut scratch = Scratch::default();
         scratch.because(Closed::Slow);
         scratch.because(Closed::Operator);
-        assert_eq!(scratch.take_reason(), Some(Closed::Slow));
-        assert_eq!(scratch.take_reason(), None);
+        assert_eq!(scratch.why.take(), Some(Closed::Slow));
+        assert_eq!(scratch.why.take(), None);
         scratch.because(Closed::Slow);
-        scratch.is_broken();
-        assert_eq!(scratch.take_reason(), Some(Closed::Broken));
+        scratch.why = Some(Closed::Broken);
+        assert_eq!(scratch.why.take(), Some(Closed::Broken));
     }
 }

@@ -114,7 +114,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Sends the response that was written.
     pub(crate) fn send_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.scratch.reply().is_empty() {
+        if self.scratch.reply.is_empty() {
             return;
         }
         let reply = self.scratch.take_reply();

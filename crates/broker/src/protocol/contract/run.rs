@@ -26,7 +26,7 @@ pub(crate) fn encode_once(
     }
     for n in 0..feed.run.records().len() {
         let record = feed.run.records()[n];
-        let id = clients.scratch.id();
+        let id = &mut clients.scratch.id;
         id.clear();
         position::write(id, Position::new(clients.ctx.world.epoch, record.offset));
         let message = Message {

@@ -59,7 +59,7 @@ pub(crate) fn end_stream_by<I: Io>(
 ) {
     let row = clients.conns.get(slot);
     if row.state == State::Draining {
-        clients.scratch.forget_reason();
+        clients.scratch.why = None;
         return;
     }
     clients.scratch.because(closed);

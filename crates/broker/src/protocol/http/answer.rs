@@ -178,7 +178,7 @@ impl Clients {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.options, self.ctx.wall_s());
         let origins = &self.ctx.world.settings.http.allowed_origins;
-        let mut head = ResponseHead::new(self.scratch.reply(), status)
+        let mut head = ResponseHead::new(&mut self.scratch.reply, status)
             .date("Date", u64::from(unix_s))
             .lines(SAFETY);
         match options >> ORIGIN_SHIFT {

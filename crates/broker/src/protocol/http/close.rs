@@ -70,11 +70,10 @@ fn end_subscribing<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: 
 pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.scratch.because(Closed::Operator);
     let text = retry::moved_off(clients.ctx.spread(slot), clients.conns.len());
-    let mut bytes = clients.scratch.take_reply();
-    bytes.clear();
-    write_part(clients.conns.get(slot), &text, &mut bytes);
-    clients.put(slot, &bytes, io);
-    clients.scratch.reply_sent(bytes);
+    let reply = &mut clients.scratch.reply;
+    reply.clear();
+    write_part(clients.conns.get(slot), &text, reply);
+    clients.send_reply(slot, io);
 }
 
 /// Whether the waiting request is a subscription.

@@ -297,7 +297,7 @@ fn refuse_head<I: Io>(
 ) {
     if error == HeadError::Version && prior::is_http2(bytes) {
         clients.scratch.because(Closed::Refused);
-        prior::refuse(clients.scratch.reply());
+        prior::refuse(&mut clients.scratch.reply);
         clients.send_reply(slot, io);
         clients.shut(slot, io);
         return;
@@ -356,10 +356,8 @@ fn wait_for_body<I: Io>(
     }
     kept.judged = true;
     if head.expects_continue() {
-        clients
-            .scratch
-            .reply()
-            .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        let reply = &mut clients.scratch.reply;
+        reply.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
     }
     Ok(())
 }

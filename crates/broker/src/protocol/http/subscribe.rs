@@ -55,7 +55,7 @@ pub(crate) fn subscribe<I: Io>(
             return Flow::Next;
         }
     };
-    let before = clients.scratch.reply().len();
+    let before = clients.scratch.reply.len();
     let events = !upgrade && head.accept() == Accept::EventStream;
     set_options(&mut clients.conns, slot, head, publishes);
     let streams = events || upgrade;
@@ -110,8 +110,8 @@ fn not_joined(
     let events = clients.conns.get(slot).wants(EVENTS);
     unsubscribe(clients, subs, slot);
     if let Some(begun) = clients.conns.extra(slot).own.attaching.take() {
-        *clients.scratch.reply() = begun.head;
-        clients.scratch.reply().truncate(before);
+        clients.scratch.reply = begun.head;
+        clients.scratch.reply.truncate(before);
     }
     clients.conns.drop_extra(slot);
     let row = clients.conns.get_mut(slot);

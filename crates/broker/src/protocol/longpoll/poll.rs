@@ -126,7 +126,7 @@ pub(crate) fn answer_poll<I: Io>(
     (record, frames): (&Record, &Frames),
     io: &mut I,
 ) {
-    let mut id = core::mem::take(clients.scratch.id());
+    let mut id = core::mem::take(&mut clients.scratch.id);
     id.clear();
     clients.write_id(
         &subs.matching,
@@ -150,7 +150,7 @@ pub(crate) fn answer_poll<I: Io>(
         now_s: clients.ctx.now.unix_s,
     };
     answer_poll_with(clients, subs, &mut feed.forms, queues, slot, &message, io);
-    *clients.scratch.id() = id;
+    clients.scratch.id = id;
 }
 
 /// The same, with a message that names its topic and its position.
@@ -195,7 +195,7 @@ pub(crate) fn answer_poll_with<I: Io>(
         data.len() + body.len(),
     );
     if options & HEAD == 0 {
-        clients.scratch.reply().extend_from_slice(data);
+        clients.scratch.reply.extend_from_slice(data);
     } else {
         body.clear();
     }

@@ -55,7 +55,7 @@ pub(crate) fn mqtt_review<I: Io>(
         mqtt.expiry_s = if known { mqtt.expiry_s } else { 0 };
         mqtt.will = mqtt.will.take().filter(|_| may_will);
     }
-    clients.scratch.reply().clear();
+    clients.scratch.reply.clear();
     mqtt_end_because(clients, slot, reason, words, io);
     true
 }

@@ -222,11 +222,11 @@ impl Clients {
 
     /// Appends a packet to `reply`, in a frame of its own where there are frames.
     pub(super) fn write_packet(&mut self, slot: u32, packet: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.scratch.reply().len();
-        packet(self.scratch.reply());
+        let start = self.scratch.reply.len();
+        packet(&mut self.scratch.reply);
         self.meter.stats.packets_sent += 1;
-        if self.conns.get(slot).wants(FRAMED) && self.scratch.reply().len() > start {
-            frame_from(self.scratch.reply(), start, Opcode::Binary);
+        if self.conns.get(slot).wants(FRAMED) && self.scratch.reply.len() > start {
+            frame_from(&mut self.scratch.reply, start, Opcode::Binary);
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, 
         clients.scratch.because(reason.row().closed);
         return clients.drop_conn(slot, Close::Now);
     }
-    clients.scratch.reply().clear();
+    clients.scratch.reply.clear();
     let words = reason.words(&clients.ctx.world.settings);
     mqtt_end_because(clients, slot, reason, &words, io);
 }

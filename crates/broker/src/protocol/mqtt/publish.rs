@@ -129,7 +129,7 @@ pub(super) fn client_published(
 pub(crate) fn mqtt_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     if does_not_release(clients, slot) {
         let reason = ReasonCode::RECEIVE_MAXIMUM_EXCEEDED;
-        clients.scratch.reply().clear();
+        clients.scratch.reply.clear();
         return mqtt_end_wrong(clients, slot, reason, reason.name(), io);
     }
     collapse(&mut clients.conns, slot);
@@ -212,7 +212,7 @@ pub(crate) fn mqtt_outcome<I: Io>(
     // It is not acknowledged: the client sends it again.
     let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
     if let Some(reason) = answered.err().or(unknown) {
-        clients.scratch.reply().clear();
+        clients.scratch.reply.clear();
         return mqtt_end_saying(clients, slot, reason, reason.name(), io);
     }
     clients.send_reply(slot, io);

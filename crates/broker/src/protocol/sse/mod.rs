@@ -26,11 +26,10 @@ pub(crate) fn comment_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut
     if !clients.is_heartbeat_due(slot) {
         return;
     }
-    let mut bytes = clients.scratch.take_reply();
-    bytes.clear();
-    write_part(clients.conns.get(slot), COMMENT, &mut bytes);
-    clients.put(slot, &bytes, io);
-    clients.scratch.reply_sent(bytes);
+    let reply = &mut clients.scratch.reply;
+    reply.clear();
+    write_part(clients.conns.get(slot), COMMENT, reply);
+    clients.send_reply(slot, io);
 }
 
 /// Writes the head of an event stream and its first comment into `reply`.
@@ -57,7 +56,7 @@ pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
     sse::write_comment(&mut text, "");
     sse::write_retry(&mut text, retry_ms);
     let row = clients.conns.get(slot);
-    write_part(row, &text, clients.scratch.reply());
+    write_part(row, &text, &mut clients.scratch.reply);
 }
 
 /// An id without data, so that the client remembers the position before the first message. An empty line behind it makes it

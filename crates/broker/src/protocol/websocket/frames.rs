@@ -141,7 +141,7 @@ impl Front {
             Event::Text(data) => self.frame_came(slot, data, false, home, io),
             Event::Binary(data) => self.frame_came(slot, data, true, home, io),
             Event::Ping(data) => {
-                frame::write_frame(self.clients.scratch.reply(), Opcode::Pong, data);
+                frame::write_frame(&mut self.clients.scratch.reply, Opcode::Pong, data);
                 true
             }
             Event::Pong(_) => true,

@@ -23,9 +23,8 @@ pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
         return;
     }
     row.options += PING;
-    let mut bytes = clients.scratch.take_reply();
-    bytes.clear();
-    frame::write_frame(&mut bytes, Opcode::Ping, b"");
-    clients.put(slot, &bytes, io);
-    clients.scratch.reply_sent(bytes);
+    let reply = &mut clients.scratch.reply;
+    reply.clear();
+    frame::write_frame(reply, Opcode::Ping, b"");
+    clients.send_reply(slot, io);
 }
