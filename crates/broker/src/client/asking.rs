@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::client::parts::{Clients, Context, Lanes, Matching, Meter, Subscriptions, Work};
+use crate::client::parts::{Clients, Context, Lanes, Matching, Subscriptions, Work};
 use crate::client::types::ProtocolTypes;
 use crate::home::{FactContext, Home};
 use crate::mail::message::{Publish, Retry};
@@ -72,22 +72,23 @@ impl Lanes {
 }
 
 /// Publishes a client's message. The outcome comes at once where `home`, that of this shard, can publish it at once, else as a tell.
-pub(crate) fn publish(
+pub(crate) fn publish<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
     subs: &mut Subscriptions,
-    meter: &mut Meter,
-    ctx: &Context,
     home: &mut Option<Home>,
     to: ShardId,
     message: &Publish<'_>,
     answer: Answer,
 ) -> Option<Outcome> {
-    meter.stats.published += 1;
-    meter.stats.published_bytes += message.data.len() as u64;
+    clients.meter.stats.published += 1;
+    clients.meter.stats.published_bytes += message.data.len() as u64;
+    let ctx = &clients.ctx;
     let at_once = to == ctx.me && !ctx.world.appends() && !subs.lanes.has_own_asks();
     if at_once && let Some(home) = home {
         return Some(home.apply_now(&Fact::Publish(message), &mut fact_context(subs, ctx)));
     }
-    subs.lanes.ask_publish(&meter.work, to, message, answer);
+    subs.lanes
+        .ask_publish(&clients.meter.work, to, message, answer);
     None
 }
 

@@ -170,6 +170,5 @@ fn publish_will(clients: &mut Clients, subs: &mut Subscriptions, will: Option<Bo
         retry: None,
         client: will.client,
     };
-    let (meter, answer) = (&mut clients.meter, Answer::None);
-    publish(subs, meter, &clients.ctx, &mut None, home, &message, answer);
+    publish(clients, subs, &mut None, home, &message, Answer::None);
 }

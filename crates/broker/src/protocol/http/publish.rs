@@ -71,31 +71,24 @@ pub(crate) fn publish_one(
     let binary = is_binary(content_type, data);
     let answer = Answer::Full(clients.conns.reply_to(slot, 0));
     let retry = retry(clients, slot, key_of_retry);
-    match publish(
-        subs,
-        &mut clients.meter,
-        &clients.ctx,
-        home,
-        at,
-        &Publish {
-            hash,
-            name,
-            data,
-            headers: Headers {
-                content_type,
-                event,
-                key,
-                attributes: &attributes,
-                ttl_s,
-                qos: 1,
-                retain,
-                binary,
-            },
-            retry,
-            client: clients.conns.get(slot).client,
+    let message = Publish {
+        hash,
+        name,
+        data,
+        headers: Headers {
+            content_type,
+            event,
+            key,
+            attributes: &attributes,
+            ttl_s,
+            qos: 1,
+            retain,
+            binary,
         },
-        answer,
-    ) {
+        retry,
+        client: clients.conns.get(slot).client,
+    };
+    match publish(clients, subs, home, at, &message, answer) {
         Some(outcome) => {
             respond_outcome(clients, slot, &Pending::Publish, outcome);
             Flow::Next

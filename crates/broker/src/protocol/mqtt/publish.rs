@@ -182,15 +182,7 @@ fn publish_named(
         Qos::AtMostOnce => mail::Answer::None,
         _ => mail::Answer::Full(clients.conns.reply_to(slot, part)),
     };
-    Ok(asking::publish(
-        subs,
-        &mut clients.meter,
-        &clients.ctx,
-        home,
-        at,
-        &message,
-        answer,
-    ))
+    Ok(asking::publish(clients, subs, home, at, &message, answer))
 }
 
 /// Another shard's answer to a publish.

@@ -77,15 +77,7 @@ pub(crate) fn frame_published<I: Io>(
     } else {
         Answer::Failure(to)
     };
-    let outcome = publish(
-        subs,
-        &mut clients.meter,
-        &clients.ctx,
-        home,
-        at,
-        &message,
-        answer,
-    );
+    let outcome = publish(clients, subs, home, at, &message, answer);
     clients.conns.extra(slot).own.publish_to = Some(publish_to);
     outcome.is_none_or(|outcome| frame_outcome(clients, slot, number, outcome, io))
 }

@@ -93,6 +93,6 @@ fn publish_ordered(
         retry: None,
         client: Client::NOBODY,
     };
-    let (meter, answer) = (&mut clients.meter, Answer::Order(ticket));
-    asking::publish(subs, meter, &clients.ctx, &mut None, home, &publish, answer);
+    let answer = Answer::Order(ticket);
+    asking::publish(clients, subs, &mut None, home, &publish, answer);
 }

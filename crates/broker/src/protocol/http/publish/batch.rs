@@ -284,18 +284,7 @@ fn batch_line(
         client: clients.conns.get(slot).client,
     };
     let answer = Answer::Failure(clients.conns.reply_to(slot, number));
-    Ok((
-        at,
-        publish(
-            subs,
-            &mut clients.meter,
-            &clients.ctx,
-            home,
-            at,
-            &message,
-            answer,
-        ),
-    ))
+    Ok((at, publish(clients, subs, home, at, &message, answer)))
 }
 
 /// The same, for a batch that waits.
