@@ -133,8 +133,8 @@ impl Filters {
     /// Without filters. `seed` keys the hash of levels, against floods of collisions; `steps` count the work of matches.
     pub fn new(seed: u64, steps: &Steps) -> Self {
         Filters {
-            nodes: Slab::new(),
-            index: Index::new(),
+            nodes: Slab::default(),
+            index: Index::default(),
             levels: Names::default(),
             plus: NONE,
             many: NONE,

@@ -85,9 +85,9 @@ impl Log {
     /// keys the hash of messages' keys.
     pub fn new(rules: &Rules, seed: u64, admission: Admission, steps: Steps) -> Self {
         Log {
-            entries: Slab::new(),
-            chains: Slab::new(),
-            blobs: Blobs::new(),
+            entries: Slab::default(),
+            chains: Slab::default(),
+            blobs: Blobs::default(),
             keys: Keys::new(seed),
             admission,
             lists: Lists::new(rules),

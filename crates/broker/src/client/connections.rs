@@ -61,11 +61,11 @@ impl<P: ProtocolTypes> Connections<P> {
     /// No connections, charged to this account.
     pub(crate) fn new(account: ShardAccount) -> Connections<P> {
         Connections {
-            rows: Slab::new(),
-            spills: Side::new(),
-            outboxes: Side::new(),
-            extras: Side::new(),
-            own: Slab::new(),
+            rows: Slab::default(),
+            spills: Side::default(),
+            outboxes: Side::default(),
+            extras: Side::default(),
+            own: Slab::default(),
             identities: Identities::default(),
             relayed: BTreeMap::new(),
             touched: Vec::new(),

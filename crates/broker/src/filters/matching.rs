@@ -85,7 +85,7 @@ impl Matching {
     pub fn new(partitions: usize, seed: u64, steps: &Steps) -> Self {
         Matching {
             filters: Filters::new(seed, steps),
-            members: Side::new(),
+            members: Side::default(),
             holders: Holders::default(),
             walks: BTreeMap::new(),
             seen: alloc::vec![0; partitions],

@@ -112,8 +112,8 @@ pub(super) struct Answers {
 impl Answers {
     pub fn new(window_s: u32, admission: Admission) -> Self {
         Answers {
-            rows: Slab::new(),
-            index: Index::new(),
+            rows: Slab::default(),
+            index: Index::default(),
             groups: Box::new([Group::EMPTY; GROUPS]),
             reserved: 0,
             admission,

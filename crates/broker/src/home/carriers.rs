@@ -24,6 +24,7 @@ impl Carrier {
 }
 
 /// The carriers of topics that have more than fit their row.
+#[derive(Default)]
 pub(super) struct Carriers {
     sets: Side<Vec<Carrier>>,
     /// Subscribers that were counted in, and that left.
@@ -32,14 +33,6 @@ pub(super) struct Carriers {
 }
 
 impl Carriers {
-    pub fn new() -> Carriers {
-        Carriers {
-            sets: Side::new(),
-            attaches: 0,
-            detaches: 0,
-        }
-    }
-
     /// Topics with a set.
     pub fn sets(&self) -> u32 {
         self.sets.len()

@@ -27,7 +27,7 @@ impl Registered {
     pub fn new(seed: u64, steps: &Steps) -> Self {
         Registered {
             filters: Filters::new(seed, steps),
-            sets: Side::new(),
+            sets: Side::default(),
             due: Vec::new(),
         }
     }

@@ -49,10 +49,10 @@ impl TopicTable {
         seed: u64,
     ) -> TopicTable {
         TopicTable {
-            rows: Slab::new(),
-            index: Index::new(),
+            rows: Slab::default(),
+            index: Index::default(),
             names: Names::default(),
-            carriers: Carriers::new(),
+            carriers: Carriers::default(),
             idle_topics: IdleTopics::new(rules),
             planned_rules: None,
             topics_max,

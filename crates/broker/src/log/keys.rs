@@ -54,7 +54,7 @@ impl Keys {
     /// An empty index. `seed` keys the hash, against floods of collisions.
     pub fn new(seed: u64) -> Self {
         Keys {
-            rows: Slab::new(),
+            rows: Slab::default(),
             index: None,
             seed,
         }
@@ -106,7 +106,7 @@ impl Keys {
             before,
         });
         self.index
-            .get_or_insert_with(Index::new)
+            .get_or_insert_default()
             .insert(&mut self.rows, id);
     }
 

@@ -51,6 +51,7 @@ struct Class {
 }
 
 /// The arena.
+#[derive(Default)]
 pub struct Blobs {
     classes: Vec<Class>,
     own: Side<Option<Shared>>,
@@ -97,17 +98,6 @@ pub fn occupied(len: usize) -> usize {
 }
 
 impl Blobs {
-    /// An empty arena.
-    pub fn new() -> Self {
-        Blobs {
-            classes: Vec::new(),
-            own: Side::new(),
-            bytes: 0,
-            own_bytes: 0,
-            chunks: 0,
-        }
-    }
-
     /// Bytes that its blobs occupy.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -231,12 +221,6 @@ impl Drop for Blobs {
     }
 }
 
-impl Default for Blobs {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Class {
     fn place(&mut self, slot: u32, size: usize) -> &mut [u8] {
         let per = CHUNK_BYTES / size;
@@ -328,7 +312,7 @@ mod tests {
     #[test]
     fn full_size_class_is_relieved_by_the_next_larger_one() {
         let admission = Admission::new(&Settings::default(), 7);
-        let mut blobs = Blobs::new();
+        let mut blobs = Blobs::default();
         let of = |n: u32| n.to_le_bytes();
         let all: Vec<Blob> = (0..3 * PLACES_MAX)
             .map(|n| blobs.insert(&[&of(n)], &admission))
@@ -346,7 +330,7 @@ mod tests {
     #[test]
     fn blobs_and_names_come_back_whole_and_everything_is_freed() {
         let admission = Admission::new(&Settings::default(), 7);
-        let (mut blobs, mut names) = (Blobs::new(), Names::default());
+        let (mut blobs, mut names) = (Blobs::default(), Names::default());
         let body = |n: usize| vec![n as u8; (n * 37) % 20_000 + 1];
         for round in 0..3 {
             let kept: Vec<_> = (0..500)

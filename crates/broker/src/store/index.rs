@@ -54,18 +54,6 @@ pub struct Index {
 }
 
 impl Index {
-    /// An empty index with one bucket.
-    pub fn new() -> Self {
-        let mut first = Vec::with_capacity(CHUNK);
-        first.push(NONE);
-        Index {
-            heads: alloc::vec![first],
-            rows: 0,
-            level: 0,
-            split: 0,
-        }
-    }
-
     /// Bytes of the chain heads.
     pub fn bytes(&self) -> usize {
         self.heads.len() * CHUNK * size_of::<u32>()
@@ -168,8 +156,16 @@ impl Index {
 }
 
 impl Default for Index {
+    /// An empty index with one bucket.
     fn default() -> Self {
-        Self::new()
+        let mut first = Vec::with_capacity(CHUNK);
+        first.push(NONE);
+        Index {
+            heads: alloc::vec![first],
+            rows: 0,
+            level: 0,
+            split: 0,
+        }
     }
 }
 
@@ -193,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_row_is_found_while_the_index_grows_and_shrinks() {
-        let (mut rows, mut index) = (Slab::new(), Index::new());
+        let (mut rows, mut index) = (Slab::default(), Index::default());
         let hash = |n: u32| n.wrapping_mul(0x9E37_79B9) & 0xFFFF_FF0F;
         let mut ids = Vec::new();
         for n in 0..10_000 {

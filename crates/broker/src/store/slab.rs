@@ -43,17 +43,6 @@ impl<T: Vacant> Slab<T> {
         1 << rows.ilog2()
     };
 
-    /// An empty table; allocates nothing.
-    pub fn new() -> Self {
-        Slab {
-            chunks: Vec::new(),
-            free: NONE,
-            used: 0,
-            nobody: T::vacant(NONE),
-            missed: Cell::new(false),
-        }
-    }
-
     /// Whether a missing row was looked up since the last call.
     #[inline]
     pub fn was_missed(&self) -> bool {
@@ -159,8 +148,15 @@ impl<T: Vacant> Slab<T> {
 }
 
 impl<T: Vacant> Default for Slab<T> {
+    /// An empty table; allocates nothing.
     fn default() -> Self {
-        Self::new()
+        Slab {
+            chunks: Vec::new(),
+            free: NONE,
+            used: 0,
+            nobody: T::vacant(NONE),
+            missed: Cell::new(false),
+        }
     }
 }
 
@@ -186,6 +182,7 @@ impl<T> Vacant for Slot<T> {
 }
 
 /// A table of side rows: those that exist only while a connection or a topic needs them.
+#[derive(Default)]
 pub struct Side<T> {
     rows: Slab<Slot<T>>,
     /// Stands in for a row that does not exist; made at the first such look-up.
@@ -193,14 +190,6 @@ pub struct Side<T> {
 }
 
 impl<T: Default> Side<T> {
-    /// An empty table; allocates nothing.
-    pub fn new() -> Self {
-        Side {
-            rows: Slab::new(),
-            nobody: OnceCell::new(),
-        }
-    }
-
     /// Whether a missing row was looked up since the last call.
     pub fn was_missed(&self) -> bool {
         self.rows.was_missed()
@@ -264,19 +253,13 @@ impl<T: Default> Side<T> {
     }
 }
 
-impl<T: Default> Default for Side<T> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_link_that_leads_to_no_row_is_noted_and_disturbs_no_other() {
-        let mut side = Side::new();
+        let mut side = Side::default();
         let (kept, gone) = (side.insert(7_u32), side.insert(8));
         assert_eq!(side.remove(gone), 8);
         for lost in [gone, NONE, 1 << 20] {
@@ -294,7 +277,7 @@ mod tests {
 
     #[test]
     fn rows_keep_their_index_and_freed_ones_come_back_first() {
-        let mut side = Side::new();
+        let mut side = Side::default();
         let ids: Vec<u32> = (0..5000u32).map(|n| side.insert(n)).collect();
         for (n, id) in ids.iter().enumerate() {
             assert_eq!(*side.get(*id), n as u32);

@@ -253,7 +253,7 @@ impl Sessions {
         if self.states.rows.len() == 0
             && self.states.blobs.reserved_bytes() + self.states.rows.bytes() > EMPTY_MAX
         {
-            (self.states.blobs, self.states.rows) = (Blobs::new(), Side::new());
+            (self.states.blobs, self.states.rows) = (Blobs::default(), Side::default());
         }
     }
 }
