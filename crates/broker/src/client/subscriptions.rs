@@ -15,7 +15,7 @@ use crate::client::parts::{
 use crate::client::row::{COUNTED, FILTERS, LIVE, MULTI};
 use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
-use crate::mail::Attach;
+use crate::mail::{Attach, ReplyTo};
 use crate::store::slab::NONE;
 
 /// Takes the connection out of all its topics and filters.
@@ -149,6 +149,32 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 }
 
+/// Asks for all that a topic has from `since` on, for a subscriber that is not counted; callers change what differs.
+pub(crate) fn ask_of<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    topics: &Topics,
+    topic: u32,
+    to: ReplyTo,
+    since: Since,
+) -> Attach {
+    let row = topics.get(topic);
+    Attach {
+        hash: row.hash,
+        topic,
+        serial: row.serial,
+        to,
+        since,
+        poll: false,
+        most: u32::MAX,
+        deflate: false,
+        again: false,
+        once: false,
+        retained: false,
+        client: Client::NOBODY,
+        party: clients.party(to.slot),
+    }
+}
+
 /// Asks for the next page of a topic, of so many messages at most, behind what the connection has seen of it; compressed if `deflate` says so. The
 /// answer comes for `part`, which is how the connection's protocol names the subscription.
 pub(crate) fn ask_behind<P: ProtocolTypes>(
@@ -160,26 +186,13 @@ pub(crate) fn ask_behind<P: ProtocolTypes>(
     deflate: bool,
 ) {
     let topic = topic_of(&clients.conns, slot, seen.part);
-    let row = subs.topics.get(topic);
-    let (hash, serial) = (row.hash, row.serial);
-    let since = Since::At(Position {
-        epoch: seen.epoch,
-        offset: seen.offset,
-    });
+    let since = Since::At(Position::new(seen.epoch, seen.offset));
+    let to = clients.conns.reply_to(slot, part);
     let attach = Attach {
-        hash,
-        topic,
-        serial,
-        to: clients.conns.reply_to(slot, part),
-        since,
-        poll: false,
         most,
         deflate,
         again: true,
-        once: false,
-        retained: false,
-        client: Client::NOBODY,
-        party: clients.party(slot),
+        ..ask_of(clients, &subs.topics, topic, to, since)
     };
     subs.attach(&clients.ctx, attach);
     if planted::is(Fault::DoubleResume) {

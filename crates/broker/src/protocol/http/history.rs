@@ -12,7 +12,7 @@ use crore_wire::http::head::Head;
 use crate::base::position::{self, Position, Since};
 use crate::base::reason::Reason;
 use crate::client::row::State;
-use crate::client::subscriptions::unsubscribe;
+use crate::client::subscriptions::{ask_of, unsubscribe};
 use crate::io::Io;
 use crate::mail::{Attach, Frames, Page};
 use crate::protocol::encode::Message;
@@ -87,30 +87,20 @@ pub(crate) fn history<I: Io>(
     let (hash, _) = clients.ctx.place_of(name);
     let topic = subs.topics.open(hash, name);
     let place = subs.topics.join(topic, slot);
-    let serial = subs.topics.get(topic).serial;
+
     let row = clients.conns.get_mut(slot);
     (row.topic, row.place) = (topic, place);
     row.options |= HISTORY;
     row.state = State::Waiting;
     let to = clients.conns.reply_to(slot, 0);
-    subs.attach(
-        &clients.ctx,
-        Attach {
-            hash,
-            topic,
-            serial,
-            to,
-            since,
-            poll: false,
-            most,
-            deflate: false,
-            again: true,
-            once: true,
-            retained: false,
-            client: clients.conns.get(slot).client,
-            party: clients.party(slot),
-        },
-    );
+    let ask = Attach {
+        most,
+        again: true,
+        once: true,
+        client: clients.conns.get(slot).client,
+        ..ask_of(clients, &subs.topics, topic, to, since)
+    };
+    subs.attach(&clients.ctx, ask);
     Flow::Wait
 }
 

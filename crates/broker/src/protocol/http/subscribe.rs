@@ -23,7 +23,7 @@ use crore_wire::http::head::Head;
 use crate::base::position::{self, Position, Since};
 use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, MULTI, State};
-use crate::client::subscriptions::unsubscribe;
+use crate::client::subscriptions::{ask_of, unsubscribe};
 use crate::io::Io;
 use crate::mail::Attach;
 use crate::protocol::contract::streams::stream_head;
@@ -203,28 +203,16 @@ fn join_all(
             let row = clients.conns.get_mut(slot);
             (row.topic, row.place) = (topic, place);
         }
-        let row = subs.topics.get_mut(topic);
-        row.waiting += 1;
-        let (hash, serial) = (row.hash, row.serial);
+        subs.topics.get_mut(topic).waiting += 1;
         let to = clients.conns.reply_to(slot, part as u32);
-        subs.attach(
-            &clients.ctx,
-            Attach {
-                hash,
-                topic,
-                serial,
-                to,
-                since: since[part],
-                poll,
-                most: u32::MAX,
-                deflate,
-                again: false,
-                once: false,
-                retained: since[part] == Since::Default,
-                client: clients.conns.get(slot).client,
-                party: clients.party(slot),
-            },
-        );
+        let ask = Attach {
+            poll,
+            deflate,
+            retained: since[part] == Since::Default,
+            client: clients.conns.get(slot).client,
+            ..ask_of(clients, &subs.topics, topic, to, since[part])
+        };
+        subs.attach(&clients.ctx, ask);
     }
 }
 

@@ -4,10 +4,9 @@ use alloc::vec::Vec;
 
 use crate::base::position::{self, Position, Since};
 use crate::base::reason::{Closed, Reason};
-use crate::budget::admission::Client;
 use crate::client::row::{COUNTED, EOF, FILTERS, LIVE, MULTI, State};
 use crate::client::side::Behind;
-use crate::client::subscriptions::{flags_of, parts, rule_of, saw, topic_of, unsubscribe};
+use crate::client::subscriptions::{ask_of, flags_of, parts, rule_of, saw, topic_of, unsubscribe};
 use crate::io::{Close, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
@@ -224,27 +223,14 @@ pub(crate) fn end_poll<I: Io>(
         return answer_nothing(clients, subs, deliveries, queues, slot, None, io);
     }
     let topic = row.topic;
-    let row = subs.topics.get(topic);
-    let (hash, serial) = (row.hash, row.serial);
     let to = clients.conns.reply_to(slot, 0);
-    subs.attach(
-        &clients.ctx,
-        Attach {
-            hash,
-            topic,
-            serial,
-            to,
-            since: Since::Live,
-            poll: true,
-            most: 1,
-            deflate: false,
-            again: true,
-            once: false,
-            retained: false,
-            client: Client::NOBODY,
-            party: clients.party(slot),
-        },
-    );
+    let ask = Attach {
+        poll: true,
+        most: 1,
+        again: true,
+        ..ask_of(clients, &subs.topics, topic, to, Since::Live)
+    };
+    subs.attach(&clients.ctx, ask);
 }
 
 /// Answers a long-poll that got no message.

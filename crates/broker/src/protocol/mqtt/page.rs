@@ -7,7 +7,6 @@ use crore_wire::mqtt::ReasonCode;
 
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
-use crate::budget::admission::Client;
 use crate::client::row::{COUNTED, LIVE, MULTI, State};
 use crate::client::side::Behind;
 use crate::client::subscriptions::ask_behind;
@@ -203,10 +202,7 @@ pub(super) fn mqtt_go_on<I: Io>(
             continue;
         }
         subs.topics.get_mut(topic).waiting += u32::from(!again);
-        let to = clients
-            .conns
-            .reply_to(slot, part_name(&clients.conns, slot, part));
-        let ask = page_of(clients, &subs.topics, topic, to, since, Client::NOBODY);
+        let ask = page_of(clients, &subs.topics, slot, part, topic, since);
         subs.attach(&clients.ctx, Attach { again, ..ask });
     }
     shows_go_on(clients, subs, slot);

@@ -7,7 +7,6 @@
 //! that a filter matches (`filters.rs`).
 
 use crate::base::position::{Position, Since};
-use crate::budget::admission::Client;
 use crate::client::outbox::Packets;
 use crate::io::Io;
 use crate::mail::{Attach, Frames, Page, Record};
@@ -15,7 +14,7 @@ use crate::protocol::front::{Clients, Connections, Queues, Subscriptions, Topics
 use crate::protocol::mqtt::client::{has_place, mqtt_state};
 use crate::protocol::mqtt::deliver::places;
 use crate::protocol::mqtt::give::{Offered, Wants, offer_packet, topic_name};
-use crate::protocol::mqtt::list::{collapse, part_name};
+use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::reading::Show;
 use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::{client, list};
@@ -143,19 +142,13 @@ pub(super) fn shows_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot:
         0 => Since::Oldest,
         offset => Since::At(Position { epoch, offset }),
     };
-    let to = clients
-        .conns
-        .reply_to(slot, part_name(&clients.conns, slot, part));
-    let ask = page_of(clients, &subs.topics, topic, to, since, Client::NOBODY);
-    subs.attach(
-        &clients.ctx,
-        Attach {
-            most,
-            again: true,
-            retained: true,
-            ..ask
-        },
-    );
+    let ask = Attach {
+        most,
+        again: true,
+        retained: true,
+        ..page_of(clients, &subs.topics, slot, part, topic, since)
+    };
+    subs.attach(&clients.ctx, ask);
     if let Some(show) = mqtt_state(&mut clients.conns, slot).shows.first_mut() {
         show.asked = true;
     }

@@ -11,7 +11,8 @@ use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::row::COUNTED;
-use crate::mail::{Attach, ReplyTo};
+use crate::client::subscriptions::ask_of;
+use crate::mail::Attach;
 use crate::protocol::front::{Census, Clients, Connections, Sub, Subscriptions, Topics};
 use crate::protocol::mqtt::client::{self, asked_pages, is_bridge, mqtt_state, packet_bytes_max};
 use crate::protocol::mqtt::filters::{join_wildcard, resubscribe_wildcard};
@@ -212,25 +213,12 @@ fn resubscribe(
         return Ok(());
     }
     // Only the retained message: live messages go on.
-    let to = clients
-        .conns
-        .reply_to(slot, part_name(&clients.conns, slot, part));
-    let ask = page_of(
-        clients,
-        &subs.topics,
-        topic,
-        to,
-        Since::Live,
-        Client::NOBODY,
-    );
-    subs.attach(
-        &clients.ctx,
-        Attach {
-            again: true,
-            retained: true,
-            ..ask
-        },
-    );
+    let ask = Attach {
+        again: true,
+        retained: true,
+        ..page_of(clients, &subs.topics, slot, part, topic, Since::Live)
+    };
+    subs.attach(&clients.ctx, ask);
     Ok(())
 }
 
@@ -276,47 +264,33 @@ pub(super) fn join_topic(
     };
     let part = add_sub(&mut clients.conns, slot, sub);
     subs.topics.get_mut(topic).waiting += 1;
-    let to = clients
-        .conns
-        .reply_to(slot, part_name(&clients.conns, slot, part));
     // A subscription of the session was counted when it was made, and is not counted again.
     let client = match wanted.granted {
         (0, 0) => Client::NOBODY,
         _ => clients.conns.get(slot).client,
     };
-    let retained = wanted.retained;
-    let ask = page_of(clients, &subs.topics, topic, to, wanted.since, client);
-    subs.attach(&clients.ctx, Attach { retained, ..ask });
+    let ask = Attach {
+        retained: wanted.retained,
+        client,
+        ..page_of(clients, &subs.topics, slot, part, topic, wanted.since)
+    };
+    subs.attach(&clients.ctx, ask);
     if wanted.options.max_qos != Qos::AtMostOnce {
         keep_log(subs, &clients.ctx, topic, true);
     }
 }
 
-/// The first page of a topic, which is counted as asked for.
+/// The first page of a subscription's topic, which is counted as asked for.
 pub(super) fn page_of(
     clients: &mut Clients,
     topics: &Topics,
+    slot: u32,
+    part: u32,
     topic: u32,
-    to: ReplyTo,
     since: Since,
-    client: Client,
 ) -> Attach {
-    asked_pages(&mut clients.conns, to.slot, 1);
-    let row = topics.get(topic);
-    let (hash, serial) = (row.hash, row.serial);
-    Attach {
-        hash,
-        topic,
-        serial,
-        to,
-        since,
-        poll: false,
-        most: u32::MAX,
-        deflate: false,
-        again: false,
-        once: false,
-        retained: false,
-        client,
-        party: clients.party(to.slot),
-    }
+    asked_pages(&mut clients.conns, slot, 1);
+    let name = part_name(&clients.conns, slot, part);
+    let to = clients.conns.reply_to(slot, name);
+    ask_of(clients, topics, topic, to, since)
 }
