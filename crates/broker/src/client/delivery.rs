@@ -60,9 +60,8 @@ impl Delivery {
         let first = self.keys[self.at] >> 32;
         let same = self.keys[self.at..].iter();
         let same = same.take_while(|key| **key >> 32 == first);
-        let tells: Vec<Tell> = same
-            .filter_map(|key| self.tells[*key as u32 as usize].copied())
-            .collect();
+        let tells = same.map(|key| self.tells[*key as u32 as usize].clone());
+        let tells: Vec<Tell> = tells.collect();
         self.at += tells.len();
         Delivery {
             keys: (0..tells.len()).map(|n| first << 32 | n as u64).collect(),

@@ -14,7 +14,7 @@ pub enum Part {
 }
 
 /// Topics with and without subscribers, one behind the other: 1 or 0, the length of the name, the name.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct News(Vec<u8>);
 
 impl News {

@@ -119,7 +119,7 @@ impl Will {
 }
 
 /// The state that a session leaves when its connection ends.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Kept {
     /// Seconds until it is forgotten.
     pub expiry_s: u32,

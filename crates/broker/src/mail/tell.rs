@@ -12,7 +12,7 @@ use crate::mail::news::{News, Part};
 use crate::mail::session::{Kept, SessionId};
 
 /// From a home to a carrier.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Tell {
     /// A message, for every subscriber that has read up to the head.
     Live {
@@ -128,35 +128,6 @@ impl Tell {
             | Tell::Interest { .. } => None,
         }
     }
-
-    /// A copy of a tell about a topic, other than one for subscribers by filter.
-    pub fn copied(&self) -> Option<Tell> {
-        Some(match *self {
-            Tell::Live {
-                topic,
-                serial,
-                record,
-            } => Tell::Live {
-                topic,
-                serial,
-                record,
-            },
-            Tell::Page {
-                topic,
-                serial,
-                to,
-                page,
-            } => Tell::Page {
-                topic,
-                serial,
-                to,
-                page,
-            },
-            Tell::Gone { topic, serial } => Tell::Gone { topic, serial },
-            Tell::Displaced { topic, serial } => Tell::Displaced { topic, serial },
-            _ => return None,
-        })
-    }
 }
 
 /// The answer to an attach.
@@ -243,7 +214,7 @@ impl MatchPage {
 }
 
 /// The answer to a client that wants its session.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Given {
     /// It has it.
     Yes {

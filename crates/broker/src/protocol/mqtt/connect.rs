@@ -244,11 +244,8 @@ pub(crate) fn session_given<I: Io>(
             queues.resume_later(clients, clients.conns.id_of(to.slot));
         }
         (false, Given::Yes { id, owner, kept }) => {
-            let kept = kept.as_ref().map(|kept| Kept {
-                expiry_s: kept.expiry_s,
-                state: kept.state.clone(),
-            });
-            let farewell = Farewell::new(*id, *owner, kept, None, &clients.ctx.world.admission);
+            let admission = &clients.ctx.world.admission;
+            let farewell = Farewell::new(*id, *owner, kept.clone(), None, admission);
             let home = home_of_session(&clients.ctx, *id);
             lanes.ask(home, |_| Ask::SessionClose(farewell));
         }
