@@ -15,7 +15,7 @@
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::client::front::Front;
-use crate::client::parts::{Clients, Queues, Subscriptions};
+use crate::client::parts::Clients;
 use crate::client::protocols::Protocols;
 use crate::client::row::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
 use crate::client::scratch::End;
@@ -90,19 +90,6 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
         return clients.reset(slot);
     }
     P::end_connection(clients, slot, reason, io);
-}
-
-/// Ends what a connection subscribes to or waits for, for this reason and in its protocol's words, and the connection with it unless another request
-/// may follow; false when nothing ends.
-pub(crate) fn try_end<P: Protocols, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
-    slot: u32,
-    reason: Reason,
-    io: &mut I,
-) -> bool {
-    P::try_end(clients, subs, queues, slot, reason, io)
 }
 
 impl<P: ProtocolTypes> Clients<P> {

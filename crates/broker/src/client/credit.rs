@@ -64,11 +64,6 @@ pub(crate) fn stall_if_needed<P: ProtocolTypes, I: Io>(
     }
 }
 
-/// Whether bytes of this connection that were read may still have to be carried out.
-pub(crate) fn is_held<P: Protocols>(conns: &Connections<P>, slot: u32) -> bool {
-    P::is_held(conns, slot)
-}
-
 /// There is credit again: connections with held bytes queue to go on with them, the others are read again.
 pub(crate) fn release_stalled<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
@@ -80,7 +75,7 @@ pub(crate) fn release_stalled<P: Protocols, I: Io>(
         if !clients.conns.is_current(conn) {
             continue;
         }
-        if is_held(&clients.conns, conn.slot) {
+        if P::is_held(&clients.conns, conn.slot) {
             queues.resume_later(clients, conn);
         } else {
             queues.read_again(&mut clients.conns, conn, io);

@@ -68,7 +68,8 @@ pub(crate) trait Protocols: ProtocolTypes {
 
     /// See [`end_connection`](crate::client::close::end_connection).
     fn end_connection<I: Io>(clients: &mut Clients<Self>, slot: u32, reason: Reason, io: &mut I);
-    /// See [`try_end`](crate::client::close::try_end).
+    /// Ends what a connection subscribes to or waits for, for this reason and in its protocol's words, and the connection with it unless another
+    /// request may follow; false when nothing ends.
     fn try_end<I: Io>(
         clients: &mut Clients<Self>,
         subs: &mut Subscriptions,

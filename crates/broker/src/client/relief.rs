@@ -124,11 +124,6 @@ pub(crate) fn may_leave<P: ProtocolTypes>(
     census.held_by(party).max(absent_bytes) + bytes <= clients.ctx.little_bytes()
 }
 
-/// The sessions at this home have changed: charges what they hold while their clients are away.
-pub(crate) fn charge_sessions<P: ProtocolTypes>(conns: &mut Connections<P>, bytes: usize) {
-    conns.charge(Part::Sessions, bytes);
-}
-
 /// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine.
 pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns: &mut Connections<P>,

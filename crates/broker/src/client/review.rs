@@ -16,7 +16,6 @@ use alloc::vec::Vec;
 
 use crate::base::access::Right;
 use crate::base::settings::Settings;
-use crate::client::close::try_end;
 use crate::client::joining;
 use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions, Topics};
 use crate::client::protocols::Protocols;
@@ -71,7 +70,7 @@ pub(crate) fn review<P: Protocols, I: Io>(
     if clients.conns.get(slot).is(CLOSING) {
         return false;
     }
-    let ended = over && try_end(clients, subs, queues, slot, Reason::Expired, io)
+    let ended = over && P::try_end(clients, subs, queues, slot, Reason::Expired, io)
         || changed && P::settings_changed(clients, subs, queues, slot, io);
     clients.meter.stats.lapsed += u64::from(ended);
     ended

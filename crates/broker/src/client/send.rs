@@ -44,11 +44,6 @@ pub(crate) fn writable<P: Protocols, I: Io>(
     P::sent_all(clients, subs, queues, slot);
 }
 
-/// The second up to which the client may be silent from now on; 0 where it may always be.
-pub(crate) fn silent_until_s<P: Protocols>(clients: &Clients<P>, slot: u32) -> u32 {
-    P::silent_until_s(clients, slot)
-}
-
 /// The most messages that wait for one connection, as far as messages are counted. Walks over all connections: for code that
 /// checks that bounds hold.
 pub fn most_messages_waiting<P: ProtocolTypes>(conns: &Connections<P>) -> usize {

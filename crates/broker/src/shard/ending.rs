@@ -5,11 +5,11 @@
 //! as many turns as it takes; a connection that joins meanwhile has no page yet, and is not ended.
 
 use crate::base::reason::Reason;
-use crate::client::close::try_end;
 use crate::client::delivery::Delivery;
+use crate::client::protocols::Protocols;
 use crate::client::row::{COUNTED, MULTI, State};
 use crate::io::Io;
-use crate::protocol::front::{Connections, Front, Sub};
+use crate::protocol::front::{AllProtocols, Connections, Front, Sub};
 use crate::shard::deliver::end_walk;
 
 impl Front {
@@ -49,7 +49,7 @@ impl Front {
                 false => Reason::Displaced,
             };
             let (clients, subs, queues) = (&mut self.clients, &mut self.subs, &mut self.queues);
-            try_end(clients, subs, queues, slot, reason, io);
+            AllProtocols::try_end(clients, subs, queues, slot, reason, io);
             self.carry_out_ends(io);
         }
         d.walking = false;

@@ -4,9 +4,10 @@ use alloc::boxed::Box;
 
 use crate::base::ids::ShardId;
 use crate::base::reason::Closed;
+use crate::budget::account::Part;
 use crate::budget::admission::{Client, Party};
 use crate::client::asking::publish;
-use crate::client::relief::{charge_sessions, may_leave};
+use crate::client::relief::may_leave;
 use crate::home::sessions::{Claim, Closing, Opening, SessionsAtHome};
 use crate::mail::message::Publish;
 use crate::mail::session::Will;
@@ -100,7 +101,7 @@ pub(super) fn trim(
 fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32) {
     let admission = &clients.ctx.world.admission;
     admission.count_sessions(before, sessions.len());
-    charge_sessions(&mut clients.conns, sessions.held_bytes());
+    clients.conns.charge(Part::Sessions, sessions.held_bytes());
 }
 
 fn opened(

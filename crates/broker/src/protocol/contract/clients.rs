@@ -4,7 +4,7 @@ use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::time::Now;
 use crate::base::verdict::Identity;
-use crate::client::close::{end_connection, try_end};
+use crate::client::close::end_connection;
 use crate::client::progress::Allowance;
 use crate::client::protocols::{Holds, Protocols};
 use crate::client::review::may_keep;
@@ -18,9 +18,7 @@ use crate::protocol::front::{
     AllProtocols, Clients, Connections, Deliveries, Front, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::answer_reason;
-use crate::protocol::http::close::{
-    end_http, end_waiting, is_judged, is_subscribing, try_end_stream,
-};
+use crate::protocol::http::close::{end_http, end_waiting, is_judged, is_subscribing};
 use crate::protocol::http::credentials::http_verdict;
 use crate::protocol::http::interest::{may_follow, unfollow};
 use crate::protocol::http::options::FOLLOWS;
@@ -30,7 +28,7 @@ use crate::protocol::http::request::request_resume;
 use crate::protocol::http::subscribe::leave::catch_up;
 use crate::protocol::longpoll::poll::end_poll;
 use crate::protocol::mqtt::access::{mqtt_review, mqtt_verdict};
-use crate::protocol::mqtt::close::{mqtt_end, try_end_mqtt};
+use crate::protocol::mqtt::close::mqtt_end;
 use crate::protocol::mqtt::packets::{drop_partial, mqtt_part, mqtt_part_is_slow};
 use crate::protocol::mqtt::state::{MqttRow, Subscribed};
 use crate::protocol::own::Own;
@@ -211,7 +209,7 @@ impl Protocols for AllProtocols {
                 let may = may_follow(clients, slot).and_then(|()| may_keep(clients, subs, slot));
                 may.is_err_and(|denied| match clients.conns.get(slot).state {
                     State::Waiting => end_waiting(clients, slot, denied),
-                    _ => try_end(clients, subs, queues, slot, denied, io),
+                    _ => Self::try_end(clients, subs, queues, slot, denied, io),
                 })
             }
             State::Mqtt => mqtt_review(clients, subs, slot, io),
@@ -237,18 +235,24 @@ impl Protocols for AllProtocols {
         reason: Reason,
         io: &mut I,
     ) -> bool {
-        match clients.conns.get(slot).state {
+        let row = reason.row();
+        let ends = match clients.conns.get(slot).state {
             // The credential is looked at again after the answer, and the answer to its attach says what became of the topic.
             State::Waiting => false,
             State::Poll => {
                 answer_reason(clients, subs, queues, slot, reason, io);
-                true
+                return true;
             }
-            State::Sse | State::WebSocket => try_end_stream(clients, slot, reason, io),
-            State::Mqtt => try_end_mqtt(clients, slot, reason, io),
+            State::Sse | State::WebSocket => row.close.is_some(),
+            // Without a code of MQTT it stays: its subscriptions outlive a topic, and no later one takes their place.
+            State::Mqtt => row.mqtt.is_some(),
             // Nothing was granted to it, and it has subscribed to nothing.
             State::Proxy | State::Http | State::Draining => false,
+        };
+        if ends {
+            Self::end_connection(clients, slot, reason, io);
         }
+        ends
     }
 
     fn relieve<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {

@@ -3,7 +3,6 @@
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{FILTERS, MULTI, SERVED, State};
 use crate::io::{Close, Io};
-use crate::protocol::contract::streams::end_stream;
 use crate::protocol::front::{Clients, Connections};
 use crate::protocol::http::answer::{refuse, request_done};
 use crate::protocol::http::body::write_part;
@@ -31,20 +30,6 @@ pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> b
     clients.scratch.because(reason.row().closed);
     clients.drop_conn(slot, Close::Now);
     true
-}
-
-/// Ends an event stream or a WebSocket.
-pub(crate) fn try_end_stream<I: Io>(
-    clients: &mut Clients,
-    slot: u32,
-    reason: Reason,
-    io: &mut I,
-) -> bool {
-    let ends = reason.row().close.is_some();
-    if ends {
-        end_stream(clients, slot, reason, io);
-    }
-    ends
 }
 
 /// Moves the client of a kept-alive connection off, unless it has sent something just now, or has a request under way.

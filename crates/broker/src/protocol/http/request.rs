@@ -17,14 +17,17 @@ use crate::base::reason::{Closed, Reason};
 use crate::base::verdict::Identity;
 use crate::base::work::Steps;
 use crate::client::admission::enter_proxied;
-use crate::client::credit::{is_held, must_stall};
+use crate::client::credit::must_stall;
 use crate::client::hold::{end_for_room, has_receive_room};
+use crate::client::protocols::Protocols;
 use crate::client::row::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::protocol::contract::is_upgraded;
 use crate::protocol::contract::requests::begins_other_protocol;
-use crate::protocol::front::{Census, Clients, Context, Front, Gate, Lanes, Queues, Subscriptions};
+use crate::protocol::front::{
+    AllProtocols, Census, Clients, Context, Front, Gate, Lanes, Queues, Subscriptions,
+};
 use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
 use crate::protocol::http::credentials::knows_who;
 use crate::protocol::http::filtered::catch_up_filters;
@@ -106,7 +109,7 @@ impl Front {
         }
         let row = self.clients.conns.get(conn.slot);
         let idle = row.state == State::Http && row.outbox == NONE;
-        if row.is(EOF) && idle && !is_held(&self.clients.conns, conn.slot) {
+        if row.is(EOF) && idle && !AllProtocols::is_held(&self.clients.conns, conn.slot) {
             self.clients.drop_conn(conn.slot, Close::Now);
         }
     }

@@ -15,20 +15,6 @@ use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version,
 /// The code with which a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
 const CLOSE_NORMAL: u16 = 1000;
 
-/// Ends the connection for this reason, if MQTT has a code for it. Else it stays: its subscriptions outlive a topic, and no later one takes their place.
-pub(crate) fn try_end_mqtt<I: Io>(
-    clients: &mut Clients,
-    slot: u32,
-    reason: Reason,
-    io: &mut I,
-) -> bool {
-    let ends = reason.row().mqtt.is_some();
-    if ends {
-        mqtt_end(clients, slot, reason, io);
-    }
-    ends
-}
-
 /// Sends the client to another server, or asks it to come back.
 pub(crate) fn mqtt_move<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let drain = &clients.ctx.world.settings.drain;

@@ -10,14 +10,15 @@ use crate::base::reason::{Closed, Reason};
 use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::Progress;
+use crate::client::protocols::Protocols;
 use crate::client::row::State;
-use crate::client::send::silent_until_s;
+
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::inbox::Inbox;
 use crate::protocol::contract::frame_beside_bytes;
 use crate::protocol::contract::streams::{end_stream, end_stream_by, has_frames};
-use crate::protocol::front::{Census, Clients, Connections, Front, Lanes, Queues};
+use crate::protocol::front::{AllProtocols, Census, Clients, Connections, Front, Lanes, Queues};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
 use crate::protocol::http::subscribe::leave::catch_up;
 use crate::protocol::side::Spill;
@@ -210,7 +211,7 @@ fn hold_partial<I: Io>(
     (partial, progress): Begun,
     io: &mut I,
 ) {
-    let idle_s = silent_until_s(clients, slot);
+    let idle_s = AllProtocols::silent_until_s(clients, slot);
     let row = clients.conns.get_mut(slot);
     let Some(partial) = partial else {
         if row.outbox == NONE {

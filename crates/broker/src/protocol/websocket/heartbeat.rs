@@ -3,9 +3,9 @@
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::base::reason::Closed;
-use crate::client::credit::is_held;
+use crate::client::protocols::Protocols;
 use crate::io::{Close, Io};
-use crate::protocol::front::Clients;
+use crate::protocol::front::{AllProtocols, Clients};
 use crate::protocol::http::options::{PING, PINGS};
 
 /// Sends a ping if nothing was sent for too long; a client that has left two unanswered ends.
@@ -16,7 +16,7 @@ pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
     let row = clients.conns.get_mut(slot);
     if row.options & PINGS == 2 * PING {
         // The pong may be behind the held bytes.
-        if !is_held(&clients.conns, slot) {
+        if !AllProtocols::is_held(&clients.conns, slot) {
             clients.scratch.because(Closed::Timeout);
             clients.drop_conn(slot, Close::Reset);
         }
