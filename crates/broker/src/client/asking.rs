@@ -14,17 +14,6 @@ use crate::home::{FactContext, Home};
 use crate::mail::message::{Publish, Retry};
 use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, Verb};
 
-/// A follower's request to a home.
-#[derive(Clone, Copy)]
-pub(crate) enum Following<'a> {
-    /// To begin with this filter.
-    Begin(&'a [u8]),
-    /// The next page.
-    On,
-    /// No more.
-    End,
-}
-
 impl Lanes {
     /// Puts a request into the lane to a home.
     pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
@@ -55,18 +44,6 @@ impl Lanes {
             }),
             answer,
             client: message.client,
-        });
-    }
-
-    /// Passes a follower's request to a home.
-    pub(crate) fn ask_interest(&mut self, at: ShardId, to: ReplyTo, what: Following<'_>) {
-        self.ask(at, |bytes| match what {
-            Following::Begin(filter) => Ask::Follow {
-                to,
-                filter: Span::of(bytes, filter),
-            },
-            Following::On => Ask::FollowOn(to),
-            Following::End => Ask::Unfollow(to),
         });
     }
 }

@@ -18,11 +18,10 @@ use crore_wire::{form, json, sse};
 use crate::base::access::Right;
 use crate::base::position;
 use crate::base::reason::Reason;
-use crate::client::asking::Following;
 use crate::client::row::State;
 use crate::client::send::fits;
 use crate::io::Io;
-use crate::mail::{News, Part, ReplyTo};
+use crate::mail::{Ask, News, Part, ReplyTo, Span};
 use crate::protocol::contract::streams::{end_stream, stream_head};
 use crate::protocol::front::{Clients, Connections, Context, Lanes, Queues};
 use crate::protocol::http::body::write_part;
@@ -190,14 +189,14 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     }
     follow.asked = true;
     let home = follow.home;
-    if core::mem::replace(&mut follow.begun, true) {
-        return lanes.ask_interest(home, to, Following::On);
-    }
-    let filter = core::mem::take(&mut follow.filter);
-    lanes.ask_interest(home, to, Following::Begin(&filter));
-    if let Some(follow) = &mut clients.conns.extra(slot).own.follow {
-        follow.filter = filter;
-    }
+    let begun = core::mem::replace(&mut follow.begun, true);
+    lanes.ask(home, |bytes| match begun {
+        true => Ask::FollowOn(to),
+        false => Ask::Follow {
+            to,
+            filter: Span::of(bytes, &follow.filter),
+        },
+    });
 }
 
 /// Asks for the next pages of all followers that have room for them.
@@ -278,6 +277,6 @@ pub(crate) fn unfollow(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let to = clients.conns.reply_to(slot, 0);
     let known = follow.home + u16::from(follow.begun);
     for home in 0..known {
-        lanes.ask_interest(home, to, Following::End);
+        lanes.ask(home, |_| Ask::Unfollow(to));
     }
 }
