@@ -18,7 +18,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::{Concurrency, First, Keep, Rule};
 use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
-use crate::mail::{Attach, Attached, Page, Tell, Values};
+use crate::mail::{Attach, Attached, Page, Tell};
 
 impl Home {
     /// Answers an attach with the past, in bounded pages, and gives the carrier its place among those that get what
@@ -163,18 +163,12 @@ impl Logs {
         let found = topics.find(ask.hash, name);
         let page = Page {
             attached,
-            first: 0,
-            count: 0,
             head: found.map_or(0, |id| topics.rows.get(id).last()),
             epoch: self.epoch,
-            newest_s: None,
             at_head: true,
-            gap: false,
             again: ask.again,
-            counted: false,
-            retained: 0,
             only_retained: ask.again && ask.retained,
-            values: Values::None,
+            ..Page::default()
         };
         tell_page(from, ask, page, lanes);
     }

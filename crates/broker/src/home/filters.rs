@@ -153,15 +153,9 @@ impl Logs {
         let page = MatchPage {
             attached: Attached::Full(Reason::TopicsFull),
             partition,
-            first: 0,
-            count: 0,
-            names: 0,
-            head: 0,
-            from: 0,
-            base: 0,
             epoch: self.epoch,
             at_head: true,
-            gap: false,
+            ..MatchPage::default()
         };
         let (to, serial) = (ask.to, ask.serial);
         lanes.tell(from, Tell::Matches { to, serial, page });

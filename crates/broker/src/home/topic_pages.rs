@@ -14,7 +14,7 @@ use crate::base::settings::Keep;
 use crate::base::time::Now;
 use crate::log::seek::{Back, SeekResult};
 use crate::mail::lanes::Lanes;
-use crate::mail::{Attach, Attached, Page, Values};
+use crate::mail::{Attach, Page, Values};
 
 impl Home {
     /// The page of a topic; if it is not found within the limit, how far the search has come.
@@ -95,19 +95,12 @@ impl Logs {
             _ => false,
         };
         Page {
-            attached: Attached::Yes,
-            first: 0,
-            count: 0,
             head: floor,
             epoch: self.epoch,
-            newest_s: None,
             at_head: true,
             gap: lost,
             again: true,
-            counted: false,
-            retained: 0,
-            only_retained: false,
-            values: Values::None,
+            ..Page::default()
         }
     }
 
@@ -164,19 +157,17 @@ impl Logs {
             .filter(|_| count > 0)
             .map_or(start.max(last), |record| record.offset);
         Page {
-            attached: Attached::Yes,
             first,
             count,
             head,
             epoch: self.epoch,
             newest_s: self.partitions[at].log.newest_time_s(chain),
             at_head,
-            gap: false,
             again: ask.again,
-            counted: false,
             retained: u32::from(shown.is_some()),
             values,
             only_retained: ask.again && ask.retained,
+            ..Page::default()
         }
     }
 

@@ -30,9 +30,10 @@ pub enum Answer {
 }
 
 /// The outcome of an attach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attached {
     /// The subscription has begun.
+    #[default]
     Yes,
     /// The topic was deleted and the position is older.
     Gone,

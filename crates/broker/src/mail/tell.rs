@@ -131,7 +131,7 @@ impl Tell {
 }
 
 /// The answer to an attach.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Page {
     /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
     pub attached: Attached,
@@ -162,9 +162,10 @@ pub struct Page {
 }
 
 /// The latest values of a topic whose rule keeps only those, for a subscriber that wants what is retained.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Values {
     /// There are none, or the page has them as its ordinary messages.
+    #[default]
     None,
     /// They are to be asked for.
     Wait,
@@ -173,7 +174,7 @@ pub enum Values {
 }
 
 /// The answer to an attach by filter.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct MatchPage {
     /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
     pub attached: Attached,
