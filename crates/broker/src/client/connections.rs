@@ -41,7 +41,8 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     extras: Side<Box<Extra<P>>>,
     /// Rows that protocols give.
     own: Slab<P::Row>,
-    identities: Identities,
+    /// The grants of clients that came with credentials, and when they expire.
+    pub(crate) identities: Identities,
     /// Client addresses of connections through proxies, as the proxies name them. The part of an address that a limit needs is
     /// in the row.
     relayed: BTreeMap<u32, IpAddr>,

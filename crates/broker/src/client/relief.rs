@@ -198,7 +198,8 @@ fn filter_bytes(matching: &Matching, ctx: &Context) -> usize {
 impl<P: ProtocolTypes> Clients<P> {
     /// The address or user that is charged for a connection.
     pub(crate) fn party(&self, slot: u32) -> Party {
-        let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
+        let identity = self.conns.identities.get(slot);
+        let user = identity.map(|(grants, _)| grants.user());
         match user.filter(|user| !user.is_empty()) {
             Some(user) => Party::user(user, self.ctx.world.seed),
             None => Party::without_name(self.conns.get(slot).client, slot),
@@ -211,7 +212,8 @@ impl<P: ProtocolTypes> Clients<P> {
         if self.conns.level() < Level::Full {
             return true;
         }
-        let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
+        let identity = self.conns.identities.get(slot);
+        let user = identity.map(|(grants, _)| grants.user());
         let absent = match user.is_some_and(|user| !user.is_empty()) {
             true => self.party(slot),
             false => Party::of_address(self.conns.get(slot).client),

@@ -27,7 +27,7 @@ impl<P: ProtocolTypes> Clients<P> {
             return Ok(());
         }
         let steps = &self.meter.work.steps;
-        let identity = self.conns.identity(slot);
+        let identity = self.conns.identities.get(slot);
         if let Some((grants, until_unix_s)) = identity {
             if until_unix_s <= self.ctx.wall_s() {
                 return Err(Reason::Expired);
@@ -51,7 +51,8 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Tells the operator's log of something that a client had no right to.
     pub(crate) fn note_denied(&mut self, slot: u32, denied: Reason, name: &[u8]) {
-        let user = self.conns.identity(slot).map(|(grants, _)| grants.user());
+        let identity = self.conns.identities.get(slot);
+        let user = identity.map(|(grants, _)| grants.user());
         let user = user.unwrap_or("an anonymous client");
         let named = [user.as_bytes(), b" asked for ", name].concat();
         let reason = alloc::format!("{}: ", denied.text());
@@ -79,7 +80,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let access = &self.ctx.world.settings.access;
         let right = Right::Publish;
         let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
-        let identity = self.conns.identity(slot);
+        let identity = self.conns.identities.get(slot);
         let granted = identity.is_some_and(|(grants, _)| some(grants));
         if !access.closed || granted || some(&access.anonymous) || self.ctx.world.rules.open(right)
         {
@@ -102,7 +103,7 @@ impl<P: ProtocolTypes> Clients<P> {
                 Err(Reason::TokenExpired)
             }
             Some(Ok(Some(known))) => {
-                self.conns.set_pass(slot, known);
+                self.conns.identities.set(slot, known);
                 Ok(())
             }
             Some(Err(refusal)) => Err(refusal),
@@ -112,7 +113,8 @@ impl<P: ProtocolTypes> Clients<P> {
 
 /// The name of the connection's user; empty for an anonymous client.
 pub fn user_of<P: ProtocolTypes>(conns: &Connections<P>, conn: ConnId) -> &str {
-    let known = conns.is_current(conn).then(|| conns.identity(conn.slot));
+    let current = conns.is_current(conn);
+    let known = current.then(|| conns.identities.get(conn.slot));
     known.flatten().map_or("", |(grants, _)| grants.user())
 }
 
@@ -196,5 +198,5 @@ pub(crate) fn grants_of<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
 ) -> Option<&Arc<Grants>> {
-    conns.identity(slot).map(|(grants, _)| grants)
+    conns.identities.get(slot).map(|(grants, _)| grants)
 }

@@ -59,7 +59,7 @@ impl Shard {
         let end = self.front.clients.conns.end();
         let rows = self.sweep.rows(rows_per_tick(&self.front.clients), end);
         self.front.clients.meter.work.steps.add(rows.len());
-        let watches_identities = self.front.clients.conns.has_identities();
+        let watches_identities = !self.front.clients.conns.identities.is_empty();
         let unix_s = self.front.clients.ctx.now.unix_s;
         let is_cut_off = self.front.clients.ctx.world.is_shared()
             && self.front.clients.ctx.world.admission.is_cut_off(unix_s);
@@ -69,12 +69,9 @@ impl Shard {
                 continue;
             }
             self.sweep.met(row.transport());
-            let over = watches_identities
-                && self
-                    .front
-                    .clients
-                    .conns
-                    .is_identity_over(slot, self.front.clients.ctx.wall_s());
+            let clients = &self.front.clients;
+            let over =
+                watches_identities && clients.conns.identities.is_over(slot, clients.ctx.wall_s());
             let Front {
                 clients,
                 subs,

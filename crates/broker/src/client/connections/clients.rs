@@ -1,9 +1,7 @@
-//! The client behind a connection: its credentials, the address that a proxy names, and the row that its protocol gives it.
+//! The client behind a connection: the address that a proxy names, and the row that its protocol gives it.
 
-use alloc::sync::Arc;
 use core::net::IpAddr;
 
-use crate::base::access::{Grants, Known};
 use crate::budget::account::Part;
 use crate::client::connections::Connections;
 use crate::client::types::ProtocolTypes;
@@ -34,32 +32,6 @@ impl<P: ProtocolTypes> Connections<P> {
         let row = self.rows.get_mut(slot);
         let own = core::mem::replace(&mut row.own, NONE);
         self.own.remove(own)
-    }
-
-    /// The grants of the connection's client, and when they expire.
-    #[inline]
-    pub(crate) fn identity(&self, slot: u32) -> Option<(&Arc<Grants>, u32)> {
-        self.identities.get(slot)
-    }
-
-    /// Gives the connection these grants, in place of its former ones.
-    pub(crate) fn set_pass(&mut self, slot: u32, known: Known) {
-        self.identities.set(slot, known);
-    }
-
-    /// Takes the connection's grants away.
-    pub(crate) fn drop_pass(&mut self, slot: u32) {
-        self.identities.remove(slot);
-    }
-
-    /// Whether some connection came with credentials.
-    pub(crate) fn has_identities(&self) -> bool {
-        !self.identities.is_empty()
-    }
-
-    /// Whether the connection's grants have expired.
-    pub(crate) fn is_identity_over(&self, slot: u32, now_unix_s: u32) -> bool {
-        self.identities.is_over(slot, now_unix_s)
     }
 
     /// The address that a proxy has named for this connection.
