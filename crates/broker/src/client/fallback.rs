@@ -89,9 +89,5 @@ fn ask_again<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u32, o
     let epoch = clients.ctx.world.epoch;
     let behind = &mut clients.conns.extra(slot).behind;
     behind.retain(|behind| behind.part != part);
-    behind.push(Behind {
-        part,
-        offset,
-        epoch,
-    });
+    behind.push(Behind::at(part, offset, epoch));
 }

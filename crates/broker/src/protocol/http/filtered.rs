@@ -25,7 +25,7 @@ use crate::protocol::front::{
 };
 use crate::protocol::http::opening::{Most, Opening};
 use crate::protocol::http::state::Gap;
-use crate::protocol::http::subscribe::gap::{end_for_gap_at, tell_gap_at};
+use crate::protocol::http::subscribe::gap::{end_for_gap, tell_gap_at};
 use crate::protocol::http::subscribe::page::not_attached;
 use crate::protocol::http::subscribe::stream::{begin_with, is_stream};
 use crate::store::rope::Rope;
@@ -125,7 +125,7 @@ pub(crate) fn open_stream<I: Io>(
         )
     {
         begin_with(clients, queues, slot, &bytes, io);
-        return end_for_gap_of_filters(clients, matching, &feed.deliveries, slot, io);
+        return end_for_gap(clients, matching, &feed.deliveries, slot, 0, io);
     }
     let told = bytes.len();
     let (held, frames) = opening.held();
@@ -171,7 +171,7 @@ fn further_page<I: Io>(
         saw_of_partition(clients, slot, page.partition, from);
         let mut bytes = Vec::new();
         if !tell_gap_of_filters(clients, matching, &feed.deliveries, slot, true, &mut bytes) {
-            return end_for_gap_of_filters(clients, matching, &feed.deliveries, slot, io);
+            return end_for_gap(clients, matching, &feed.deliveries, slot, 0, io);
         }
         clients.put(slot, &bytes, io);
     }
@@ -276,18 +276,6 @@ pub(crate) fn stream_matched<I: Io>(
         (&bytes, &ends, picks),
         io,
     );
-}
-
-fn end_for_gap_of_filters<I: Io>(
-    clients: &mut Clients,
-    matching: &Matching,
-    deliveries: &Deliveries,
-    slot: u32,
-    io: &mut I,
-) {
-    let mut id = Vec::with_capacity(48);
-    clients.write_matched_id(matching, deliveries, slot, &[], &mut id);
-    end_for_gap_at(clients, slot, &id, io);
 }
 
 /// Subscribes a request to filters; the response begins when the homes have answered.

@@ -42,11 +42,7 @@ pub(crate) fn poll_page<I: Io>(
         let attaching = attaching.expect("a set waits for all its topics");
         attaching.waiting -= 1;
         if let [record] = records {
-            let seen = Behind {
-                part,
-                offset: record.previous,
-                epoch: page.epoch,
-            };
+            let seen = Behind::at(part, record.previous, page.epoch);
             first_of_set(&mut clients.conns, slot, seen, record, frames);
         }
         let attaching = clients.conns.extra(slot).own.attaching.as_mut();
@@ -412,10 +408,6 @@ pub(crate) fn deliver_early(
         return;
     }
     extra.list[part as usize].offset = record.offset;
-    let unseen = Behind {
-        part,
-        offset: record.previous,
-        epoch: clients.ctx.world.epoch,
-    };
+    let unseen = Behind::at(part, record.previous, clients.ctx.world.epoch);
     first_of_set(&mut clients.conns, slot, unseen, record, frames);
 }

@@ -29,13 +29,9 @@ pub(crate) fn end_for_gap<I: Io>(
     from: u64,
     io: &mut I,
 ) {
-    let mut id = Vec::with_capacity(32);
+    let mut id = Vec::with_capacity(48);
     clients.write_id(matching, deliveries, slot, from, &mut id);
-    end_for_gap_at(clients, slot, &id, io);
-}
-
-pub(crate) fn end_for_gap_at<I: Io>(clients: &mut Clients, slot: u32, id: &[u8], io: &mut I) {
-    let id = core::str::from_utf8(id).expect("positions are ASCII");
+    let id = core::str::from_utf8(&id).expect("positions are ASCII");
     let exact = [format!("{LOST}{RESUME}{id}"), format!("{RESUME}{id}")];
     let mut exact = exact.iter().map(String::as_str);
     let reason = exact.find(|reason| reason.len() <= frame::REASON_MAX);

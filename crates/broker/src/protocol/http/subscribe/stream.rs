@@ -115,11 +115,7 @@ fn first_page_of_set<I: Io>(
     }
     let extra = clients.conns.extra(slot);
     if !page.at_head {
-        extra.behind.push(Behind {
-            part,
-            offset: page.head,
-            epoch: page.epoch,
-        });
+        extra.behind.push(Behind::at(part, page.head, page.epoch));
     }
     let attaching = extra
         .own
