@@ -28,7 +28,7 @@ use crate::mail::Verb;
 use crate::protocol::front::{Clients, Context, Gate, Queues};
 use crate::protocol::http::sites::sends_cookies;
 use crate::protocol::http::state::HttpSpill;
-use crate::protocol::http::task::{Door, Flow};
+use crate::protocol::http::task::{Answered, Door};
 use crate::protocol::side::Spill;
 
 /// The credential of a request, parsed.
@@ -92,17 +92,11 @@ pub(crate) fn http_verdict(
     }
 }
 
-/// Answers a request whose credential was refused.
-pub(crate) fn refuse_credentials(clients: &mut Clients, slot: u32, refusal: Reason) -> Flow {
-    clients.respond_reason(slot, refusal);
-    Flow::Next
-}
-
 /// Answers a request that the client has no grant for.
-pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason, path: &[u8]) -> Flow {
+pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason, path: &[u8]) -> Answered {
     clients.note_denied(slot, denied, path);
     clients.respond_reason(slot, denied);
-    Flow::Next
+    Answered
 }
 
 /// The request's credential: from the header, else the query, else a cookie.

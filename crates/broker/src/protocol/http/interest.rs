@@ -119,7 +119,8 @@ pub(crate) fn follow(
         }
     };
     if let Err(denied) = clients.may(slot, Right::Interest, &filter) {
-        return deny(clients, slot, denied, head.path);
+        deny(clients, slot, denied, head.path);
+        return Flow::Next;
     }
     let client = clients.conns.get(slot).client;
     if !clients.conns.get(slot).wants(HEAD) && !clients.ctx.world.admission.enter_follower(client) {

@@ -16,7 +16,7 @@ use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, Verb};
 use crate::protocol::contract::requests::names_other_protocol;
 use crate::protocol::front::{Clients, Connections, Context};
-use crate::protocol::http::credentials::{deny, refuse_credentials, rights};
+use crate::protocol::http::credentials::{deny, rights};
 use crate::protocol::http::headers::ALLOWED;
 use crate::protocol::http::names::topic_names;
 use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, STREAMS};
@@ -81,17 +81,13 @@ fn judge_request(
         clients.respond_saying(slot, reason, &words);
         return Err(Answered);
     }
-    if let Err(reached) = admitted(clients, slot, head) {
-        turn_away(clients, slot, head, reached);
-        return Err(Answered);
-    }
+    let may = admitted(clients, slot, head);
+    may.map_err(|reached| turn_away(clients, slot, head, reached))?;
     let routed = route(&clients.ctx, head.path);
     let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
     judge_methods(clients, slot, head, routed.map(|(door, _)| door))?;
-    if let Err(refusal) = clients.enter_as(slot, who) {
-        refuse_credentials(clients, slot, refusal);
-        return Err(Answered);
-    }
+    let entered = clients.enter_as(slot, who);
+    entered.or_else(|refusal| answered(clients, slot, refusal))?;
     if upgrade && names_other_protocol(head) {
         return Ok(Task::Upgrade);
     }
@@ -182,13 +178,9 @@ fn judge_names(
             clients.respond_saying(slot, Reason::Unread, &words);
             return Err(Answered);
         }
-        return match clients.may_publish_some(slot) {
-            Ok(()) => Ok(Task::Batch),
-            Err(denied) => {
-                deny(clients, slot, denied, head.path);
-                Err(Answered)
-            }
-        };
+        let may = clients.may_publish_some(slot);
+        may.map_err(|denied| deny(clients, slot, denied, head.path))?;
+        return Ok(Task::Batch);
     }
     let filtered = door == Door::Subscribe && names_filter(head);
     let mut names = match topic_names(&clients.meter.work, &clients.ctx, head, rest, filtered) {
@@ -209,10 +201,8 @@ fn judge_names(
         Method::Delete => Some(Verb::Change(Change::Delete)),
         _ => Some(Verb::Info),
     };
-    if let Err(denied) = clients.may_all(slot, rights(door, verb, head.method), &names) {
-        deny(clients, slot, denied, head.path);
-        return Err(Answered);
-    }
+    let may = clients.may_all(slot, rights(door, verb, head.method), &names);
+    may.map_err(|denied| deny(clients, slot, denied, head.path))?;
     let writes = match door {
         Door::Publish => posts || verb != Some(Verb::Info),
         door => door == Door::PubSub,

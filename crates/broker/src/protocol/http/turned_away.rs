@@ -20,7 +20,7 @@ use crate::budget::admission::Client;
 use crate::client::row::TURNED_AWAY;
 use crate::protocol::front::Clients;
 use crate::protocol::http::retry;
-use crate::protocol::http::task::Flow;
+use crate::protocol::http::task::Answered;
 
 /// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
 /// number that differs from one connection to the next.
@@ -92,7 +92,7 @@ pub(crate) fn turn_away(
     slot: u32,
     head: &Head<'_>,
     reached: Reason,
-) -> Flow {
+) -> Answered {
     let events = head.method == Method::Get
         && head.accept() == Accept::EventStream
         && !head.is_websocket_upgrade();
@@ -101,7 +101,7 @@ pub(crate) fn turn_away(
     } else {
         clients.respond_reason(slot, reached);
     }
-    Flow::Next
+    Answered
 }
 
 #[cfg(test)]
