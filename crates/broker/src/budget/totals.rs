@@ -3,8 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::budget::stats::Moved;
-use crate::budget::stats::{Accounts, Stats};
+use crate::budget::stats::{Accounts, Moved, Stats};
 
 /// One row is one line: the count, where it is read, and its meaning.
 macro_rules! totals {

@@ -22,22 +22,9 @@ use crate::mail::{Attach, Attached, Page, Tell};
 
 impl Home {
     /// Answers an attach with the past, in bounded pages, and gives the carrier its place among those that get what
-    /// comes.
-    pub fn attach(
-        &mut self,
-        from: ShardId,
-        ask: &Attach,
-        name: &[u8],
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
-    ) {
-        self.attach_from(from, ask, name, None, rules, now, lanes);
-    }
-
-    /// The same; `found` is what was found before the ask had to wait for its turn.
+    /// comes. `found` is what was found before the ask had to wait for its turn.
     #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
-    pub(super) fn attach_from(
+    pub(crate) fn attach(
         &mut self,
         from: ShardId,
         ask: &Attach,
@@ -270,16 +257,8 @@ impl TopicTable {
 }
 
 fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
-    let (topic, serial, to) = (ask.topic, ask.serial, ask.to);
-    lanes.tell(
-        from,
-        Tell::Page {
-            topic,
-            serial,
-            to,
-            page,
-        },
-    );
+    let (topic, to) = (ask.topic, ask.to);
+    lanes.tell(from, Tell::Page { topic, to, page });
 }
 
 /// Where the subscription begins: as it asks, or as the rule says.

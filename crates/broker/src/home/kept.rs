@@ -25,11 +25,7 @@ impl Subscriptions {
         now: Now,
     ) {
         let is_filter = topic::has_wildcard(name);
-        let found = if is_filter {
-            None
-        } else {
-            topics.find(hash, name)
-        };
+        let found = (!is_filter).then(|| topics.find(hash, name)).flatten();
         match (found, on) {
             (Some(id), true) => {
                 self.keepers.add_topic(id, 1);

@@ -10,8 +10,7 @@
 //! so that no message falls between.
 
 use super::Home;
-use super::readings::Readings;
-use super::readings::{Place, Reader, Reading, SharedNames};
+use super::readings::{Place, Reader, Reading, Readings, SharedNames};
 use super::registered::split;
 use super::row::DELETED;
 use crate::base::ids::ShardId;
@@ -63,7 +62,7 @@ impl Home {
                 name,
                 place,
                 counted: false,
-            } => self.attach_from(from, &ask, &name, Some(place), rules, now, lanes),
+            } => self.attach(from, &ask, &name, Some(place), rules, now, lanes),
             Reading::Topic {
                 from,
                 ask,

@@ -20,8 +20,7 @@ use wills::{Delayed, end_s};
 
 pub use at_home::SessionsAtHome;
 
-use crate::mail::session::Kept;
-use crate::mail::session::{SessionId, Will};
+use crate::mail::session::{Kept, SessionId, Will};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 

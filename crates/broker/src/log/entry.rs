@@ -117,11 +117,7 @@ impl Entry {
     /// The ends of the time to live and of the client's number.
     fn begin(&self) -> (usize, usize) {
         let ttl = if self.is_mortal() { TTL_BYTES } else { 0 };
-        let owner = if self.form & OWNED != 0 {
-            OWNER_BYTES
-        } else {
-            0
-        };
+        let owner = OWNER_BYTES * usize::from(self.form & OWNED != 0);
         (ttl, ttl + owner)
     }
     pub fn bytes(&self) -> usize {

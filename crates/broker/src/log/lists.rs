@@ -132,11 +132,7 @@ impl Lists {
     pub fn append(&mut self, entries: &mut Slab<Entry>, number: u8, id: u32) {
         let list = &mut self.0[number as usize];
         let offset = entries.get(id).offset;
-        let marked = if list.marks.add(offset, id) {
-            MARKED
-        } else {
-            0
-        };
+        let marked = MARKED * u8::from(list.marks.add(offset, id));
         let elder = core::mem::replace(&mut list.youngest, id);
         if elder == NONE {
             list.oldest = id;

@@ -27,8 +27,6 @@ pub enum Tell {
     Page {
         /// The carrier's topic row.
         topic: u32,
-        /// Counts the uses of the row.
-        serial: u16,
         /// The subscriber.
         to: ReplyTo,
         /// The page.

@@ -182,7 +182,8 @@ fn home_asked(
     let pace = &home.pace;
     match ask {
         Ask::Attach(attach, name) => {
-            home.attach(from, attach, name.in_bytes(bytes), rules, now, lanes);
+            let name = name.in_bytes(bytes);
+            home.attach(from, attach, name, None, rules, now, lanes);
         }
         Ask::AttachFilters(attach, names, each) => {
             let names = (names.in_bytes(bytes), each.as_deref());

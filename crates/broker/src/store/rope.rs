@@ -17,7 +17,7 @@ pub struct Rope {
 }
 
 /// A place in a rope.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Mark {
     own: usize,
     shares: usize,
@@ -100,12 +100,7 @@ impl Rope {
 
     /// Inserts bytes at the beginning.
     pub fn put_before(&mut self, head: &[u8]) {
-        let start = Mark {
-            own: 0,
-            shares: 0,
-            len: 0,
-        };
-        self.prepend(start, head);
+        self.prepend(Mark::default(), head);
     }
 
     /// Adds a part of another rope.

@@ -9,8 +9,7 @@ use alloc::vec::Vec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{Away, Delayed, FOREVER_S, Hold, Row, Sessions};
-use crate::base::snapshot::Block;
-use crate::base::snapshot::{Damaged, In, Out, kind};
+use crate::base::snapshot::{Block, Damaged, In, Out, kind};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;

@@ -80,7 +80,6 @@ impl Front {
                 topic,
                 to,
                 ref page,
-                ..
             } => self.page(topic, to, page, frames, io),
             Tell::Outcome(to, outcome) => self.answered(to, Some(outcome), io),
             Tell::Fenced(to) => self.answered(to, None, io),

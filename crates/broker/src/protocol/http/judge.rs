@@ -318,11 +318,7 @@ pub(crate) fn is_batch(head: &Head<'_>) -> bool {
 pub(crate) fn prefer_form(conns: &mut Connections, slot: u32, head: &Head<'_>) {
     let row = conns.get_mut(slot);
     row.options &= !JSON;
-    row.options |= if head.accept() == Accept::Json {
-        JSON
-    } else {
-        0
-    };
+    row.options |= JSON * u32::from(head.accept() == Accept::Json);
 }
 
 fn names_topic(head: &Head<'_>) -> bool {

@@ -14,8 +14,6 @@ pub(crate) const META: u32 = 1 << 3;
 pub(crate) const DEFLATE: u32 = 1 << 4;
 /// The client's frames are publishes.
 pub(crate) const PUBLISHES: u32 = 1 << 5;
-/// It subscribes.
-pub(crate) const RECEIVES: u32 = 1 << 6;
 /// Messages come as JSON objects.
 pub(crate) const ENVELOPE: u32 = 1 << 7;
 /// The long-poll came with a validator.

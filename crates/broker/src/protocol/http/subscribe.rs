@@ -30,7 +30,7 @@ use crate::protocol::contract::streams::stream_head;
 use crate::protocol::front::{Clients, Connections, Sub, Subscriptions};
 use crate::protocol::http::filtered::join_over_http;
 use crate::protocol::http::options::{
-    CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, PUBLISHES, RECEIVES, UPGRADE,
+    CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, PUBLISHES, UPGRADE,
 };
 use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::state::{Attaching, PublishTo};
@@ -159,13 +159,8 @@ fn starting_points(
 fn set_options(conns: &mut Connections, slot: u32, head: &Head<'_>, publishes: bool) {
     let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
     let row = conns.get_mut(slot);
-    for (option, wanted) in [
-        (ENVELOPE, envelope),
-        (RECEIVES, true),
-        (PUBLISHES, publishes),
-    ] {
-        row.options |= if wanted { option } else { 0 };
-    }
+    row.options |= ENVELOPE * u32::from(envelope);
+    row.options |= PUBLISHES * u32::from(publishes);
 }
 
 fn join_all(
