@@ -66,7 +66,7 @@ use crate::budget::admission::Admission;
 use crate::budget::stats::Stats;
 use crate::budget::world::World;
 use crate::filters::matching::Matching;
-pub(crate) use crate::home::context::FactContext;
+pub(crate) use crate::home::context::HomeContext;
 pub use crate::home::elsewhere::STREAMS;
 pub(crate) use crate::home::groups::bytes_alone as group_bytes_alone;
 use crate::home::idempotence::Retries;

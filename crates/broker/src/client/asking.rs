@@ -10,7 +10,7 @@ use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::client::parts::{Clients, Context, Lanes, Matching, Subscriptions, Work};
 use crate::client::types::ProtocolTypes;
-use crate::home::{FactContext, Home};
+use crate::home::{Home, HomeContext};
 use crate::mail::message::{Publish, Retry};
 use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, Verb};
 
@@ -62,17 +62,17 @@ pub(crate) fn publish<P: ProtocolTypes>(
     let ctx = &clients.ctx;
     let at_once = to == ctx.me && !ctx.world.appends() && !subs.lanes.has_own_asks();
     if at_once && let Some(home) = home {
-        return Some(home.apply_now(&Fact::Publish(message), &mut fact_context(subs, ctx)));
+        return Some(home.apply_now(&Fact::Publish(message), &mut home_context(subs, ctx)));
     }
     subs.lanes
         .ask_publish(&clients.meter.work, to, message, answer);
     None
 }
 
-/// The state of this shard that its home reads or changes with a fact.
+/// The state of this shard that its home reads or changes with a fact or an ask.
 #[inline]
-pub(crate) fn fact_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) -> FactContext<'a> {
-    FactContext {
+pub(crate) fn home_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) -> HomeContext<'a> {
+    HomeContext {
         settings: &ctx.world.settings,
         rules: &ctx.world.rules,
         here: &subs.matching,

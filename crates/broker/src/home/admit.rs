@@ -6,7 +6,7 @@
 use crore_wire::topic;
 
 use super::Home;
-use super::context::{FactContext, Found};
+use super::context::{Found, HomeContext};
 use super::interest::TopicInterest;
 use super::logs::Logs;
 use super::reservations::Reserved;
@@ -39,7 +39,7 @@ impl Home {
     pub(crate) fn admit(
         &mut self,
         fact: &Fact<'_>,
-        context: &FactContext<'_>,
+        context: &HomeContext<'_>,
     ) -> Result<Found, Outcome> {
         let (settings, rules, now) = (context.settings, context.rules, context.now);
         let mut key = None;
@@ -72,7 +72,7 @@ impl Home {
     pub(crate) fn reserve(
         &mut self,
         fact: &Fact<'_>,
-        context: &FactContext<'_>,
+        context: &HomeContext<'_>,
     ) -> Result<Reserved, Outcome> {
         if fact.makes() {
             self.admission.may_write().map_err(Outcome::Full)?;

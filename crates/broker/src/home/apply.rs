@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Home;
 use super::answers::Key;
-use super::context::{FactContext, Found};
+use super::context::{Found, HomeContext};
 use super::logs::Logs;
 use super::partition::Partition;
 use super::row::{CREATED, DELETED};
@@ -31,7 +31,7 @@ const EPOCH_OFFSETS: u64 = 1 << 40;
 impl Home {
     /// Admits a fact and applies it: there is no engine.
     #[inline]
-    pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut FactContext<'_>) -> Outcome {
+    pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut HomeContext<'_>) -> Outcome {
         match self.admit(fact, context) {
             Ok(found) => {
                 let at = self.logs.place_of_topic(&self.topics, found.row, fact);
@@ -102,7 +102,7 @@ impl Home {
         &mut self,
         fact: &Fact<'_>,
         logged: Option<u64>,
-        context: &mut FactContext<'_>,
+        context: &mut HomeContext<'_>,
     ) -> Outcome {
         let (hash, name, _) = fact.topic();
         let row = self.topics.find(hash, name);
@@ -139,7 +139,7 @@ impl Home {
         at: usize,
         row: Option<u32>,
         offset: u64,
-        context: &mut FactContext<'_>,
+        context: &mut HomeContext<'_>,
     ) -> Outcome {
         let key = match fact {
             Fact::Publish(message) => self.retries.recognise(
@@ -176,7 +176,7 @@ impl Home {
         fact: &Fact<'_>,
         offset: u64,
         found: Found,
-        context: &mut FactContext<'_>,
+        context: &mut HomeContext<'_>,
     ) -> Outcome {
         context.now = self.logs.partitions[at].moment(context.now);
         match fact {
@@ -198,7 +198,7 @@ impl Home {
         fact: &Fact<'_>,
         row: Option<u32>,
         offset: u64,
-        context: &mut FactContext<'_>,
+        context: &mut HomeContext<'_>,
     ) -> Outcome {
         let now = context.now;
         if change == Change::Create {

@@ -7,6 +7,7 @@ use crore_wire::topic;
 
 use super::Home;
 use super::carriers::Carrier;
+use super::context::HomeContext;
 use super::interest::TopicInterest;
 use super::logs::Logs;
 use super::readings::{Place, Reading};
@@ -16,25 +17,22 @@ use crate::base::ids::ShardId;
 use crate::base::position::Since;
 use crate::base::rules::Rules;
 use crate::base::settings::{Concurrency, First, Keep, Rule};
-use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell};
 
 impl Home {
     /// Answers an attach with the past, in bounded pages, and gives the carrier its place among those that get what
     /// comes. `found` is what was found before the ask had to wait for its turn.
-    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     pub(crate) fn attach(
         &mut self,
         from: ShardId,
         ask: &Attach,
         name: &[u8],
         found: Option<Place>,
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) {
         self.steps.add(1);
+        let (rules, now) = (context.rules, context.now);
         let (topics, logs, interest) = (&mut self.topics, &mut self.logs, &mut self.interest);
         let readings = &mut self.readings;
         let at = usize::from(logs.places[usize::from(topic::slot(name))]);
@@ -57,12 +55,12 @@ impl Home {
         }
         if ask.once && topics.find(ask.hash, name).is_none() {
             let page = logs.nothing_kept(ask, name, rules);
-            return tell_page(from, ask, page, lanes);
+            return tell_page(from, ask, page, context.lanes);
         }
-        let id = match topics.place(logs, interest, ask, name, rules, now, lanes) {
+        let id = match topics.place(logs, interest, ask, name, context) {
             Ok(id) => id,
             Err(attached) => {
-                return logs.tell_not_attached(topics, from, ask, name, attached, lanes);
+                return logs.tell_not_attached(topics, from, ask, name, attached, context.lanes);
             }
         };
         if must_queue && !logs.is_at_head(topics, id, ask, rules) {
@@ -72,7 +70,7 @@ impl Home {
             return readings.queue_topic(from, ask, name, Place::Unknown, true);
         }
         let found = found.unwrap_or(Place::Unknown);
-        match self.page(id, ask, found, rules, now, lanes) {
+        match self.page(id, ask, found, context) {
             Ok(mut page) => {
                 // A long-poll that finds its message here is no subscriber: it does not wait.
                 let answered = ask.poll && page.count > 0;
@@ -80,7 +78,7 @@ impl Home {
                 if page.counted {
                     self.topics.count_carrier(&mut self.interest, id, from, ask);
                 }
-                tell_page(from, ask, page, lanes);
+                tell_page(from, ask, page, context.lanes);
             }
             Err(place) => {
                 if counts {
@@ -93,7 +91,6 @@ impl Home {
     }
 
     /// Answers a subscriber that is counted already, or goes on looking later.
-    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     pub(super) fn read_topic(
         &mut self,
         id: u32,
@@ -101,14 +98,12 @@ impl Home {
         ask: &Attach,
         name: &[u8],
         place: Place,
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) {
-        match self.page(id, ask, place, rules, now, lanes) {
+        match self.page(id, ask, place, context) {
             Ok(mut page) => {
                 page.counted = true;
-                tell_page(from, ask, page, lanes);
+                tell_page(from, ask, page, context.lanes);
             }
             Err(place) => self.readings.queue_topic(from, ask, name, place, true),
         }
@@ -120,8 +115,7 @@ impl Home {
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) {
         self.topics.leave(
             &self.logs,
@@ -130,10 +124,10 @@ impl Home {
             ask.hash,
             ask.topic,
             ask.serial,
-            now,
+            context.now,
         );
         self.logs
-            .tell_not_attached(&self.topics, from, ask, name, Attached::Gone, lanes);
+            .tell_not_attached(&self.topics, from, ask, name, Attached::Gone, context.lanes);
     }
 }
 
@@ -186,17 +180,15 @@ impl TopicTable {
     }
 
     /// The topic's row, or why there is no subscription to it.
-    #[allow(clippy::too_many_arguments)] // the parts that it needs
     fn place(
         &mut self,
         logs: &mut Logs,
         interest: &mut TopicInterest,
         ask: &Attach,
         name: &[u8],
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) -> Result<u32, Attached> {
+        let (rules, now) = (context.rules, context.now);
         let found = self.find(ask.hash, name);
         let rule = match found {
             Some(id) => rules.get(self.rows.get(id).rule),
@@ -246,7 +238,7 @@ impl TopicTable {
                     topic: carrier.topic,
                     serial: carrier.serial,
                 };
-                lanes.tell(carrier.shard, tell);
+                context.lanes.tell(carrier.shard, tell);
             });
         }
         if ask.deflate {

@@ -1,4 +1,4 @@
-//! The context of a fact at its home, and the findings of its admission.
+//! The context of a fact or an ask at its home, and the findings of its admission.
 
 use super::answers::Key;
 use crate::base::rules::Rules;
@@ -7,8 +7,8 @@ use crate::base::time::Now;
 use crate::filters::matching::Matching;
 use crate::mail::lanes::Lanes;
 
-/// The context of a fact at its home.
-pub(crate) struct FactContext<'a> {
+/// The state of its shard that a home reads or changes with a fact or an ask.
+pub(crate) struct HomeContext<'a> {
     pub settings: &'a Settings,
     pub rules: &'a Rules,
     /// The filters of its shard.

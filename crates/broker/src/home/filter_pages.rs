@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use super::Home;
+use super::context::HomeContext;
 use super::logs::Logs;
 use super::readings::{Reader, Readings};
 use super::reports::Reports;
@@ -21,7 +22,6 @@ use crate::base::time::Now;
 use crate::filters::overlap;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
-use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, Frames, MatchPage};
 
 /// Rows that are read for each message of a page: its entry, the chain and the topic that it belongs to, and the topic's name.
@@ -33,10 +33,9 @@ impl Home {
         ask: &AttachFilters,
         filters: &[&[u8]],
         reader: Reader,
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) -> MatchPage {
+        let (rules, now) = (context.rules, context.now);
         let (topics, logs, pace) = (&mut self.topics, &mut self.logs, &self.pace);
         let place = logs.placement.place_at_home(reader.partition);
         logs.expire_some(topics, pace, place, rules, now);
@@ -44,7 +43,7 @@ impl Home {
         let partition = &logs.partitions[place];
         let log = &partition.log;
         let (mut at, lost) = begin_filters(log, &concerned, reader, rules);
-        let frames = lanes.frames();
+        let frames = context.lanes.frames();
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
         let forgotten = partition
             .forgotten

@@ -11,6 +11,7 @@
 //! [`MatchPage::from`].
 
 use super::Home;
+use super::context::HomeContext;
 use super::logs::Logs;
 use super::partition::Partition;
 use super::readings::{Names, Reader, Reading};
@@ -19,8 +20,6 @@ use super::subscriptions::Subscriptions;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
-use crate::base::rules::Rules;
-use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, MatchPage, Tell};
 
@@ -35,19 +34,17 @@ impl Home {
     /// Answers an attach by filter with the past, in bounded pages, and gives the shard its place among those that are
     /// told what comes. `names` are the filters, with [`SEPARATOR`](super::SEPARATOR) between; `each` says where to begin in each
     /// partition of the home, if that differs from what `ask` says.
-    pub fn attach_filters(
+    pub(crate) fn attach_filters(
         &mut self,
         from: ShardId,
         ask: &AttachFilters,
         (names, each): (&[u8], Option<&[Since]>),
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) {
         let filters = split(names);
         self.steps.add(filters.len());
         let mut refused = false;
-        if !ask.again && from != lanes.me {
+        if !ask.again && from != context.lanes.me {
             for filter in &filters {
                 refused |= self
                     .subscriptions
@@ -65,7 +62,8 @@ impl Home {
                 continue;
             }
             if refused {
-                self.logs.refuse_filters(from, ask, partition, lanes);
+                self.logs
+                    .refuse_filters(from, ask, partition, context.lanes);
                 continue;
             }
             let since = each.and_then(|each| each.get(at));
@@ -74,13 +72,10 @@ impl Home {
                 since: since.copied().unwrap_or(ask.since),
                 ..*ask
             };
-            self.attach_filters_to(
-                partition, from, &ask, &mut names, &filters, rules, now, lanes,
-            );
+            self.attach_filters_to(partition, from, &ask, &mut names, &filters, context);
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     fn attach_filters_to(
         &mut self,
         partition: PartitionId,
@@ -88,9 +83,7 @@ impl Home {
         ask: &AttachFilters,
         names: &mut Names<'_>,
         filters: &[&[u8]],
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) {
         self.steps.add(1);
         let at = self.logs.placement.place_at_home(partition);
@@ -121,24 +114,21 @@ impl Home {
                 .readings
                 .queue_filters(from, ask, names.share(), reader);
         }
-        self.tell_match_page(from, ask, filters, reader, rules, now, lanes);
+        self.tell_match_page(from, ask, filters, reader, context);
     }
 
     /// Reads a page and tells it.
-    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     pub(super) fn tell_match_page(
         &mut self,
         from: ShardId,
         ask: &AttachFilters,
         filters: &[&[u8]],
         reader: Reader,
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) {
-        let page = self.match_page(ask, filters, reader, rules, now, lanes);
+        let page = self.match_page(ask, filters, reader, context);
         let (to, serial) = (ask.to, ask.serial);
-        lanes.tell(from, Tell::Matches { to, serial, page });
+        context.lanes.tell(from, Tell::Matches { to, serial, page });
     }
 }
 

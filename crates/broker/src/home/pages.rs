@@ -10,15 +10,13 @@
 //! so that no message falls between.
 
 use super::Home;
+use super::context::HomeContext;
 use super::readings::{Place, Reader, Reading, Readings, SharedNames};
 use super::registered::split;
 use super::row::DELETED;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
-use crate::base::rules::Rules;
-use crate::base::time::Now;
 use crate::base::work::Steps;
-use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 /// Topics whose losses a home remembers for readers by filter: 13 MiB.
@@ -42,19 +40,19 @@ impl Home {
     }
 
     /// Reads the page whose turn it is; says whether there was one.
-    pub fn read_next(&mut self, rules: &Rules, now: Now, lanes: &mut Lanes) -> bool {
+    pub(crate) fn read_next(&mut self, context: &mut HomeContext<'_>) -> bool {
         let Some(reading) = self.readings.pop() else {
             return false;
         };
         let before = self.steps.count();
         self.steps.add(1);
-        self.read(reading, rules, now, lanes);
+        self.read(reading, context);
         let did = self.steps.count() - before;
         self.readings.did(did);
         true
     }
 
-    fn read(&mut self, reading: Reading, rules: &Rules, now: Now, lanes: &mut Lanes) {
+    fn read(&mut self, reading: Reading, context: &mut HomeContext<'_>) {
         match reading {
             Reading::Topic {
                 from,
@@ -62,7 +60,7 @@ impl Home {
                 name,
                 place,
                 counted: false,
-            } => self.attach(from, &ask, &name, Some(place), rules, now, lanes),
+            } => self.attach(from, &ask, &name, Some(place), context),
             Reading::Topic {
                 from,
                 ask,
@@ -73,10 +71,10 @@ impl Home {
                 let found = self.topics.find(ask.hash, &name);
                 match found.filter(|id| !self.topics.rows.get(*id).has(DELETED)) {
                     Some(id) => {
-                        self.read_topic(id, from, &ask, &name, place, rules, now, lanes);
+                        self.read_topic(id, from, &ask, &name, place, context);
                     }
                     // Deleted since: the subscriber goes as if it had got its page before the deletion.
-                    None => self.end_waiting(from, &ask, &name, now, lanes),
+                    None => self.end_waiting(from, &ask, &name, context),
                 }
             }
             Reading::Filters {
@@ -86,9 +84,9 @@ impl Home {
                 reader,
             } => {
                 let filters = split(&names.text);
-                self.tell_match_page(from, &ask, &filters, reader, rules, now, lanes);
+                self.tell_match_page(from, &ask, &filters, reader, context);
             }
-            Reading::Group(id) => self.pump(id, rules, now, lanes),
+            Reading::Group(id) => self.pump(id, context),
             Reading::LateGroups => self.subscriptions.wake_late(&mut self.readings),
             Reading::Interest(shard, to) => {
                 self.interest.next_page(&self.topics, &self.pace, shard, to)

@@ -5,7 +5,7 @@
 use crore_wire::websocket::frame;
 
 use super::Home;
-use super::context::FactContext;
+use super::context::HomeContext;
 use super::packer::opcode_of;
 use super::row::{CREATED, DELETED};
 use super::subscribers::Recipients;
@@ -25,7 +25,7 @@ impl Home {
         message: &Publish<'_>,
         (found, at): (Option<u32>, usize),
         offset: u64,
-        context: &mut FactContext<'_>,
+        context: &mut HomeContext<'_>,
     ) -> Info {
         // One step for the message, and one for an older message that it displaces.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
@@ -92,9 +92,9 @@ impl Home {
         new: &New<'_>,
         most: u32,
         recipients: &Recipients,
-        context: &mut FactContext<'_>,
+        context: &mut HomeContext<'_>,
     ) {
-        let FactContext {
+        let HomeContext {
             settings,
             rules,
             ref mut lanes,

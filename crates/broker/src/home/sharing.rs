@@ -12,6 +12,7 @@
 use crore_wire::topic;
 
 use super::Home;
+use super::context::HomeContext;
 use super::filter_pages::ROWS;
 use super::groups::{Cursor, Group, Groups};
 use super::logs::Logs;
@@ -20,9 +21,7 @@ use super::readings::Readings;
 use super::subscriptions::Subscriptions;
 use super::topics::TopicTable;
 use crate::base::ids::ShardId;
-use crate::base::rules::Rules;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
-use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
@@ -172,7 +171,7 @@ impl Subscriptions {
 impl Home {
     /// Gives a group its waiting messages, as far as credit and the length of a page allow; then it queues behind the
     /// others again.
-    pub(super) fn pump(&mut self, id: u64, rules: &Rules, now: Now, lanes: &mut Lanes) {
+    pub(super) fn pump(&mut self, id: u64, context: &mut HomeContext<'_>) {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;
         };
@@ -184,7 +183,8 @@ impl Home {
             };
             most -= 1;
             self.steps.add(2);
-            if let Some(record) = self.logs.message_at(&self.topics, &topic, offset, lanes) {
+            let (topics, lanes) = (&self.topics, &mut *context.lanes);
+            if let Some(record) = self.logs.message_at(topics, &topic, offset, lanes) {
                 give(&mut group, id, &topic, record, lanes);
             }
         }
@@ -192,7 +192,7 @@ impl Home {
         if !group.has_returned() {
             for at in group.behind() {
                 let limits = (&mut most, &mut visits);
-                self.read_on(id, &mut group, at, limits, rules, now, lanes);
+                self.read_on(id, &mut group, at, limits, context);
             }
         }
         self.subscriptions.groups.put(id, group);
@@ -200,17 +200,15 @@ impl Home {
     }
 
     /// Reads on in a partition's log, for at most so many messages and entries.
-    #[allow(clippy::too_many_arguments)] // what a home is always given
     fn read_on(
         &mut self,
         id: u64,
         group: &mut Group,
         at: usize,
         (most, visits): (&mut usize, &mut usize),
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) {
+        let (rules, now) = (context.rules, context.now);
         let Partition { log, sequence, .. } = &self.logs.partitions[at];
         let seen = group.cursors[at].offset;
         let lists = (0..rules.retained()).map(|number| (number, seen));
@@ -248,10 +246,10 @@ impl Home {
                         // It counts as lost, though it is not dropped yet.
                         self.reports.stats.gaps += u64::from(matches);
                     } else if matches && !log.is_expired(entry, now.unix_s) {
-                        let record = log.copy(entry, lanes.frames());
+                        let record = log.copy(entry, context.lanes.frames());
                         self.steps.add(1);
                         *most -= 1;
-                        give(group, id, name, record, lanes);
+                        give(group, id, name, record, context.lanes);
                     }
                     offset
                 }

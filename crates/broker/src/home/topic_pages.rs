@@ -4,6 +4,7 @@
 
 use super::Home;
 use super::attach::by_rule;
+use super::context::HomeContext;
 use super::logs::Logs;
 use super::readings::Place;
 use super::topics::TopicTable;
@@ -11,9 +12,7 @@ use crate::base::pace::Pace;
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
-use crate::base::time::Now;
 use crate::log::seek::{Back, SeekResult};
-use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Page, Values};
 
 impl Home {
@@ -23,10 +22,9 @@ impl Home {
         id: u32,
         ask: &Attach,
         place: Place,
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) -> Result<Page, Place> {
+        let (rules, now) = (context.rules, context.now);
         let limit = self.pace.page_visits;
         let at = self.logs.at(&self.topics, id);
         let row = self.topics.rows.get_mut(id);
@@ -78,8 +76,7 @@ impl Home {
             first_entry,
             start,
             latest,
-            now,
-            lanes,
+            context,
         );
         Ok(Page { gap, ..page })
     }
@@ -116,17 +113,16 @@ impl Logs {
         first_entry: u32,
         start: u64,
         latest: bool,
-        now: Now,
-        lanes: &mut Lanes,
+        context: &mut HomeContext<'_>,
     ) -> Page {
         let (chain, last) = (topics.rows.get(id).log, topics.rows.get(id).last());
         let at = self.at(topics, id);
         let shown = if ask.retained && !latest {
-            self.retained(topics, id, start, now, lanes)
+            self.retained(topics, id, start, context.now, context.lanes)
         } else {
             None
         };
-        let frames = lanes.frames();
+        let frames = context.lanes.frames();
         let first = frames.pages.len() as u32;
         frames.pages.extend(shown);
         let messages_max = match ask.poll {

@@ -2,13 +2,14 @@
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
+use crate::client::asking::home_context;
 use crate::home::sessions::Claim;
 use crate::home::{HERE, Home};
 use crate::mail::lanes::UnhandledAsks;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell, Verb};
-use crate::protocol::front::{Clients, Lanes, Matching};
+use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::sessions::trim;
 
@@ -160,8 +161,8 @@ impl Shard {
             }
             ask => {
                 let home = self.home.as_mut().expect(HERE);
-                let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
-                home_asked(home, clients, lanes, from, &ask, bytes);
+                let (clients, subs) = (&mut self.front.clients, &mut self.front.subs);
+                home_asked(home, clients, subs, from, &ask, bytes);
             }
         }
     }
@@ -171,7 +172,7 @@ impl Shard {
 fn home_asked(
     home: &mut Home,
     clients: &mut Clients,
-    lanes: &mut Lanes,
+    subs: &mut Subscriptions,
     from: ShardId,
     ask: &Ask,
     bytes: &[u8],
@@ -179,15 +180,17 @@ fn home_asked(
     let (rules, now) = (&clients.ctx.world.rules, clients.ctx.now);
     let (topics, logs, readings) = (&mut home.topics, &mut home.logs, &mut home.readings);
     let (subscriptions, interest) = (&mut home.subscriptions, &mut home.interest);
-    let pace = &home.pace;
+    let (pace, lanes) = (&home.pace, &mut subs.lanes);
     match ask {
         Ask::Attach(attach, name) => {
             let name = name.in_bytes(bytes);
-            home.attach(from, attach, name, None, rules, now, lanes);
+            let mut context = home_context(subs, &clients.ctx);
+            home.attach(from, attach, name, None, &mut context);
         }
         Ask::AttachFilters(attach, names, each) => {
             let names = (names.in_bytes(bytes), each.as_deref());
-            home.attach_filters(from, attach, names, rules, now, lanes);
+            let mut context = home_context(subs, &clients.ctx);
+            home.attach_filters(from, attach, names, &mut context);
         }
         Ask::LeaveFilter(filter) => subscriptions.leave_filter(from, filter.in_bytes(bytes)),
         &Ask::Leave {

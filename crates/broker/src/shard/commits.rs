@@ -9,7 +9,7 @@ use crate::base::reason::Closed;
 use crate::base::snapshot::{Damaged, In};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
-use crate::client::asking::fact_context;
+use crate::client::asking::home_context;
 use crate::commit::Committed;
 use crate::commit::batch::{HEADER_BYTES, Header, Record, Told};
 use crate::commit::queue::Next;
@@ -117,7 +117,7 @@ impl Shard {
         let Front { clients, subs, .. } = &mut self.front;
         if let Some(fact) = &unlogged {
             let home = self.home.as_mut().expect(HERE);
-            let mut context = fact_context(subs, &clients.ctx);
+            let mut context = home_context(subs, &clients.ctx);
             outcome = Fact::decode(fact, clients.ctx.world.seed, client, |_, fact| {
                 Some(home.apply(fact, None, &mut context))
             });
@@ -209,7 +209,7 @@ impl Shard {
             }
             let own = asker.is_some() && world.is_shared() && planted::is(Fault::OwnOffset);
             let offset = offset + u64::from(own) * 7;
-            let mut context = fact_context(subs, &clients.ctx);
+            let mut context = home_context(subs, &clients.ctx);
             context.now.unix_s = header.unix_s;
             Ok((offset, Some(home.apply(fact, Some(offset), &mut context))))
         })?

@@ -8,7 +8,7 @@ use crore_wire::topic;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
-use crate::client::asking::fact_context;
+use crate::client::asking::home_context;
 use crate::commit::queue::Place;
 use crate::home::{HERE, Home};
 use crate::mail::message::Publish;
@@ -56,7 +56,7 @@ impl Shard {
         }
         let home = self.home.as_mut().expect(HERE);
         let Front { clients, subs, .. } = &mut self.front;
-        let mut context = fact_context(subs, &clients.ctx);
+        let mut context = home_context(subs, &clients.ctx);
         let moment = (context.now, home.logs.sequence(at));
         let admitted = match is_logged {
             true if !appends => Err(home.apply_now(fact, &mut context)),

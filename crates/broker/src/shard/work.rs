@@ -1,5 +1,6 @@
 //! A shard's budget of work, and how it goes on with what waits: see [`work`](crate::work).
 
+use crate::client::asking::home_context;
 use crate::io::Io;
 use crate::shard::Shard;
 
@@ -36,11 +37,8 @@ impl Shard {
             more |= self.go_on_with_late();
             more |= self.go_on_with_asks();
             if let Some(home) = &mut self.home {
-                more |= home.read_next(
-                    &self.front.clients.ctx.world.rules,
-                    self.front.clients.ctx.now,
-                    &mut self.front.subs.lanes,
-                );
+                let front = &mut self.front;
+                more |= home.read_next(&mut home_context(&mut front.subs, &front.clients.ctx));
             }
             more |= self.front.resume_one(&mut self.home, io);
             if !more || self.front.clients.meter.work.is_half_spent() {

@@ -15,7 +15,7 @@ use crate::base::settings::{Rule, Settings};
 use crate::budget::admission::Admission;
 use crate::filters::matching::Matching;
 use crate::home::carriers::Carrier;
-use crate::home::{FactContext, Home};
+use crate::home::{Home, HomeContext};
 use crate::mail::{Change, Fact, Part, Tell};
 
 const NOBODY: crate::budget::admission::Client = crate::budget::admission::Client::NOBODY;
@@ -201,7 +201,7 @@ impl World {
                     name: &name(topic).into_bytes(),
                     client: NOBODY,
                 };
-                let mut context = FactContext {
+                let mut context = HomeContext {
                     settings: &self.settings,
                     rules: &self.rules,
                     here: &Matching::new(1, 1, &Default::default()),

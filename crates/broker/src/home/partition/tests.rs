@@ -11,7 +11,7 @@ use crate::base::settings::{Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
-use crate::home::{FactContext, Home};
+use crate::home::{Home, HomeContext};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Change, Fact, Info, Outcome, ReplyTo, Tell};
@@ -77,15 +77,19 @@ impl World {
         self.change(&fact)
     }
 
-    fn change(&mut self, fact: &Fact<'_>) -> Info {
-        let mut context = FactContext {
+    fn with<T>(&mut self, act: impl FnOnce(&mut Home, &mut HomeContext<'_>) -> T) -> T {
+        let mut context = HomeContext {
             settings: &self.settings,
             rules: &self.rules,
             here: &Matching::new(1, 1, &Default::default()),
             now: NOW,
             lanes: &mut self.lanes,
         };
-        match self.home.apply_now(fact, &mut context) {
+        act(&mut self.home, &mut context)
+    }
+
+    fn change(&mut self, fact: &Fact<'_>) -> Info {
+        match self.with(|home, context| home.apply_now(fact, context)) {
             Outcome::Done(info) => info,
             other => panic!("{fact:?}: {other:?}"),
         }
@@ -216,7 +220,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
             .home
             .subscriptions
             .group_credit(&mut world.home.readings, 0, 1, to, credit);
-        while world.home.read_next(&world.rules, NOW, &mut world.lanes) {}
+        while world.with(Home::read_next) {}
     }
     let (tells, frames) = world.lanes.take_own().expect("messages");
     for tell in &tells {

@@ -9,7 +9,7 @@ use crate::base::settings::{Keep, Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
-use crate::home::{FactContext, Home, Reserved};
+use crate::home::{Home, HomeContext, Reserved};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish, Retry};
 use crate::mail::{Change, Fact, Outcome, ReplyTo};
@@ -84,8 +84,8 @@ impl World {
         self.with(|home, context| home.apply_now(&Fact::Publish(&message), context))
     }
 
-    fn with<T>(&mut self, act: impl FnOnce(&mut Home, &mut FactContext<'_>) -> T) -> T {
-        let mut context = FactContext {
+    fn with<T>(&mut self, act: impl FnOnce(&mut Home, &mut HomeContext<'_>) -> T) -> T {
+        let mut context = HomeContext {
             settings: &self.settings,
             rules: &self.rules,
             here: &Matching::new(1, 1, &Default::default()),
@@ -263,7 +263,7 @@ fn keys_run_out_while_other_records_are_under_way() {
     };
     let (old, new) = (keyed(&world, b"old"), keyed(&world, b"new"));
     let at = |unix_s| {
-        move |home: &mut Home, context: &mut FactContext<'_>, fact: &Fact<'_>| {
+        move |home: &mut Home, context: &mut HomeContext<'_>, fact: &Fact<'_>| {
             context.now.unix_s = unix_s;
             home.apply(fact, Some(u64::from(unix_s)), context)
         }

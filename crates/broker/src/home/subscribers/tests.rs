@@ -12,7 +12,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::{Admission, Client};
 use crate::home::row::WANTS_DEFLATE;
-use crate::home::{FactContext, Home};
+use crate::home::{Home, HomeContext};
 use crate::mail::Fact;
 use crate::mail::message::{Headers, Publish};
 
@@ -102,7 +102,7 @@ impl World {
             retry: None,
             client: Client::NOBODY,
         };
-        let mut context = FactContext {
+        let mut context = HomeContext {
             settings: &self.settings,
             rules: &self.rules,
             here: &Matching::new(1, 1, &Default::default()),
