@@ -6,7 +6,7 @@ use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
 
 use crate::error::{Error, chain};
 use crate::settings::{Settings, refused};
-use crate::streams::Stream;
+use crate::streams::{Stream, all_fit};
 
 /// The bucket, and the stream in which it stands.
 pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore, Stream), Error> {
@@ -47,43 +47,39 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<(ObjectStore
 fn check(stream: &Stream, bucket: &str, replicas: usize) -> Result<(), Error> {
     let found = &stream.cached_info().config;
     let name = &found.name;
-    let edit = format!("write `nats stream edit {name}`");
     let rows = [
         (
             "num_replicas",
+            found.num_replicas == replicas,
             found.num_replicas.to_string(),
             replicas.to_string(),
-            found.num_replicas == replicas,
         ),
         (
             "storage",
+            found.storage == StorageType::File,
             format!("{:?}", found.storage),
             "File".to_string(),
-            found.storage == StorageType::File,
         ),
         (
             "max_age",
+            found.max_age.is_zero(),
             format!("{} s", found.max_age.as_secs()),
             "0 (no limit)".to_string(),
-            found.max_age.is_zero(),
         ),
         (
             "max_bytes",
+            found.max_bytes <= 0,
             found.max_bytes.to_string(),
             "-1 (no limit)".to_string(),
-            found.max_bytes <= 0,
         ),
         (
             "sealed",
+            !found.sealed,
             found.sealed.to_string(),
             "false".to_string(),
-            !found.sealed,
         ),
     ];
-    let Some((field, found, wanted, _)) = rows.into_iter().find(|(.., fits)| !fits) else {
-        return Ok(());
-    };
-    Err(Error::lasting(format!(
-        "object store {bucket}: {field} is {found}, and must be {wanted}; {edit}, or choose another cluster.name"
-    )))
+    let remedy = format!("write `nats stream edit {name}`, or choose another cluster.name");
+    let rows = rows.map(|(field, fits, is, must)| (field, fits, is, must, remedy.clone()));
+    all_fit(&format!("object store {bucket}"), rows)
 }

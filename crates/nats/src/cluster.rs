@@ -3,16 +3,13 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use async_nats::Client;
-use async_nats::jetstream::Context;
-
 use crate::append::{self, Append};
+use crate::connect::Connected;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::neighbours::Neighbours;
-use crate::news::Listening;
+use crate::news::{Listener, Listening};
 use crate::reader;
-use crate::settings::Settings;
 use crate::shared::{Shared, Status};
 use crate::streams::Stream;
 use crate::watch;
@@ -50,66 +47,64 @@ impl Cluster {
     }
 }
 
-/// A connection to NATS, and the runtime that drives it.
-pub(crate) struct Link {
-    pub driver: Driver,
-    pub client: Client,
-    pub context: Context,
-    pub settings: Settings,
-    pub shared: Arc<Shared>,
-}
-
-pub(crate) fn start(
-    link: Link,
-    streams: Vec<Stream>,
-    after: &[u64],
-    news: Listening,
-) -> Result<Cluster, Error> {
-    let Link {
-        driver,
-        client,
-        context,
-        settings,
-        shared,
-    } = link;
-    shared.begin(after);
-    let neighbours = Neighbours::new(client.clone(), &settings);
-    let (appends, handed_over) = mpsc::channel();
-    let (forward, forwarded) = tokio::sync::mpsc::unbounded_channel();
-    // The shards' threads have descriptor tables of their own, and must not wake the runtime: this thread does.
-    let hand_over = move || {
-        for batches in handed_over {
-            if forward.send(batches).is_err() {
-                return;
+impl Connected {
+    /// Starts to read and to append. All that stands in the streams behind the sequences `after`, one for each, is told, then new batches as they come.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn start(
+        self,
+        streams: Vec<Stream>,
+        after: &[u64],
+        listener: impl Listener,
+    ) -> Result<Cluster, Error> {
+        let Connected {
+            driver,
+            client,
+            context,
+            settings,
+            shared,
+        } = self;
+        let news: Listening = Arc::new(listener);
+        shared.begin(after);
+        let neighbours = Neighbours::new(client.clone(), &settings);
+        let (appends, handed_over) = mpsc::channel();
+        let (forward, forwarded) = tokio::sync::mpsc::unbounded_channel();
+        // The shards' threads have descriptor tables of their own, and must not wake the runtime: this thread does.
+        let hand_over = move || {
+            for batches in handed_over {
+                if forward.send(batches).is_err() {
+                    return;
+                }
             }
+        };
+        let thread = thread::Builder::new().name("nats-append".to_string());
+        thread.spawn(hand_over).map_err(|error| {
+            Error::lasting(format!("cannot start the thread nats-append: {error}"))
+        })?;
+        for (partition, stream) in (0..).zip(&streams) {
+            driver.spawn(reader::read(
+                stream.clone(),
+                partition,
+                settings.clone(),
+                shared.clone(),
+                news.clone(),
+            ));
         }
-    };
-    let thread = thread::Builder::new().name("nats-append".to_string());
-    thread
-        .spawn(hand_over)
-        .map_err(|error| Error::lasting(format!("cannot start the thread nats-append: {error}")))?;
-    for (partition, stream) in (0..).zip(&streams) {
-        driver.spawn(reader::read(
-            stream.clone(),
-            partition,
+        driver.spawn(watch::watch(
+            context,
             settings.clone(),
+            streams,
             shared.clone(),
-            news.clone(),
+            news,
         ));
+        let told = shared.clone();
+        driver.spawn(async move { append::publish(client, &settings, shared, forwarded).await });
+        Ok(Cluster {
+            shared: told,
+            appends,
+            _driver: driver,
+            neighbours,
+        })
     }
-    driver.spawn(watch::watch(
-        context,
-        settings.clone(),
-        streams,
-        shared.clone(),
-        news,
-    ));
-    let told = shared.clone();
-    driver.spawn(async move { append::publish(client, &settings, shared, forwarded).await });
-    Ok(Cluster {
-        shared: told,
-        appends,
-        _driver: driver,
-        neighbours,
-    })
 }

@@ -3,19 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream;
+use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectErrorKind, Event};
 
-use crate::cluster::{Cluster, Link};
 use crate::driver::Driver;
 use crate::error::{Error, chain};
-use crate::news::Listener;
 use crate::numbers::{self, Numbers};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::streams::{self, Stream};
-use crate::{bucket, cluster, monitor};
+use crate::{bucket, monitor};
 
 /// How often something that may pass is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -23,7 +21,13 @@ const AGAIN: Duration = Duration::from_millis(500);
 const TELL: Duration = Duration::from_secs(5);
 
 /// Connected to NATS, and not reading yet.
-pub struct Connected(Link);
+pub struct Connected {
+    pub(crate) driver: Driver,
+    pub(crate) client: Client,
+    pub(crate) context: Context,
+    pub(crate) settings: Settings,
+    pub(crate) shared: Arc<Shared>,
+}
 
 /// Connects, and checks the server.
 ///
@@ -36,24 +40,24 @@ pub fn connect(settings: Settings) -> Result<Connected, Error> {
     let client = driver.block_on(patient(settings.patience, connecting))?;
     // It starts a task.
     let context = driver.block_on(async { jetstream::new(client.clone()) });
-    let connected = Connected(Link {
+    let connected = Connected {
         driver,
         client,
         context,
         settings,
         shared,
-    });
+    };
     connected.check_server()?;
     Ok(connected)
 }
 
 impl Connected {
     fn check_server(&self) -> Result<(), Error> {
-        let info = self.0.client.server_info();
+        let info = self.client.server_info();
         streams::check_version(&info.version)?;
-        streams::check_payload(self.0.client.max_payload())?;
-        let asked = monitor::all(&self.0.settings.monitoring);
-        let found = self.0.driver.block_on(asked);
+        streams::check_payload(self.client.max_payload())?;
+        let asked = monitor::all(&self.settings.monitoring);
+        let found = self.driver.block_on(asked);
         for sync in &found {
             sync.tell();
         }
@@ -62,13 +66,13 @@ impl Connected {
                 "cluster: sync_interval of NATS was not checked; name cluster.monitoring, and see that each server has `sync_interval: always`"
             );
         }
-        self.0.shared.set_sync(found);
+        self.shared.set_sync(found);
         Ok(())
     }
 
     /// Bytes that a message of NATS may have.
     pub fn max_payload(&self) -> usize {
-        self.0.client.max_payload()
+        self.client.max_payload()
     }
 
     /// The numbers of the cluster: these, if this is its first node, else those of the first one. Partitions of 0: any number of them, and
@@ -77,9 +81,9 @@ impl Connected {
     /// # Errors
     /// When they cannot be read, or do not fit.
     pub fn numbers(&self, new: Numbers) -> Result<Numbers, Error> {
-        let read = async || numbers::get(&self.0.context, &self.0.settings, new).await;
+        let read = async || numbers::get(&self.context, &self.settings, new).await;
         let numbers = self.block_on(read)?;
-        self.0.shared.begin_with(numbers.epoch, new.format);
+        self.shared.begin_with(numbers.epoch, new.format);
         Ok(numbers)
     }
 
@@ -88,7 +92,7 @@ impl Connected {
     /// # Errors
     /// When it is not told.
     pub fn unix_s(&self) -> Result<u64, Error> {
-        self.block_on(async || streams::unix_s(&self.0.context, &self.0.settings).await)
+        self.block_on(async || streams::unix_s(&self.context, &self.settings).await)
     }
 
     /// Makes the streams that are missing, and checks the others.
@@ -96,17 +100,17 @@ impl Connected {
     /// # Errors
     /// When one cannot be made or used.
     pub fn streams(&self, numbers: Numbers) -> Result<Vec<Stream>, Error> {
-        let made = async || numbers::has_streams(&self.0.context, &self.0.settings).await;
+        let made = async || numbers::has_streams(&self.context, &self.settings).await;
         let made = self.block_on(made)?;
         let mut streams = Vec::new();
         for partition in 0..numbers.partitions {
             let one = async || {
-                streams::open(&self.0.context, &self.0.settings, numbers, partition, made).await
+                streams::open(&self.context, &self.settings, numbers, partition, made).await
             };
             streams.push(self.block_on(one)?);
         }
         if !made {
-            let done = async || numbers::set_streams(&self.0.context, &self.0.settings).await;
+            let done = async || numbers::set_streams(&self.context, &self.settings).await;
             self.block_on(done)?;
         }
         Ok(streams)
@@ -117,13 +121,13 @@ impl Connected {
     /// # Errors
     /// When the bucket cannot be made or used.
     pub fn store(&self, streams: &[Stream], numbers: Numbers) -> Result<Store, Error> {
-        let Link {
+        let Connected {
             driver,
             context,
             settings,
             shared,
             ..
-        } = &self.0;
+        } = self;
         let open = async || bucket::open(context, settings).await;
         let (bucket, objects) = self.block_on(open)?;
         let (streams, shared) = (streams.to_vec(), shared.clone());
@@ -137,22 +141,9 @@ impl Connected {
         ))
     }
 
-    /// Starts to read and to append. All that stands in the streams behind the sequences `after`, one for each, is told, then new batches as they come.
-    ///
-    /// # Errors
-    /// When a thread cannot be started.
-    pub fn start(
-        self,
-        streams: Vec<Stream>,
-        after: &[u64],
-        listener: impl Listener,
-    ) -> Result<Cluster, Error> {
-        cluster::start(self.0, streams, after, Arc::new(listener))
-    }
-
     fn block_on<T>(&self, what: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
-        let patient = patient(self.0.settings.patience, what);
-        self.0.driver.block_on(patient)
+        let patient = patient(self.settings.patience, what);
+        self.driver.block_on(patient)
     }
 }
 

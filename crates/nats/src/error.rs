@@ -1,10 +1,10 @@
 //! Why the log cannot be used, in words for the operator.
 
-use std::fmt;
 use std::time::Duration;
 
 /// It names the fault and the remedy.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
 pub struct Error {
     text: String,
     /// For how long it may pass by itself, as while servers start or elect a leader.
@@ -41,14 +41,6 @@ impl Error {
         self.passes_within.min(most)
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// An error with all its causes.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {

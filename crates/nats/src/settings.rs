@@ -8,7 +8,7 @@ use async_nats::ConnectOptions;
 use crate::error::{Error, chain};
 
 /// The connection to NATS, and the streams.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Settings {
     /// Servers of NATS: `nats://host:4222`, or `tls://host:4222`.
     pub urls: Vec<String>,
@@ -48,20 +48,8 @@ pub enum Credentials {
     Nkey(String),
 }
 
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Credentials::None => "None",
-            Credentials::User(..) => "User",
-            Credentials::Token(_) => "Token",
-            Credentials::File(_) => "File",
-            Credentials::Nkey(_) => "Nkey",
-        })
-    }
-}
-
 /// TLS to NATS.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Tls {
     /// Certificates of authorities, besides which no others count; none: those of the system.
     pub ca: Option<PathBuf>,

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use smart_default::SmartDefault;
 use tokio::sync::Notify;
 
 use crate::checkpoint::Checkpoint;
@@ -98,7 +99,9 @@ pub(crate) struct Partition {
 }
 
 /// All of it.
+#[derive(SmartDefault)]
 pub(crate) struct Shared {
+    #[default(Instant::now())]
     began: Instant,
     connected: AtomicBool,
     epoch: AtomicU32,
@@ -111,24 +114,6 @@ pub(crate) struct Shared {
     last_error: Mutex<Option<(String, Instant)>>,
     told_at: Mutex<Option<Instant>>,
     sync: Mutex<Vec<SyncInterval>>,
-}
-
-impl Default for Shared {
-    fn default() -> Shared {
-        Shared {
-            began: Instant::now(),
-            connected: AtomicBool::new(false),
-            epoch: AtomicU32::new(0),
-            format: AtomicU32::new(0),
-            partitions: std::sync::OnceLock::new(),
-            appended: AtomicU64::new(0),
-            append_errors: AtomicU64::new(0),
-            disconnects: AtomicU64::new(0),
-            last_error: Mutex::new(None),
-            told_at: Mutex::new(None),
-            sync: Mutex::new(Vec::new()),
-        }
-    }
 }
 
 impl Shared {

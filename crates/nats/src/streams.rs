@@ -139,54 +139,28 @@ pub async fn open(
     }
 }
 
-/// A field of a stream that does not fit.
-struct Mismatch {
-    field: &'static str,
-    found: String,
-    wanted: String,
-    remedy: String,
+/// A field of a stream: its name, whether it fits, what it is, what it must be, and what to do.
+pub type Field = (&'static str, bool, String, String, String);
+
+/// Fails with the first field that does not fit.
+pub fn all_fit(what: &str, fields: impl IntoIterator<Item = Field>) -> Result<(), Error> {
+    match fields.into_iter().find(|(_, fits, ..)| !fits) {
+        Some((field, _, found, wanted, remedy)) => Err(Error::lasting(format!(
+            "{what}: {field} is {found}, and must be {wanted}; {remedy}"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Checks a stream that was there.
 fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> {
     let name = &found.name;
-    let wrong = whose(found, wanted, replicas)
-        .or_else(|| limits(found))
-        .or_else(|| kind(found));
-    if let Some(Mismatch {
-        field,
-        found,
-        wanted,
-        remedy,
-    }) = wrong
-    {
-        return Err(Error::lasting(format!(
-            "stream {name}: {field} is {found}, and must be {wanted}; {remedy}"
-        )));
-    }
-    if found.max_bytes != wanted.max_bytes || found.max_age != wanted.max_age {
-        tracing::warn!(
-            "cluster: stream {name} has max_bytes {} and max_age {} s; cluster.history_bytes and cluster.history_age_s ask for {} and {} s (`nats stream edit {name}` changes it)",
-            found.max_bytes,
-            found.max_age.as_secs(),
-            wanted.max_bytes,
-            wanted.max_age.as_secs()
-        );
-    }
-    Ok(())
-}
-
-/// The owner of a stream, and where it stands.
-fn whose(found: &Config, wanted: &Config, replicas: usize) -> Option<Mismatch> {
-    let name = &found.name;
     let id = |config: &Config| {
-        config
-            .metadata
-            .get(ID)
-            .cloned()
-            .unwrap_or("missing".to_string())
+        let id = config.metadata.get(ID).cloned();
+        id.unwrap_or("missing".to_string())
     };
-    let rows = [
+    // The owner of the stream, and where it stands.
+    let alike = [
         (
             "metadata crore.cluster",
             id(found),
@@ -212,41 +186,36 @@ fn whose(found: &Config, wanted: &Config, replicas: usize) -> Option<Mismatch> {
             ANEW.to_string(),
         ),
     ];
-    let mut rows = rows.into_iter();
-    let differs = rows.find(|(_, found, wanted, _)| found != wanted);
-    differs.map(|(field, found, wanted, remedy)| Mismatch {
-        field,
-        found,
-        wanted,
-        remedy,
-    })
-}
-
-/// A limit that would lose batches, or refuse them.
-fn limits(found: &Config) -> Option<Mismatch> {
-    let remedy = format!("write `nats stream edit {}` and set it to -1", found.name);
-    let rows = [
+    let alike = alike.map(|(field, is, must, remedy)| (field, is == must, is, must, remedy));
+    // Limits that would lose batches, or refuse them.
+    let limits = [
         ("max_msgs", found.max_messages),
         ("max_msgs_per_subject", found.max_messages_per_subject),
         ("max_consumers", i64::from(found.max_consumers)),
         ("max_msg_size", i64::from(found.max_message_size)),
     ];
-    let enough = |field: &str, limit: i64| {
-        limit <= 0 || (field == "max_msg_size" && limit >= MESSAGE_BYTES_MIN as i64)
-    };
-    let (field, limit) = rows
-        .into_iter()
-        .find(|(field, limit)| !enough(field, *limit))?;
-    Some(Mismatch {
-        field,
-        found: limit.to_string(),
-        wanted: "-1 (no limit)".to_string(),
-        remedy,
-    })
+    let limits = limits.map(|(field, limit)| {
+        let enough = field == "max_msg_size" && limit >= MESSAGE_BYTES_MIN as i64;
+        let remedy = format!("write `nats stream edit {name}` and set it to -1");
+        let must = "-1 (no limit)".to_string();
+        (field, limit <= 0 || enough, limit.to_string(), must, remedy)
+    });
+    let all = alike.into_iter().chain(limits).chain(kind(found));
+    all_fit(&format!("stream {name}"), all)?;
+    if found.max_bytes != wanted.max_bytes || found.max_age != wanted.max_age {
+        tracing::warn!(
+            "cluster: stream {name} has max_bytes {} and max_age {} s; cluster.history_bytes and cluster.history_age_s ask for {} and {} s (`nats stream edit {name}` changes it)",
+            found.max_bytes,
+            found.max_age.as_secs(),
+            wanted.max_bytes,
+            wanted.max_age.as_secs()
+        );
+    }
+    Ok(())
 }
 
-/// A property of another kind of stream.
-fn kind(found: &Config) -> Option<Mismatch> {
+/// Properties that only streams of another kind have.
+fn kind(found: &Config) -> [Field; 8] {
     let sources = found.sources.as_ref();
     let rows = [
         (
@@ -274,12 +243,9 @@ fn kind(found: &Config) -> Option<Mismatch> {
             "default",
         ),
     ];
-    let (field, _, wanted) = rows.into_iter().find(|(_, is_wrong, _)| *is_wrong)?;
-    Some(Mismatch {
-        field,
-        found: "something else".to_string(),
-        wanted: wanted.to_string(),
-        remedy: ANEW.to_string(),
+    rows.map(|(field, is_wrong, must)| {
+        let is = "something else".to_string();
+        (field, !is_wrong, is, must.to_string(), ANEW.to_string())
     })
 }
 

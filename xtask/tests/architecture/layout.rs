@@ -104,8 +104,8 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["neighbours", "numbers"],
             &["streams"],
             &["append", "bucket", "reader", "store", "watch"],
-            &["cluster"],
             &["connect"],
+            &["cluster"],
         ],
     ),
     (
