@@ -20,7 +20,7 @@ use crate::tools::{
 pub const WRONG_USAGE: u8 = 2;
 
 /// A publish/subscribe push server over WebSocket, Server-Sent Events, long-poll and MQTT.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(
     name = "crore",
     version,
@@ -128,7 +128,7 @@ Examples:
   crore man ~/.local/share/man/man1            then: man crore-sub";
 
 /// The subcommand.
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 pub enum Command {
     /// Run the server
     Serve(ServeArgs),
@@ -168,26 +168,6 @@ pub enum Command {
         /// Where to
         directory: PathBuf,
     },
-}
-
-impl Command {
-    /// The log filter when nobody names one: a server says what it does, a tool only what goes wrong.
-    pub fn default_log(&self) -> &'static str {
-        match self {
-            Command::Serve(_) => "info",
-            Command::Bench(_)
-            | Command::Doctor(_)
-            | Command::Token(_)
-            | Command::Pub(_)
-            | Command::Sub(_)
-            | Command::History(_)
-            | Command::Admin(_)
-            | Command::Cluster(_)
-            | Command::Log(_)
-            | Command::Completions { .. }
-            | Command::Man { .. } => "warn",
-        }
-    }
 }
 
 /// The forms of `--log`.

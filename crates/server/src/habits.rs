@@ -17,82 +17,66 @@ const OF_A_TOPIC: &[&str] = &[
 
 const MINT: &[&str] = &["token mint"];
 
-/// A flag of other tools.
-struct Habit {
-    /// The commands that people write it behind.
-    commands: &'static [&'static str],
-    short: Option<char>,
-    /// Empty: a value that stands by itself.
-    long: &'static str,
-    /// The words; `{}` is its value.
-    remedy: &'static str,
-}
-
-const fn habit(
-    commands: &'static [&'static str],
-    short: Option<char>,
-    long: &'static str,
-    remedy: &'static str,
-) -> Habit {
-    Habit {
-        commands,
-        short,
-        long,
-        remedy,
-    }
-}
+/// A flag of other tools: the commands that people write it behind, its short and its long name (empty: a value that stands by itself), and the
+/// words, where `{}` is its value.
+type Habit = (
+    &'static [&'static str],
+    Option<char>,
+    &'static str,
+    &'static str,
+);
 
 #[rustfmt::skip]
 const HABITS: &[Habit] = &[
-    habit(&["pub"], Some('t'), "topic", "the topic stands by itself: crore pub {} MESSAGE"),
-    habit(&["pub"], Some('m'), "message", "the message stands behind the topic: crore pub TOPIC {}"),
-    habit(&["pub"], Some('q'), "qos", "a message is answered once it is published, as with QoS 1; leave it out"),
-    habit(&["pub"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
-    habit(&["sub"], None, "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
-    habit(&["history"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
-    habit(CLIENTS, None, "host", "the host stands in the URL: --server http://{}:8800"),
-    habit(CLIENTS, Some('u'), "user", "a token says who you are: --token or CRORE_TOKEN (crore token mint --user {})"),
-    habit(CLIENTS, Some('P'), "password", "a token says who you are: --token or CRORE_TOKEN (crore token mint)"),
-    habit(&["sub"], Some('t'), "topic", "the topic stands by itself: crore sub {}"),
-    habit(&["sub"], Some('f'), "filter", "a filter stands by itself: crore sub '{}'"),
-    habit(&["sub"], Some('q'), "qos", "messages come once and in order, also after a lost connection; leave it out"),
-    habit(&["sub"], Some('o'), "offset", "write --since: oldest, live, -N for the newest N, or the id of a message"),
-    habit(&["history"], Some('t'), "topic", "the topic stands by itself: crore history {}"),
-    habit(&["serve"], Some('p'), "port", "the port stands with its address: crore serve --listen 127.0.0.1:{}"),
-    habit(&["serve"], None, "admin", "the address of the admin API and the console: --admin-listen {}"),
-    habit(&["sub", "history"], None, "from", "that is --since: oldest, live, -N for the newest N, or the id of a message"),
-    habit(&["serve"], None, "log-level", "that is --log {}"),
-    habit(&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
-    habit(&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
-    habit(&["pub"], Some('n'), "null-message", "an empty message is '': crore pub TOPIC ''"),
-    habit(&["pub"], Some('H'), "header", "the headers of a message have flags: --content-type, --event, --key, --ttl, --retain, --idempotency-key"),
-    habit(&["pub"], None, "count", "each call publishes one message; --lines makes one of each line: seq {} | crore pub TOPIC --lines"),
-    habit(&["doctor"], None, "", "the number has a flag: crore doctor --connections {}"),
-    habit(&["pub"], None, "stdin", "without a message stdin is read; leave it out (--lines makes a message of each line)"),
-    habit(CLIENTS, Some('b'), "broker", "the server is a URL: --server http://{}"),
-    habit(CLIENTS, Some('i'), "id", "connections have no names here; leave it out"),
-    habit(&["sub", "history"], None, "last", "that is --since -{}"),
-    habit(&["sub", "history"], None, "tail", "write --since -{} for the newest {}"),
-    habit(&["sub"], None, "from-beginning", "that is --since oldest"),
-    habit(&["sub"], None, "all", "that is --since oldest; all topics are '#'"),
-    habit(&["history"], None, "newest", "write --limit N for the newest N"),
-    habit(&["history"], None, "after", "write --since with the id of a message"),
-    habit(&["admin connections", "admin disconnect"], None, "client-id", "crore admin connections lists client ids, with the id that crore admin disconnect takes"),
-    habit(&["admin disconnect"], None, "id", "the id stands by itself: crore admin disconnect {}"),
-    habit(&["admin connections"], None, "id", "one connection: crore admin connection {}"),
-    habit(&["admin disconnect"], None, "all", "name which: --filter '#' for all that subscribe, or --transport"),
-    habit(&["admin messages"], None, "last", "that is --newest --limit {}"),
-    habit(&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
-    habit(&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
-    habit(OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
-    habit(&["admin publish"], Some('t'), "topic", "the topic stands by itself: crore admin publish {} MESSAGE"),
-    habit(&["admin publish"], Some('m'), "message", "the message stands behind the topic: crore admin publish TOPIC {}"),
-    habit(MINT, None, "secret", "the secret stands in a file, which the server reads too: --key secret.txt (openssl rand -hex 32 > secret.txt)"),
-    habit(MINT, None, "sub", "the user is --user {}; topics that may be subscribed to are --subscribe FILTER"),
-    habit(MINT, None, "name", "that is --user {}"),
-    habit(MINT, None, "topic", "name what is allowed there: --subscribe '{}', --publish '{}', or both"),
-    habit(MINT, None, "exp", "the claim is made of how long the token holds: --ttl 8h"),
-    habit(MINT, None, "expires", "write how long it holds: --ttl {}"),
+    (&["pub"], Some('t'), "topic", "the topic stands by itself: crore pub {} MESSAGE"),
+    (&["pub"], Some('m'), "message", "the message stands behind the topic: crore pub TOPIC {}"),
+    (&["pub"], Some('q'), "qos", "a message is answered once it is published, as with QoS 1; leave it out"),
+    (&["pub"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    (&["sub"], None, "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    (&["history"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
+    (CLIENTS, None, "host", "the host stands in the URL: --server http://{}:8800"),
+    (CLIENTS, Some('u'), "user", "a token says who you are: --token or CRORE_TOKEN (crore token mint --user {})"),
+    (CLIENTS, Some('P'), "password", "a token says who you are: --token or CRORE_TOKEN (crore token mint)"),
+    (&["sub"], Some('t'), "topic", "the topic stands by itself: crore sub {}"),
+    (&["sub"], Some('f'), "filter", "a filter stands by itself: crore sub '{}'"),
+    (&["sub"], Some('q'), "qos", "messages come once and in order, also after a lost connection; leave it out"),
+    (&["sub"], Some('o'), "offset", "write --since: oldest, live, -N for the newest N, or the id of a message"),
+    (&["history"], Some('t'), "topic", "the topic stands by itself: crore history {}"),
+    (&["serve"], Some('p'), "port", "the port stands with its address: crore serve --listen 127.0.0.1:{}"),
+    (&["serve"], None, "admin", "the address of the admin API and the console: --admin-listen {}"),
+    (&["sub", "history"], None, "from", "that is --since: oldest, live, -N for the newest N, or the id of a message"),
+    (&["serve"], None, "log-level", "that is --log {}"),
+    (&["serve"], None, "host", "the address stands with its port: crore serve --listen {}:8800"),
+    (&["serve"], None, "", "the settings file is named by a flag: crore serve --config {}"),
+    (&["pub"], Some('n'), "null-message", "an empty message is '': crore pub TOPIC ''"),
+    (&["pub"], Some('H'), "header", "the headers of a message have flags: --content-type, --event, --key, --ttl, --retain, --idempotency-key"),
+    (&["pub"], None, "count", "each call publishes one message; --lines makes one of each line: seq {} | crore pub TOPIC --lines"),
+    (&["doctor"], None, "", "the number has a flag: crore doctor --connections {}"),
+    (&["pub"], None, "stdin", "without a message stdin is read; leave it out (--lines makes a message of each line)"),
+    (CLIENTS, Some('b'), "broker", "the server is a URL: --server http://{}"),
+    (CLIENTS, Some('i'), "id", "connections have no names here; leave it out"),
+    (&["sub", "history"], None, "last", "that is --since -{}"),
+    (&["sub", "history"], None, "tail", "write --since -{} for the newest {}"),
+    (&["sub"], None, "from-beginning", "that is --since oldest"),
+    (&["sub"], None, "all", "that is --since oldest; all topics are '#'"),
+    (&["history"], None, "newest", "write --limit N for the newest N"),
+    (&["history"], None, "after", "write --since with the id of a message"),
+    (&["admin connections", "admin disconnect"], None, "client-id", "crore admin connections lists client ids, with the id that crore admin disconnect takes"),
+    (&["admin disconnect"], None, "id", "the id stands by itself: crore admin disconnect {}"),
+    (&["admin connections"], None, "id", "one connection: crore admin connection {}"),
+    (&["admin disconnect"], None, "all", "name which: --filter '#' for all that subscribe, or --transport"),
+    (&["admin messages"], None, "last", "that is --newest --limit {}"),
+    (&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
+    (&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
+    (OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
+    (&["admin publish"], Some('t'), "topic", "the topic stands by itself: crore admin publish {} MESSAGE"),
+    (&["admin publish"], Some('m'), "message", "the message stands behind the topic: crore admin publish TOPIC {}"),
+    (MINT, None, "secret", "the secret stands in a file, which the server reads too: --key secret.txt (openssl rand -hex 32 > secret.txt)"),
+    (MINT, None, "sub", "the user is --user {}; topics that may be subscribed to are --subscribe FILTER"),
+    (MINT, None, "name", "that is --user {}"),
+    (MINT, None, "topic", "name what is allowed there: --subscribe '{}', --publish '{}', or both"),
+    (MINT, None, "exp", "the claim is made of how long the token holds: --ttl 8h"),
+    (MINT, None, "expires", "write how long it holds: --ttl {}"),
 ];
 
 /// Commands that people try, below which one, and what to write here.
@@ -131,7 +115,7 @@ fn command_tip(word: &str, args: &[String]) -> Option<String> {
 /// The program that knows these flags.
 pub fn known_to(program: Command) -> Command {
     HABITS.iter().fold(program, |program, habit| {
-        habit.commands.iter().fold(program, |program, path| {
+        habit.0.iter().fold(program, |program, path| {
             let names: Vec<&'static str> = path.split(' ').collect();
             with(program, &names, habit)
         })
@@ -142,17 +126,18 @@ fn with(command: Command, path: &[&'static str], habit: &'static Habit) -> Comma
     if let [name, rest @ ..] = path {
         return command.mut_subcommand(name, |it| with(it, rest, habit));
     }
-    let say = |value: &str| Err::<String, String>(habit.remedy.replace("{}", value));
-    let arg = Arg::new(habit.remedy)
+    let (_, short, long, remedy) = *habit;
+    let say = |value: &str| Err::<String, String>(remedy.replace("{}", value));
+    let arg = Arg::new(remedy)
         .value_name("VALUE")
         .hide(true)
         .allow_hyphen_values(true)
         .value_parser(say);
-    let arg = match habit.long {
+    let arg = match long {
         "" => arg.allow_hyphen_values(false),
         long => arg.long(long),
     };
-    command.arg(match habit.short {
+    command.arg(match short {
         Some(short) => arg.short(short),
         None => arg,
     })

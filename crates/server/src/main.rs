@@ -38,10 +38,13 @@ static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
 fn main() -> ExitCode {
     let cli = Cli::read();
     let from_environment = std::env::var(EnvFilter::DEFAULT_ENV).ok();
-    let filter = cli
-        .log
-        .or(from_environment)
-        .unwrap_or_else(|| cli.command.default_log().to_string());
+    // A server says what it does, a tool only what goes wrong.
+    let usual = match cli.command {
+        Command::Serve(_) => "info",
+        _ => "warn",
+    };
+    let filter = cli.log.or(from_environment);
+    let filter = filter.unwrap_or_else(|| usual.to_string());
     // A server's threads begin behind its first step, which is to block signals in all of them.
     match &cli.command {
         Command::Serve(args) if !args.check => {}

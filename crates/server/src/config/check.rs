@@ -218,13 +218,10 @@ fn drain(check: &mut Check, drain: &Drain) {
 fn limits(check: &mut Check, limits: &Limits) {
     bursts(check, limits);
     let largest = ("limits.message_bytes", limits.message_bytes);
+    let at_least = |check: &mut Check, key, bytes| check.at_least(key, bytes, largest.0, largest.1);
     if limits.log_bytes_per_address_max != 0 {
-        check.at_least(
-            "limits.log_bytes_per_address_max",
-            limits.log_bytes_per_address_max,
-            largest.0,
-            largest.1,
-        );
+        let bytes = limits.log_bytes_per_address_max;
+        at_least(check, "limits.log_bytes_per_address_max", bytes);
     }
     // One client that sends or takes the largest thing there is must not fill the sum.
     for (of, bytes) in [
@@ -244,12 +241,8 @@ fn limits(check: &mut Check, limits: &Limits) {
             );
         }
     }
-    check.at_least(
-        "limits.publish_credit_bytes",
-        limits.publish_credit_bytes,
-        largest.0,
-        largest.1,
-    );
+    let bytes = limits.publish_credit_bytes;
+    at_least(check, "limits.publish_credit_bytes", bytes);
 }
 
 /// The clock of the rates is the second: a burst below one second's worth would be the rate.

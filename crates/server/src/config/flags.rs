@@ -16,7 +16,7 @@ use crate::settings::schema::{Row, SCHEMA};
 pub const ALL_TOPICS: &str = "#";
 
 /// Flags of `crore serve`; each wins over the file.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Default, Args)]
 #[command(after_help = "\
 Settings come from the built-in defaults, then from the file, then from flags.
 docs/SETTINGS.md lists every key. SIZE is bytes, or has a unit: 64KiB, 1MiB.
@@ -92,13 +92,6 @@ impl ServeArgs {
 /// The settings that have flags of their own, with the values of those that were given.
 #[derive(Clone, Default)]
 pub struct SettingFlags(Vec<(&'static Row, Value)>);
-
-impl std::fmt::Debug for SettingFlags {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let each = self.0.iter().map(|(row, value)| (&row.path, value));
-        f.debug_map().entries(each).finish()
-    }
-}
 
 impl SettingFlags {
     /// The shards alone.

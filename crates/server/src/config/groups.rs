@@ -3,6 +3,8 @@
 //! Version 2 and version 1 side by side. A group is bounded by all above it. Inside a container the path that
 //! `/proc/self/cgroup` tells may exist on the host only; the root of the mount then stands for it.
 
+use std::path::Path;
+
 use super::tree::{Tree, field};
 
 /// Where control groups are mounted, below the root.
@@ -42,64 +44,52 @@ pub struct Tasks {
 /// The groups with a limit of memory, the innermost first.
 pub fn read(tree: &Tree<'_>, groups: &str, kernel: Option<(u32, u32)>) -> Vec<Group> {
     let charges = kernel.is_some_and(|kernel| kernel >= CHARGES_ACCEPTED);
-    let mut found = Vec::new();
-    for line in groups.lines() {
-        if let Some(path) = unified(line) {
-            found.extend(above(MOUNT, path).filter_map(|path| second(tree, path, charges)));
-        } else if let Some(path) = controller(line, "memory") {
-            let mount = format!("{MOUNT}/memory");
-            found.extend(above(&mount, path).filter_map(|path| first(tree, path, charges)));
-        }
-    }
-    found
+    let group = |(is_unified, path)| match is_unified {
+        true => second(tree, path, charges),
+        false => first(tree, path, charges),
+    };
+    places(groups, "memory").filter_map(group).collect()
 }
 
 /// The groups with a limit of tasks, the innermost first.
 pub fn tasks(tree: &Tree<'_>, groups: &str) -> Vec<Tasks> {
-    let mut found = Vec::new();
-    for line in groups.lines() {
-        let (mount, path) = match (unified(line), controller(line, "pids")) {
-            (Some(path), _) => (MOUNT.to_string(), path),
-            (None, Some(path)) => (format!("{MOUNT}/pids"), path),
-            (None, None) => continue,
-        };
-        found.extend(above(&mount, path).filter_map(|path| {
-            // `max` stands for none, and is no number here.
-            let limit = tree.number(&format!("{path}/pids.max"))?;
-            let held = tree.number(&format!("{path}/pids.current")).unwrap_or(0);
-            let path = format!("/{path}");
-            Some(Tasks { path, limit, held })
-        }));
-    }
-    found
+    let tasks = |(_, path): (bool, String)| {
+        // `max` stands for none, and is no number here.
+        let limit = tree.number(&format!("{path}/pids.max"))?;
+        let held = tree.number(&format!("{path}/pids.current")).unwrap_or(0);
+        let path = format!("/{path}");
+        Some(Tasks { path, limit, held })
+    };
+    places(groups, "pids").filter_map(tasks).collect()
 }
 
 /// The processor time that the tightest group grants, in cores.
 pub fn quota(tree: &Tree<'_>, groups: &str) -> Option<f64> {
-    let mut least: Option<f64> = None;
-    for line in groups.lines() {
-        let quotas: Vec<f64> = if let Some(path) = unified(line) {
-            let quota = |path: String| {
-                let text = tree.text(&format!("{path}/cpu.max"))?;
-                let (quota, period) = text.trim().split_once(' ')?;
-                cores(quota.parse().ok()?, period.parse().ok()?)
-            };
-            above(MOUNT, path).filter_map(quota).collect()
-        } else if let Some(path) = controller(line, "cpu") {
-            let quota = |path: String| {
-                // -1 stands for none, and is no number here.
-                let quota = tree.number(&format!("{path}/cpu.cfs_quota_us"))?;
-                cores(quota, tree.number(&format!("{path}/cpu.cfs_period_us"))?)
-            };
-            above(&format!("{MOUNT}/cpu"), path)
-                .filter_map(quota)
-                .collect()
-        } else {
-            Vec::new()
+    let quota = |(is_unified, path): (bool, String)| match is_unified {
+        true => {
+            let text = tree.text(&format!("{path}/cpu.max"))?;
+            let (quota, period) = text.trim().split_once(' ')?;
+            cores(quota.parse().ok()?, period.parse().ok()?)
+        }
+        false => {
+            // -1 stands for none, and is no number here.
+            let quota = tree.number(&format!("{path}/cpu.cfs_quota_us"))?;
+            cores(quota, tree.number(&format!("{path}/cpu.cfs_period_us"))?)
+        }
+    };
+    places(groups, "cpu").filter_map(quota).reduce(f64::min)
+}
+
+/// The groups that a controller counts in, with all above them: whether a group is one of version 2, and its directory.
+fn places<'a>(groups: &'a str, name: &'a str) -> impl Iterator<Item = (bool, String)> + 'a {
+    groups.lines().flat_map(move |line| {
+        let (is_unified, mount, path) = match (unified(line), controller(line, name)) {
+            (Some(path), _) => (true, MOUNT.to_string(), path),
+            (None, Some(path)) => (false, format!("{MOUNT}/{name}"), path),
+            (None, None) => return Vec::new(),
         };
-        least = least.into_iter().chain(quotas).reduce(f64::min);
-    }
-    least
+        above(&mount, path).map(|it| (is_unified, it)).collect()
+    })
 }
 
 fn cores(quota_us: u64, period_us: u64) -> Option<f64> {
@@ -167,16 +157,10 @@ fn controller<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 
 /// The directory of a group and those of all above it.
 fn above<'a>(mount: &'a str, path: &'a str) -> impl Iterator<Item = String> + 'a {
-    let path = path.trim_matches('/');
-    let mut rest = Some(path);
-    std::iter::from_fn(move || {
-        let group = rest?;
-        rest = match group.rsplit_once('/') {
-            Some((parent, _)) => Some(parent),
-            None if group.is_empty() => None,
-            None => Some(""),
-        };
-        Some(format!("{mount}/{group}").trim_end_matches('/').to_string())
+    let groups = Path::new(path.trim_matches('/')).ancestors();
+    groups.map(move |group| {
+        let path = format!("{mount}/{}", group.display());
+        path.trim_end_matches('/').to_string()
     })
 }
 

@@ -3,7 +3,6 @@
 //! A place is a path such as `rule[2].match`; it is looked up in the parsed document, so that the
 //! settings structs need not carry spans.
 
-use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
@@ -15,7 +14,8 @@ use crate::settings::problems::Problem;
 pub type Flags = Vec<(&'static str, &'static str)>;
 
 /// Why the settings were refused; displays one line for each problem.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .lines.join("\n"))]
 pub struct ConfigError {
     pub(super) lines: Vec<String>,
 }
@@ -43,14 +43,6 @@ impl ConfigError {
         ConfigError { lines }
     }
 }
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.lines.join("\n"))
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 /// Where a fault is told among the others: by its offset in the file, behind these what flags and defaults have.
 pub type Place = usize;

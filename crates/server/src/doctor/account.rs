@@ -3,13 +3,15 @@
 //! The bounds and the checks of memory are for connections that wait. This adds the memory that clients can make the server and
 //! the kernel hold besides.
 
+use serde::Serialize;
+
 use super::formula;
 use super::host::Host;
 use super::need::Need;
 use crate::settings::numbers::{bytes, count};
 
 /// A use of memory that grows up to a limit of its own.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
     /// Its name.
     pub name: &'static str,

@@ -1,12 +1,14 @@
 //! How many connections the host holds, by everything that bounds them: the least of them binds.
 
+use serde::Serialize;
+
 use super::formula;
 use super::host::Host;
 use super::need::Need;
 use crate::settings::numbers::{bytes, count};
 
 /// Something that ends at a number of connections.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bound {
     /// Its name.
     pub name: String,

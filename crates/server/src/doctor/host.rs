@@ -1,11 +1,11 @@
-//! The state of a host, read once from `/proc` and `/sys`: a plain value that the checks judge.
+//! The state of a host, read from `/proc` and `/sys`: a value that the checks judge. Settings of the kernel are read when a check asks for
+//! them, all else once.
 //!
 //! Everything that may be missing (an old kernel, a container without the file, a network namespace
 //! that hides a setting) is an `Option`; nothing here fails and nothing is guessed. All paths lie below a root directory, so that
 //! a prepared tree can stand for a host. Reads nothing of the network and writes nothing.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crore_net::clock::{self, Discipline};
 
@@ -13,41 +13,11 @@ use super::card::{self, Card};
 use crate::config::groups::{self, Group, Tasks};
 use crate::config::tree::{Tree, field};
 
-/// Settings that are read: the part below `/proc/sys`, in the form of `sysctl`.
-const SYSCTLS: [&str; 28] = [
-    "fs.epoll.max_user_watches",
-    "fs.file-max",
-    "fs.file-nr",
-    "fs.nr_open",
-    "net.core.netdev_max_backlog",
-    "net.core.rmem_max",
-    "net.core.rps_sock_flow_entries",
-    "net.core.somaxconn",
-    "net.core.wmem_max",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_ehash_entries",
-    "net.ipv4.tcp_max_orphans",
-    "net.ipv4.tcp_max_syn_backlog",
-    "net.ipv4.tcp_max_tw_buckets",
-    "net.ipv4.tcp_mem",
-    "net.ipv4.tcp_moderate_rcvbuf",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_tw_recycle",
-    "net.ipv4.tcp_tw_reuse",
-    "net.ipv4.tcp_wmem",
-    "net.netfilter.nf_conntrack_buckets",
-    "net.netfilter.nf_conntrack_count",
-    "net.netfilter.nf_conntrack_max",
-    "vm.max_map_count",
-    "vm.min_free_kbytes",
-    "vm.overcommit_memory",
-    "vm.swappiness",
-];
-
 /// A host at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
+    /// Where its files hang.
+    pub root: PathBuf,
     /// Version of the kernel.
     pub kernel: Option<(u32, u32)>,
     /// `/proc/meminfo`.
@@ -62,8 +32,6 @@ pub struct Host {
     pub quota_cores: Option<f64>,
     /// The hard limit of descriptors (`RLIMIT_NOFILE`) of this process; `u64::MAX`: none.
     pub descriptors: Option<u64>,
-    /// Settings by their names.
-    pub sysctls: BTreeMap<String, String>,
     /// Network cards.
     pub cards: Vec<Card>,
     /// Packets that were dropped because a core's queue was full.
@@ -100,6 +68,7 @@ impl Host {
         let status = tree.text("proc/self/status").unwrap_or_default();
         let allowed = field(&status, "Cpus_allowed_list:").and_then(list_count);
         Host {
+            root: root.to_path_buf(),
             kernel,
             memory: tree.text("proc/meminfo").as_deref().and_then(Memory::parse),
             groups: groups::read(&tree, &groups, kernel),
@@ -110,10 +79,6 @@ impl Host {
                 .text("proc/self/limits")
                 .as_deref()
                 .and_then(descriptors),
-            sysctls: SYSCTLS
-                .iter()
-                .filter_map(|name| Some(((*name).to_string(), tree.sysctl(name)?)))
-                .collect(),
             cards: card::read(&tree),
             backlog_drops: tree
                 .text("proc/net/softnet_stat")
@@ -127,19 +92,20 @@ impl Host {
         }
     }
 
+    /// A setting of the kernel, as it is now.
+    pub fn sysctl(&self, name: &str) -> Option<String> {
+        Tree { root: &self.root }.sysctl(name)
+    }
+
     /// A setting that is one number.
     pub fn number(&self, name: &str) -> Option<u64> {
-        self.sysctls.get(name)?.trim().parse().ok()
+        self.sysctl(name)?.parse().ok()
     }
 
     /// A setting that is several numbers.
     pub fn numbers<const N: usize>(&self, name: &str) -> Option<[u64; N]> {
-        let parsed: Option<Vec<u64>> = self
-            .sysctls
-            .get(name)?
-            .split_whitespace()
-            .map(|word| word.parse().ok())
-            .collect();
+        let text = self.sysctl(name)?;
+        let parsed: Option<Vec<u64>> = text.split(' ').map(|word| word.parse().ok()).collect();
         parsed?.try_into().ok()
     }
 
@@ -252,6 +218,11 @@ mod tests {
 
     #[test]
     fn a_host_without_files_is_a_host_of_which_nothing_is_known() {
-        assert_eq!(Host::read(Path::new("/nowhere-at-all")), Host::default());
+        let root = PathBuf::from("/nowhere-at-all");
+        let nothing = Host {
+            root: root.clone(),
+            ..Host::default()
+        };
+        assert_eq!(Host::read(&root), nothing);
     }
 }

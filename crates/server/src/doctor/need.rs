@@ -10,7 +10,8 @@ use crate::config::Resources;
 use crate::settings::file::File;
 
 /// The clients' protocol.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Protocol {
     /// WebSocket
     #[value(aliases = ["websocket", "websockets"])]
@@ -44,16 +45,6 @@ impl Protocol {
             Protocol::Sse => "event stream (SSE)",
             Protocol::Poll => "long-poll",
             Protocol::Mqtt => "MQTT",
-        }
-    }
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Ws => "ws",
-            Protocol::Sse => "sse",
-            Protocol::Poll => "poll",
-            Protocol::Mqtt => "mqtt",
         }
     }
 }

@@ -224,35 +224,10 @@ fn wrapped(text: &str, indent: usize, hang: usize) -> String {
 
 /// The findings as JSON.
 pub fn json(findings: &Findings) -> Value {
-    let need = &findings.need;
-    let bounds: Vec<Value> = findings
-        .bounds
-        .iter()
-        .map(|bound| json!({ "name": bound.name, "holds": bound.holds, "how": bound.how }))
-        .collect();
-    let checks: Vec<Value> = findings
-        .checks
-        .iter()
-        .map(|check| {
-            json!({
-                "setting": check.setting,
-                "state": check.state.name(),
-                "is": check.is,
-                "should": check.should,
-                "why": check.why,
-                "change": check.fixes,
-            })
-        })
-        .collect();
-    let account = &findings.account;
-    let parts: Vec<Value> = account
-        .parts
-        .iter()
-        .map(|part| json!({ "name": part.name, "bytes": part.bytes, "how": part.how }))
-        .collect();
+    let (need, account) = (&findings.need, &findings.account);
     json!({
         "connections": need.connections,
-        "protocol": need.protocol.name(),
+        "protocol": <&str>::from(need.protocol),
         "tls": need.tls,
         "shards": need.shards,
         "cores": need.cores,
@@ -260,9 +235,9 @@ pub fn json(findings: &Findings) -> Value {
         "fits": findings.fits(),
         "holds": findings.bounds[0].holds,
         "binds_first": findings.bounds[0].name,
-        "bounds": bounds,
-        "memory": { "parts": parts, "bytes": account.bytes(), "available": account.room },
-        "checks": checks,
+        "bounds": findings.bounds,
+        "memory": { "parts": account.parts, "bytes": account.bytes(), "available": account.room },
+        "checks": findings.checks,
     })
 }
 

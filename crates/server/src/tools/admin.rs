@@ -244,21 +244,12 @@ struct Limit {
 }
 
 /// The keys by which topics are sorted, the largest first.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 enum SortBy {
     Messages,
     Bytes,
     Subscribers,
-}
-
-impl SortBy {
-    fn field(self) -> &'static str {
-        match self {
-            SortBy::Messages => "messages",
-            SortBy::Bytes => "bytes",
-            SortBy::Subscribers => "subscribers",
-        }
-    }
 }
 
 #[derive(Debug, Args)]

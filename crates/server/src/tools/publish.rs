@@ -115,10 +115,7 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
         match args.lines {
             true => publisher.publish_lines(source)?,
             false => {
-                let mut data = Vec::new();
-                let read = open(source).and_then(|mut input| input.read_to_end(&mut data));
-                read.with_context(|| name.clone())?;
-                is_some(&data, &name)?;
+                let data = whole(source)?;
                 match sources.len() {
                     1 => publisher.publish(&data)?,
                     _ => publisher.publish(&data).with_context(|| name.clone())?,
@@ -129,17 +126,21 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An input that has nothing is a slip, such as a command before the pipe that failed: a user who means an empty message writes `''`.
+/// All of a source, as one message. One that has nothing is a slip, such as a command before the pipe that failed: a user who means an empty
+/// message writes `''`.
 ///
 /// # Errors
-/// It is empty.
-fn is_some(data: &[u8], source: &str) -> anyhow::Result<()> {
+/// It cannot be read, or is empty.
+fn whole(source: &Path) -> anyhow::Result<Vec<u8>> {
+    let (mut data, name) = (Vec::new(), shown(source));
+    let read = open(source).and_then(|mut input| input.read_to_end(&mut data));
+    read.with_context(|| name.clone())?;
     if data.is_empty() {
         bail!(
-            "{source} is empty, so nothing is published; write '' behind the topic for an empty message"
+            "{name} is empty, so nothing is published; write '' behind the topic for an empty message"
         );
     }
-    Ok(())
+    Ok(data)
 }
 
 /// The name of a file that stands for stdin.
@@ -150,11 +151,7 @@ const STDIN: &str = "-";
 /// # Errors
 /// It cannot be read, or is empty.
 pub fn from_stdin() -> anyhow::Result<Vec<u8>> {
-    let (mut data, source) = (Vec::new(), Path::new(STDIN));
-    let read = open(source).and_then(|mut input| input.read_to_end(&mut data));
-    read.context("stdin")?;
-    is_some(&data, "stdin")?;
-    Ok(data)
+    whole(Path::new(STDIN))
 }
 
 /// A source in an error.

@@ -4,7 +4,6 @@
 //! Invariant: the error names the flag or the variable, and never shows a token.
 
 use std::env::VarError;
-use std::fmt;
 
 use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard};
 
@@ -12,7 +11,8 @@ use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
 
 /// Wrong usage that `clap` cannot tell: the process ends with 2, as for all wrong usage. So does what cannot be done where 1 says something else.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Usage(String);
 
 impl Usage {
@@ -21,14 +21,6 @@ impl Usage {
         Usage(text)
     }
 }
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 /// The token of `--token`, else that of this variable. Spaces and line ends around it are no part of it: files of tokens end in one.
 ///

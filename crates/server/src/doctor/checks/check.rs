@@ -4,10 +4,12 @@ use std::fmt::Display;
 
 use crate::doctor::host::Host;
 use crate::settings::numbers::count;
+use serde::Serialize;
 use strum::IntoStaticStr;
 
 /// The verdict of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum State {
     /// The connections are not held.
@@ -31,20 +33,21 @@ impl State {
     }
 }
 
-/// One setting and its finding.
-#[derive(Clone, Debug, PartialEq)]
+/// One setting and its finding. Its JSON has the fields in this order.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
     /// Its name.
     pub setting: String,
+    /// The verdict.
+    pub state: State,
     /// Its value, if it can be read.
     pub is: Option<String>,
     /// The value that it should have.
     pub should: String,
     /// The formula, and what happens otherwise.
     pub why: String,
-    /// The verdict.
-    pub state: State,
     /// How to change it, when it is not as it should be.
+    #[serde(rename = "change")]
     pub fixes: Vec<String>,
 }
 

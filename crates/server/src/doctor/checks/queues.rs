@@ -103,7 +103,7 @@ fn packets(host: &Host) -> Check {
 fn buckets(host: &Host, need: &Need) -> Check {
     const NAME: &str = "net.ipv4.tcp_ehash_entries";
     // Negative in a network namespace that shares the first one's table.
-    let told: Option<i64> = host.sysctls.get(NAME).and_then(|text| text.parse().ok());
+    let told: Option<i64> = host.sysctl(NAME).and_then(|text| text.parse().ok());
     let told = told.map(i64::unsigned_abs).filter(|told| *told > 0);
     let reckoned = host
         .memory

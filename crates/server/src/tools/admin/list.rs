@@ -147,7 +147,8 @@ impl Port<'_> {
                 all.extend(more);
             }
             if let Some(by) = list.most {
-                all.sort_by_key(|row: &Value| Reverse(row[by.field()].as_u64()));
+                let by: &str = by.into();
+                all.sort_by_key(|row: &Value| Reverse(row[by].as_u64()));
                 is_cut |= all.len() > list.limit;
                 all.truncate(list.limit);
             }

@@ -23,7 +23,7 @@ use super::flags::Connect;
 use super::values;
 use crate::client::server::is_filter;
 use format::Format;
-use session::{Session, Stop, SubscribeOptions};
+use session::{Session, Stop};
 
 /// First wait before a new attempt; it doubles up to [`MAX_BACKOFF`]. Each wait is drawn at random
 /// from its second half, so that clients of a server that returns do not return together.
@@ -147,22 +147,18 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     }
     // A long-poll would begin with the oldest message that is kept.
     let of_polls = (args.protocol == Protocol::Poll).then_some("live");
-    let wanted = SubscribeOptions {
-        topics: &args.topics,
-        since: args.since.as_deref().or(of_polls),
-        format: args.printed(),
-        count: args.count,
-        time: args.timeout.map(Duration::from_secs),
-    };
-    let mut session = Session::new(&server, wanted);
+    let since = args.since.as_deref().or(of_polls);
+    let mut session = Session::new(&server, &args.topics, since, args.printed());
+    session.left = args.count;
+    session.end = (args.timeout).map(|time| Instant::now() + Duration::from_secs(time));
     let mut backoff = MIN_BACKOFF;
     loop {
         session.progressed = false;
         let started = Instant::now();
-        let stop = match args.protocol {
-            Protocol::Sse => sse::run(&mut session),
-            Protocol::Ws => websocket::run(&mut session),
-            Protocol::Poll => poll::run(&mut session),
+        let Err(stop) = match args.protocol {
+            Protocol::Sse => sse::receive(&mut session),
+            Protocol::Ws => websocket::receive(&mut session),
+            Protocol::Poll => poll::receive(&mut session),
         };
         if session.progressed || started.elapsed() > MAX_BACKOFF {
             backoff = MIN_BACKOFF;

@@ -1,14 +1,12 @@
 //! Subscribing by long-poll: one request for each message, over one connection while it lasts.
 
+use std::convert::Infallible;
+
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 use crate::client::http::Head;
 
 /// Receives until something ends it.
-pub fn run(session: &mut Session<'_>) -> Stop {
-    receive(session).unwrap_or_else(|stop| stop)
-}
-
-fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
+pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let server = session.server;
     let mut connection = session.open()?;
     loop {

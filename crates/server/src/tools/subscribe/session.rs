@@ -43,19 +43,6 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// The options of a subscription.
-pub struct SubscribeOptions<'a> {
-    pub topics: &'a [String],
-    /// Where to begin; none: where the topic's rule says.
-    pub since: Option<&'a str>,
-    /// How a message is printed; none: as JSON.
-    pub format: Option<Format>,
-    /// How many messages.
-    pub count: Option<u64>,
-    /// For how long.
-    pub time: Option<Duration>,
-}
-
 /// The state that lives across connections.
 pub struct Session<'a> {
     pub server: &'a Server,
@@ -69,7 +56,7 @@ pub struct Session<'a> {
     /// Messages still to print.
     pub left: Option<u64>,
     /// When it ends in any case.
-    end: Option<Instant>,
+    pub end: Option<Instant>,
     /// The server has accepted the subscription at least once.
     pub ever_answered: bool,
     /// The current connection brought a message; reset by the loop.
@@ -78,16 +65,21 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Nothing has come yet.
-    pub fn new(server: &'a Server, wanted: SubscribeOptions<'a>) -> Session<'a> {
+    /// Nothing has come yet, and nothing ends it.
+    pub fn new(
+        server: &'a Server,
+        topics: &'a [String],
+        since: Option<&'a str>,
+        format: Option<Format>,
+    ) -> Session<'a> {
         Session {
             server,
-            topics: wanted.topics,
-            since: wanted.since,
-            format: wanted.format,
+            topics,
+            since,
+            format,
             position: None,
-            left: wanted.count,
-            end: wanted.time.map(|time| Instant::now() + time),
+            left: None,
+            end: None,
             ever_answered: false,
             progressed: false,
             out: io::stdout().lock(),

@@ -1,5 +1,7 @@
 //! Subscribing by Server-Sent Events: one request whose response does not end.
 
+use std::convert::Infallible;
+
 use crore_wire::sse::{OWN_EVENTS, Parser};
 
 use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
@@ -9,11 +11,7 @@ use crate::client::http::Head;
 const READ_BYTES: usize = 16 << 10;
 
 /// Receives until something ends it.
-pub fn run(session: &mut Session<'_>) -> Stop {
-    receive(session).unwrap_or_else(|stop| stop)
-}
-
-fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
+pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let server = session.server;
     let mut connection = session.open()?;
     let headers = [
@@ -40,7 +38,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
         connection.set_patience(session.patience())?;
         let len = connection.read_body(&mut buffer)?;
         if len == 0 {
-            return Ok(Stop::Lost("the stream ended".to_string()));
+            return Err(Stop::Lost("the stream ended".to_string()));
         }
         let mut delivered = Ok(());
         let parsed = parser.push(&buffer[..len], |event| {

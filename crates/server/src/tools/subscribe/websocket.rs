@@ -1,5 +1,6 @@
 //! Subscribing by WebSocket (RFC 6455), without extensions.
 
+use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
 
 use crore_net::memory::random_u64;
@@ -24,11 +25,7 @@ fn is_final(code: u16) -> bool {
 }
 
 /// Receives until something ends it.
-pub fn run(session: &mut Session<'_>) -> Stop {
-    receive(session).unwrap_or_else(|stop| stop)
-}
-
-fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
+pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let (mut stream, mut input) = open(session)?;
     session.answered();
     let config = Config {
