@@ -32,7 +32,6 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const CA_KEY: &str = "access.callback.ca";
 
 /// Where and how to ask.
-#[derive(Debug)]
 pub struct Callback {
     server: Server,
     /// The reasons that were logged lately, and when.

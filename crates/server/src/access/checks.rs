@@ -8,7 +8,6 @@ use super::users::Users;
 use crate::settings::access::Access;
 
 /// The checks that verify credentials: read once, then shared by all threads.
-#[derive(Debug)]
 pub struct Checks {
     pub keys: Keys,
     pub(super) users: Users,

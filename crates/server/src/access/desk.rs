@@ -141,26 +141,16 @@ impl Drop for Workers {
 pub type Answer = Box<dyn Fn(ConnId, Verdict) + Send>;
 
 /// A shard's end of the desk: it asks with this.
-#[derive(Clone)]
 pub struct Asker {
     shard: ShardId,
     notes: Notes<Note>,
     open: Arc<AtomicUsize>,
-    open_max: usize,
 }
 
 impl Asker {
-    /// The same for this shard.
-    pub fn of(&self, shard: ShardId) -> Asker {
-        Asker {
-            shard,
-            ..self.clone()
-        }
-    }
-
     /// Asks; false when too many questions are open.
     pub fn ask(&self, conn: ConnId, question: Question) -> bool {
-        if self.open.fetch_add(1, Relaxed) >= self.open_max {
+        if self.open.fetch_add(1, Relaxed) >= OPEN_MAX {
             self.open.fetch_sub(1, Relaxed);
             return false;
         }
@@ -175,20 +165,19 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Starts the thread of the books; those that do the work come when there is some.
+    /// Starts the thread of the books, with an end for each shard that is answered; those that do the work come when there is some.
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn start(checks: Arc<Checks>, shards: Vec<Answer>) -> anyhow::Result<(Desk, Asker)> {
+    pub fn start(checks: Arc<Checks>, shards: Vec<Answer>) -> anyhow::Result<(Desk, Vec<Asker>)> {
         let (notes, inbox) = mpsc::channel();
         let open = Arc::new(AtomicUsize::new(0));
-        let asker = Asker {
-            shard: 0,
+        let asker = |shard| Asker {
+            shard,
             notes: notes.clone(),
             open: Arc::clone(&open),
-            // Connections that wait for one flight wait together: they cost a row, not work.
-            open_max: OPEN_MAX,
         };
+        let askers = (0..shards.len() as ShardId).map(asker).collect();
         let books = DeskState {
             checks,
             round: 0,
@@ -202,7 +191,7 @@ impl Desk {
             told: Vec::new(),
         };
         spawn("access", move || books.keep(&inbox)).context("cannot start the access thread")?;
-        Ok((Desk { notes }, asker))
+        Ok((Desk { notes }, askers))
     }
 
     /// Verifies by these from now on; earlier answers are forgotten.
@@ -212,7 +201,7 @@ impl Desk {
     }
 }
 
-/// Connections that wait for an answer at once: each is a row of the books.
+/// Connections that wait for an answer at once: each is a row of the books, and no work, since those that wait for one flight wait together.
 const OPEN_MAX: usize = 1 << 20;
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {

@@ -30,12 +30,6 @@ pub struct Keys {
     leeway_s: u64,
 }
 
-impl std::fmt::Debug for Keys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} keys", self.keys.len())
-    }
-}
-
 impl Keys {
     /// Reads the keys that the settings name; a fault goes to `errors` with its path.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Keys {

@@ -17,8 +17,6 @@ mod public;
 pub mod secret;
 mod users;
 
-use crore_broker::ShardId;
-
 use crate::settings::access::Access;
 pub use checks::{Checks, checks};
 pub use desk::{Answer, Asker, Desk};
@@ -28,7 +26,5 @@ pub use desk::{Answer, Asker, Desk};
 /// # Errors
 /// The settings cannot be read any more, or there is no thread to be had.
 pub fn start(access: Option<&Access>, shards: Vec<Answer>) -> anyhow::Result<(Desk, Vec<Asker>)> {
-    let count = shards.len() as ShardId;
-    let (desk, asker) = Desk::start(checks(access)?, shards)?;
-    Ok((desk, (0..count).map(|shard| asker.of(shard)).collect()))
+    Desk::start(checks(access)?, shards)
 }

@@ -31,12 +31,6 @@ pub struct Users {
     stand_in: Option<PasswordHash>,
 }
 
-impl std::fmt::Debug for Users {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} users", self.users.len())
-    }
-}
-
 impl Users {
     /// Reads the users of the settings; a fault goes to `errors` with its path.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Users {
