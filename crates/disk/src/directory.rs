@@ -2,7 +2,6 @@
 //!
 //! Names are relative to the open directory, so that it may be moved while it is in use; symbolic links are not followed.
 
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -24,28 +23,17 @@ pub struct Directory {
 }
 
 /// Why a directory cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The file system refused; the path.
+    #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
     /// Another process has it.
+    #[error(
+        "{0} is in use by another process: stop that server, or give this one another directory"
+    )]
     Locked(PathBuf),
 }
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Io(path, error) => write!(f, "{}: {error}", path.display()),
-            OpenError::Locked(path) => write!(
-                f,
-                "{} is in use by another process: stop that server, or give this one another directory",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 impl Directory {
     /// Opens a directory for writing, and locks it until this is dropped or the process ends. It is made if it is not there, for this

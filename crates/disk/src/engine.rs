@@ -15,12 +15,6 @@ const POISONED: &str = "the lock of the log's queue is not poisoned";
 /// While the disk is full, room is looked for this often.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The batches that are committed.
-pub trait Batch: Send + 'static {
-    /// Its bytes.
-    fn bytes(&self) -> &[u8];
-}
-
 /// The engine of one log. It stops when it is dropped, after all that it was given is committed.
 pub struct Engine<B> {
     shared: Arc<Shared<B>>,
@@ -90,7 +84,7 @@ impl<B> Shared<B> {
     }
 }
 
-impl<B: Batch> Engine<B> {
+impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
     /// Starts the thread. It calls `committed` with the batches of each group once that group is synced, `full` when [`State::is_full`]
     /// changes, and `failed` once if the log fails: nothing is committed from then on, and the process should end.
     ///
@@ -134,12 +128,7 @@ impl<B: Batch> Engine<B> {
         })
     }
 
-    /// Hands a batch over. It is committed behind all that were handed over before.
-    pub fn append(&self, batch: B) {
-        self.append_all(std::iter::once(batch));
-    }
-
-    /// Hands batches over that came at once: they share a sync, if a group has room for them.
+    /// Hands batches over that came at once, to be committed behind all that were handed over before: they share a sync, if a group has room for them.
     pub fn append_all(&self, batches: impl IntoIterator<Item = B>) {
         let mut queue = self.shared.lock();
         queue.waiting.extend(batches);
@@ -185,7 +174,7 @@ impl<B> Drop for Engine<B> {
     }
 }
 
-impl<B: Batch> Shared<B> {
+impl<B: AsRef<[u8]>> Shared<B> {
     /// Commits until the engine ends.
     fn run<S: Storage>(
         &self,
@@ -206,7 +195,7 @@ impl<B: Batch> Shared<B> {
             if !group.is_empty() {
                 let began = Instant::now();
                 loop {
-                    match log.commit(group.iter().map(Batch::bytes)) {
+                    match log.commit(group.iter().map(AsRef::as_ref)) {
                         Ok(()) => break,
                         Err(CommitError::Failed(error)) => return Err(error),
                         Err(CommitError::Full) => {}
@@ -288,7 +277,7 @@ impl<B: Batch> Shared<B> {
         let wishes = wished.then_some(queue.wishes);
         let mut bytes = 0;
         let mut fits = |batch: &B| {
-            bytes += bytes_in_group(batch.bytes().len());
+            bytes += bytes_in_group(batch.as_ref().len());
             bytes <= bytes_max
         };
         let count = queue

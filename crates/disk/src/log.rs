@@ -7,7 +7,6 @@ mod files;
 
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Bound;
 
 use crate::format::{
     BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, SegmentHeader, occupied,
@@ -99,11 +98,8 @@ impl<S: Storage> Log<S> {
         new: Identity,
         each: impl FnMut(Found<'_>),
     ) -> Result<(Log<S>, Recovered), ScanError> {
-        let first = match planted::is(Fault::Returned) {
-            true => Bound::Unbounded,
-            false => Bound::Included(options.first_segment),
-        };
-        let (found, end) = scan_to_end(&storage, (first, Bound::Unbounded), each)?;
+        let first = (!planted::is(Fault::Returned)).then_some(options.first_segment);
+        let (found, end) = scan_to_end(&storage, (first, None), each)?;
         let failed = |name: &str, error| ScanError::Io(name.to_string(), error);
         let mut log = Log {
             files: Files {

@@ -4,9 +4,7 @@
 //! nobody was answered, and it is cut. Anywhere else it is *damage*: a later group stands in the log, and was written only after
 //! this one was synced. Damage is reported with the batches, in its place, and the scan goes on behind it.
 
-use std::fmt;
 use std::io;
-use std::ops::{Bound, RangeBounds};
 
 use crate::damage::{Damage, DamageKind};
 use crate::format::{
@@ -100,11 +98,16 @@ pub struct Recovered {
 }
 
 /// Why a log cannot be read. Nothing was changed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ScanError {
     /// The disk or the file system failed; the file's name.
+    #[error("{0}: {1}")]
     Io(String, io::Error),
     /// A segment has a format that this build does not know.
+    #[error(
+        "{name} has version {found} of the log's format, and this program reads version {VERSION}: \
+         start the version of crore that wrote it, or move the directory away to begin a new log"
+    )]
     Version {
         /// The file.
         name: String,
@@ -112,34 +115,17 @@ pub enum ScanError {
         found: u32,
     },
     /// Two segments belong to different logs.
+    #[error(
+        "{0} belongs to another log than the segments before it: move the files of one of the two logs away"
+    )]
     OtherLog(String),
     /// A segment is a symbolic link, a directory or a device.
+    #[error(
+        "{0} is no ordinary file (a symbolic link, a directory or a device): move it away, and the file that it stands \
+         for into its place"
+    )]
     NoFile(String),
 }
-
-impl fmt::Display for ScanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ScanError::Io(name, error) => write!(f, "{name}: {error}"),
-            ScanError::Version { name, found } => write!(
-                f,
-                "{name} has version {found} of the log's format, and this program reads version {VERSION}: \
-                 start the version of crore that wrote it, or move the directory away to begin a new log"
-            ),
-            ScanError::OtherLog(name) => write!(
-                f,
-                "{name} belongs to another log than the segments before it: move the files of one of the two logs away"
-            ),
-            ScanError::NoFile(name) => write!(
-                f,
-                "{name} is no ordinary file (a symbolic link, a directory or a device): move it away, and the file that it stands \
-                 for into its place"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ScanError {}
 
 /// The end of a log: where the next group goes.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +153,7 @@ const UNKNOWN: u64 = 1 << 40;
 /// When a file cannot be read, or is none that this build may read.
 pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> {
     let mut scan = Scan::new(|_| {});
-    for number in scan.segments(storage, &..)? {
+    for number in scan.segments(storage, (None, None))? {
         if let Some(header) = scan.header(storage, number)? {
             return Ok(Some(header.identity));
         }
@@ -175,14 +161,17 @@ pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> 
     Ok(None)
 }
 
-/// Reads these segments of a log without changing them. The first one that is asked for must be there; `..` begins with the first one that
-/// is. Where an end is given, the segment there is expected to go on from the last one, and is not read.
+/// The first and the last segment that are asked for; `None`: there is no such bound.
+pub type Segments = (Option<u64>, Option<u64>);
+
+/// Reads these segments of a log without changing them. The first one that is asked for must be there. Behind the last one that is asked for
+/// the next segment is expected to go on from it, and is not read.
 ///
 /// # Errors
 /// When a file cannot be read, or is none that this build may read.
 pub fn scan<S: Storage>(
     storage: &S,
-    segments: impl RangeBounds<u64>,
+    segments: Segments,
     each: impl FnMut(Found<'_>),
 ) -> Result<Recovered, ScanError> {
     Ok(scan_to_end(storage, segments, each)?.0)
@@ -191,21 +180,12 @@ pub fn scan<S: Storage>(
 /// The same, and where the log ends; `None` where it has no segment.
 pub(crate) fn scan_to_end<S: Storage>(
     storage: &S,
-    range: impl RangeBounds<u64>,
+    (first, last): Segments,
     each: impl FnMut(Found<'_>),
 ) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
     let mut scan = Scan::new(each);
-    let begin = match range.start_bound() {
-        Bound::Included(first) => Some(*first),
-        Bound::Excluded(before) => before.checked_add(1),
-        Bound::Unbounded => None,
-    };
-    let follower = match range.end_bound() {
-        Bound::Included(last) => last.checked_add(1),
-        Bound::Excluded(end) => Some(*end),
-        Bound::Unbounded => None,
-    };
-    let segments = scan.segments(storage, &range)?;
+    let follower = last.and_then(|last| last.checked_add(1));
+    let segments = scan.segments(storage, (first, last))?;
     let mut headers = Vec::with_capacity(segments.len());
     for number in segments.iter().copied().chain(follower) {
         headers.push(scan.header(storage, number)?);
@@ -214,7 +194,7 @@ pub(crate) fn scan_to_end<S: Storage>(
     let mut bytes = Vec::new();
     for (at, number) in segments.iter().copied().enumerate() {
         let expected = match at.checked_sub(1) {
-            None => begin.unwrap_or(number),
+            None => first.unwrap_or(number),
             Some(at) => segments[at] + 1,
         };
         if at == 0 && expected == 1 {
@@ -297,13 +277,14 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     fn segments<S: Storage>(
         &mut self,
         storage: &S,
-        segments: &impl RangeBounds<u64>,
+        (first, last): Segments,
     ) -> Result<Vec<u64>, ScanError> {
         let failed = |error| ScanError::Io("the directory".into(), error);
         let mut numbers = Vec::new();
         for Entry { name, is_file, .. } in storage.list().map_err(failed)? {
             match number_of(&name) {
-                Some(number) if !segments.contains(&number) => {}
+                Some(number) if first.is_some_and(|first| number < first) => {}
+                Some(number) if last.is_some_and(|last| number > last) => {}
                 Some(_) if !is_file => return Err(ScanError::NoFile(name)),
                 Some(number) => numbers.push(number),
                 None if is_file && is_spare(&name) => {}

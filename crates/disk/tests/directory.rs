@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
 
-use crore_disk::{
-    Batch, Directory, Engine, Found, Identity, Log, OpenError, Options, ScanError, scan,
-};
+use crore_disk::{Directory, Engine, Found, Identity, Log, OpenError, Options, ScanError, scan};
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 const OPTIONS: Options = Options {
@@ -47,7 +45,7 @@ fn open(path: &Path) -> Result<Log<Directory>, ScanError> {
 fn read(path: &Path) -> (Vec<Vec<u8>>, usize) {
     let directory = Directory::read_only(path).expect("a directory");
     let mut batches = Vec::new();
-    let found = scan(&directory, .., |it| {
+    let found = scan(&directory, (None, None), |it| {
         if let Found::Batch(_, batch) = it {
             batches.push(batch.to_vec());
         }
@@ -182,16 +180,16 @@ fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
     fs::write(&filler, vec![1; 1 << 20]).expect("there is room");
     let (answer, answered) = mpsc::channel();
     let log = open(&place.0).expect("a new log");
-    let committed = move |group: Vec<Bytes>| {
+    let committed = move |group: Vec<Vec<u8>>| {
         group
             .into_iter()
-            .for_each(|it| answer.send(it.0).expect("a reader"))
+            .for_each(|it| answer.send(it).expect("a reader"))
     };
     let engine =
         Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
     // Four megabytes are more than fits beside the filler.
     for number in 0..64_u8 {
-        engine.append(Bytes(vec![number; 64 << 10]));
+        engine.append_all([vec![number; 64 << 10]]);
     }
     let first: Vec<Vec<u8>> = answered.iter().take(20).collect();
     assert_eq!(first.len(), 20);
@@ -204,14 +202,6 @@ fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
     assert!(answered.iter().count() < 24);
 }
 
-struct Bytes(Vec<u8>);
-
-impl Batch for Bytes {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 #[test]
 fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
     let place = Place::new("removed");
@@ -222,10 +212,10 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
     };
     let (log, _) = Log::open(directory, options, IDENTITY, |_| ()).expect("a new log");
     let (answer, answered) = mpsc::channel();
-    let committed = move |group: Vec<Bytes>| {
+    let committed = move |group: Vec<Vec<u8>>| {
         group
             .into_iter()
-            .for_each(|it| answer.send(it.0).expect("a reader"))
+            .for_each(|it| answer.send(it).expect("a reader"))
     };
     let (say, said) = mpsc::channel();
     let full = move |full| say.send(full).expect("a listener");
@@ -234,7 +224,7 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
     let mut sent = 0;
     for round in 1..4_u8 {
         while !engine.state().is_full {
-            engine.append(Bytes(vec![round; 64 << 10]));
+            engine.append_all([vec![round; 64 << 10]]);
             assert_eq!(answered.recv().expect("it is answered")[0], round);
             sent += 1;
         }
@@ -265,16 +255,16 @@ fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
     };
     let (log, _) = Log::open(directory, options, IDENTITY, |_| ()).expect("a new log");
     let (answer, answered) = mpsc::channel();
-    let committed = move |group: Vec<Bytes>| answer.send(group.len()).expect("a reader");
+    let committed = move |group: Vec<Vec<u8>>| answer.send(group.len()).expect("a reader");
     let (say, said) = mpsc::channel();
     let full = move |full| say.send(full).expect("a listener");
     let engine = Engine::start(log, committed, full, |error| panic!("{error}")).expect("a thread");
     while engine.state().figures.sealed == 0 {
-        engine.append(Bytes(vec![1; 64 << 10]));
+        engine.append_all([vec![1; 64 << 10]]);
         assert_eq!(answered.recv(), Ok(1));
     }
     // Two segments, two files that wait, and half a megabyte too much.
-    engine.append(Bytes(vec![2; 5 << 19]));
+    engine.append_all([vec![2; 5 << 19]]);
     assert_eq!(said.recv(), Ok(true));
     engine.remove_before(2, 0);
     assert_eq!(answered.recv(), Ok(1));
@@ -287,18 +277,18 @@ fn each_batch_is_answered_once_in_order_and_is_on_disk_then() {
     let place = Place::new("engine");
     let (answer, answered) = mpsc::channel();
     let log = open(&place.0).expect("a new log");
-    let committed = move |group: Vec<Bytes>| answer.send(group).expect("a reader");
+    let committed = move |group: Vec<Vec<u8>>| answer.send(group).expect("a reader");
     let engine =
         Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
-    let numbers = |group: &[Bytes]| -> Vec<u32> {
-        let number = |it: &Bytes| u32::from_le_bytes(it.0[..4].try_into().expect("a number"));
+    let numbers = |group: &[Vec<u8>]| -> Vec<u32> {
+        let number = |it: &Vec<u8>| u32::from_le_bytes(it[..4].try_into().expect("a number"));
         group.iter().map(number).collect()
     };
     let mut all = Vec::new();
     for number in 0..2000_u32 {
         let mut bytes = number.to_le_bytes().to_vec();
         bytes.resize(4 + number as usize % 3000, 1);
-        engine.append(Bytes(bytes));
+        engine.append_all([bytes]);
         if number % 500 == 0 {
             all.extend(numbers(&answered.recv().expect("an answer")));
             let (batches, losses) = read(&place.0);

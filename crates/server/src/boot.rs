@@ -1,23 +1,20 @@
 //! Starts the shards, logs the addresses and the rules of keeping, and hands the thread over to the control plane until a signal asks for
 //! the stop.
 
-use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Barrier, mpsc};
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use crore_broker::admission::Admission;
 use crore_broker::node::Node;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Limits, Rule};
-use crore_broker::{Offsets, Placement, Shard, ShardId, World};
-use crore_disk::{Directory, Log};
+use crore_broker::{Offsets, Placement, ShardId, World};
 use crore_net::kernel::listener::{Listener, SocketOptions};
 use crore_net::kernel::steering::Group;
 use crore_net::kernel::{Kernel, entrance, fd_table};
 use crore_net::signal::Signals;
-use crore_net::{Fd, Inbox, Sender, affinity, mailbox, memory};
+use crore_net::{Fd, Sender, affinity, mailbox, memory};
 
 use crate::access::{self, Answer};
 use crate::board::{Board, Meter};
@@ -25,13 +22,13 @@ use crate::client::occupant;
 use crate::config::{ALL_TOPICS, DEFAULT_FILE, Effective, ServeArgs};
 use crate::control;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
-use crate::life::{self, cluster, state};
+use crate::life::{self, Begun, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File};
 use crate::settings::numbers::count;
 use crate::settings::problems::size;
 use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
-use crate::shard_loop::{Appender, Durable, Engine, Letter, Reported, ShardLoop, Start};
+use crate::shard_loop::{Appender, Engine, Letter, Reported, ShardLoop, Start, start_disk};
 use crate::tls;
 
 /// The stack of a shard's thread; pages of it that are never touched cost nothing.
@@ -50,7 +47,8 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         let placement = Placement::of_server(numbers.partitions, shards, cores.len());
         new_world(&effective, node.clone(), placement, &numbers)
     };
-    let (senders, inboxes) = mailboxes(shards)?;
+    let boxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
+    let (senders, inboxes): (Vec<_>, Vec<_>) = boxes.collect::<anyhow::Result<_>>()?;
     let mut begun = begin_log(file, new_world, &senders)?;
     let world = begun.world;
     let (reports, reported) =
@@ -199,15 +197,6 @@ fn this_node(listen: &[SocketAddr], admin: Option<&TcpListener>) -> Node {
     }
 }
 
-/// The state with which the shards begin, and the engine that keeps it.
-struct Begun {
-    world: Arc<World>,
-    homes: VecDeque<Shard>,
-    engine: Option<Engine>,
-    ticket: Option<state::Ticket>,
-    took: Duration,
-}
-
 /// Goes on with the log of the cluster, or with the state that the last server left in the directory, if there is one.
 fn begin_log(
     file: &File,
@@ -215,27 +204,16 @@ fn begin_log(
     shards: &[Sender<Letter>],
 ) -> anyhow::Result<Begun> {
     if file.cluster.is_on() {
-        let message_bytes = file.limits.message_bytes;
-        let joined = cluster::join(
-            &file.cluster,
-            file.partitions,
-            message_bytes,
-            new_world,
-            shards,
-        )?;
-        return Ok(Begun {
-            world: joined.world,
-            homes: joined.homes,
-            engine: Some(Engine::Nats(Box::new(joined.member))),
-            ticket: None,
-            took: joined.took,
-        });
+        return cluster::join(file, new_world, shards);
     }
     let resumed = state::resume(&file.state, file.partitions, new_world)?;
-    let engine = resumed
-        .log
-        .map(|log| disk(log, &resumed.world, shards))
-        .transpose()?;
+    let start = |log| {
+        let (world, admission) = (&resumed.world, resumed.world.admission.clone());
+        let full = move |is_full| admission.set_disk_full(is_full);
+        start_disk(log, world.placement(), shards.to_vec(), full)
+    };
+    let engine = resumed.log.map(start).transpose();
+    let engine = engine.context("cannot start the thread of the log")?;
     Ok(Begun {
         world: resumed.world,
         homes: resumed.homes,
@@ -243,22 +221,6 @@ fn begin_log(
         ticket: resumed.ticket,
         took: resumed.took,
     })
-}
-
-/// The engine over the log on disk.
-fn disk(log: Log<Directory>, world: &World, shards: &[Sender<Letter>]) -> anyhow::Result<Durable> {
-    let admission = world.admission.clone();
-    let full = move |is_full| admission.set_disk_full(is_full);
-    let started = Durable::start(log, world.placement(), shards.to_vec(), full);
-    started.context("cannot start the thread of the log")
-}
-
-/// Both ends of the shards' mailboxes, by number.
-type Mailboxes = (Vec<Sender<Letter>>, Vec<Inbox<Letter>>);
-
-fn mailboxes(shards: usize) -> anyhow::Result<Mailboxes> {
-    let boxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
-    boxes.collect()
 }
 
 /// Starts a shard's thread, which says through `ready` whether it has begun.

@@ -21,7 +21,7 @@ use crore_net::{Inbox, Sender, clock};
 use crate::access::Asker;
 use crate::board::Meter;
 use crate::tls;
-pub use engine::{Appender, Durable, Engine, Listener, LogNews, Member};
+pub use engine::{Appender, Durable, Engine, Listener, LogNews, Member, start_disk};
 pub use letters::{Letter, Reported};
 use links::Links;
 use order::Order;

@@ -5,6 +5,7 @@
 //! one variable-length integer for each topic (with its epoch where that changes). `3` is a subscription by filter: the number of
 //! partitions in hexadecimal, `-`, and the same for each partition.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use base64::Engine;
@@ -66,6 +67,13 @@ pub fn write(out: &mut Vec<u8>, position: Position) {
     write_hex(out, position.epoch);
     out.push(b'-');
     write_decimal(out, position.offset);
+}
+
+/// The text of a position of one topic.
+pub fn text(position: Position) -> String {
+    let mut text = Vec::new();
+    write(&mut text, position);
+    String::from_utf8(text).expect("it is ASCII")
 }
 
 /// Appends the text of the positions of a set of topics.
@@ -212,7 +220,7 @@ fn parse_vector(text: &[u8]) -> Result<Vec<Position>, Malformed> {
 }
 
 /// Appends a number in as few bytes as it needs, seven bits each.
-pub(crate) fn write_varint(out: &mut Vec<u8>, mut value: u64) {
+pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -221,7 +229,7 @@ pub(crate) fn write_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Reads a number that [`write_varint`] wrote.
-pub(crate) fn read_varint(at: &mut &[u8]) -> Option<u64> {
+pub fn read_varint(at: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..63).step_by(7) {
         let (byte, rest) = at.split_first()?;

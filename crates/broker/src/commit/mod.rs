@@ -36,6 +36,12 @@ pub struct Batch {
     pub bytes: Arc<[u8]>,
 }
 
+impl AsRef<[u8]> for Batch {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// A batch stands in the log of its partition. The engine says so in the order of the log.
 #[derive(Debug)]
 pub struct Committed {

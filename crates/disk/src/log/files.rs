@@ -2,7 +2,6 @@
 //!
 //! Invariant: two files wait to become the next segments, as far as there is room, so that a full disk shows while there is room yet.
 
-use std::fmt;
 use std::io;
 
 use crate::scan::spare_name;
@@ -34,24 +33,15 @@ impl Default for Options {
 }
 
 /// Why a group was not committed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// There is no room, on the file system or below `bytes_max`. Nothing was written: the same group can be tried again.
+    #[error("there is no room for another segment of the log")]
     Full,
     /// A write or a sync failed. It is not known how much of the group is on disk, and the log takes nothing more.
+    #[error("the log cannot be written: {0}")]
     Failed(io::Error),
 }
-
-impl fmt::Display for CommitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CommitError::Full => write!(f, "there is no room for another segment of the log"),
-            CommitError::Failed(error) => write!(f, "the log cannot be written: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for CommitError {}
 
 /// The files of a log, and the room that they may take.
 pub struct Files<S: Storage> {

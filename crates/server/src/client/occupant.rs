@@ -48,15 +48,20 @@ pub fn remedy(address: SocketAddr, error: &io::Error, flag: &str) -> String {
     }
 }
 
-/// Which port of ours answers at this address, if one does.
-fn answers(mut address: SocketAddr) -> Option<&'static str> {
+/// The address by which this host reaches itself, where it is that of a socket that listens on any.
+pub fn loopback(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address {
             SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
-    let server = Server::parse(&address.to_string(), |_secure| 0).ok()?;
+    address
+}
+
+/// Which port of ours answers at this address, if one does.
+fn answers(address: SocketAddr) -> Option<&'static str> {
+    let server = Server::parse(&loopback(address).to_string(), |_secure| 0).ok()?;
     let mut connection = Connection::open_within(&server, PATIENCE).ok()?;
     connection.set_patience(Some(PATIENCE)).ok()?;
     let headers = [("Connection", "close")];

@@ -4,7 +4,6 @@
 //! timer. A late body ends in an error for its reader, and is marked, so that the answer can name the reason.
 
 use std::error::Error;
-use std::fmt;
 use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,16 +25,9 @@ pub struct Timed {
 }
 
 /// It did not arrive in time.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the body did not arrive in time")]
 pub struct Late;
-
-impl fmt::Display for Late {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the body did not arrive in time")
-    }
-}
-
-impl Error for Late {}
 
 /// Gives the request's body so long, from now on. The flag says, once the request is answered, whether it was late.
 pub fn timed(request: Request<Incoming>, time: Duration) -> (Request<Timed>, Arc<AtomicBool>) {

@@ -9,47 +9,16 @@ use super::moments::{per_s, round};
 use crate::board::Buckets;
 use crate::life::Life;
 
-/// Figures of the disk of durable messages, all zero without them; and of checkpoints, on disk and of a cluster.
-#[derive(Default)]
-pub struct Disk {
-    pub log: crore_disk::State,
-    pub base_bytes: u64,
-    pub made: u64,
-    pub failed: u64,
-    pub damaged: bool,
-    pub made_unix_s: u64,
-    pub took_s: f64,
-    pub recovery_s: f64,
-}
-
-impl Disk {
-    /// Those of this life.
-    pub fn of(life: &Life) -> Disk {
-        let checkpoints = life.checkpoints();
-        Disk {
-            log: life.log_state().unwrap_or_default(),
-            base_bytes: checkpoints.base_bytes.load(Relaxed),
-            made: checkpoints.made.load(Relaxed),
-            failed: checkpoints.failed.load(Relaxed),
-            damaged: checkpoints.damaged.load(Relaxed),
-            made_unix_s: checkpoints.made_unix_s.load(Relaxed),
-            took_s: checkpoints.took_ms.load(Relaxed) as f64 / 1e3,
-            recovery_s: life.recovery().as_secs_f64(),
-        }
-    }
-
-    /// How long syncs took.
-    pub fn syncs(&self) -> Buckets {
-        let log = &self.log;
-        let (most, classes) = log.sync_counts.split_last().expect("there are classes");
-        let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
-        let mut ends: Vec<_> = bounds.zip(classes.iter().copied()).collect();
-        ends.push((f64::INFINITY, *most));
-        Buckets {
-            ends,
-            sum: log.sync_time.as_secs_f64(),
-            count: log.syncs,
-        }
+/// How long syncs took.
+pub fn syncs(log: &crore_disk::State) -> Buckets {
+    let (most, classes) = log.sync_counts.split_last().expect("there are classes");
+    let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
+    let mut ends: Vec<_> = bounds.zip(classes.iter().copied()).collect();
+    ends.push((f64::INFINITY, *most));
+    Buckets {
+        ends,
+        sum: log.sync_time.as_secs_f64(),
+        count: log.syncs,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use crore_net::stream::Handle;
@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
+use crate::client::occupant::loopback;
 use crate::tls;
 
 /// Tails at once: each is a connection to the data port, and a page has one.
@@ -60,15 +61,8 @@ impl Drop for OpenTail {
 impl Door {
     /// `listen` is where the data port is, at least one address: the first is taken. `tls`: it takes TLS only.
     pub fn new(listen: &[SocketAddr], tls: Option<&tls::Shared>) -> Self {
-        let mut address = listen[0];
-        if address.ip().is_unspecified() {
-            address.set_ip(match address {
-                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-            });
-        }
         Door {
-            address,
+            address: loopback(listen[0]),
             tls: tls.map(|tls| connector(tls.handle.clone())),
             room: Arc::new(Semaphore::new(TAILS_MAX)),
             tails: Arc::default(),

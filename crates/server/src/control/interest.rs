@@ -62,7 +62,7 @@ struct FollowQuestion {
 }
 
 /// The answer.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct FollowAnswer {
     /// Topics, each behind `+` where its interest begins, and `-` where it ends.
     changes: Vec<String>,
@@ -226,10 +226,7 @@ impl Following {
     /// Collects the news of the homes. None where one has lost some.
     async fn collect(&mut self, node: &Interest) -> Option<FollowAnswer> {
         let (homes, mut bytes) = (node.homes(), 0);
-        let mut told = FollowAnswer {
-            changes: Vec::new(),
-            more: false,
-        };
+        let mut told = FollowAnswer::default();
         for _ in 0..homes {
             let mut more = true;
             for _ in 0..PAGES_MAX {

@@ -49,7 +49,7 @@ impl Limit {
 /// its resident memory counts.
 pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec<Limit> {
     let settings = plane.effective().file;
-    let (limits, world) = (&settings.limits, plane.life().world());
+    let (limits, world) = (&settings.limits, plane.life.world());
     let together = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
         let used = shards.iter().map(of).sum();
         (limit > 0).then(|| Limit::new(name, unit, used, limit, None))
@@ -153,7 +153,7 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
         Some(Limit::new(
             "admin.connections_max",
             "connections",
-            plane.port().open(),
+            plane.port.open(),
             u64::from(settings.admin.connections_max),
             None,
         )),

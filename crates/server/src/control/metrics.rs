@@ -18,13 +18,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cluster::Cluster;
-use super::disk::Disk;
 use super::limits::{self, Limit};
 use super::moments;
 use super::plane::Plane;
 use super::stats::{self, Table};
 use crate::board::{Buckets, Latency, Snapshot, bucket_end_us};
-use crate::life::Reloads;
+use crate::life::checkpoint::Progress;
 
 /// The content type of OpenMetrics.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -85,32 +84,6 @@ const fn row(
     }
 }
 
-const fn counter(
-    name: &'static str,
-    labels: &'static str,
-    read: Read,
-    help: &'static str,
-) -> Metric {
-    row(MetricType::Counter, name, labels, read, help)
-}
-
-const fn gauge(name: &'static str, labels: &'static str, read: Read, help: &'static str) -> Metric {
-    row(MetricType::Gauge, name, labels, read, help)
-}
-
-const fn histogram(
-    name: &'static str,
-    labels: &'static str,
-    read: Read,
-    help: &'static str,
-) -> Metric {
-    row(MetricType::Histogram, name, labels, read, help)
-}
-
-const fn info(name: &'static str, labels: &'static str, read: Read, help: &'static str) -> Metric {
-    row(MetricType::Info, name, labels, read, help)
-}
-
 fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
@@ -154,22 +127,17 @@ fn delivery(latency: &Latency) -> Buckets {
     responses((status = 200, content_type = "application/openmetrics-text", body = String))
 )]
 pub async fn metrics(State(plane): State<Plane>) -> Response {
-    let shards = plane.board().read_all();
+    let shards = plane.board.read_all();
+    let cluster = Cluster::of(&plane.life, &plane.neighbours).await;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape {
         limits: limits::all(&plane, &shards, None),
         tables: stats::tables(&shards),
         latency: moments::latency(&shards),
-        uptime_s: plane.uptime().as_secs_f64(),
-        reloads: plane.life().reloads(),
-        disk: Disk::of(plane.life()),
-        cluster: Cluster::of(plane.life(), plane.neighbours()).await,
-        admin: [
-            plane.port().refused(),
-            plane.port().slow(),
-            plane.gate().refused(),
-        ],
+        log: plane.life.log_state().unwrap_or_default(),
         shards: shards.into(),
+        cluster,
+        plane,
     }));
     let mut text = String::new();
     match text::encode(&mut text, &registry) {
@@ -180,16 +148,13 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
 
 /// The values that one scrape shows.
 struct Scrape {
+    plane: Plane,
     shards: Arc<[Snapshot]>,
     limits: Vec<Limit>,
     tables: Vec<Table>,
     latency: Latency,
-    uptime_s: f64,
-    reloads: Reloads,
-    disk: Disk,
+    log: crore_disk::State,
     cluster: Cluster,
-    /// Connections of the admin port that were refused, that were slow, and requests that were refused.
-    admin: [u64; 3],
 }
 
 impl fmt::Debug for Scrape {
@@ -199,6 +164,10 @@ impl fmt::Debug for Scrape {
 }
 
 impl Scrape {
+    fn checkpoints(&self) -> &Progress {
+        self.plane.life.checkpoints()
+    }
+
     fn sum_of(&self, of: impl Fn(&Snapshot) -> u64) -> u64 {
         self.shards.iter().map(of).sum()
     }
@@ -406,7 +375,8 @@ mod tests {
 
     #[test]
     fn help_is_plain_text_without_links() {
-        let metric = gauge(
+        let metric = row(
+            MetricType::Gauge,
             "crore_x",
             "",
             Read::One(|_| 0.0),

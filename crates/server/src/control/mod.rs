@@ -129,7 +129,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
             began: Instant::now(),
         });
         let spare = spare_routes(plane.clone(), &start.admin);
-        let counts = plane.port().clone();
+        let counts = plane.port.clone();
         let port = port::Port::new(&start.admin, counts, routes(plane), spare);
         tokio::spawn(port.serve(listener));
     }
@@ -139,7 +139,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
 
 /// All that the admin port answers.
 fn routes(plane: Plane) -> Router {
-    let guarded = axum::middleware::from_fn_with_state(plane.gate().clone(), gate::guard);
+    let guarded = axum::middleware::from_fn_with_state(plane.gate.clone(), gate::guard);
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
@@ -152,7 +152,7 @@ fn routes(plane: Plane) -> Router {
 
 /// The routes that still answer past `admin.connections_max`.
 fn spare_routes(plane: Plane, admin: &Admin) -> Router {
-    let guarded = axum::middleware::from_fn_with_state(plane.gate().clone(), gate::guard);
+    let guarded = axum::middleware::from_fn_with_state(plane.gate.clone(), gate::guard);
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
@@ -163,19 +163,16 @@ fn spare_routes(plane: Plane, admin: &Admin) -> Router {
 
 /// Whether all shards turn, let clients in, and hear of the cluster's log where there is one.
 async fn ready(State(plane): State<Plane>) -> (StatusCode, String) {
-    if plane.life().stops() {
+    if plane.life.stops() {
         let stops = "the server stops\n".to_string();
         return (StatusCode::SERVICE_UNAVAILABLE, stops);
     }
-    if plane.life().is_cut_off() {
+    if plane.life.is_cut_off() {
         let cut = "the log of the cluster is not heard of\n".to_string();
         return (StatusCode::SERVICE_UNAVAILABLE, cut);
     }
-    match plane.shards().accounts().await {
+    match plane.shards.accounts().await {
         Ok(_) => (StatusCode::OK, "ready\n".to_string()),
-        Err(shards::Silent(shard)) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("shard {shard} does not answer\n"),
-        ),
+        Err(silent) => (StatusCode::SERVICE_UNAVAILABLE, format!("{silent}\n")),
     }
 }

@@ -40,7 +40,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const OF_BEATS: u16 = 0;
 
 /// The state that a node tells of itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Its number among the writers, as the log has it.
     pub writer: String,
@@ -121,7 +121,7 @@ impl Neighbours {
 
     /// The way to the other nodes.
     pub fn way(&self) -> Option<&crore_nats::Neighbours> {
-        Some(self.0.life.member()?.neighbours())
+        Some(self.0.life.member()?.cluster.neighbours())
     }
 
     /// The nodes, as the log has them; none where they are not known.
@@ -216,18 +216,15 @@ impl Neighbours {
     /// The state that this node tells of itself; none before the log has a sign of its life.
     async fn word(&self) -> Option<NodeReport> {
         let writer = self.own_writer().await?;
-        let status = self.0.life.member()?.status();
+        let status = self.0.life.member()?.cluster.status();
         let shards = self.0.board.read_all();
         let partitions = status.partitions.iter();
         let mut word = NodeReport {
             writer,
-            clients: 0,
-            subscriptions: 0,
-            filters: 0,
-            topics: 0,
             lag: partitions.map(|it| it.last.saturating_sub(it.read)).sum(),
             ready: !self.0.life.is_cut_off() && !self.0.life.stops(),
             clock_ahead_s: clock::ahead_s(),
+            ..NodeReport::default()
         };
         for shard in &shards {
             word.clients += u64::from(shard.accounts.connections);

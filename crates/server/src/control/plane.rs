@@ -18,8 +18,7 @@ use crate::life::Life;
 use crate::life::shards::Shards;
 
 /// The state that every handler shares.
-#[derive(Clone)]
-pub struct Plane(Arc<Inner>);
+pub type Plane = Arc<Inner>;
 
 /// The parts of a [`Plane`].
 pub struct Inner {
@@ -37,66 +36,16 @@ pub struct Inner {
     pub began: Instant,
 }
 
-impl Plane {
-    /// With these.
-    pub fn new(inner: Inner) -> Self {
-        Plane(Arc::new(inner))
-    }
-
-    /// The shards.
-    pub fn shards(&self) -> &Shards {
-        &self.0.shards
-    }
-
-    /// The server's life.
-    pub fn life(&self) -> &Life {
-        &self.0.life
-    }
-
-    /// The other nodes of a cluster.
-    pub fn neighbours(&self) -> &Neighbours {
-        &self.0.neighbours
-    }
-
-    /// The way to the data port.
-    pub fn door(&self) -> &Door {
-        &self.0.door
-    }
-
-    /// Their counters.
-    pub fn board(&self) -> &Arc<Board> {
-        &self.0.board
-    }
-
+impl Inner {
     /// The settings that hold, with the ports that the data has.
     pub fn effective(&self) -> Effective {
-        let mut effective = self.life().effective();
-        effective.file.listen.clone_from(&self.0.listen);
+        let mut effective = self.life.effective();
+        effective.file.listen.clone_from(&self.listen);
         effective
-    }
-
-    /// The checks of requests.
-    pub fn gate(&self) -> &Arc<Gate> {
-        &self.0.gate
-    }
-
-    /// The admin port's counters.
-    pub fn port(&self) -> &Arc<Counts> {
-        &self.0.port
     }
 
     /// Since the server began.
     pub fn uptime(&self) -> Duration {
-        self.0.began.elapsed()
-    }
-
-    /// Samples of the moments of the last minutes.
-    pub fn recent(&self) -> &Recent {
-        &self.0.recent
-    }
-
-    /// The newest two moments of the board, each second.
-    pub fn moments(&self) -> &watch::Receiver<Moments> {
-        &self.0.moments
+        self.began.elapsed()
     }
 }

@@ -276,8 +276,8 @@ impl Stats {
             uptime_s: plane.uptime().as_secs(),
             version: env!("CARGO_PKG_VERSION"),
             host: process::host(),
-            url: plane.door().url(),
-            cluster: plane.life().cluster(),
+            url: plane.door.url(),
+            cluster: plane.life.cluster(),
             interval_s: round(passed),
             connections: Connections {
                 total: connections,
@@ -310,7 +310,7 @@ impl Stats {
                 messages: total(|s| u64::from(s.accounts.log_messages)),
                 bytes: total(|s| s.accounts.log_bytes as u64),
             },
-            disk: DiskStats::of(plane.life(), (moments.0.log, moments.1.log), passed),
+            disk: DiskStats::of(&plane.life, (moments.0.log, moments.1.log), passed),
             memory: Memory {
                 pss_bytes,
                 per_connection_bytes: pss_bytes
@@ -391,7 +391,7 @@ impl ShardStats {
     responses((status = 200, body = Stats, description = "The newest; or one a second, as events"))
 )]
 pub async fn stats(State(plane): State<Plane>, headers: HeaderMap) -> Response {
-    let mut moments = plane.moments().clone();
+    let mut moments = plane.moments.clone();
     let streams = headers
         .get(header::ACCEPT)
         .and_then(|accept| accept.to_str().ok())
@@ -420,7 +420,7 @@ pub async fn stats(State(plane): State<Plane>, headers: HeaderMap) -> Response {
     responses((status = 200, body = Columns))
 )]
 pub async fn recent(State(plane): State<Plane>) -> axum::Json<Columns> {
-    axum::Json(plane.recent().columns())
+    axum::Json(plane.recent.columns())
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ use crore_net::{Sender, clock, memory};
 use super::checkpoint::document::Unusable;
 use super::checkpoint::node;
 use super::supervisor;
+use crate::life::Begun;
 use crate::life::state::Numbers;
-use crate::settings::cluster::Cluster;
-use crate::shard_loop::{Letter, Listener, LogNews, Member};
+use crate::settings::file::File;
+use crate::shard_loop::{Engine, Letter, Listener, LogNews, Member};
 
 /// The formats of a cluster, 1, 2, 3, and so on: the forms of batches, with their records, and of checkpoints in each.
 ///
@@ -41,30 +42,16 @@ const TELL: Duration = Duration::from_secs(2);
 const READ_TRIES: u32 = 10;
 const READ_AGAIN: Duration = Duration::from_secs(2);
 
-/// A node that has read the log.
-pub struct Joined {
-    /// The world of the cluster.
-    pub world: Arc<World>,
-    /// The shards of the homes, by number.
-    pub homes: VecDeque<Shard>,
-    /// The log that goes on.
-    pub member: Member,
-    /// How long it took.
-    pub took: Duration,
-}
-
-/// Joins the cluster, as its first node or as one more. `message_bytes` is the longest message that a client may publish.
+/// Joins the cluster, as its first node or as one more.
 ///
 /// # Errors
 /// When NATS cannot be used, or a batch of the log cannot be read.
 pub fn join(
-    settings: &Cluster,
-    partitions: PartitionId,
-    message_bytes: usize,
+    file: &File,
     new_world: impl Fn(Numbers) -> Arc<World>,
     shards: &[Sender<Letter>],
-) -> anyhow::Result<Joined> {
-    let began = Instant::now();
+) -> anyhow::Result<Begun> {
+    let (began, settings) = (Instant::now(), &file.cluster);
     tracing::info!(name = %settings.name, urls = %settings.urls.join(", "), "joining the cluster");
     if settings.replicas < 3 {
         tracing::warn!(
@@ -73,8 +60,8 @@ pub fn join(
         );
     }
     let connected = crore_nats::connect(settings.nats())?;
-    check_message_bytes(&connected, message_bytes)?;
-    let numbers = connected.numbers(new_numbers(partitions))?;
+    check_message_bytes(&connected, file.limits.message_bytes)?;
+    let numbers = connected.numbers(new_numbers(file.partitions))?;
     let world = new_world(Numbers {
         epoch: numbers.epoch,
         seed: numbers.seed,
@@ -91,16 +78,18 @@ pub fn join(
     let (readers, come): (Vec<_>, Vec<_>) = (0..world.homes).map(|_| mpsc::channel()).unzip();
     let writer = world.writer.expect("a node writes");
     let listener = Listener::new(writer, world.placement(), readers, shards.to_vec());
-    let backlog = listener.backlog();
-    let cluster = connected.start(streams, &after, listener)?;
-    let member = Member::new(cluster, store, backlog);
+    let member = Member {
+        backlog: listener.backlog.clone(),
+        cluster: connected.start(streams, &after, listener)?,
+        store,
+    };
     let mut homes = VecDeque::new();
     thread::scope(|scope| {
         let begin = |(shard, told): (Shard, mpsc::Receiver<LogNews>)| {
             scope.spawn(move || read_home(shard, now, &told))
         };
         let threads: Vec<_> = begun.into_iter().zip(come).map(begin).collect();
-        let progress = || progress(&member.status());
+        let progress = || progress(&member.cluster.status());
         await_end(progress, || threads.iter().all(|it| it.is_finished()));
         for thread in threads {
             let read = thread.join();
@@ -113,7 +102,7 @@ pub fn join(
         .admission
         .beats(u32::try_from(clock::counted_s()).unwrap_or(u32::MAX));
     let took = began.elapsed();
-    let partitions = member.status().partitions;
+    let partitions = member.cluster.status().partitions;
     let places = partitions.iter().zip(&after);
     let batches: u64 = places
         .map(|(it, after)| it.read.saturating_sub(*after))
@@ -124,10 +113,11 @@ pub fn join(
         "read the log of the cluster in {:.1} s",
         took.as_secs_f64()
     );
-    Ok(Joined {
+    Ok(Begun {
         world,
         homes,
-        member,
+        engine: Some(Engine::Nats(Box::new(member))),
+        ticket: None,
         took,
     })
 }

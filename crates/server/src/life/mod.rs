@@ -13,11 +13,12 @@ pub mod state;
 mod stop;
 mod supervisor;
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crore_broker::World;
+use crore_broker::{Shard, World};
 use crore_net::signal::Signal;
 use crore_net::{clock, memory};
 use tokio::sync::Notify;
@@ -29,6 +30,20 @@ use crate::tls;
 use checkpoint::{Checkpoints, Progress, Server, node};
 use shards::Shards;
 use signals::SignalQueue;
+
+/// The state with which the shards begin, and the engine that keeps it.
+pub struct Begun {
+    /// The world that they share.
+    pub world: Arc<World>,
+    /// The shards of the homes, by number.
+    pub homes: VecDeque<Shard>,
+    /// The engine, where there is one.
+    pub engine: Option<Engine>,
+    /// To be used up before anybody is served.
+    pub ticket: Option<state::Ticket>,
+    /// How long it took to read.
+    pub took: Duration,
+}
 
 /// The state that a life begins with.
 pub struct Start {
@@ -140,16 +155,22 @@ impl Life {
 
     /// How the log of durable messages is, where there is one.
     pub fn log_state(&self) -> Option<crore_disk::State> {
-        self.disk().map(Durable::state)
+        self.disk().map(|log| log.state())
     }
 
     fn disk(&self) -> Option<&Durable> {
-        self.0.engine.as_ref()?.disk()
+        match self.0.engine.as_ref()? {
+            Engine::Disk(log) => Some(log),
+            Engine::Nats(_) => None,
+        }
     }
 
     /// The log of the cluster, where this server is a node of one.
     pub fn member(&self) -> Option<&Member> {
-        self.0.engine.as_ref()?.cluster()
+        match self.0.engine.as_ref()? {
+            Engine::Disk(_) => None,
+            Engine::Nats(member) => Some(member),
+        }
     }
 
     /// The name of the cluster, where this server is a node of one.
@@ -164,7 +185,7 @@ impl Life {
             return false;
         };
         let now_s = u32::try_from(clock::counted_s()).unwrap_or(u32::MAX);
-        !member.is_fresh() || self.world().admission.is_cut_off(now_s)
+        !member.cluster.is_ready() || self.world().admission.is_cut_off(now_s)
     }
 
     /// Figures of its checkpoints.
@@ -247,7 +268,7 @@ impl Life {
         if let Some(checkpoints) = checkpoints {
             checkpoints.stop().await;
         }
-        let log_end = || self.disk().map(Durable::end);
+        let log_end = || self.disk().map(|log| log.end());
         stop::leave(shards, &self.effective().file.state, &self.world(), log_end).await;
     }
 

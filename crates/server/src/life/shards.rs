@@ -6,7 +6,7 @@
 //! would go to some client. The mailbox's eventfd does exist there, and [`pump`] listens to it.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ use crate::shard_loop::{Letter, Reported};
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// The shard did not answer in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("shard {0} does not answer")]
 pub struct Silent(pub ShardId);
 
 /// All shards, for those on the control thread.
@@ -131,15 +132,6 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// The mailbox's eventfd, which is never closed.
-struct Bell(RawFd);
-
-impl AsRawFd for Bell {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0
-    }
-}
-
 /// A request at a shard that waits for the number of subscribers that a topic has at other nodes.
 pub type Count = (ShardId, ReplyTo, Box<[u8]>);
 
@@ -149,12 +141,11 @@ pub async fn pump(
     mut inbox: Inbox<Reported>,
     counts: UnboundedSender<Count>,
 ) -> std::io::Result<()> {
-    let bell = Bell(inbox.fd().0 as RawFd);
     #[expect(
         deprecated,
         reason = "its successor is unsafe, which has no place here; the eventfd is open as long as the process lives"
     )]
-    let bell = AsyncFd::with_interest(bell, Interest::READABLE)?;
+    let bell = AsyncFd::with_interest(inbox.fd().0 as RawFd, Interest::READABLE)?;
     let mut reports = Vec::new();
     loop {
         inbox.drain(&mut reports);

@@ -6,7 +6,7 @@ mod nats;
 use crore_broker::batch::Header;
 use crore_broker::{Batch, PartitionId};
 
-pub use disk::Durable;
+pub use disk::{Durable, start as start_disk};
 pub use nats::{Listener, LogNews, Member};
 
 /// The engine, for all shards.
@@ -16,24 +16,6 @@ pub enum Engine {
     Disk(Durable),
     /// The log of a cluster.
     Nats(Box<Member>),
-}
-
-impl Engine {
-    /// The log on disk, where there is one.
-    pub fn disk(&self) -> Option<&Durable> {
-        match self {
-            Engine::Disk(log) => Some(log),
-            Engine::Nats(_) => None,
-        }
-    }
-
-    /// The log of the cluster, where there is one.
-    pub fn cluster(&self) -> Option<&Member> {
-        match self {
-            Engine::Nats(member) => Some(member),
-            Engine::Disk(_) => None,
-        }
-    }
 }
 
 /// A shard's way to the engine.

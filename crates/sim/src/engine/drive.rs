@@ -170,7 +170,8 @@ impl Drive {
     pub fn harm(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut places = Vec::new();
         let contained = self.end.group;
-        let found = scan(&self.disk, self.end.segment.max(1).., |it| match it {
+        let from = (Some(self.end.segment.max(1)), None);
+        let found = scan(&self.disk, from, |it| match it {
             Found::Batch(place, batch) if place.group > contained => {
                 places.push((place, batch.len()));
             }
@@ -272,7 +273,7 @@ impl Drive {
         let (contained, mut group) = (self.end.group, self.end.group);
         let mut batches = Vec::new();
         if last >= first {
-            let found = scan(&self.disk, first..=last, |it| {
+            let found = scan(&self.disk, (Some(first), Some(last)), |it| {
                 if let Found::Batch(place, batch) = it
                     && place.group > contained
                 {

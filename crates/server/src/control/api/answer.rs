@@ -62,11 +62,8 @@ impl IntoResponse for ApiError {
 }
 
 impl From<Silent> for ApiError {
-    fn from(Silent(shard): Silent) -> Self {
-        ApiError::new(
-            StatusCode::GATEWAY_TIMEOUT,
-            format!("shard {shard} does not answer"),
-        )
+    fn from(silent: Silent) -> Self {
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, silent.to_string())
     }
 }
 
@@ -161,7 +158,7 @@ impl Asked {
             }
             let (shard, left) = (cursor.shard, most - entries.len());
             let piece = order(cursor.row, left as u32);
-            let piece: Page<T> = plane.shards().ask(shard, piece).await?;
+            let piece: Page<T> = plane.shards.ask(shard, piece).await?;
             entries.extend(piece.found.into_iter().map(|entry| (shard, entry)));
             cursor.go_on(piece.next);
         }

@@ -42,17 +42,17 @@ pub struct NodeStatus {
     /// Its number among the writers.
     writer: String,
     /// Its host and port.
-    name: String,
+    pub name: String,
     /// Its admin port; empty without one.
     admin: String,
     /// Whether it is the one that was asked.
     this: bool,
     /// Seconds since it was heard of. After five it counts as dead, and is left out.
-    age_s: u32,
+    pub age_s: u32,
     /// Connections.
-    clients: u64,
+    pub clients: u64,
     /// The state that it tells once a second, beside the log; null where none came for a minute.
-    told: Option<NodeDetail>,
+    pub told: Option<NodeDetail>,
     /// Seconds by which its clock is ahead of that of NATS.
     clock_ahead_s: i64,
 }
@@ -63,9 +63,9 @@ pub struct NodeDetail {
     /// Seconds since then.
     age_s: f64,
     /// Whether it is ready for clients.
-    ready: bool,
+    pub ready: bool,
     /// Batches of the log that it has not read yet.
-    lag: u64,
+    pub lag: u64,
     /// Subscriptions to topics.
     subscriptions: u64,
     /// Different filters that are subscribed to, once for each shard.
@@ -75,7 +75,7 @@ pub struct NodeDetail {
 }
 
 /// Counts of all nodes together.
-#[derive(Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 pub struct Sum {
     /// Connections.
     clients: u64,
@@ -101,7 +101,7 @@ pub struct Subscribers {
 impl Subscribers {
     /// Of a topic that has so many at this node. None where this is no node of a cluster.
     pub async fn of(plane: &Plane, topic: &str, own: u32) -> Option<Subscribers> {
-        let elsewhere = plane.neighbours().subscribers(topic).await?;
+        let elsewhere = plane.neighbours.subscribers(topic).await?;
         Some(Subscribers {
             subscribers: u64::from(own) + elsewhere.subscribers,
             unanswered: elsewhere.unanswered,
@@ -171,20 +171,20 @@ pub struct SyncStatus {
     responses((status = 200, body = ClusterStatus), (status = 404, description = "It is no node of a cluster"))
 )]
 pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
-    let life = plane.life();
+    let life = &plane.life;
     let Some(member) = life.member() else {
         let why =
             "this server is no node of a cluster; one is started with --cluster or cluster.urls";
         return Err(ApiError::new(StatusCode::NOT_FOUND, why));
     };
-    let status = member.status();
+    let status = member.cluster.status();
     let world = life.world();
     let mut homes = Vec::new();
     for home in 0..world.homes {
-        let state: Option<Box<ClusterState>> = plane.shards().ask(home, Control::Cluster).await?;
+        let state: Option<Box<ClusterState>> = plane.shards.ask(home, Control::Cluster).await?;
         homes.extend(state.map(|state| *state));
     }
-    let mut heard = plane.neighbours().heard();
+    let mut heard = plane.neighbours.heard();
     let nodes: Vec<_> = homes
         .iter()
         .flat_map(|home| nodes(home, &mut heard))
@@ -212,7 +212,7 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
             appended: status.appended,
             append_errors: status.append_errors,
             disconnects: status.disconnects,
-            backlog_bytes: member.backlog_bytes(),
+            backlog_bytes: member.backlog.bytes(),
             last_error: status.last_error.as_ref().map(|(why, _)| why.clone()),
             last_error_age_s: status.last_error.as_ref().map(|(_, age_s)| *age_s),
             sync: sync.collect(),
@@ -221,7 +221,8 @@ pub async fn cluster(State(plane): State<Plane>) -> Answer<ClusterStatus> {
     }))
 }
 
-fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) -> Vec<NodeStatus> {
+/// All nodes of the state, each with its last word among these.
+pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) -> Vec<NodeStatus> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
     let node = |node: &crore_broker::orders::NodeState| {
         let writer = neighbours::writer(node.writer);
@@ -255,13 +256,7 @@ fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) -> Vec
 }
 
 fn sum(nodes: &[NodeStatus]) -> Sum {
-    let mut sum = Sum {
-        clients: 0,
-        subscriptions: 0,
-        filters: 0,
-        age_s: 0.0,
-        silent: Vec::new(),
-    };
+    let mut sum = Sum::default();
     for node in nodes {
         sum.clients += node.clients;
         match &node.told {

@@ -162,7 +162,7 @@ async fn shown(
     let sessions: Vec<_> = found.iter().map(|(_, it)| it.session).collect();
     let described = |(shard, it)| described(shard, it);
     let mut all: Vec<_> = found.into_iter().map(described).collect();
-    for home in 0..plane.shards().count() {
+    for home in 0..plane.shards.count() {
         let of_home = |(at, session): (usize, &Option<_>)| match session {
             Some((of, id)) if *of == home => Some((at, *id)),
             _ => None,
@@ -172,8 +172,7 @@ async fn shown(
         if ids.is_empty() {
             continue;
         }
-        let names: Vec<Option<Box<[u8]>>> =
-            plane.shards().ask(home, Control::ClientIds(ids)).await?;
+        let names: Vec<Option<Box<[u8]>>> = plane.shards.ask(home, Control::ClientIds(ids)).await?;
         for (at, name) in places.into_iter().zip(names) {
             all[at].client_id = name.map(|name| text(&name));
         }
@@ -190,7 +189,7 @@ fn named(plane: &Plane, id: &str) -> Result<(ShardId, ConnId), ApiError> {
         let generation = u16::try_from(generation).ok()?;
         Some((ShardId::try_from(shard).ok()?, ConnId { slot, generation }))
     })();
-    let found = found.filter(|(shard, _)| *shard < plane.shards().count());
+    let found = found.filter(|(shard, _)| *shard < plane.shards.count());
     found.ok_or_else(|| ApiError::missing("connection"))
 }
 
@@ -223,7 +222,7 @@ pub async fn list(
         from,
         most,
     };
-    let (found, next) = page.page(&plane, plane.shards().count(), order).await?;
+    let (found, next) = page.page(&plane, plane.shards.count(), order).await?;
     let connections = shown(&plane, found).await?;
     Ok(Json(ConnectionPage { connections, next }))
 }
@@ -238,7 +237,7 @@ pub async fn list(
 )]
 pub async fn inspect(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Connection> {
     let (shard, id) = named(&plane, &id)?;
-    let found: Option<Box<_>> = plane.shards().ask(shard, Control::Connection(id)).await?;
+    let found: Option<Box<_>> = plane.shards.ask(shard, Control::Connection(id)).await?;
     let found = found.map(|connection| (shard, *connection));
     let one = shown(&plane, found.into_iter().collect()).await?.pop();
     one.map(Json).ok_or_else(|| ApiError::missing("connection"))
@@ -256,7 +255,7 @@ pub async fn inspect(State(plane): State<Plane>, Path(id): Path<String>) -> Answ
 )]
 pub async fn end(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Ended> {
     let (shard, id) = named(&plane, &id)?;
-    let ended: orders::Ended = plane.shards().ask(shard, Control::Disconnect(id)).await?;
+    let ended: orders::Ended = plane.shards.ask(shard, Control::Disconnect(id)).await?;
     match ended.count {
         0 => Err(ApiError::missing("connection")),
         _ => Ok(Json(Ended { disconnected: 1 })),
@@ -296,12 +295,12 @@ pub async fn end_all(
         return Err(ApiError::bad(why));
     }
     let mut disconnected = 0;
-    for shard in 0..plane.shards().count() {
+    for shard in 0..plane.shards.count() {
         let mut from = Some(0);
         while let Some(row) = from {
             let which = which.clone();
             let order = Control::DisconnectAll { which, from: row };
-            let ended: orders::Ended = plane.shards().ask(shard, order).await?;
+            let ended: orders::Ended = plane.shards.ask(shard, order).await?;
             disconnected += u64::from(ended.count);
             from = ended.next;
         }

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::json;
 
+use super::answer::ApiError;
 use crate::control::plane::Plane;
 
 /// Read the settings again
@@ -21,12 +22,9 @@ use crate::control::plane::Plane;
     )
 )]
 pub async fn reload(State(plane): State<Plane>) -> Response {
-    match plane.life().reload().await {
+    match plane.life.reload().await {
         Ok(reloaded) => Json(reloaded).into_response(),
-        Err(error) => {
-            let body = Json(json!({ "error": error }));
-            (StatusCode::UNPROCESSABLE_ENTITY, body).into_response()
-        }
+        Err(error) => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, error).into_response(),
     }
 }
 
@@ -40,8 +38,8 @@ pub async fn reload(State(plane): State<Plane>) -> Response {
     responses((status = 202, description = "How many connections there are"))
 )]
 pub async fn drain(State(plane): State<Plane>) -> Response {
-    plane.life().drain();
-    let connections = plane.life().world().admission.connections();
+    plane.life.drain();
+    let connections = plane.life.world().admission.connections();
     let body = Json(json!({ "connections": connections }));
     (StatusCode::ACCEPTED, body).into_response()
 }

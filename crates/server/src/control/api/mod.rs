@@ -5,7 +5,7 @@
 //! Errors are `{"error": "what is wrong, and what to do"}`, whatever refused the request.
 
 mod answer;
-mod cluster;
+pub(super) mod cluster;
 mod connections;
 mod life;
 mod server;
@@ -101,7 +101,7 @@ async fn describe() -> Json<openapi::OpenApi> {
 
 /// A body may be as large as a message of the settings that hold asks for.
 async fn bound_body(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
-    let message_bytes = plane.life().world().settings.limits.message_bytes;
+    let message_bytes = plane.life.world().settings.limits.message_bytes;
     DefaultBodyLimit::max(message_bytes * 2 + BODY_BYTES_MORE).apply(&mut request);
     next.run(request).await
 }

@@ -61,7 +61,7 @@ pub async fn list(
 ) -> Answer<SessionPage> {
     let asked = asked?.0;
     let asked = Asked::new(asked.limit, asked.cursor.as_deref())?;
-    let homes = plane.life().world().homes;
+    let homes = plane.life.world().homes;
     let order = |from, most| Control::Sessions { from, most };
     let (sessions, next) = asked.page(&plane, homes, order).await?;
     let shown = |(_, it): (_, orders::Session)| Session {

@@ -66,7 +66,7 @@ pub async fn tail(
     Query(asked): Query<TailQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let (door, world) = (plane.door(), plane.life().world());
+    let (door, world) = (&plane.door, plane.life.world());
     let http = &world.settings.http;
     let request = request(door, http, &asked, &headers)?;
     let tls = plane.effective().file.tls;

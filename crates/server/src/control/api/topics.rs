@@ -178,7 +178,7 @@ pub struct Purged {
 
 /// A topic's name, and its home.
 fn place(plane: &Plane, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
-    let world = plane.life().world();
+    let world = plane.life.world();
     topic::check_name(name.as_bytes(), world.settings.limits.topic_bytes)
         .map_err(|error| ApiError::bad(format!("{name:?} is not a topic: it {error}")))?;
     let home = world.placement().home_of_name(name.as_bytes());
@@ -193,9 +193,9 @@ pub(super) fn filter(given: Option<&str>) -> Result<Box<[u8]>, ApiError> {
 }
 
 fn described(plane: &Plane, home: ShardId, topic: &orders::Topic) -> Topic {
-    let world = plane.life().world();
+    let world = plane.life.world();
     let name = text(&topic.name);
-    let others = plane.door().without_tails(&name, topic.info.subscribers);
+    let others = plane.door.without_tails(&name, topic.info.subscribers);
     Topic {
         name,
         home,
@@ -216,7 +216,7 @@ async fn topic_of(
     home: ShardId,
     name: Box<[u8]>,
 ) -> Result<Box<orders::Topic>, ApiError> {
-    let topic: Option<Box<_>> = plane.shards().ask(home, Control::Topic(name)).await?;
+    let topic: Option<Box<_>> = plane.shards.ask(home, Control::Topic(name)).await?;
     topic.ok_or_else(|| ApiError::missing("topic"))
 }
 
@@ -238,7 +238,7 @@ pub async fn list(
     let asked = asked?.0;
     let filter = filter(asked.filter.as_deref())?;
     let asked = Asked::new(asked.limit, asked.cursor.as_deref())?;
-    let homes = plane.life().world().homes;
+    let homes = plane.life.world().homes;
     let order = |from, most| {
         let filter = filter.clone();
         Control::Topics(TopicsPage { filter, from, most })
@@ -291,7 +291,7 @@ pub async fn delete(
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<Deleted> {
     let (name, home) = place(&plane, &asked?.name)?;
-    match plane.shards().ask(home, Control::Delete(name)).await? {
+    match plane.shards.ask(home, Control::Delete(name)).await? {
         Outcome::Missing => Err(ApiError::missing("topic")),
         Outcome::Unknown => Err(unknown()),
         _ => Ok(Json(Deleted { deleted: true })),
@@ -322,7 +322,7 @@ pub async fn messages(
         most: page_len(asked.limit)?,
         newest: asked.newest.unwrap_or_default(),
     };
-    let read: Option<orders::Messages> = plane.shards().ask(home, Control::Log(page)).await?;
+    let read: Option<orders::Messages> = plane.shards.ask(home, Control::Log(page)).await?;
     let read = read.ok_or_else(|| ApiError::missing("topic"))?;
     let last = read.messages.last().map(|message| message.offset);
     let message = |message: orders::Message| {
@@ -372,7 +372,7 @@ pub async fn purge(
     let mut purged = 0;
     loop {
         let order = Control::Purge(name.clone(), until);
-        match plane.shards().ask(home, order).await? {
+        match plane.shards.ask(home, order).await? {
             Outcome::Purged(more) if more > 0 => purged += u64::from(more),
             Outcome::Unknown => return Err(unknown()),
             _ => return Ok(Json(Purged { purged })),
@@ -409,7 +409,7 @@ pub async fn publish(
         }
         _ => return Err(ApiError::bad("give one of data and data_base64")),
     };
-    let settings = &plane.life().world().settings;
+    let settings = &plane.life.world().settings;
     check_message(&settings.limits, &name, data.len(), || false).map_err(|refused| {
         let reason = refused.reason();
         let status = match reason {
@@ -439,13 +439,16 @@ pub async fn publish(
             ..Headers::default()
         },
     }));
-    match plane.shards().ask(home, order).await? {
+    match plane.shards.ask(home, order).await? {
         Outcome::Done(info) => Ok(Json(Published {
             offset: info.offset,
             epoch: info.epoch,
-            subscribers: plane.door().without_tails(&topic, info.subscribers),
+            subscribers: plane.door.without_tails(&topic, info.subscribers),
             messages: info.messages,
-            last_message_id: id_of(info.epoch, info.offset),
+            last_message_id: position::text(Position {
+                epoch: info.epoch,
+                offset: info.offset,
+            }),
         })),
         Outcome::Unknown => Err(unknown()),
         _ => Err(ApiError::new(
@@ -453,13 +456,6 @@ pub async fn publish(
             "no room for another topic (limits.topics_max, limits.topics_per_shard)",
         )),
     }
-}
-
-/// The id of the message at a position.
-fn id_of(epoch: u32, offset: u64) -> String {
-    let mut id = Vec::new();
-    position::write(&mut id, Position { epoch, offset });
-    String::from_utf8_lossy(&id).into_owned()
 }
 
 /// The log has not answered in time.

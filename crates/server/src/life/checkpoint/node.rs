@@ -175,7 +175,7 @@ impl Maker {
                 }
                 self.purge_history();
             }
-            let partitions = self.server.engine.status().partitions;
+            let partitions = self.server.engine.cluster.status().partitions;
             for (partition, of) in (0..).zip(&partitions) {
                 let began = Instant::now();
                 let due = Threshold::of(&self.server.settings, partitions.len(), of);
@@ -198,7 +198,7 @@ impl Maker {
     }
 
     fn store(&self) -> &Store {
-        self.server.engine.store()
+        &self.server.engine.store
     }
 
     /// Whether this node does what one does for all.
@@ -337,7 +337,7 @@ impl Maker {
     /// Purges batches past `cluster.history_bytes`, no further than up to the older one of two checkpoints. It is tried again and again.
     fn purge_history(&self) {
         let (store, settings) = (self.store(), &self.server.settings);
-        let partitions = self.server.engine.status().partitions;
+        let partitions = self.server.engine.cluster.status().partitions;
         let share = settings.history_bytes as u64 / partitions.len().max(1) as u64;
         for (partition, of) in (0..).zip(&partitions) {
             if share == 0 || of.bytes <= share || !self.is_steward(partition) {

@@ -1,6 +1,6 @@
 //! Checkpoints on disk: the segments of the log that are written to no more are folded into a new base, partition by partition, and removed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -32,20 +32,13 @@ type Server = checkpoint::Server<Settings, Durable>;
 /// # Errors
 /// When it cannot be started.
 pub fn start(server: Server) -> std::io::Result<Checkpoints> {
-    let directory = server.settings.directory.clone();
     Checkpoints::start(server.shards.clone(), move |folding| {
-        let maker = Maker {
-            server,
-            directory,
-            folding,
-        };
-        maker.run();
+        Maker { server, folding }.run();
     })
 }
 
 struct Maker {
     server: Server,
-    directory: PathBuf,
     folding: Folding,
 }
 
@@ -75,7 +68,7 @@ impl Maker {
                 Err(Failed::Stops) => return,
                 Err(Failed::Why(why)) => {
                     progress.failed.fetch_add(1, Relaxed);
-                    let _ = discard_part(&self.directory);
+                    let _ = discard_part(&self.server.settings.directory);
                     tracing::error!(
                         "state.directory: no checkpoint, so that the log only grows: {why}"
                     );
@@ -83,7 +76,7 @@ impl Maker {
                 }
                 Err(Failed::Damaged(why)) => {
                     progress.failed.fetch_add(1, Relaxed);
-                    let _ = discard_part(&self.directory);
+                    let _ = discard_part(&self.server.settings.directory);
                     // Once: it stays so until the server starts again.
                     if !progress.damaged.swap(true, Relaxed) {
                         tracing::error!(
@@ -109,7 +102,7 @@ impl Maker {
     /// Makes a checkpoint of all segments that are sealed.
     fn make(&self, state: &State) -> Result<(), Failed> {
         let world = (self.server.world)();
-        let directory = &self.directory;
+        let directory = &self.server.settings.directory;
         let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
         let former = Base::all(directory).map_err(failed)?.pop();
         let former = former.ok_or_else(|| "there is no base".to_string())?;

@@ -1,9 +1,7 @@
 //! Where the batches of each partition stand in some segments of the log: two or three bytes for each.
 
+use crore_broker::position::{read_varint, write_varint};
 use crore_disk::{Found, Place, Storage, scan};
-
-/// Bits of a number in a byte; the highest bit says that another byte follows.
-const BITS: u32 = 7;
 
 /// The places of batches, by partition.
 pub struct Index {
@@ -44,7 +42,7 @@ impl Index {
             return Ok(index);
         }
         let mut damaged = None;
-        let found = scan(storage, first..=last, |found| match found {
+        let found = scan(storage, (Some(first), Some(last)), |found| match found {
             Found::Batch(place, batch) if place.group > contained => match partition_of(batch) {
                 Ok(partition) => index.add(partition, &place),
                 Err(why) => damaged = Some(why),
@@ -66,46 +64,26 @@ impl Index {
         };
         let (segment, offset) = place.of_batch();
         if segment == list.last.0 {
-            put(&mut list.bytes, (offset - list.last.1) << 1);
+            write_varint(&mut list.bytes, (offset - list.last.1) << 1);
         } else {
-            put(&mut list.bytes, (segment - list.last.0) << 1 | 1);
-            put(&mut list.bytes, offset);
+            write_varint(&mut list.bytes, (segment - list.last.0) << 1 | 1);
+            write_varint(&mut list.bytes, offset);
         }
         list.last = (segment, offset);
     }
 
     /// The places of the batches of a partition, as [`Reader::batch`](crore_disk::Reader::batch) wants them.
     pub fn of(&self, partition: u16) -> impl Iterator<Item = (u64, u64)> {
-        let mut bytes = self.lists[usize::from(partition)].bytes.iter().copied();
+        let mut bytes = &self.lists[usize::from(partition)].bytes[..];
         let mut at = (0, 0);
         std::iter::from_fn(move || {
-            let number = take(&mut bytes)?;
+            let number = read_varint(&mut bytes)?;
             at = match number & 1 {
                 0 => (at.0, at.1 + (number >> 1)),
-                _ => (at.0 + (number >> 1), take(&mut bytes)?),
+                _ => (at.0 + (number >> 1), read_varint(&mut bytes)?),
             };
             Some(at)
         })
-    }
-}
-
-fn put(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >> BITS != 0 {
-        bytes.push(number as u8 | 1 << BITS);
-        number >>= BITS;
-    }
-    bytes.push(number as u8);
-}
-
-fn take(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
-    let (mut number, mut shift) = (0, 0);
-    loop {
-        let byte = bytes.next()?;
-        number |= u64::from(byte & !(1 << BITS)) << shift;
-        shift += BITS;
-        if byte >> BITS == 0 {
-            return Some(number);
-        }
     }
 }
 

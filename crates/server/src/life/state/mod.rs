@@ -104,7 +104,18 @@ pub fn resume(
         let new = Numbers { partitions, ..new };
         let numbers = numbers(new, documents.as_ref(), &path, same_epoch)?;
         let world = new_world(numbers);
-        let source = reads_log.then(|| source(state, &path, documents.as_ref(), numbers.seed));
+        let source = reads_log.then(|| Source {
+            directory: &path,
+            options: Options {
+                segment_bytes: state.segment_bytes(),
+                bytes_max: state.bytes_max as u64,
+                first_segment: documents.as_ref().map_or(0, |it| it.base.end.0).max(1),
+            },
+            new: Identity {
+                log: memory::random_u64(),
+                seed: numbers.seed,
+            },
+        });
         let moment = moment(documents.as_ref());
         match replay(&world, documents.as_ref(), source.as_ref(), moment) {
             Ok(mut replayed) => {
@@ -121,11 +132,9 @@ pub fn resume(
                     }
                     begin_epochs(&mut replayed, &world);
                 }
-                let resumed = resumed(directory, state, world, documents, (replayed, moment))?;
-                return Ok(Resumed {
-                    took: began.elapsed(),
-                    ..resumed
-                });
+                let mut resumed = resumed(directory, state, world, documents, (replayed, moment))?;
+                resumed.took = began.elapsed();
+                return Ok(resumed);
             }
             Err(Failed::Documents(why)) => {
                 let damaged = documents.take().expect("they were read");
@@ -134,23 +143,6 @@ pub fn resume(
             }
             Err(Failed::Start(error)) => return Err(error),
         }
-    }
-}
-
-/// The log behind these documents; a new one has this seed.
-fn source<'a>(
-    state: &State,
-    log: &'a Path,
-    documents: Option<&Documents>,
-    seed: u64,
-) -> Source<'a> {
-    Source {
-        directory: log,
-        options: options(state, documents),
-        new: Identity {
-            log: memory::random_u64(),
-            seed,
-        },
     }
 }
 
@@ -285,15 +277,6 @@ fn resumed(
         took: Duration::ZERO,
         log,
     })
-}
-
-/// The layout of a log of at most `state.bytes_max`, which begins behind these documents.
-fn options(state: &State, documents: Option<&Documents>) -> Options {
-    Options {
-        segment_bytes: state.segment_bytes(),
-        bytes_max: state.bytes_max as u64,
-        first_segment: documents.map_or(0, |it| it.base.end.0).max(1),
-    }
 }
 
 /// The files of a start that is under way.

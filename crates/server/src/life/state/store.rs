@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 
 use super::files::{Base, Document, begin, discard_part, prepare, publish};
 use crate::life::checkpoint::document::head_now;
-use crate::life::shards::{Shards, Silent};
+use crate::life::shards::Shards;
 use crate::settings::state::State;
 
 /// Between two looks at whether anything is under way.
@@ -117,7 +117,8 @@ async fn write(
 async fn settle(shards: &Shards) -> Result<(), String> {
     let mut former = Vec::new();
     loop {
-        let now: Vec<Settled> = shards.ask_all(|| Control::Settle).await.map_err(silent)?;
+        let now = shards.ask_all(|| Control::Settle).await;
+        let now: Vec<Settled> = now.map_err(|silent| silent.to_string())?;
         let posted: u64 = now.iter().map(|shard| shard.posted).sum();
         let received: u64 = now.iter().map(|shard| shard.received).sum();
         let rests = |shard: &Settled| !shard.busy && shard.connections == 0;
@@ -139,7 +140,8 @@ async fn write_home(
     let mut document = Document::begin(directory, head.home)?;
     loop {
         let order = Control::Save(head, bytes_max);
-        let block: Vec<u8> = shards.ask(head.home, order).await.map_err(silent)?;
+        let block = shards.ask(head.home, order).await;
+        let block: Vec<u8> = block.map_err(|silent| silent.to_string())?;
         if block.is_empty() {
             return document.end();
         }
@@ -155,8 +157,4 @@ async fn write_home(
         }
         document.block(&block)?;
     }
-}
-
-fn silent(Silent(shard): Silent) -> String {
-    format!("shard {shard} does not answer")
 }

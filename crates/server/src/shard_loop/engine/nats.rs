@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crore_broker::batch::Header;
 use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId, Placement};
-use crore_nats::{Append, Cluster, Neighbours, News, Status, Store};
+use crore_nats::{Append, Cluster, News, Store};
 use crore_net::Sender;
 
 use crate::shard_loop::letters::Letter;
@@ -24,26 +24,14 @@ pub enum LogNews {
 /// A member of a cluster.
 #[derive(Clone)]
 pub struct Member {
-    cluster: Cluster,
-    store: Store,
-    backlog: Backlog,
+    pub cluster: Cluster,
+    /// The checkpoints of the log. Its calls wait, so that no shard may use it.
+    pub store: Store,
+    /// Bytes that were told and are not applied.
+    pub backlog: Backlog,
 }
 
 impl Member {
-    /// The log, its checkpoints, and the backlog of batches that it has told.
-    pub fn new(cluster: Cluster, store: Store, backlog: Backlog) -> Member {
-        Member {
-            cluster,
-            store,
-            backlog,
-        }
-    }
-
-    /// The checkpoints of the log. Its calls wait, so that no shard may use it.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
     /// Takes batches.
     pub fn append_all(&self, batches: impl Iterator<Item = Batch>) {
         let append = |batch: Batch| Append {
@@ -52,26 +40,6 @@ impl Member {
             bytes: batch.bytes,
         };
         self.cluster.append_all(batches.map(append).collect());
-    }
-
-    /// The way to the other nodes.
-    pub fn neighbours(&self) -> &Neighbours {
-        self.cluster.neighbours()
-    }
-
-    /// How the log is.
-    pub fn status(&self) -> Status {
-        self.cluster.status()
-    }
-
-    /// Whether the log was heard of lately.
-    pub fn is_fresh(&self) -> bool {
-        self.cluster.is_ready()
-    }
-
-    /// Bytes that were told and are not applied.
-    pub fn backlog_bytes(&self) -> usize {
-        self.backlog.bytes()
     }
 }
 
@@ -87,7 +55,8 @@ enum Destination {
 pub struct Listener {
     writer: u64,
     placement: Placement,
-    backlog: Backlog,
+    /// The bytes that were told and are not applied.
+    pub backlog: Backlog,
     destination: Mutex<Destination>,
     shards: Vec<Sender<Letter>>,
 }
@@ -107,11 +76,6 @@ impl Listener {
             destination: Mutex::new(Destination::Readers(readers, placement.partitions())),
             shards,
         }
-    }
-
-    /// The bytes that were told and are not applied.
-    pub fn backlog(&self) -> Backlog {
-        self.backlog.clone()
     }
 
     fn batch(&self, partition: PartitionId, sequence: u64, unix_s: u32, bytes: &[u8]) {

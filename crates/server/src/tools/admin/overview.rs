@@ -192,15 +192,8 @@ pub fn topic(topic: &Value) -> String {
 fn id(topic: &Value) -> String {
     let number = |name: &str| topic[name].as_u64().unwrap_or_default();
     let epoch = u32::try_from(number("epoch")).unwrap_or_default();
-    let mut id = Vec::new();
-    position::write(
-        &mut id,
-        Position {
-            epoch,
-            offset: number("offset"),
-        },
-    );
-    String::from_utf8_lossy(&id).into_owned()
+    let offset = number("offset");
+    position::text(Position { epoch, offset })
 }
 
 /// The settings that a reload has changed, and those that wait for a restart.

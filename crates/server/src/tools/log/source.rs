@@ -1,7 +1,6 @@
 //! Where the log and its base are, and the way through the log.
 
 use std::io::ErrorKind;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -73,12 +72,9 @@ impl Source {
         let Some(log) = &self.log else {
             return Ok(Recovered::default());
         };
-        let begin = match self.first_segment() {
-            Some(first) => Bound::Included(first),
-            None => Bound::Unbounded,
-        };
         let directory = Directory::read_only(log)?;
-        scan(&directory, (begin, Bound::Unbounded), each).with_context(|| log.display().to_string())
+        scan(&directory, (self.first_segment(), None), each)
+            .with_context(|| log.display().to_string())
     }
 }
 
