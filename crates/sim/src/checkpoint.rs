@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use crore_broker::orders::{LogPage, TopicsPage};
 use crore_broker::snapshot::{Damaged, Head};
-use crore_broker::{
-    Batch, Control, Input, Now, Report, Restored, Shadow, Shard, ShardId, Ticket, World,
-};
+use crore_broker::{Batch, Control, Input, Now, Report, Restored, Shadow, Shard, Ticket, World};
 
 use crate::operator::Operator;
 

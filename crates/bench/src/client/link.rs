@@ -8,20 +8,18 @@ use super::mqtt::{Dialect, Packet};
 use super::parse;
 
 /// Why a client's connection ended.
-#[derive(Debug, derive_more::Display)]
+#[derive(Debug, thiserror::Error)]
 pub enum End {
     /// Nobody listens any more.
-    #[display("nobody listens")]
+    #[error("nobody listens")]
     Gone,
     /// The connection broke, or the client was turned away for now.
-    #[display("the connection broke")]
+    #[error("the connection broke")]
     Cut,
     /// The server broke the protocol.
-    #[display("{_0}")]
+    #[error("{0}")]
     Wrong(String),
 }
-
-impl std::error::Error for End {}
 
 impl End {
     /// The server broke the protocol.

@@ -112,20 +112,18 @@ pub enum Packet<'a> {
 }
 
 /// The peer sent a packet that no server may send to such a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No packet at all.
-    #[display("not a packet of an MQTT server: {_0}")]
+    #[error("not a packet of an MQTT server: {0}")]
     Malformed(mqtt::Error),
     /// CONNACK or DISCONNECT with a failure.
-    #[display("the server refused: {_0}")]
+    #[error("the server refused: {0}")]
     Refused(ReasonCode),
     /// A packet that was never agreed to.
-    #[display("the server sent {_0:?}")]
+    #[error("the server sent {0:?}")]
     Unexpected(PacketType),
 }
-
-impl std::error::Error for Error {}
 
 impl From<Error> for String {
     fn from(error: Error) -> String {

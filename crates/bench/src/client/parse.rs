@@ -19,18 +19,16 @@ use super::request::ACCEPT;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// How the peer violates its protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Error {
-    #[display("not an HTTP/1.x response head")]
+    #[error("not an HTTP/1.x response head")]
     Head,
-    #[display("not a WebSocket frame of a server")]
+    #[error("not a WebSocket frame of a server")]
     Frame,
-    #[display("not a chunked body")]
+    #[error("not a chunked body")]
     Chunk,
 }
-
-impl std::error::Error for Error {}
 
 impl From<Error> for String {
     fn from(error: Error) -> String {

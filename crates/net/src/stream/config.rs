@@ -45,26 +45,24 @@ pub struct Source {
 }
 
 /// The part of a [`Source`] that is wrong.
-#[derive(Debug, PartialEq, Eq, derive_more::Display)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The certificate's text.
-    #[display("the certificate: {_0}")]
+    #[error("the certificate: {0}")]
     Certificate(String),
     /// The key's text.
-    #[display("the key: {_0}")]
+    #[error("the key: {0}")]
     Key(String),
     /// The key is another certificate's.
-    #[display("certificate and key: {_0}")]
+    #[error("certificate and key: {0}")]
     Pair(String),
     /// The text of the clients' roots.
-    #[display("the clients' roots: {_0}")]
+    #[error("the clients' roots: {0}")]
     Clients(String),
     /// An error that is not in any of the texts.
-    #[display("{_0}")]
+    #[error("{0}")]
     Other(String),
 }
-
-impl std::error::Error for Error {}
 
 /// The present settings of all shards' handshakes.
 #[derive(Debug)]
