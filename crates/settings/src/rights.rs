@@ -26,7 +26,7 @@ pub enum Right {
     Publish,
     /// Receive messages, and read what the log has.
     Subscribe,
-    /// Create and delete topics. Purging is reserved for the operator.
+    /// Create, delete and purge topics.
     Manage,
     /// Read about a topic: its position, and how many messages and subscribers it has.
     Info,

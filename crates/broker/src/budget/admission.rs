@@ -8,7 +8,7 @@
 //!
 //! Invariants: every entry leaves once; a refused entry leaves nothing behind. Two that enter at the same moment may
 //! both be refused where there was room for one; two messages that are kept at the same moment may both take the last
-//! room. It only counts and refuses: `protocol::admission` has the answers to clients.
+//! room. It only counts and refuses: `client/admission.rs` and `protocol/http/turned_away.rs` have the answers to clients.
 
 mod client;
 pub mod keys;

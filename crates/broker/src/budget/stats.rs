@@ -1,6 +1,7 @@
 //! The counts of a shard: events, which only add up, and holdings, which return to zero.
 //!
-//! A refusal needs no counter: its reason is counted where a client is told. Any other counter is a row of [`COUNTERS`], a holding a row of [`Accounts`].
+//! A refusal needs no field here: the code that tells a client counts its reason ([`Refusals`]). A metric of reasons is a row in the second part of the
+//! table of counters. Any other counter is a row of [`COUNTERS`], a holding a row of [`Accounts`].
 //! The metrics and docs/OPERATIONS.md are made from these rows; `crore admin stats` lists those that have words for refusals.
 //!
 //! Invariant: when the last connection is gone, the last mail has arrived and the last topic is

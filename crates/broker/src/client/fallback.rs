@@ -3,7 +3,8 @@
 //! the position. Users read of it in `docs/PROTOCOL-DETAILS.md`.
 //!
 //! Deliberately not here: the check whether a connection takes a message (`send::fits`, in MQTT `give`), the reading (`subscribe/leave`, `filtered`), and
-//! the treatment of messages that the log has no more (`gap` of `http/subscribe` and `websocket`). A follower of interest, which can lose nothing, ends
+//! the treatment of messages that the log has no more (`gap` of `http/subscribe` and `websocket`). A stream that has not begun has no position
+//! to fall back to: what it cannot hold is left to its first page (`http/opening.rs`, `http/subscribe/stream.rs`). A follower of interest, which can lose nothing, ends
 //! instead (`http/interest.rs`).
 
 use crate::base::ids::PartitionId;

@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 use crate::base::ids::Link;
 use crate::base::settings::{Limits, Rule};
 use crate::io::Io;
+use crate::mail::Record;
 use crate::store::rope::{Queue, Rope};
 use crate::store::shared::Part;
 
@@ -35,6 +36,18 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    /// Whether a stream that has not begun may hold this message besides so many others with these bytes: none that a newer one may supersede
+    /// meanwhile.
+    pub(crate) fn may_hold(
+        self,
+        messages: usize,
+        bytes: usize,
+        record: &Record,
+        len: usize,
+    ) -> bool {
+        !record.latest && bytes + len <= self.bytes && messages < self.messages
+    }
+
     /// The bounds where no rule governs.
     pub(crate) fn of_all(limits: &Limits) -> Bounds {
         Bounds {

@@ -203,10 +203,12 @@ impl Opening {
         if !answered.live {
             return Some(());
         }
-        let full = record.latest
-            || self.frames.len() + frames.frame(record).len() > bounds.bytes
-            || self.held.len() >= bounds.messages;
-        if poll && !self.held.is_empty() || !poll && full {
+        let (held, bytes) = (self.held.len(), self.frames.len());
+        let takes = match poll {
+            true => held == 0,
+            false => bounds.may_hold(held, bytes, record, frames.frame(record).len()),
+        };
+        if !takes {
             self.is_left(partition, record.offset);
             return Some(());
         }

@@ -66,11 +66,9 @@ fn hold_of_set(
     let extra = clients.conns.extra(slot);
     let attaching = extra.own.attaching.as_mut().expect("it is not begun");
     for record in run.records() {
-        let full = attaching.frames.len() + frames.frame(record).len() > bounds.bytes
-            || attaching.held.len() >= bounds.messages;
-        if record.latest || full {
-            let offset = record.previous;
-            return clients.fall_back_unsent(slot, part, offset);
+        let (held, bytes) = (attaching.held.len(), attaching.frames.len());
+        if !bounds.may_hold(held, bytes, record, frames.frame(record).len()) {
+            return clients.fall_back_unsent(slot, part, record.previous);
         }
         let record = attaching.frames.copy(record, frames);
         attaching.held.push(Held::Message(part, record));
