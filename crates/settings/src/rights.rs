@@ -1,4 +1,8 @@
 //! The rights of clients on topics: each is granted by itself.
+//!
+//! The compiler asks for the other parts of a right: its two reasons in the broker's `base/reason.rs` (`needs`, `lacks`), and its list of
+//! filters in the server's `settings/access.rs`, which is also a flag of `crore token mint`. The code that carries out an action asks for the
+//! right (`client/rights.rs`).
 
 use alloc::vec::Vec;
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
+use clap::Args;
 use crore_broker::access::{Credential, Digest, GrantError, Grants, Right};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -124,28 +125,53 @@ pub struct Access {
 }
 
 /// Filters by right.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lists {
     /// Filters of topics to which publishing is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        help = "Filter of topics that may be published to (repeatable)"
+    )]
     pub publish: Vec<String>,
     /// Filters of topics of which subscribing is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        help = "Filter of topics that may be subscribed to (repeatable)"
+    )]
     pub subscribe: Vec<String>,
-    /// Filters of topics that may be made and deleted.
+    /// Filters of topics that may be created, deleted and purged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        help = "Filter of topics that may be created, deleted and purged (repeatable)"
+    )]
     pub manage: Vec<String>,
     /// Filters of topics about which reading is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        help = "Filter of topics whose info may be read (repeatable)"
+    )]
     pub info: Vec<String>,
     /// Filters of topics of which following is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        help = "Filter of topics whose interest may be followed (repeatable)"
+    )]
     pub interest: Vec<String>,
 }
 

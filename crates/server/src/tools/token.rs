@@ -78,25 +78,8 @@ struct MintArgs {
     #[arg(short, long, value_name = "NAME", value_parser = values::line)]
     user: Option<String>,
 
-    /// Filter of topics that may be published to (repeatable)
-    #[arg(long, value_name = "FILTER")]
-    publish: Vec<String>,
-
-    /// Filter of topics that may be subscribed to (repeatable)
-    #[arg(long, value_name = "FILTER")]
-    subscribe: Vec<String>,
-
-    /// Filter of topics that may be created and deleted (repeatable)
-    #[arg(long, value_name = "FILTER")]
-    manage: Vec<String>,
-
-    /// Filter of topics whose info may be read (repeatable)
-    #[arg(long, value_name = "FILTER")]
-    info: Vec<String>,
-
-    /// Filter of topics whose interest may be followed (repeatable)
-    #[arg(long, value_name = "FILTER")]
-    interest: Vec<String>,
+    #[command(flatten)]
+    lists: Lists,
 
     /// How long it holds: 90s, 15m, 8h, 30d; 0 = without end
     #[arg(long, value_name = "TIME", default_value = TTL_DEFAULT, value_parser = parse_seconds::<u64>)]
@@ -135,25 +118,25 @@ pub fn run(args: &TokenArgs) -> anyhow::Result<()> {
 
 fn mint(args: &MintArgs) -> anyhow::Result<()> {
     let (algorithm, key) = signing_key(&args.key, args.alg.as_deref())?;
-    let lists = Lists {
-        publish: args.publish.clone(),
-        subscribe: args.subscribe.clone(),
-        manage: args.manage.clone(),
-        info: args.info.clone(),
-        interest: args.interest.clone(),
-    };
+    let lists = &args.lists;
     lists.grants(args.user.as_deref().unwrap_or_default())?;
     let filters = lists.by_right().into_iter().flat_map(|(_, list)| list);
     for hint in filters.flat_map(|it| values::hints_of_grant(it)) {
         say(&hint)?;
     }
-    if lists == Lists::default() {
-        say(
-            "this token grants nothing by itself: --publish, --subscribe, --manage, --info and --interest name what its owner may do\n",
-        )?;
+    if *lists == Lists::default() {
+        let flags: Vec<_> = Right::ALL
+            .iter()
+            .map(|right| format!("--{}", right.name()))
+            .collect();
+        let (last, others) = flags.split_last().expect("there are rights");
+        let others = others.join(", ");
+        say(&format!(
+            "this token grants nothing by itself: {others} and {last} name what its owner may do\n"
+        ))?;
     }
     let now_unix_s = clock::unix_s();
-    let mut claims = match serde_json::to_value(&lists)? {
+    let mut claims = match serde_json::to_value(lists)? {
         Value::Object(lists) => lists,
         _ => Map::new(),
     };

@@ -49,6 +49,18 @@ pub(super) fn mqtt_end_because<I: Io>(
     mqtt_end_saying(clients, slot, code, words, io);
 }
 
+/// Whether a packet with this reason counts as refused, and the log tells of it here. The code that refuses rights, credentials, topics and
+/// payloads tells of them itself.
+pub(super) fn is_refused_packet(reason: ReasonCode) -> bool {
+    let told = [
+        ReasonCode::NOT_AUTHORIZED,
+        ReasonCode::BAD_USER_NAME_OR_PASSWORD,
+        ReasonCode::TOPIC_NAME_INVALID,
+        ReasonCode::PAYLOAD_FORMAT_INVALID,
+    ];
+    ended(reason) == Closed::Refused && !told.contains(&reason)
+}
+
 /// A packet that is wrong: the connection ends.
 pub(super) fn mqtt_end_wrong<I: Io>(
     clients: &mut Clients,
@@ -57,12 +69,7 @@ pub(super) fn mqtt_end_wrong<I: Io>(
     words: &str,
     io: &mut I,
 ) {
-    let told = [
-        ReasonCode::NOT_AUTHORIZED,
-        ReasonCode::TOPIC_NAME_INVALID,
-        ReasonCode::PAYLOAD_FORMAT_INVALID,
-    ];
-    if ended(reason) == Closed::Refused && !told.contains(&reason) {
+    if is_refused_packet(reason) {
         clients.meter.refused_packet(words, b"");
     }
     mqtt_end_saying(clients, slot, reason, words, io);

@@ -172,14 +172,7 @@ fn refuse_client<I: Io>(
     words: &str,
     io: &mut I,
 ) {
-    let told = matches!(
-        reason,
-        ReasonCode::NOT_AUTHORIZED
-            | ReasonCode::BAD_USER_NAME_OR_PASSWORD
-            | ReasonCode::TOPIC_NAME_INVALID
-            | ReasonCode::PAYLOAD_FORMAT_INVALID
-    );
-    if close::ended(reason) == Closed::Refused && !told {
+    if close::is_refused_packet(reason) {
         clients
             .meter
             .refused_packet("CONNECT: ", reason.name().as_bytes());
