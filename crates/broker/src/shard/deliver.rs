@@ -314,17 +314,13 @@ impl Front {
                     break;
                 }
                 d.place += 1;
-                if conn == NONE {
-                    *budget -= 1;
-                    continue;
+                // Large messages that wait behind others are not written now.
+                let is_written =
+                    cost == 1 || conn == NONE || self.clients.conns.get(conn).outbox == NONE;
+                *budget = budget.saturating_sub(if is_written { cost } else { 1 });
+                if conn != NONE {
+                    self.live_at(conn, topic, frames, budget, io);
                 }
-                let waits = cost > 1 && self.clients.conns.get(conn).outbox != NONE;
-                self.live_at(conn, topic, frames, budget, io);
-                let cost = match cost > 1 {
-                    true => self.cost_of_large(conn, waits),
-                    false => cost,
-                };
-                *budget = budget.saturating_sub(cost);
             }
             if done {
                 d.walking = false;
@@ -335,16 +331,6 @@ impl Front {
             self.subs.topics.close_if_unused(topic);
         }
         done
-    }
-
-    /// The visits that a large run took at a member: a socket takes a part of it, and none of what waits behind other messages.
-    fn cost_of_large(&self, slot: u32, waited: bool) -> u32 {
-        let waiting = self.clients.conns.outbox(slot);
-        let waiting = waiting.map_or(0, |outbox| outbox.waiting_bytes());
-        match waited {
-            true => 1,
-            false => cost_of_bytes(self.feed.run.bytes.saturating_sub(waiting)),
-        }
     }
 
     /// Gives a member the run.
