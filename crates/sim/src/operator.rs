@@ -5,7 +5,7 @@ use crore_broker::{Close, ConnId, Io, Link, Mail, Part, Report, ShardId, Ticket}
 /// An `Io` without connections, which keeps the last report.
 #[derive(Default)]
 pub struct Operator {
-    /// It.
+    /// The last report.
     pub report: Option<Report>,
 }
 

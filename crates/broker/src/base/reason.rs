@@ -51,7 +51,7 @@ pub struct Row {
     pub closed: Closed,
     /// The text for clients and logs, in one line. The code that finds a fault may be more exact.
     pub text: &'static str,
-    /// What the operator of the server can do; empty where the text says it.
+    /// The remedy for the operator of the server; empty where the text has it.
     pub remedy: &'static str,
     /// The limit for one client whose number stands behind the text. Clients are not told the limits that all clients share.
     limit: Option<Limit>,

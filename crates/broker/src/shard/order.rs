@@ -44,8 +44,9 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
     }
 }
 
-/// The first flow that must end before this delivery, which is told in order: that of a topic that it has a message of, or of a topic of a
-/// connection that gets a page by filter.
+/// The first flow that must end before this delivery goes on, which is told in order: that of a topic that one of its tells in order is about, or
+/// of a topic of a connection that gets a page by filter. The tells in order say their topics by themselves: a connection whose page put them
+/// in order may have gone since.
 pub(super) fn flow_before(
     conns: &Connections,
     deliveries: &Deliveries,
@@ -55,9 +56,10 @@ pub(super) fn flow_before(
         let flow = Flow::topic(d.home, topic);
         deliveries.has(flow).then_some(flow)
     };
-    d.tells.iter().find_map(|tell| match tell {
-        Tell::Match { topic, .. } => flow(*topic),
+    let in_order = d.keys[d.at..].iter();
+    let mut in_order = in_order.filter(|key| **key >> 32 == u64::from(IN_ORDER));
+    in_order.find_map(|key| match &d.tells[*key as u32 as usize] {
         Tell::Matches { to, .. } => topics_of(conns, to.slot).find_map(flow),
-        _ => None,
+        tell => tell.topic().and_then(flow),
     })
 }

@@ -1,6 +1,9 @@
 //! A fan-out that takes many turns holds up nothing else: answers, other topics' messages and the first pages of new subscribers
 //! pass it, and its own topic keeps its order.
 
+use crore_wire::mqtt::Qos;
+
+use super::raised::{connect, subscribe};
 use super::*;
 
 const VISITS: u32 = 4;
@@ -106,6 +109,45 @@ fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_m
     town.settle();
     for link in crowd {
         assert_eq!(town.received(link), [frame("one"), frame("two")].concat());
+    }
+}
+
+/// A page puts the messages of the client's topics in order; they keep their places also when that client has gone before they are looked at.
+#[test]
+fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of_the_page_has_gone()
+{
+    for turns in 0..4 * CROWD {
+        let mut town = town();
+        let crowd: Vec<usize> = (0..CROWD)
+            .map(|_| town.subscribe(Kind::Plain, "long"))
+            .collect();
+        let readers = ["a", "b"].map(|name| {
+            let link = town.says(connect(name));
+            town.sends(link, subscribe(1, "long", Qos::AtMostOnce));
+            town.settle();
+            link
+        });
+        let mut said = 0..;
+        let mut speak = |town: &mut Town, times: usize| {
+            for n in said.by_ref().take(times) {
+                town.publish([("long", n.to_string())]);
+                town.turn();
+            }
+        };
+        speak(&mut town, 2);
+        for reader in readers {
+            town.sends(reader, subscribe(2, "other/#", Qos::AtMostOnce));
+            speak(&mut town, 3);
+        }
+        for _ in 0..turns {
+            town.turn();
+        }
+        town.cut(readers[1]);
+        town.settle();
+        let all: Vec<u8> = (0..8).flat_map(|n| frame(&n.to_string())).collect();
+        for link in crowd {
+            assert_eq!(town.received(link), all, "{turns}");
+        }
     }
 }
 

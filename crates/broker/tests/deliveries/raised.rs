@@ -11,7 +11,7 @@ use super::*;
 /// The kind of a packet.
 const SUBACK: u8 = 9;
 
-fn connect() -> Vec<u8> {
+pub(super) fn connect(client_id: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let connect = mqtt::Connect {
         version: Version::V5,
@@ -19,7 +19,7 @@ fn connect() -> Vec<u8> {
         clean_start: true,
         keep_alive_s: 0,
         properties: Properties::NONE,
-        client_id: "it",
+        client_id,
         will: None,
         user_name: None,
         password: None,
@@ -28,7 +28,7 @@ fn connect() -> Vec<u8> {
     out
 }
 
-fn subscribe(id: u16, filter: &str, max_qos: Qos) -> Vec<u8> {
+pub(super) fn subscribe(id: u16, filter: &str, max_qos: Qos) -> Vec<u8> {
     let mut out = Vec::new();
     let options = SubscribeOptions {
         retain_handling: RetainHandling::DoNotSend,
@@ -51,7 +51,7 @@ fn last(town: &Town, link: usize) -> (u8, u16) {
 fn a_suback_that_raises_the_qos_waits_for_the_homes() {
     for filter in [far(), "t/#".into()] {
         let mut town = two_shards(|_| {});
-        let link = town.says(connect());
+        let link = town.says(connect("it"));
         let settle = |town: &mut Town| {
             for _ in 0..3 {
                 town.settle();

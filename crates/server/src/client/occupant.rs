@@ -23,7 +23,7 @@ pub const ADMIN_PORT: &str = "this is the admin port";
 /// Distance of the proposed port from the occupied one.
 const NEXT_PORT: u16 = 10;
 
-/// What `error` means for a server that would listen on `address`, and which other value of `flag` would do.
+/// The meaning of `error` for a server that would listen on `address`, and another value of `flag` that works.
 pub fn remedy(address: SocketAddr, error: &io::Error, flag: &str) -> String {
     let mut other = address;
     other.set_port(address.port().checked_add(NEXT_PORT).unwrap_or(0));
