@@ -2,16 +2,21 @@
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::ManuallyDrop;
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::FromRawFd;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::Duration;
 
-use crore_net::Fd;
 use crore_net::kernel::driver::Driver;
-use crore_net::kernel::listener::{Accepted, Listener, SocketOptions};
+use crore_net::kernel::listener::{Accepted, HeldPort, Listener, SocketOptions};
 use crore_net::kernel::socket;
 use crore_net::transport::{Event, Readiness, Received, Sent};
+use crore_net::{Fd, set_option};
 use proptest::prelude::*;
+use socket2::{Domain, Socket, Type};
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// From which ports the kernel chooses one for a socket, the lowest in the lower half and the highest in the upper one (ip(7)).
+const IP_LOCAL_PORT_RANGE: i32 = 51;
 
 const NONE: Readiness = Readiness {
     token: 0,
@@ -265,12 +270,22 @@ fn accepted_sockets_inherit_what_the_listener_was_given() {
 
 #[test]
 fn a_port_that_is_held_is_for_listeners_that_name_it() {
-    let held = Listener::hold_port("127.0.0.1:0".parse().unwrap()).unwrap();
-    let addr = held.local_addr().unwrap();
-    assert_ne!(addr.port(), 0);
-    assert!(std::net::TcpListener::bind(addr).is_err(), "it is not free");
+    let held = HeldPort::choose(LOCALHOST).unwrap();
+    let addr = held.addr();
+    // Whoever asks for any port gets another one.
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let fd = Fd(socket.as_raw_fd().try_into().unwrap());
+    let only_this = u32::from(addr.port()) * 0x1_0001;
+    // An older kernel does not know the option (before 6.3).
+    if set_option(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, only_this).is_ok() {
+        let any = SocketAddr::new(LOCALHOST, 0);
+        assert!(socket.bind(&any.into()).is_err(), "it is not free");
+    }
+    // A server that names it gets it, and so does the next one.
+    for _ in 0..2 {
+        drop(std::net::TcpListener::bind(addr).unwrap());
+    }
     let listeners = [(); 2].map(|()| listen(&addr.to_string(), &SocketOptions::default()));
-    drop(held);
     for _ in 0..20 {
         // Whichever the kernel chooses.
         let peer = connect(addr);

@@ -10,7 +10,7 @@ use crore_broker::node::Node;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Limits, Rule};
 use crore_broker::{Offsets, Placement, ShardId, World};
-use crore_net::kernel::listener::{Listener, SocketOptions};
+use crore_net::kernel::listener::{HeldPort, SocketOptions};
 use crore_net::kernel::steering::Group;
 use crore_net::kernel::{Kernel, entrance, fd_table};
 use crore_net::signal::Signals;
@@ -286,12 +286,12 @@ fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<Sha
 /// All shards of a listener share one port: a port that the kernel chooses is chosen here, and held until the shards listen on it.
 /// Nobody else may have a port: their sockets would share it with another server's (`SO_REUSEPORT`) just as silently, and each would
 /// get a part of the clients.
-fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<Listener>)> {
+fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<HeldPort>)> {
     let (mut addresses, mut held) = (Vec::new(), Vec::new());
     for addr in listen {
         let alone = match addr.port() {
-            0 => Listener::hold_port(*addr).and_then(|port| {
-                let chosen = port.local_addr();
+            0 => HeldPort::choose(addr.ip()).map(|port| {
+                let chosen = port.addr();
                 held.push(port);
                 chosen
             }),

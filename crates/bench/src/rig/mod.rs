@@ -21,6 +21,6 @@ pub use kind::Kind;
 pub use moment::{Moment, bottleneck, pause, per_connection, wait_for_freed_sockets, watch};
 pub use nats::Nats;
 pub use peers::{program, versions};
-pub use ports::free_ports;
+pub use ports::hold_ports;
 pub use server::{Server, Setting, within};
 pub use tools::{Publisher, Subscriber, count, is_clean, locals, number, topics};

@@ -9,9 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use crore_net::kernel::listener::HeldPort;
 
 use super::directory::Directory;
-use super::ports::free_ports;
+use super::ports::hold_ports;
 use crate::sys;
 
 /// The program, and how it is had.
@@ -55,18 +56,22 @@ pub struct Nats {
     directory: Directory,
     /// The port of each for clients.
     ports: Vec<u16>,
+    /// All their ports, so that they can be started again.
+    _held: Vec<HeldPort>,
     children: Vec<Option<Child>>,
 }
 
 impl Nats {
     /// Starts so many. They listen for clients at this address.
     pub fn start(count: u16, listen: Ipv4Addr, named: Option<&Path>) -> Result<Nats> {
-        let ports = free_ports(2 * count)?;
-        let (clients, routes) = ports.split_at(usize::from(count));
+        let held = hold_ports(2 * count)?;
+        let addresses: Vec<SocketAddr> = held.iter().map(HeldPort::addr).collect();
+        let (clients, routes) = addresses.split_at(usize::from(count));
         let mut nats = Nats {
             program: program(named)?,
             directory: Directory::make(format_args!("nats-{}", std::process::id()))?,
             ports: clients.iter().map(SocketAddr::port).collect(),
+            _held: held,
             children: clients.iter().map(|_| None).collect(),
         };
         let all: Vec<String> = routes

@@ -1,16 +1,12 @@
-//! Ports of this machine that nobody has.
+//! Ports of this machine for servers that are told where to listen.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::Ipv4Addr;
 
 use anyhow::Result;
+use crore_net::kernel::listener::HeldPort;
 
-/// Ports without a listener. Each is held until all of them are found, so that none is found twice.
-pub fn free_ports(count: u16) -> Result<Vec<SocketAddr>> {
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0"))
-        .collect::<Result<_, _>>()?;
-    Ok(listeners
-        .iter()
-        .map(TcpListener::local_addr)
-        .collect::<Result<_, _>>()?)
+/// So many ports that nobody else gets, as long as they are held: a server may be started again where it was.
+pub fn hold_ports(count: u16) -> Result<Vec<HeldPort>> {
+    let chosen = (0..count).map(|_| HeldPort::choose(Ipv4Addr::LOCALHOST.into()));
+    Ok(chosen.collect::<Result<_, _>>()?)
 }

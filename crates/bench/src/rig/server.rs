@@ -10,12 +10,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use crore_net::kernel::listener::HeldPort;
 
 use super::args::RunArgs;
 use super::directory::Directory;
 use super::kind::Kind;
 use super::peers;
-use super::ports::free_ports;
+use super::ports::hold_ports;
 use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
 
@@ -68,6 +69,8 @@ pub struct Server {
     pub kind: Kind,
     /// Where it listens.
     pub addresses: Vec<SocketAddr>,
+    /// The ports of the addresses that were chosen for it, so that it can be started again.
+    ports: Vec<HeldPort>,
     /// How it was started.
     command: Command,
     directory: Directory,
@@ -95,7 +98,8 @@ impl Server {
         settings: &str,
         members: Option<&Path>,
     ) -> Result<Server> {
-        let addresses = free_ports(setting.ports)?;
+        let ports = hold_ports(setting.ports)?;
+        let addresses: Vec<SocketAddr> = ports.iter().map(HeldPort::addr).collect();
         let port = addresses[0].port();
         let directory = Directory::make(port)?;
         let tls = args.certificate.as_ref();
@@ -113,7 +117,9 @@ impl Server {
             command = within(&command, members);
         }
         let core = args.core_of_server();
-        Server::launch(command, setting.kind, addresses, directory, core)
+        let mut server = Server::launch(command, setting.kind, addresses, directory, core)?;
+        server.ports = ports;
+        Ok(server)
     }
 
     /// Starts a Crore that listens here, with this text as its settings file.
@@ -158,6 +164,7 @@ impl Server {
             child,
             kind,
             addresses,
+            ports: Vec::new(),
             command,
             directory,
         };

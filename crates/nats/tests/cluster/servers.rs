@@ -3,11 +3,13 @@
 #![allow(dead_code, reason = "no test program needs all of it")]
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use crore_net::kernel::listener::HeldPort;
 
 /// How long a test waits for an event. No test says how soon it comes: this only ends one that waits in vain.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,11 +57,22 @@ pub struct Servers {
     extra: String,
 }
 
-#[derive(Clone, Copy)]
+/// The ports of a server, held so that it can be started again.
 struct Ports {
-    client: u16,
-    route: u16,
-    monitor: u16,
+    client: HeldPort,
+    route: HeldPort,
+    monitor: HeldPort,
+}
+
+impl Ports {
+    fn choose() -> Ports {
+        let port = || HeldPort::choose(Ipv4Addr::LOCALHOST.into()).expect("a port");
+        Ports {
+            client: port(),
+            route: port(),
+            monitor: port(),
+        }
+    }
 }
 
 impl Servers {
@@ -79,7 +92,7 @@ impl Servers {
         let mut servers = Servers {
             program,
             directory,
-            ports: free_ports(count),
+            ports: (0..count).map(|_| Ports::choose()).collect(),
             children: (0..count).map(|_| None).collect(),
             extra: extra.to_string(),
         };
@@ -94,20 +107,22 @@ impl Servers {
     fn configure(&self, at: usize, jetstream: &str) {
         let store = self.directory.join(format!("{at}"));
         fs::create_dir_all(&store).expect("a directory");
-        let ports = self.ports[at];
-        let route = |ports: &Ports| format!("nats://127.0.0.1:{}", ports.route);
+        let ports = &self.ports[at];
+        let route = |ports: &Ports| format!("nats://{}", ports.route.addr());
         let routes: Vec<String> = self.ports.iter().map(route).collect();
         let cluster = match self.ports.len() {
             1 => String::new(),
             _ => format!(
-                "cluster {{ name: test, listen: 127.0.0.1:{}, routes: [{}] }}\n",
-                ports.route,
+                "cluster {{ name: test, listen: {}, routes: [{}] }}\n",
+                ports.route.addr(),
                 routes.join(", ")
             ),
         };
         let text = format!(
-            "server_name: n{at}\nlisten: 127.0.0.1:{}\nhttp: 127.0.0.1:{}\n{cluster}jetstream {{ max_file_store: 64GB, store_dir: {store:?}, {jetstream} }}\n{}\n",
-            ports.client, ports.monitor, self.extra
+            "server_name: n{at}\nlisten: {}\nhttp: {}\n{cluster}jetstream {{ max_file_store: 64GB, store_dir: {store:?}, {jetstream} }}\n{}\n",
+            ports.client.addr(),
+            ports.monitor.addr(),
+            self.extra
         );
         fs::write(self.directory.join(format!("{at}.conf")), text).expect("a file");
     }
@@ -132,7 +147,7 @@ impl Servers {
     fn await_all(&self) {
         for ports in &self.ports {
             until("a server of NATS", || {
-                TcpStream::connect((Ipv4Addr::LOCALHOST, ports.client)).is_ok()
+                TcpStream::connect(ports.client.addr()).is_ok()
             });
         }
     }
@@ -147,13 +162,13 @@ impl Servers {
 
     /// The URLs of all servers.
     pub fn urls(&self) -> Vec<String> {
-        let url = |ports: &Ports| format!("nats://127.0.0.1:{}", ports.client);
+        let url = |ports: &Ports| format!("nats://{}", ports.client.addr());
         self.ports.iter().map(url).collect()
     }
 
     /// The URLs at which they tell about themselves.
     pub fn monitoring(&self) -> Vec<String> {
-        let url = |ports: &Ports| format!("http://127.0.0.1:{}", ports.monitor);
+        let url = |ports: &Ports| format!("http://{}", ports.monitor.addr());
         self.ports.iter().map(url).collect()
     }
 }
@@ -167,17 +182,4 @@ impl Drop for Servers {
             let _ = fs::remove_dir_all(&self.directory);
         }
     }
-}
-
-/// Ports that nobody has. Each is held until all are chosen.
-fn free_ports(count: usize) -> Vec<Ports> {
-    let hold = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let held: Vec<_> = (0..count).map(|_| [hold(), hold(), hold()]).collect();
-    let port = |held: &TcpListener| held.local_addr().expect("an address").port();
-    let chosen = held.iter().map(|[client, route, monitor]| Ports {
-        client: port(client),
-        route: port(route),
-        monitor: port(monitor),
-    });
-    chosen.collect()
 }

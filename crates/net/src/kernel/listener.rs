@@ -10,7 +10,8 @@
 //! Deliberately not here: limits and access control.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -48,12 +49,53 @@ const SOCKET: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// A TCP socket for an address like this one.
 fn open(addr: SocketAddr) -> io::Result<Owned> {
-    let family = if addr.is_ipv4() {
+    Ok(socket_with(family(addr), SocketType::STREAM, SOCKET, None)?.into())
+}
+
+fn family(addr: SocketAddr) -> AddressFamily {
+    if addr.is_ipv4() {
         AddressFamily::INET
     } else {
         AddressFamily::INET6
-    };
-    Ok(socket_with(family, SocketType::STREAM, SOCKET, None)?.into())
+    }
+}
+
+fn local_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
+    socket::address(net::getsockname(socket)?).ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+/// A port that the kernel chose, held until this is dropped: the kernel gives it to no other socket, be it one that binds to port 0
+/// or one that connects. A server that names the port can listen on it, once or several times one after the other, if it sets
+/// `SO_REUSEADDR`, as servers do; this socket itself never listens.
+#[derive(Debug)]
+pub struct HeldPort {
+    _socket: OwnedFd,
+    addr: SocketAddr,
+}
+
+impl HeldPort {
+    /// Has the kernel choose a port of this IP address.
+    ///
+    /// # Errors
+    /// Those of `socket`, `bind`, `getsockname` and `setsockopt`.
+    pub fn choose(ip: IpAddr) -> io::Result<HeldPort> {
+        let addr = SocketAddr::new(ip, 0);
+        let socket = socket_with(family(addr), SocketType::STREAM, SOCKET, None)?;
+        net::bind(&socket, &addr)?;
+        // Only now: before, the kernel might have chosen the port of another group of the same user.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        sockopt::set_socket_reuseport(&socket, true)?;
+        let addr = local_addr(&socket)?;
+        Ok(HeldPort {
+            _socket: socket,
+            addr,
+        })
+    }
+
+    /// The address with the port.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
 }
 
 /// A listening socket of this thread's table, closed with the value. Closing resets the connections in its queue.
@@ -86,19 +128,6 @@ impl Listener {
         Ok(Listener { socket })
     }
 
-    /// Has the kernel choose a port at this address, of which the port is 0, that nobody else has; until this is dropped, nobody
-    /// but listeners of the same user that name the port get it. It does not listen.
-    ///
-    /// # Errors
-    /// Those of `socket`, `bind` and `setsockopt`.
-    pub fn hold_port(addr: SocketAddr) -> io::Result<Listener> {
-        let socket = open(addr)?;
-        net::bind(socket.fd().lend(), &addr)?;
-        // Only now: before, the kernel might have chosen the port of another group of the same user.
-        sockopt::set_socket_reuseport(socket.fd().lend(), true)?;
-        Ok(Listener { socket })
-    }
-
     /// The descriptor, for [`Driver::add`](super::driver::Driver::add).
     pub fn fd(&self) -> Fd {
         self.socket.fd()
@@ -109,8 +138,7 @@ impl Listener {
     /// # Errors
     /// Those of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let name = net::getsockname(self.fd().lend())?;
-        socket::address(name).ok_or_else(|| io::ErrorKind::Unsupported.into())
+        local_addr(self.fd().lend())
     }
 
     /// Lets no more connections into the queue: the packets of a handshake are dropped, so that the queue can be emptied

@@ -2,9 +2,10 @@
 //! before a real server.
 
 use crate::client::Client;
-use crate::support::{Server, until};
+use crate::support::{Server, hold_port, until};
+use crore_net::kernel::listener::HeldPort;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,7 +35,8 @@ fn with(text: String, its: &str, ours: &str) -> String {
 pub struct Front {
     child: Child,
     pub directory: PathBuf,
-    pub port: u16,
+    /// Where it listens.
+    port: HeldPort,
     pub root: PathBuf,
     /// Its answer to other requests than event streams while there is no server.
     pub away: &'static str,
@@ -54,7 +56,7 @@ impl Front {
     }
 
     pub fn nginx(server: &Server) -> Front {
-        let (directory, port) = (Front::directory(), free_port());
+        let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
         let made = rcgen::generate_simple_self_signed([NAME.to_string()]).expect("a certificate");
         std::fs::write(at("own.pem"), made.cert.pem()).expect("a file");
@@ -63,7 +65,7 @@ impl Front {
         let site = with(
             site,
             "    listen 443 ",
-            &format!("    listen 127.0.0.1:{port} "),
+            &format!("    listen {} ", port.addr()),
         );
         let site = with(site, "127.0.0.1:8800", &server.address().to_string());
         let site = with(site, "/etc/ssl/push.example.com.pem", &at("own.pem"));
@@ -95,7 +97,7 @@ impl Front {
     }
 
     pub fn caddy(server: &Server) -> Front {
-        let (directory, port) = (Front::directory(), free_port());
+        let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
         let site = with(
             sample("Caddyfile"),
@@ -106,8 +108,9 @@ impl Front {
         std::fs::write(at("site.caddy"), site).expect("a file");
         // Certificates of its own root instead of asking the network for some.
         let main = format!(
-            "{{\nadmin off\nlocal_certs\nskip_install_trust\nauto_https disable_redirects\nhttps_port {port}\n\
+            "{{\nadmin off\nlocal_certs\nskip_install_trust\nauto_https disable_redirects\nhttps_port {}\n\
              default_bind 127.0.0.1\n}}\nimport {}\n",
+            port.addr().port(),
             at("site.caddy")
         );
         std::fs::write(at("Caddyfile"), main).expect("a file");
@@ -128,7 +131,7 @@ impl Front {
     }
 
     pub fn haproxy(server: &Server) -> Front {
-        let (directory, port) = (Front::directory(), free_port());
+        let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
         let made = rcgen::generate_simple_self_signed([NAME.to_string()]).expect("a certificate");
         let certificate = made.cert.pem();
@@ -139,7 +142,7 @@ impl Front {
         let text = with(
             sample("haproxy.cfg"),
             "bind :443",
-            &format!("bind 127.0.0.1:{port}"),
+            &format!("bind {}", port.addr()),
         );
         let text = with(text, "127.0.0.1:8800", &server.address().to_string());
         let text = with(text, "/etc/haproxy/push.example.com.pem", &at("both.pem"));
@@ -158,7 +161,7 @@ impl Front {
         front
     }
 
-    fn start(mut command: Command, directory: PathBuf, port: u16, root: PathBuf) -> Front {
+    fn start(mut command: Command, directory: PathBuf, port: HeldPort, root: PathBuf) -> Front {
         let log = std::fs::File::create(directory.join("output")).expect("a file");
         command
             .stdin(Stdio::null())
@@ -177,7 +180,7 @@ impl Front {
         until(&format!("{command:?}"), || {
             let ended = front.child.try_wait().expect("its state");
             assert!(ended.is_none(), "{command:?}: {ended:?}\n{}", front.log());
-            let is_open = TcpStream::connect(("127.0.0.1", port)).is_ok() && front.root.exists();
+            let is_open = TcpStream::connect(front.addr()).is_ok() && front.root.exists();
             is_open
                 && front
                     .try_curl(&["-o", "/dev/null", &url("/")])
@@ -187,6 +190,10 @@ impl Front {
         front
     }
 
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
     fn log(&self) -> String {
         let read = |name| std::fs::read_to_string(self.directory.join(name)).unwrap_or_default();
         read("output") + &read("error.log")
@@ -194,7 +201,7 @@ impl Front {
 
     /// Arguments that make `curl` come to the proxy by its name, from the client's address.
     fn curl_args(&self) -> Vec<String> {
-        let to = format!("{NAME}:443:127.0.0.1:{}", self.port);
+        let to = format!("{NAME}:443:{}", self.addr());
         let root = self.root.display().to_string();
         [
             "-sS",
@@ -289,11 +296,6 @@ fn site(directory: PathBuf) -> String {
         }
     });
     address
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 pub fn url(path: &str) -> String {

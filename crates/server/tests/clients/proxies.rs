@@ -80,7 +80,7 @@ fn clients_get_through(front: &Front, server: &Server) {
     assert_eq!(front.curl(&status), "204");
 
     let (to, root) = (
-        format!("https://{NAME}:{}/sub/ws", front.port),
+        format!("https://{NAME}:{}/sub/ws", front.addr().port()),
         front.root.display().to_string(),
     );
     let socket = Client::node("ws_client.mjs", &[&to, "live", &root, CLIENT]);
@@ -93,7 +93,7 @@ fn clients_get_through(front: &Front, server: &Server) {
 
 /// The quick start's page on the proxy's site, which is of the same origin as what lies behind it.
 fn a_page_of_the_site_works(front: &Front, server: &Server) {
-    let map = format!("MAP {NAME}:443 127.0.0.1:{}", front.port);
+    let map = format!("MAP {NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
     browser.next("ready");
     let mut act = |what: Value| {
@@ -127,7 +127,7 @@ source.onerror = () => {
 /// The page's `EventSource` asks the proxy while there is no server, and goes on when there is one again.
 fn a_stream_outlives_the_server(front: &Front, server: Server) {
     std::fs::write(front.directory.join("site/stream.html"), STREAM).expect("a page");
-    let map = format!("MAP {NAME}:443 127.0.0.1:{}", front.port);
+    let map = format!("MAP {NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
     browser.next("ready");
     let mut act = |what: Value| {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, curl, publish};
 use crate::proxy::{Proxy, pass};
-use crate::support::{self, Server, until};
+use crate::support::{self, Server, hold_port, until};
 
 /// The server that the recipes name.
 pub const NAMED: &str = "127.0.0.1:8800";
@@ -319,11 +319,11 @@ impl Drop for Running {
 fn webhook_with_a_right_signature_is_published_once() {
     let recipe = Recipe::named("A webhook that publishes");
     let server = recipe.server();
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-    let at = free.expect("a free port").to_string();
+    let held = hold_port();
+    let at = held.addr().to_string();
     let script = recipe.block("python");
     let data_port = format!("\"127.0.0.1\", {}", server.address().port());
-    let own_port = format!("\"127.0.0.1\", {}", at.rsplit(':').next().expect("a port"));
+    let own_port = format!("\"127.0.0.1\", {}", held.addr().port());
     let script = script
         .replace("\"127.0.0.1\", 8800", &data_port)
         .replace("\"127.0.0.1\", 8900", &own_port);

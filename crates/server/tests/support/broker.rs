@@ -2,8 +2,8 @@
 //! (the path of a Mosquitto), which shows that a test asks for what the specification says and not for
 //! what we do.
 
-use super::{Server, until};
-use std::net::TcpListener;
+use super::{Server, hold_port, until};
+use crore_net::kernel::listener::HeldPort;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -19,8 +19,8 @@ pub enum Broker {
 pub struct Reference {
     child: Child,
     directory: PathBuf,
-    tcp: u16,
-    ws: u16,
+    tcp: HeldPort,
+    ws: HeldPort,
 }
 
 impl Broker {
@@ -74,7 +74,7 @@ impl Broker {
     pub fn tcp(&self) -> u16 {
         match self {
             Broker::Crore(server) => server.address().port(),
-            Broker::Reference(reference) => reference.tcp,
+            Broker::Reference(reference) => reference.tcp.addr().port(),
         }
     }
 
@@ -82,15 +82,15 @@ impl Broker {
     pub fn ws(&self) -> u16 {
         match self {
             Broker::Crore(server) => server.address().port(),
-            Broker::Reference(reference) => reference.ws,
+            Broker::Reference(reference) => reference.ws.addr().port(),
         }
     }
 }
 
 impl Reference {
     fn start(program: PathBuf) -> Reference {
-        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-        let [tcp, ws] = ports.map(|listener| listener.local_addr().expect("an address").port());
+        let (tcp_port, ws_port) = (hold_port(), hold_port());
+        let [tcp, ws] = [&tcp_port, &ws_port].map(|port| port.addr().port());
         let directory = std::env::temp_dir().join(format!("crore-reference-{tcp}"));
         std::fs::create_dir_all(&directory).expect("a temporary directory");
         let file = directory.join("mosquitto.conf");
@@ -112,8 +112,8 @@ impl Reference {
         Reference {
             child,
             directory,
-            tcp,
-            ws,
+            tcp: tcp_port,
+            ws: ws_port,
         }
     }
 }

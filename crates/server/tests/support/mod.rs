@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use crore_net::kernel::listener::HeldPort;
 use socket2::{Domain, Socket, Type};
 
 use program::REAL_MONOTONIC;
@@ -84,6 +85,11 @@ const SETTINGS: &str = "crore.toml";
 
 /// An address of the loopback with a port of the kernel's choice.
 const ANY_PORT: &str = "127.0.0.1:0";
+
+/// A port for another program that is told where to listen.
+pub fn hold_port() -> HeldPort {
+    HeldPort::choose(Ipv4Addr::LOCALHOST.into()).expect("a port")
+}
 
 /// The arguments that a server is started with.
 struct Launch<'a> {

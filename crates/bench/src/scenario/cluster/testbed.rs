@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use crore_net::kernel::listener::HeldPort;
 
-use crate::rig::{Nats, RunArgs, Server, Setting, free_ports, program};
+use crate::rig::{Nats, RunArgs, Server, Setting, hold_ports, program};
 use crate::sys::tun;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -58,7 +59,7 @@ pub struct Testbed {
     pub nodes: Vec<Server>,
     pub nats: Nats,
     /// Where the nodes' admin ports are, where they have some.
-    admin: Vec<SocketAddr>,
+    admin: Vec<HeldPort>,
     /// The program that cuts, or why there is none.
     cutter: Result<PathBuf, String>,
 }
@@ -79,12 +80,12 @@ impl Testbed {
             Err(_) => (Ipv4Addr::LOCALHOST, false),
         };
         let nats = Nats::start(SERVERS, listen, args.nats_server.as_deref())?;
-        let admin = free_ports(NODES as u16)?;
+        let admin = hold_ports(NODES as u16)?;
         let node = |node: usize| {
             let cluster = cluster(&nats, apart.then_some(node));
             let settings = format!(
                 "{settings}\n{cluster}\n[admin]\nlisten = \"{}\"\n",
-                admin[node]
+                admin[node].addr()
             );
             Server::start_with(args, setting, &settings, None)
         };
@@ -109,7 +110,7 @@ impl Testbed {
 
     /// Where the admin port of a node is.
     pub fn admin(&self, node: usize) -> SocketAddr {
-        self.admin[node]
+        self.admin[node].addr()
     }
 
     /// Where NATS is for this process.
