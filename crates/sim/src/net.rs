@@ -110,8 +110,6 @@ pub struct Net {
     pub tear_percent: u32,
     /// Sends that took less than was offered.
     pub torn: u64,
-    /// Bytes that sockets took.
-    pub sent_bytes: usize,
     /// The engine of the partitions, and how it behaves, if there is one.
     pub engine: Option<(Engine, Manner)>,
     /// The first thing that a shard did wrong.
@@ -133,7 +131,6 @@ impl Net {
             rng: Rng::new(0),
             tear_percent,
             torn: 0,
-            sent_bytes: 0,
             engine: manner.map(|manner| (Engine::default(), manner)),
             wrong: None,
             lives: usize::MAX,
@@ -252,7 +249,6 @@ impl Io for Net {
                 .get_or_insert(format!("bytes behind a Close frame on link {}", link.0));
         }
         self.torn += u64::from(taken < offered);
-        self.sent_bytes += taken;
         taken
     }
 

@@ -125,17 +125,17 @@ impl Outbox {
         ((before, charged), (counted_before, counted))
     }
 
-    /// Sends as many bytes as the socket takes; returns how many.
-    pub fn send<I: Io>(&mut self, link: Link, io: &mut I) -> usize {
+    /// Sends so many bytes at most, as far as the socket takes them; returns how many.
+    pub fn send<I: Io>(&mut self, link: Link, most: usize, io: &mut I) -> usize {
         let mut all = 0;
         loop {
             let mut parts = [Part::Bytes(&[]); PARTS_MAX];
-            let used = self.queue.parts(&mut parts);
+            let used = self.queue.parts(most - all, &mut parts);
             let len = len_of(&parts[..used]);
             let sent = io.send(link, &parts[..used]);
             self.sent(sent);
             all += sent;
-            if sent < len || self.waiting_bytes() == 0 {
+            if sent < len || all == most || self.waiting_bytes() == 0 {
                 return all;
             }
         }

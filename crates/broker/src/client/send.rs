@@ -23,7 +23,9 @@ pub(crate) fn writable<P: Protocols, I: Io>(
     if clients.conns.get(slot).outbox == NONE {
         return;
     }
-    let (sent, waiting) = clients.conns.send_outbox(slot, io);
+    // The poller reports the socket again while it takes more.
+    let most = clients.meter.work.outbox_bytes();
+    let (sent, waiting) = clients.conns.send_outbox(slot, most, io);
     if sent > 0 {
         clients.meter.work.steps.add_bytes(sent);
         let row = clients.conns.get_mut(slot);

@@ -241,13 +241,21 @@ impl Queue {
         self.pieces.push_back(Waiting::Share(slice));
     }
 
-    /// The first pieces; returns how many there are.
-    pub fn parts<'a>(&'a self, parts: &mut [Part<'a>]) -> usize {
-        let mut gone = self.gone;
-        let mut used = 0;
+    /// The first pieces, of so many bytes at most; returns how many there are.
+    pub fn parts<'a>(&'a self, most: usize, parts: &mut [Part<'a>]) -> usize {
+        let (mut gone, mut left, mut used) = (self.gone, most, 0);
         for (part, piece) in parts.iter_mut().zip(&self.pieces) {
-            *part = piece.part(gone);
+            if left == 0 {
+                break;
+            }
+            let whole = piece.part(gone);
             gone = 0;
+            *part = match whole {
+                Part::Bytes(bytes) if bytes.len() > left => Part::Bytes(&bytes[..left]),
+                Part::Shared(slice) if slice.len() > left => Part::Bytes(&slice[..left]),
+                _ => whole,
+            };
+            left -= part.as_ref().len();
             used += 1;
         }
         used
@@ -314,6 +322,7 @@ mod tests {
             steps in prop::collection::vec(step(), 1..12),
             cut in (0..100_000usize, 0..100_000usize),
             takes in prop::collection::vec(1..20_000usize, 1..8),
+            most in 1..100_000usize,
         ) {
             let admission = Admission::new(&Settings::default(), 7);
             let bytes: Vec<u8> = (0..4 * SHARED_MIN).map(|n| (n % 251) as u8).collect();
@@ -353,9 +362,10 @@ mod tests {
             let mut left = [b"first", &plain[from..to], b"last"].concat();
             for take in takes {
                 let mut parts = [Part::Bytes(&[]); 16];
-                let used = queue.parts(&mut parts);
+                let used = queue.parts(most, &mut parts);
                 let seen = flat(&parts[..used]);
-                prop_assert!(left.starts_with(&seen) && (seen.len() == left.len() || used == 16));
+                prop_assert!(left.starts_with(&seen));
+                prop_assert!(seen.len() == left.len().min(most) || used == 16 && seen.len() < most);
                 let take = take.min(seen.len());
                 queue.sent(take);
                 left.drain(..take);

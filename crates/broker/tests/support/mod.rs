@@ -267,7 +267,7 @@ impl Town {
         self.handle(conn % self.shards.len(), Input::Closed(id));
     }
 
-    /// The socket takes so many bytes more.
+    /// The socket takes so many bytes more, and is reported until it has them.
     pub fn window(&mut self, conn: usize, bytes: usize) {
         let socket = self.socket(conn);
         socket.window = bytes;
@@ -275,10 +275,24 @@ impl Town {
             return;
         }
         socket.refused = false;
-        if socket.wants_to_write {
+        while self.report_writable(conn) {}
+    }
+
+    /// The poller reports the socket, if it takes bytes and the shard has some for it; says whether it did.
+    pub fn report_writable(&mut self, conn: usize) -> bool {
+        let socket = self.socket(conn);
+        let reports = socket.wants_to_write && !socket.refused;
+        if reports {
             let id = self.id(conn);
             self.handle(conn % self.shards.len(), Input::Writable(id));
         }
+        reports
+    }
+
+    /// The socket takes everything from now on, and the poller has not reported it yet.
+    pub fn widen(&mut self, conn: usize) {
+        let socket = self.socket(conn);
+        (socket.window, socket.refused) = (usize::MAX, false);
     }
 
     /// Ends a turn of a shard; says whether it has more to do.

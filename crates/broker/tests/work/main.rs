@@ -359,6 +359,36 @@ fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
     }
 }
 
+/// Hundreds of sockets may take more at once: each gets a part of its outbox, and then the next one does.
+#[test]
+fn a_socket_that_takes_everything_gets_its_outbox_in_parts() {
+    const BYTES: usize = 500 << 10;
+    const STREAM: &str =
+        "GET /sub/t HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
+    let mut town = town(Settings::default());
+    let conn = town.open(0);
+    town.say(conn, STREAM);
+    town.settle();
+    town.window(conn, 0);
+    let publisher = town.open(0);
+    let data = "x".repeat(BYTES);
+    town.say(
+        publisher,
+        format!("POST /pub/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BYTES}\r\n\r\n{data}"),
+    );
+    town.settle();
+    town.widen(conn);
+    let (mut had, mut parts) = (town.received(conn).len(), 0);
+    let first = had;
+    while town.report_writable(conn) {
+        let has = town.received(conn).len();
+        assert!(has - had <= Pace::default().outbox_bytes);
+        (had, parts) = (has, parts + 1);
+    }
+    assert!(had - first > BYTES, "it has all of it");
+    assert_eq!(parts, (had - first).div_ceil(Pace::default().outbox_bytes));
+}
+
 fn closed() -> Arc<World> {
     let mut settings = Settings::default();
     settings.access.closed = true;

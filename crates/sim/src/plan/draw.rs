@@ -46,6 +46,8 @@ const BOUNDS: u64 = 314;
 const BOUNDS_PERCENT: u32 = 30;
 /// Salt of the random choice of how slowly a home forgets.
 const FORGETS: u64 = 733;
+/// Salt of the random choice of how much of an outbox goes out at once.
+const WRITES: u64 = 0x0A7B_0C5E;
 /// Salt of the random choices of partitions and of the homes of a restart, likewise.
 const PARTITIONS: u64 = 0x9A27_1710;
 /// Salt of the random choices of an engine, likewise.
@@ -111,6 +113,7 @@ impl Plan {
         shorten_turns(&mut plan, &mut own(SHORT_TURNS));
         plan.envelopes = own(ENVELOPES).chance(ENVELOPES_PERCENT);
         plan.pace.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
+        plan.pace.outbox_bytes = own(WRITES).pick(&[100, 3_000, 64 << 10]);
         bound_outboxes(&mut plan, &mut own(BOUNDS));
         limit_makers(&mut plan, &mut own(MAKERS));
         divide(&mut plan, &mut own(PARTITIONS));

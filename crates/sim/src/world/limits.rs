@@ -41,7 +41,8 @@ const ENDS_STEPS: usize = 64 * 5;
 fn unit_steps(plan: &Plan) -> u64 {
     let pace = &plan.pace;
     let lists = plan.settings.rules.len() + 2;
-    let copied = (pace.page_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
+    let copied =
+        (pace.page_bytes + pace.outbox_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
     let page =
         (3 + READ_ROWS) * pace.page_visits + lists * MARK_STEPS + pace.page_messages + copied;
     let publish = 4 * (plan.message_bytes + FIELDS_BYTES) / STEP_BYTES

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use crore_broker::work::STEP_BYTES;
 use crore_broker::{Input, Link, Now, PartitionId, Shard, ShardId};
 
 use super::{RECEIVE_BYTES, World, limits, now};
@@ -174,8 +173,7 @@ impl World {
 }
 
 /// Hands an input over, and checks the steps that it took.
-fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, mut most: u64) {
-    let is_writable = matches!(input, Input::Writable(_));
+fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u64) {
     let what = match &input {
         Input::Accepted(..) => "a connection",
         Input::Received(..) => "what came of a connection",
@@ -186,13 +184,9 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, mut most
         Input::Committed(_) => "an answer of the engine",
         Input::Control(..) | Input::Verdict(..) | Input::Counted(..) => "an order or an answer",
     };
-    let (before, sent_bytes) = (shard.steps(), net.sent_bytes);
+    let before = shard.steps();
     shard.handle(input, now, net);
     let took = shard.steps() - before;
-    if is_writable {
-        // A socket may take a whole outbox in one write.
-        most += ((net.sent_bytes - sent_bytes) / STEP_BYTES) as u64;
-    }
     if took > most {
         net.wrong
             .get_or_insert(format!("{what} took {took} steps, at most {most}"));

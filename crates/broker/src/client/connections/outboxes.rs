@@ -18,11 +18,17 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Sends what waits for a connection's socket as far as it takes it; returns how many bytes it took, and how many wait.
-    pub(crate) fn send_outbox<I: Io>(&mut self, slot: u32, io: &mut I) -> (usize, usize) {
+    /// Sends so many bytes at most of those that wait for a connection's socket, as far as it takes them; returns how many bytes it
+    /// took, and how many wait.
+    pub(crate) fn send_outbox<I: Io>(
+        &mut self,
+        slot: u32,
+        most: usize,
+        io: &mut I,
+    ) -> (usize, usize) {
         let row = self.rows.get(slot);
         let outbox = self.outboxes.get_mut(row.outbox);
-        (outbox.send(row.link, io), outbox.waiting_bytes())
+        (outbox.send(row.link, most, io), outbox.waiting_bytes())
     }
 
     /// Begins an outbox with what `write` adds.
