@@ -307,7 +307,7 @@ impl Shards {
         };
         let writable = socket.write && socket.window > 0;
         if writable {
-            shard.handle(Input::Writable(conn), self.now, net);
+            shard.handle(Input::Writable(conn, usize::MAX), self.now, net);
         }
         let socket = &mut net.sockets[link];
         if socket.closed || !socket.read || shard.link_of(conn).is_none() {

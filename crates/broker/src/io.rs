@@ -73,8 +73,8 @@ pub enum Input<'a> {
     Accepted(Link, IpAddr),
     /// Bytes came; they may be changed in place.
     Received(ConnId, &'a mut [u8]),
-    /// The socket takes bytes again.
-    Writable(ConnId),
+    /// The socket takes bytes again. It gets so many at most of those that wait for it; while some are left, it is to be reported again.
+    Writable(ConnId, usize),
     /// The peer sends no more.
     End(ConnId),
     /// The link failed.
@@ -99,7 +99,7 @@ impl Input<'_> {
     pub fn about(&self) -> Option<ConnId> {
         match self {
             Input::Received(conn, _)
-            | Input::Writable(conn)
+            | Input::Writable(conn, _)
             | Input::End(conn)
             | Input::Closed(conn)
             | Input::Verdict(conn, ..) => Some(*conn),

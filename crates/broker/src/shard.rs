@@ -248,13 +248,14 @@ impl Shard {
                     self.front.received(conn, bytes, &mut self.home, io);
                 }
             }
-            Input::Writable(conn) => {
+            Input::Writable(conn, most) => {
                 if self.front.clients.conns.is_current(conn) {
                     writable(
                         &mut self.front.clients,
                         &mut self.front.subs,
                         &mut self.front.queues,
                         conn.slot,
+                        most,
                         io,
                     );
                 }

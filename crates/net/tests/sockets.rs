@@ -14,7 +14,8 @@ use crore_net::{Fd, set_option};
 use proptest::prelude::*;
 use socket2::{Domain, Socket, Type};
 
-const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Any port of the loopback.
+const LOCALHOST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// From which ports the kernel chooses one for a socket, the lowest in the lower half and the highest in the upper one (ip(7)).
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
@@ -278,8 +279,7 @@ fn a_port_that_is_held_is_for_listeners_that_name_it() {
     let only_this = u32::from(addr.port()) * 0x1_0001;
     // An older kernel does not know the option (before 6.3).
     if set_option(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, only_this).is_ok() {
-        let any = SocketAddr::new(LOCALHOST, 0);
-        assert!(socket.bind(&any.into()).is_err(), "it is not free");
+        assert!(socket.bind(&LOCALHOST.into()).is_err(), "it is not free");
     }
     // A server that names it gets it, and so does the next one.
     for _ in 0..2 {

@@ -290,7 +290,7 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<Hel
     let (mut addresses, mut held) = (Vec::new(), Vec::new());
     for addr in listen {
         let alone = match addr.port() {
-            0 => HeldPort::choose(addr.ip()).map(|port| {
+            0 => HeldPort::choose(*addr).map(|port| {
                 let chosen = port.addr();
                 held.push(port);
                 chosen

@@ -110,6 +110,8 @@ pub struct Plan {
     pub settings: Settings,
     /// How much a turn does.
     pub pace: Pace,
+    /// How many bytes of its outbox a socket gets at once.
+    pub part_bytes: usize,
     /// The topics' names.
     pub topics: Vec<String>,
     /// How many subscribers.

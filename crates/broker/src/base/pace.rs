@@ -18,9 +18,6 @@ pub struct Pace {
     pub page_messages: usize,
     /// And at most this many bytes (one message always fits).
     pub page_bytes: usize,
-    /// Bytes of its outbox that a socket gets each time that it takes more: some 40 us. A socket whose peer reads fast may take a
-    /// megabyte at once, and hundreds may be ready with those of other clients.
-    pub outbox_bytes: usize,
     /// Entries that one page of the past looks at, for those who read by filter or look for their place in a long log:
     /// up to a third of a turn's steps, since an entry by filter takes several.
     pub page_visits: usize,
@@ -49,7 +46,6 @@ impl Default for Pace {
             steps_per_turn: 4096,
             page_messages: 128,
             page_bytes: 64 << 10,
-            outbox_bytes: 64 << 10,
             page_visits: 256,
             interest_rows: 1024,
             turns_under_way: 64,

@@ -12,19 +12,18 @@ use crate::store::rope::{Queue, Rope};
 use crate::store::shared::Part;
 use crate::store::slab::NONE;
 
-/// The socket takes more bytes.
+/// The socket takes more bytes: it gets so many at most.
 pub(crate) fn writable<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     queues: &mut Queues,
     slot: u32,
+    most: usize,
     io: &mut I,
 ) {
     if clients.conns.get(slot).outbox == NONE {
         return;
     }
-    // The poller reports the socket again while it takes more.
-    let most = clients.meter.work.outbox_bytes();
     let (sent, waiting) = clients.conns.send_outbox(slot, most, io);
     if sent > 0 {
         clients.meter.work.steps.add_bytes(sent);

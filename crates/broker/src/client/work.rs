@@ -62,11 +62,6 @@ impl Work {
         self.pace.visits_per_turn.min(left).max(1)
     }
 
-    /// Bytes of an outbox that its socket gets at once.
-    pub fn outbox_bytes(&self) -> usize {
-        self.pace.outbox_bytes
-    }
-
     /// From now on one connection may use this part of a turn's steps, of what is left; at least one step, even where the budget is spent.
     pub fn begin_share(&mut self, shares: u64) {
         let share = u64::from(self.pace.steps_per_turn) / shares;

@@ -130,7 +130,7 @@ impl Front {
                 continue;
             }
             if d.ordered && deliveries.has_flows() {
-                let looks = (d.tells.len() / LOOKS_PER_VISIT) as u32;
+                let looks = ((d.keys.len() - d.at) / LOOKS_PER_VISIT) as u32;
                 // One visit is left, so that a delivery of any length begins.
                 *budget = budget.saturating_sub(looks).max(1);
                 if let Some(topic) = flow_before(&self.clients.conns, deliveries, &d) {

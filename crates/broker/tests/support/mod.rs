@@ -267,7 +267,7 @@ impl Town {
         self.handle(conn % self.shards.len(), Input::Closed(id));
     }
 
-    /// The socket takes so many bytes more, and is reported until it has them.
+    /// The socket takes so many bytes more.
     pub fn window(&mut self, conn: usize, bytes: usize) {
         let socket = self.socket(conn);
         socket.window = bytes;
@@ -275,16 +275,17 @@ impl Town {
             return;
         }
         socket.refused = false;
-        while self.report_writable(conn) {}
+        self.report_writable(conn, usize::MAX);
     }
 
-    /// The poller reports the socket, if it takes bytes and the shard has some for it; says whether it did.
-    pub fn report_writable(&mut self, conn: usize) -> bool {
+    /// The poller reports the socket, if it takes bytes and the shard has some for it; says whether it did. The socket gets so many
+    /// bytes at most.
+    pub fn report_writable(&mut self, conn: usize, most: usize) -> bool {
         let socket = self.socket(conn);
         let reports = socket.wants_to_write && !socket.refused;
         if reports {
             let id = self.id(conn);
-            self.handle(conn % self.shards.len(), Input::Writable(id));
+            self.handle(conn % self.shards.len(), Input::Writable(id, most));
         }
         reports
     }

@@ -66,7 +66,7 @@ struct Ports {
 
 impl Ports {
     fn choose() -> Ports {
-        let port = || HeldPort::choose(Ipv4Addr::LOCALHOST.into()).expect("a port");
+        let port = || HeldPort::choose((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         Ports {
             client: port(),
             route: port(),

@@ -10,7 +10,7 @@
 //! Deliberately not here: limits and access control.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -74,12 +74,11 @@ pub struct HeldPort {
 }
 
 impl HeldPort {
-    /// Has the kernel choose a port of this IP address.
+    /// Has the kernel choose a port at this address, of which the port is 0.
     ///
     /// # Errors
     /// Those of `socket`, `bind`, `getsockname` and `setsockopt`.
-    pub fn choose(ip: IpAddr) -> io::Result<HeldPort> {
-        let addr = SocketAddr::new(ip, 0);
+    pub fn choose(addr: SocketAddr) -> io::Result<HeldPort> {
         let socket = socket_with(family(addr), SocketType::STREAM, SOCKET, None)?;
         net::bind(&socket, &addr)?;
         // Only now: before, the kernel might have chosen the port of another group of the same user.

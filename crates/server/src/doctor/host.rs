@@ -13,7 +13,7 @@ use super::card::{self, Card};
 use crate::config::groups::{self, Group, Tasks};
 use crate::config::tree::{Tree, field};
 
-/// A host at one moment.
+/// A host as it was when it was read, but for the settings of its kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     /// Where its files hang.

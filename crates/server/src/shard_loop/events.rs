@@ -8,14 +8,16 @@ use super::ShardLoop;
 use super::links::{Links, below};
 
 impl<T: Transport> ShardLoop<T> {
-    pub(super) fn connection_event(&mut self, event: Readiness, now: Now) {
+    /// A connection is ready. If its socket takes bytes, it gets so many at most of its outbox.
+    pub(super) fn connection_event(&mut self, event: Readiness, write_bytes: usize, now: Now) {
         let conn = ConnId::from_token(event.token);
         let Some(link) = self.shard.link_of(conn) else {
             return;
         };
         let link = below(link);
         if event.writable && self.is_writable(link, event.token) {
-            self.shard.handle(Input::Writable(conn), now, &mut self.io);
+            let input = Input::Writable(conn, write_bytes);
+            self.shard.handle(input, now, &mut self.io);
         }
         // That write may have ended the connection.
         if !(event.readable || event.hangup) || self.shard.link_of(conn).is_none() {

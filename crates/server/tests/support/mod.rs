@@ -88,7 +88,7 @@ const ANY_PORT: &str = "127.0.0.1:0";
 
 /// A port for another program that is told where to listen.
 pub fn hold_port() -> HeldPort {
-    HeldPort::choose(Ipv4Addr::LOCALHOST.into()).expect("a port")
+    HeldPort::choose((Ipv4Addr::LOCALHOST, 0).into()).expect("a port")
 }
 
 /// The arguments that a server is started with.

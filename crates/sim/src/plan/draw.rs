@@ -113,7 +113,7 @@ impl Plan {
         shorten_turns(&mut plan, &mut own(SHORT_TURNS));
         plan.envelopes = own(ENVELOPES).chance(ENVELOPES_PERCENT);
         plan.pace.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
-        plan.pace.outbox_bytes = own(WRITES).pick(&[100, 3_000, 64 << 10]);
+        plan.part_bytes = own(WRITES).pick(&[100, 3_000, 64 << 10]);
         bound_outboxes(&mut plan, &mut own(BOUNDS));
         limit_makers(&mut plan, &mut own(MAKERS));
         divide(&mut plan, &mut own(PARTITIONS));
@@ -156,6 +156,7 @@ fn first(rng: &mut Rng) -> Plan {
             rows_per_tick: ROWS_PER_TICK,
             ..Pace::default()
         },
+        part_bytes: usize::MAX,
         subscribers: rng.range(1, 14),
         publishers: rng.range(1, 4),
         followers: 0,

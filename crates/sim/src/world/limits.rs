@@ -42,7 +42,7 @@ fn unit_steps(plan: &Plan) -> u64 {
     let pace = &plan.pace;
     let lists = plan.settings.rules.len() + 2;
     let copied =
-        (pace.page_bytes + pace.outbox_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
+        (pace.page_bytes + plan.part_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
     let page =
         (3 + READ_ROWS) * pace.page_visits + lists * MARK_STEPS + pace.page_messages + copied;
     let publish = 4 * (plan.message_bytes + FIELDS_BYTES) / STEP_BYTES

@@ -144,7 +144,8 @@ impl World {
         let (readable, writable, hangup) = socket.readiness();
         let Some(conn) = socket.conn else { return };
         if writable {
-            handle(shard, Input::Writable(conn), now, net, most);
+            let input = Input::Writable(conn, self.plan.part_bytes);
+            handle(shard, input, now, net, most);
         }
         if !(readable || hangup) || shard.link_of(conn).is_none() {
             return;
@@ -177,7 +178,7 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u6
     let what = match &input {
         Input::Accepted(..) => "a connection",
         Input::Received(..) => "what came of a connection",
-        Input::Writable(_) => "a socket that takes bytes again",
+        Input::Writable(..) => "a socket that takes bytes again",
         Input::End(_) | Input::Closed(_) => "the end of a connection",
         Input::Mail(_) => "a mail",
         Input::Tick => "a tick",
