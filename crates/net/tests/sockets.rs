@@ -273,7 +273,7 @@ fn accepted_sockets_inherit_what_the_listener_was_given() {
 fn a_port_that_is_held_is_for_listeners_that_name_it() {
     let held = HeldPort::choose(LOCALHOST).unwrap();
     let addr = held.addr();
-    // Whoever asks for any port gets another one.
+    // A socket that asks for any port gets another one.
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let fd = Fd(socket.as_raw_fd().try_into().unwrap());
     let only_this = u32::from(addr.port()) * 0x1_0001;

@@ -40,10 +40,10 @@ const EVENTS_NS: u64 = 400_000;
 /// Events between two looks at the clock, and bytes that they may move meanwhile.
 const EVENTS_TOGETHER: usize = 8;
 const BYTES_TOGETHER: u64 = 64 << 10;
-/// Bytes of outboxes that the writable sockets of a turn get together, and that each of them gets in any case: 256 KiB take some
-/// 150 us. A socket might take a megabyte at once, and hundreds of them may be ready beside those of other clients; with parts of
-/// 64 KiB, large messages took a third more CPU.
+/// Bytes of outboxes that the writable sockets of a turn share: hundreds of them may be ready beside those of other clients. In a
+/// turn with few events each socket may get them all.
 const WRITES_BYTES: usize = 4 << 20;
+/// Bytes that each of them gets in any case, in some 150 us. With 64 KiB, large messages took a third more CPU.
 const WRITE_BYTES: usize = 256 << 10;
 /// How far the seconds of one shard are from those of the next, in milliseconds: a golden section, so that
 /// the sweeps of any number of shards fall between each other.
