@@ -74,3 +74,19 @@ fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
         assert_eq!(town.shards[0].tick_in_ms(), wait);
     }
 }
+
+/// Each has a session, subscriptions and a will, perhaps: what its end costs is bounded for a tick, and the next tick comes soon.
+#[test]
+fn a_crowd_that_is_cut_off_at_once_ends_some_at_a_time_within_the_second() {
+    const CROWD: usize = 1_000;
+    let most = Pace::default().ends_per_tick;
+    let mut town = town(2_048, 3, CROWD as u32);
+    let (mut ms, mut answered) = (4_000, 0);
+    while answered < CROWD {
+        let news = tick(&mut town, ms).len();
+        assert!(news <= most, "{news} in a tick");
+        answered += news;
+        assert!(ms < 5_000, "{answered} have ended");
+        ms += town.shards[0].tick_in_ms().unwrap_or(1_000);
+    }
+}

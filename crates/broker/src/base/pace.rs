@@ -7,8 +7,8 @@ pub(crate) const WARMED: usize = 16;
 /// Bounds of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Members visited in one turn before the sockets are looked at again: some milliseconds, since a visit is a write to a socket, which
-    /// takes 2 to 15 microseconds.
+    /// Members visited in one turn before the sockets are looked at again: some 1 to 4 ms, since a visit is a write to a socket, which
+    /// takes 2 to 15 microseconds. The answer to a client may cross several turns, each of which may wait for another shard on its core.
     pub visits_per_turn: u32,
     /// Steps (see [`crate::base::work`]) that all inputs of a turn may take together, and its end once more: about half a
     /// millisecond, two where memory is cold. A publish is a step or two, so that some two thousand share a turn.
@@ -37,12 +37,14 @@ pub struct Pace {
     /// Connections that one tick looks at, unless the table is too large to be walked in a second at this pace: with
     /// the default heartbeat some forty of them are due, half a millisecond.
     pub rows_per_tick: u32,
+    /// Connections that one tick ends: some milliseconds, where each has a session and subscriptions.
+    pub ends_per_tick: usize,
 }
 
 impl Default for Pace {
     fn default() -> Self {
         Pace {
-            visits_per_turn: 1024,
+            visits_per_turn: 256,
             steps_per_turn: 4096,
             page_messages: 128,
             page_bytes: 64 << 10,
@@ -53,6 +55,7 @@ impl Default for Pace {
             cold_rows: 4096,
             forgets_per_turn: 256,
             rows_per_tick: 2048,
+            ends_per_tick: 64,
         }
     }
 }

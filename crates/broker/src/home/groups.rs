@@ -260,7 +260,7 @@ impl Groups {
         if let Some(id) = id {
             self.grow(id, |group| {
                 group.sessions += u32::from(counts);
-                group.members.add(member, credit);
+                group.members.add(member, party, credit);
                 0
             });
         }
@@ -357,14 +357,16 @@ impl Groups {
         self.late_owed
     }
 
-    /// Whether a group may have something to give and does not wait for its turn yet; from now on it does.
-    pub fn begins_to_wait(&mut self, id: u64) -> bool {
-        let Some(group) = self.all.get_mut(&id) else {
-            return false;
-        };
-        let begins = group.waits() && !group.is_queued;
-        group.is_queued |= begins;
-        begins
+    /// The party that a group waits for, if it may have something to give and does not wait for its turn yet: from now on it does. That is
+    /// the party of the next member, so that a client with many groups has one share of the work.
+    pub fn begins_to_wait(&mut self, id: u64) -> Option<Party> {
+        let group = self.all.get_mut(&id)?;
+        if group.is_queued || !group.waits() {
+            return None;
+        }
+        let party = group.members.party_of_next()?;
+        group.is_queued = true;
+        Some(party)
     }
 
     /// Takes a group out whose turn has come; it must be [put back](Groups::put).

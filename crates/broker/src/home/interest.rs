@@ -29,7 +29,8 @@ use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
 use crate::base::time::Now;
-use crate::base::work::Steps;
+use crate::base::work::{FILTERS_PER_STEP, Steps};
+use crate::budget::admission::Party;
 use crate::mail::lanes::Lanes;
 use crate::mail::orders::{Interest, Interested};
 use crate::mail::{News, ReplyTo};
@@ -64,12 +65,12 @@ impl TopicInterest {
         readings: &mut Readings,
         pace: &Pace,
         shard: ShardId,
-        to: ReplyTo,
+        (to, party): (ReplyTo, Party),
         filter: &[u8],
     ) {
         let key = FollowerKey::Connection(shard, to);
         self.followers.add(key, [filter.into()].into());
-        self.follow_on(topics, readings, pace, shard, to);
+        self.follow_on(topics, readings, pace, shard, (to, party));
     }
 
     /// The next page of a snapshot that is not whole.
@@ -79,10 +80,10 @@ impl TopicInterest {
         readings: &mut Readings,
         pace: &Pace,
         shard: ShardId,
-        to: ReplyTo,
+        (to, party): (ReplyTo, Party),
     ) {
         match readings.must_queue(pace) {
-            true => readings.queue_interest(shard, to),
+            true => readings.queue_interest(shard, to, party),
             false => self.next_page(topics, pace, shard, to),
         }
     }
@@ -157,6 +158,8 @@ impl TopicInterest {
     fn tell_interest(&mut self, topics: &TopicTable, id: u32, begins: bool) {
         let name = topics.names.get(topics.rows.get(id).name);
         let elsewhere = self.elsewhere.has(name);
+        let followers = self.followers.len() as usize;
+        self.steps.add(followers.div_ceil(FILTERS_PER_STEP));
         self.followers.tell(id, name, begins, elsewhere);
     }
 

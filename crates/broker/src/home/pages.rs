@@ -17,6 +17,7 @@ use super::row::DELETED;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
 use crate::base::work::Steps;
+use crate::budget::admission::Party;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 /// Topics whose losses a home remembers for readers by filter: 13 MiB.
@@ -86,9 +87,9 @@ impl Home {
                 let filters = split(&names.text);
                 self.tell_match_page(from, &ask, &filters, reader, context);
             }
-            Reading::Group(id) => self.pump(id, context),
+            Reading::Group(id, _) => self.pump(id, context),
             Reading::LateGroups => self.subscriptions.wake_late(&mut self.readings),
-            Reading::Interest(shard, to) => {
+            Reading::Interest(shard, to, _) => {
                 self.interest.next_page(&self.topics, &self.pace, shard, to)
             }
         }
@@ -137,15 +138,15 @@ impl Readings {
         });
     }
 
-    pub(super) fn queue_group(&mut self, id: u64) {
-        self.push(Reading::Group(id));
+    pub(super) fn queue_group(&mut self, id: u64, party: Party) {
+        self.push(Reading::Group(id, party));
     }
 
     pub(super) fn queue_late_groups(&mut self) {
         self.push(Reading::LateGroups);
     }
 
-    pub(super) fn queue_interest(&mut self, shard: ShardId, to: ReplyTo) {
-        self.push(Reading::Interest(shard, to));
+    pub(super) fn queue_interest(&mut self, shard: ShardId, to: ReplyTo, party: Party) {
+        self.push(Reading::Interest(shard, to, party));
     }
 }

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::turns::Turns;
 use crate::base::work::Steps;
+use crate::budget::admission::Party;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 /// How far the search for the beginning of a subscription has come.
@@ -97,12 +98,12 @@ pub(crate) enum Reading {
         names: SharedNames,
         reader: Reader,
     },
-    /// Messages for a group's members.
-    Group(u64),
+    /// Messages for a group's members, the next of which is of this party.
+    Group(u64, Party),
     /// For groups that are late: some of them are queued.
     LateGroups,
     /// Of a follower's snapshot of the topics that have subscribers.
-    Interest(ShardId, ReplyTo),
+    Interest(ShardId, ReplyTo, Party),
 }
 
 impl Reading {
@@ -111,7 +112,7 @@ impl Reading {
         match self {
             Reading::Topic { name, .. } => name.len(),
             Reading::Filters { names, .. } => names.text.len().div_ceil(names.shares),
-            Reading::Group(_) | Reading::LateGroups | Reading::Interest(..) => 0,
+            Reading::Group(..) | Reading::LateGroups | Reading::Interest(..) => 0,
         }
     }
 
@@ -120,18 +121,13 @@ impl Reading {
         match self {
             Reading::Topic { ask, .. } => ask.party.number(),
             Reading::Filters { ask, .. } => ask.party.number(),
-            Reading::Group(id) => GROUP | *id,
+            Reading::Group(_, party) | Reading::Interest(.., party) => party.number(),
             Reading::LateGroups => LATE_GROUPS,
-            Reading::Interest(shard, to) => {
-                FOLLOWER | u64::from(*shard) << u32::BITS | u64::from(to.slot)
-            }
         }
     }
 }
 
-/// Groups, followers and late groups have numbers beside those of addresses and users.
-const GROUP: u64 = 1 << 61;
-const FOLLOWER: u64 = 1 << 60;
+/// Late groups have a number beside those of addresses and users.
 const LATE_GROUPS: u64 = 1 << 59;
 
 /// All pages that wait to be read.
@@ -206,7 +202,7 @@ mod tests {
     fn waiting_pages_are_counted_until_they_are_read() {
         let mut readings = Readings::new(&Steps::default());
         for id in 0..1_000 {
-            readings.push(Reading::Group(id));
+            readings.push(Reading::Group(id, Party::user("a", 0)));
         }
         assert!(readings.bytes() >= 1_000 * size_of::<Reading>());
         while readings.pop().is_some() {}

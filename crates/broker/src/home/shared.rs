@@ -74,7 +74,7 @@ impl Home {
                     ask.since = Since::Unknown;
                     *reader = self.logs.reader(ask, reader.partition);
                 }
-                Reading::Group(_) | Reading::LateGroups | Reading::Interest(..) => {}
+                Reading::Group(..) | Reading::LateGroups | Reading::Interest(..) => {}
             }
             self.readings.push(reading);
         }

@@ -131,8 +131,8 @@ impl Subscriptions {
 
     /// A group may have something to give: it gets its turn.
     fn pump_later(&mut self, readings: &mut Readings, id: u64) {
-        if self.groups.begins_to_wait(id) {
-            readings.queue_group(id);
+        if let Some(party) = self.groups.begins_to_wait(id) {
+            readings.queue_group(id, party);
         }
     }
 

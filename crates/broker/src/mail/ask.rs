@@ -136,11 +136,13 @@ pub enum Ask {
     Follow {
         /// The connection.
         to: ReplyTo,
+        /// The address or user that the pages are read for.
+        party: Party,
         /// Its topics.
         filter: Span,
     },
     /// Send the next page of the snapshot.
-    FollowOn(ReplyTo),
+    FollowOn(ReplyTo, Party),
     /// Stop following.
     Unfollow(ReplyTo),
 }

@@ -80,6 +80,7 @@ impl types::Held for Side {
         attaching
             + match &self.pending {
                 Some(Pending::History(bytes) | Pending::Info(bytes)) => bytes.len(),
+                Some(Pending::Batch(batch)) => batch.own_bytes(),
                 _ => 0,
             }
             + (self.publish_to.as_ref()).map_or(0, |to| to.name.capacity())

@@ -231,11 +231,13 @@ fn home_asked(
             unreachable!("it was carried out before")
         }
         Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
-        Ask::Follow { to, filter } => {
+        Ask::Follow { to, party, filter } => {
             let filter = filter.in_bytes(bytes);
-            interest.follow(topics, readings, pace, from, *to, filter);
+            interest.follow(topics, readings, pace, from, (*to, *party), filter);
         }
-        Ask::FollowOn(to) => interest.follow_on(topics, readings, pace, from, *to),
+        Ask::FollowOn(to, party) => {
+            interest.follow_on(topics, readings, pace, from, (*to, *party));
+        }
         Ask::Unfollow(to) => interest.unfollow(from, *to),
     }
 }

@@ -33,8 +33,8 @@ const STEPS_PER_VISIT: u64 = 16;
 const LOOKS_PER_VISIT: usize = 64;
 /// Visits of a fan-out beside others that wait, before it becomes a flow: about as many as that itself costs.
 const CROWDED_VISITS: u32 = 16;
-/// Visits of a flow before it is the turn of the next one: a quarter of a turn, since the messages are encoded again for each turn of
-/// their flow.
+/// Visits of a flow before it is the turn of the next one: as many as a whole turn, since the messages are encoded again for each turn
+/// of their flow.
 const FLOW_VISITS: u32 = 256;
 
 /// The cost of a tell to one connection, in visits.

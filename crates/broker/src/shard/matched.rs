@@ -5,7 +5,7 @@
 //! get it, as they would without filters; then the connections with filters. A connection that has both (MQTT) is
 //! left to the second part, see `Clients::has_match`.
 //!
-//! The connections of a run are collected before the first is visited: a turn's visits and a little more. A message
+//! The connections of a run are collected before the first is visited: as many as four turns visit, and a little more. A message
 //! that matches more than those is a run of its own and is *broad*: its filters' members are walked as they stand,
 //! within the budget, while some leave and others join; a bit for each row of the table marks the connections that were
 //! visited.
@@ -32,6 +32,8 @@ use crate::store::slab::NONE;
 const RUN_MAX: usize = 64;
 /// Pairs of a message and a connection that are collected and put in order, or passed over, in the time of a visit.
 const DUE_PER_VISIT: usize = 16;
+/// Turns that the pairs collected for a run may take: the more there are, the more messages each connection gets with one write.
+const TURNS_OF_RUN: usize = 4;
 
 impl Front {
     /// Goes on with the run at the cursor; false when the budget was spent first.
@@ -193,11 +195,16 @@ fn message_of(topics: &Topics, d: &Delivery, n: usize) -> Matched {
     message
 }
 
+/// The number of pairs from which on a run takes no further message.
+fn enough_of(clients: &Clients) -> usize {
+    TURNS_OF_RUN * clients.meter.work.pace.visits_per_turn as usize
+}
+
 fn begin_run(clients: &Clients, matching: &mut Matching, d: &mut Delivery, frames: &Frames) {
     let mut run = core::mem::take(&mut d.run);
     run.due.clear();
     (run.exact, run.at) = (0, 0);
-    let enough = clients.meter.work.pace.visits_per_turn as usize;
+    let enough = enough_of(clients);
     while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
         let most = WARMED.min(RUN_MAX - run.len);
         if extend_run(clients, matching, &mut run, most, d, frames) == 0 {
@@ -244,7 +251,7 @@ fn extend_run(
         matching.warm((0..most).map_while(of));
     }
     let mut sets = Vec::with_capacity(most);
-    let enough = clients.meter.work.pace.visits_per_turn as usize;
+    let enough = enough_of(clients);
     for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
         matching.sets(name, |set| sets.push((message, set)));
         run.len += 1;

@@ -15,6 +15,8 @@ pub(super) struct Sweep {
     began_s: u32,
     /// The connections met by the sweep under way, and by the last whole one.
     tally: [Tally; 2],
+    /// The last tick ended as many connections as one may: the next one comes soon.
+    pub is_crowded: bool,
 }
 
 impl Sweep {
@@ -24,6 +26,7 @@ impl Sweep {
             next: 0,
             began_s: now_s,
             tally: Default::default(),
+            is_crowded: false,
         }
     }
 

@@ -4,7 +4,8 @@
 //! A sweep of a large table is many ticks, spread over the second, so that heartbeats leave in small
 //! groups and hold up no messages. Invariant: every row is visited once in a sweep, and no sweep
 //! begins in the second in which the last one began. A deadline is never early, and late by two seconds at most: seconds
-//! are counted from the one in which it was set.
+//! are counted from the one in which it was set. Where very many connections end at once, a tick ends some of them and the next one,
+//! which comes soon, goes on.
 
 use crate::base::reason::Reason;
 use crate::client::close::end_connection;
@@ -32,6 +33,11 @@ impl Shard {
         // One more than there are, so that the sweep is over before the next.
         let clients = &self.front.clients;
         let ticks = clients.conns.end().div_ceil(rows_per_tick(clients)) + 1;
+        let ticks = if self.sweep.is_crowded {
+            TICKS_MAX
+        } else {
+            ticks
+        };
         let sweeps_ms = self.sweep.is_under_way().then_some(SWEEP_MS / ticks);
         match self.drain_in_ms() {
             Some(ms) => Some(sweeps_ms.map_or(ms, |sweeps_ms| ms.min(sweeps_ms))),
@@ -59,11 +65,17 @@ impl Shard {
         let end = self.front.clients.conns.end();
         let rows = self.sweep.rows(rows_per_tick(&self.front.clients), end);
         self.front.clients.meter.work.steps.add(rows.len());
+        let ends_most = self.front.clients.meter.work.pace.ends_per_tick;
+        let mut until = rows.end;
         let watches_identities = !self.front.clients.conns.identities.is_empty();
         let unix_s = self.front.clients.ctx.now.unix_s;
         let is_cut_off = self.front.clients.ctx.world.is_shared()
             && self.front.clients.ctx.world.admission.is_cut_off(unix_s);
-        for slot in rows.clone() {
+        for slot in rows {
+            if self.front.clients.scratch.ends.len() >= ends_most {
+                until = slot;
+                break;
+            }
             let row = self.front.clients.conns.get(slot);
             if !row.is_open() {
                 continue;
@@ -94,7 +106,8 @@ impl Shard {
                 second(clients, slot, io);
             }
         }
-        self.sweep.go_on(rows.end, end);
+        self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most;
+        self.sweep.go_on(until, end);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A message that very many subscribers by filter get, more than a turn visits: they are not collected for it, and
+//! A message that very many subscribers by filter get, more than four turns visit: they are not collected for it, and
 //! connections that come and go meanwhile make nobody miss it or get it twice.
 
 use super::*;

@@ -45,3 +45,24 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
         }
     }
 }
+
+/// The position of each message names all topics, so that it is made for each of these; but they leave together.
+#[test]
+fn a_stream_of_several_topics_gets_a_run_with_one_write() {
+    const MESSAGES: usize = 100;
+    let mut town = Town::new(rule(), |_| {}, Pace::default());
+    let links: Vec<usize> = [Kind::Plain, Kind::Envelope]
+        .into_iter()
+        .map(|kind| town.ask_for(kind, "topic=a&topic=b"))
+        .collect();
+    town.settle();
+    town.io().sends = 0;
+    town.publish((0..MESSAGES).map(|n| ("a", n.to_string())));
+    town.settle();
+    let writes = town.io().sends;
+    assert!(writes <= links.len() + 2, "{writes} writes");
+    for link in links {
+        let received = town.received(link);
+        assert!(received.len() >= MESSAGES, "{} bytes", received.len());
+    }
+}

@@ -14,7 +14,9 @@ use crore_wire::mqtt::{
 use crore_wire::websocket::frame::{self, Opcode};
 use support::{NOW, Town};
 
+mod asks;
 mod matching;
+mod parties;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -310,6 +312,44 @@ fn an_acknowledgement_is_looked_for_in_counted_steps() {
         steps >= UNDER_WAY as u64 / 16,
         "{steps} steps for the last of {UNDER_WAY}"
     );
+}
+
+#[test]
+fn a_session_that_is_resumed_gets_its_pubrels_with_one_write() {
+    const RELEASED: u16 = 1_000;
+    let mut settings = Settings::default();
+    settings.mqtt.inflight_max = u16::MAX;
+    settings.mqtt.session_messages = 10_000;
+    let mut town = town(settings);
+    let mut conn = town.open(0);
+    let mut bytes = support::connect("c", 600);
+    let filters = [("t", SubscribeOptions::of(Qos::ExactlyOnce))].into_iter();
+    let id = PacketId::new(1).expect("not 0");
+    encode::subscribe(&mut bytes, Version::V5, id, &Properties::NONE, filters);
+    town.say(conn, bytes);
+    town.settle();
+    let publisher = client(&mut town, std::iter::empty(), Qos::AtMostOnce);
+    for id in 1..=RELEASED {
+        let [high, low] = id.to_be_bytes();
+        let (publish, release) = (
+            [0x34, 7, 0, 1, b't', high, low, 0, b'x'],
+            [0x62, 2, high, low],
+        );
+        town.say(publisher, publish);
+        town.say(publisher, release);
+        town.settle();
+        town.say(conn, [0x50, 2, high, low]);
+    }
+    town.settle();
+    town.cut(conn);
+    town.settle();
+    conn = town.open(0);
+    town.io[0].sends = 0;
+    town.say(conn, support::connect("c", 600));
+    town.settle();
+    let sends = town.io[0].sends;
+    assert!(sends <= 4, "{sends} writes");
+    assert!(town.received(conn).len() >= 4 * usize::from(RELEASED));
 }
 
 /// At level 9 a byte of these takes half a microsecond.

@@ -79,7 +79,7 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
     assert!(turns >= 2, "{turns} turns");
 }
 
-/// The filters of these clients that match are more than a turn has visits, so each message is a run of its own.
+/// The filters of these clients that match are more than four turns have visits, so each message is a run of its own.
 #[test]
 fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     const CLIENTS: usize = 60;

@@ -154,6 +154,7 @@ fn first(rng: &mut Rng) -> Plan {
             // As if the tables were large.
             cold_rows: 0,
             rows_per_tick: ROWS_PER_TICK,
+            ends_per_tick: 2,
             ..Pace::default()
         },
         part_bytes: usize::MAX,

@@ -7,30 +7,37 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound;
 
 use crate::base::ids::ShardId;
+use crate::budget::admission::Party;
 use crate::mail::ReplyTo;
 
 /// A connection that shares a subscription; that of another shard may have the same row and generation.
 pub(in crate::home) type Member = (ShardId, ReplyTo);
 
 /// Bytes of heap for a member: its place in two B-trees with nodes that are two thirds full.
-const MEMBER_BYTES: usize = 3 * (size_of::<(Member, u32)>() + size_of::<Member>()) / 2;
+const MEMBER_BYTES: usize = 3 * (size_of::<(Member, Account)>() + size_of::<Member>()) / 2;
 
 /// Two leaves, each with room for eleven.
-const LEAVES_BYTES: usize = 11 * (size_of::<(Member, u32)>() + size_of::<Member>()) + 32;
+const LEAVES_BYTES: usize = 11 * (size_of::<(Member, Account)>() + size_of::<Member>()) + 32;
+
+struct Account {
+    /// The number of messages that the member may still be given.
+    credit: u32,
+    /// The address or user that the work of giving them is done for.
+    party: Party,
+}
 
 #[derive(Default)]
 pub(super) struct Members {
-    /// Each with the number of messages that it may still be given.
-    credit: BTreeMap<Member, u32>,
+    all: BTreeMap<Member, Account>,
     ready: BTreeSet<Member>,
     /// The member that was given the last message.
     last: Option<Member>,
 }
 
 impl Members {
-    /// A member joins with this credit.
-    pub fn add(&mut self, member: Member, credit: u32) {
-        self.credit.insert(member, credit);
+    /// A member of this party joins with this credit.
+    pub fn add(&mut self, member: Member, party: Party, credit: u32) {
+        self.all.insert(member, Account { credit, party });
         if credit > 0 {
             self.ready.insert(member);
         }
@@ -38,7 +45,7 @@ impl Members {
 
     /// Gives a member more credit; false if it is not one.
     pub fn give(&mut self, member: Member, count: u32) -> bool {
-        let Some(credit) = self.credit.get_mut(&member) else {
+        let Some(Account { credit, .. }) = self.all.get_mut(&member) else {
             return false;
         };
         *credit = credit.saturating_add(count);
@@ -50,26 +57,36 @@ impl Members {
 
     /// A member goes.
     pub fn remove(&mut self, member: Member) {
-        self.credit.remove(&member);
+        self.all.remove(&member);
         self.ready.remove(&member);
-        if self.credit.is_empty() {
+        if self.all.is_empty() {
             // Otherwise the trees would keep a leaf each.
-            (self.credit, self.ready) = Default::default();
+            (self.all, self.ready) = Default::default();
         }
     }
 
     /// The next member in turn that may have a message; it has one credit less.
     pub fn next(&mut self) -> Option<Member> {
-        let behind = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = self.ready.range((behind, Bound::Unbounded));
-        let member = *rest.next().or_else(|| self.ready.first())?;
+        let member = self.first_ready()?;
         self.last = Some(member);
-        let credit = self.credit.get_mut(&member)?;
+        let Account { credit, .. } = self.all.get_mut(&member)?;
         *credit -= 1;
         if *credit == 0 {
             self.ready.remove(&member);
         }
         Some(member)
+    }
+
+    /// The party of the next member in turn.
+    pub fn party_of_next(&self) -> Option<Party> {
+        let member = self.first_ready()?;
+        self.all.get(&member).map(|account| account.party)
+    }
+
+    fn first_ready(&self) -> Option<Member> {
+        let behind = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self.ready.range((behind, Bound::Unbounded));
+        rest.next().or_else(|| self.ready.first()).copied()
     }
 
     pub fn has_credit(&self) -> bool {
@@ -78,7 +95,7 @@ impl Members {
 
     /// Bytes of heap.
     pub fn bytes(&self) -> usize {
-        match self.credit.len() {
+        match self.all.len() {
             0 => 0,
             count => LEAVES_BYTES.max(count * MEMBER_BYTES),
         }
@@ -103,7 +120,7 @@ mod tests {
     fn members_with_credit_are_given_messages_in_turn() {
         let mut members = Members::default();
         for slot in 0..3 {
-            members.add(member(slot), slot);
+            members.add(member(slot), Party::user("a", 0), slot);
         }
         let mut next = || members.next().map(|(_, to)| to.slot);
         assert_eq!(

@@ -12,13 +12,13 @@ use super::*;
 use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::{Rule, Settings};
-use crate::budget::admission::Admission;
+use crate::budget::admission::{Admission, Client as Owner};
 use crate::filters::matching::Matching;
 use crate::home::carriers::Carrier;
 use crate::home::{Home, HomeContext};
 use crate::mail::{Change, Fact, Part, Tell};
 
-const NOBODY: crate::budget::admission::Client = crate::budget::admission::Client::NOBODY;
+const NOBODY: Owner = Owner::NOBODY;
 const TOPICS: usize = 12;
 const FILTERS: [&str; 3] = ["#", "a/+", "a/3"];
 
@@ -337,7 +337,7 @@ impl World {
             &mut self.home.readings,
             &self.home.pace,
             1,
-            to,
+            (to, Party::of_address(NOBODY)),
             filter.as_bytes(),
         );
         self.clients
@@ -375,7 +375,7 @@ impl World {
                         &mut self.home.readings,
                         &self.home.pace,
                         shard,
-                        to,
+                        (to, Party::of_address(NOBODY)),
                     );
                 }
                 FollowerKey::Connection(..) => {}

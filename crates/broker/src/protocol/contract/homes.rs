@@ -84,6 +84,9 @@ impl Front {
             Tell::Outcome(to, outcome) => self.answered(to, Some(outcome), io),
             Tell::Fenced(to) => self.answered(to, None, io),
             Tell::GroupJoined { to, group, counts } => {
+                if clients.conns.is_asked(to) {
+                    took_page_of(clients, queues, to.slot);
+                }
                 let refused =
                     group_joined(clients, &mut subs.lanes, (home, to), (group, counts), io);
                 if let Some(part) = refused {
@@ -227,7 +230,7 @@ impl Front {
             (State::Mqtt, Some(outcome)) => {
                 mqtt_outcome(clients, queues, to.slot, to.part, outcome, io);
             }
-            (State::Mqtt, None) => mqtt_fenced(clients, &mut subs.lanes, to, io),
+            (State::Mqtt, None) => mqtt_fenced(clients, &mut subs.lanes, queues, to, io),
             (State::WebSocket, Some(outcome)) => {
                 frame_outcome(clients, to.slot, to.part, outcome, io);
             }

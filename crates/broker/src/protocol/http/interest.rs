@@ -182,7 +182,7 @@ fn filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> 
 /// Asks the home whose turn it is.
 fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let to = clients.conns.reply_to(slot, 0);
-    let homes = clients.ctx.world.homes;
+    let (homes, party) = (clients.ctx.world.homes, clients.party(slot));
     let follow = clients.conns.extra_mut(slot).own.follow.as_mut();
     let follow = follow.expect("a follower has its filter");
     if follow.asked || follow.home == homes {
@@ -192,9 +192,10 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let home = follow.home;
     let begun = core::mem::replace(&mut follow.begun, true);
     lanes.ask(home, |bytes| match begun {
-        true => Ask::FollowOn(to),
+        true => Ask::FollowOn(to, party),
         false => Ask::Follow {
             to,
+            party,
             filter: Span::of(bytes, &follow.filter),
         },
     });

@@ -59,6 +59,7 @@ pub(crate) fn mqtt_deliver<I: Io>(
         return;
     }
     let records = feed.run.records().to_vec();
+    clients.meter.work.steps.add(records.len());
     let left = give_all(
         clients,
         subs,
@@ -171,6 +172,7 @@ pub(super) fn give_waiting<I: Io>(
         clients.meter.work.steps.add(1);
         clients.meter.work.steps.add_bytes(bytes);
         send_again(clients, slot, last, again, io);
+        clients.send_reply(slot, io);
     }
 }
 
@@ -339,9 +341,10 @@ pub(super) fn send_inflight<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
     for at in 0..count {
         send_again(clients, slot, at, true, io);
     }
+    clients.send_reply(slot, io);
 }
 
-/// Sends one message that is under way, with the rest of its expiry.
+/// Sends one message that is under way, with the rest of its expiry, or writes its PUBREL into the reply.
 fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io: &mut I) {
     let (version, now_s) = (
         client::version(&clients.conns, slot),
@@ -359,8 +362,8 @@ fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io:
             reason: ReasonCode::SUCCESS,
             properties: Properties::NONE,
         };
-        clients.write_packet(slot, |out| encode::pubrel(out, version, &release));
-        return clients.send_reply(slot, io);
+        // Sent with the packets behind it: very many may be released.
+        return clients.write_packet(slot, |out| encode::pubrel(out, version, &release));
     }
     let Some(publish) = sent.publish() else {
         return clients.broken(slot);

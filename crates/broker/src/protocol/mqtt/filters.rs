@@ -275,9 +275,7 @@ pub(super) fn resubscribe_wildcard(
     let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
     if (former > 0) != needs_log {
         keep_log_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, needs_log);
-        if needs_log {
-            await_need(clients, &mut subs.lanes, slot, wanted);
-        }
+        await_need(clients, &mut subs.lanes, slot, wanted);
     }
     clients.grant(
         slot,

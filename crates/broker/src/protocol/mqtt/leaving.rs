@@ -12,8 +12,8 @@ use crate::base::reason::Closed;
 use crate::client::row::CLOSING;
 use crate::io::Io;
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo};
-use crate::protocol::front::{Clients, Context, Lanes};
-use crate::protocol::mqtt::client::home_of_session;
+use crate::protocol::front::{Clients, Context, Lanes, Queues};
+use crate::protocol::mqtt::client::{home_of_session, took_page_of};
 use crate::protocol::mqtt::farewells::{Leaving, NotDue};
 use crate::protocol::mqtt::kept::forget_received;
 use crate::protocol::mqtt::publish::{answered, reason_of};
@@ -60,12 +60,14 @@ pub(super) fn fence_needs(clients: &Clients, lanes: &mut Lanes, slot: u32, due: 
 pub(crate) fn mqtt_fenced<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
+    queues: &mut Queues,
     to: ReplyTo,
     io: &mut I,
 ) {
     if to.part == FENCE {
         return late_answer(clients, lanes, to, None);
     }
+    took_page_of(clients, queues, to.slot);
     if clients.conns.get(to.slot).is(CLOSING) {
         return;
     }

@@ -9,7 +9,7 @@ use crate::base::ids::ShardId;
 use crate::client::row::MULTI;
 use crate::mail::{Ask, Span};
 use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions};
-use crate::protocol::mqtt::client::mqtt_state;
+use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
 use crate::protocol::mqtt::list::{self, Wanted, is_vacant, list_of, wildcard_of};
 use crate::store::slab::NONE;
 
@@ -30,7 +30,8 @@ pub(crate) fn keep_log_of(lanes: &mut Lanes, ctx: &Context, hash: u32, name: &[u
     }
 }
 
-/// The SUBACK waits until the homes know that the messages of the subscription are to be kept, which it is told by [`keep_log`].
+/// The SUBACK waits until the homes know whether the messages of the subscription are to be kept, which they are told by [`keep_log`].
+/// The fences count like pages: a client that changes its mind again and again does not fill the lanes to the homes.
 pub(super) fn await_need(clients: &mut Clients, lanes: &mut Lanes, slot: u32, wanted: &Wanted<'_>) {
     let (packet_id, _) = wanted.granted;
     let to = clients.conns.reply_to(slot, packet_id.into());
@@ -39,8 +40,11 @@ pub(super) fn await_need(clients: &mut Clients, lanes: &mut Lanes, slot: u32, wa
     state.needs_told = true;
     let mut all = state.subacks.iter_mut();
     if let Some(suback) = all.find(|suback| suback.packet_id == packet_id) {
-        suback.waiting += homes.len() as u32;
+        let fences = homes.len();
+        suback.waiting += fences as u32;
         homes.for_each(|home| lanes.ask(home, |_| Ask::Fence(to)));
+        asked_pages(&mut clients.conns, slot, fences as u32);
+        clients.meter.work.steps.add(fences);
     }
 }
 

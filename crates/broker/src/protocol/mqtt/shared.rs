@@ -10,7 +10,7 @@ use crate::base::ids::ShardId;
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
 use crate::protocol::front::{Clients, Connections, Lanes, Sub};
-use crate::protocol::mqtt::client::mqtt_state;
+use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
 use crate::protocol::mqtt::give::{Wants, give_once};
 use crate::protocol::mqtt::list::{Wanted, add_sub, part_name, part_named, sub_mut};
 use crate::protocol::mqtt::need::homes_of;
@@ -151,6 +151,7 @@ pub(super) fn join_group(
             party,
         };
         lanes.ask(home, |_| ask);
+        asked_pages(&mut clients.conns, slot, 1);
     }
 }
 

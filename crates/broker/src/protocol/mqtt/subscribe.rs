@@ -71,6 +71,7 @@ pub(super) fn client_subscribed(
             mqtt_state(&mut clients.conns, slot).filters_done = n as u16;
             return Ok(());
         }
+        clients.meter.work.steps.add(1);
         let granted = (packet_id, n as u16);
         if let Err(reason) = subscribe_one(
             clients,
@@ -194,9 +195,7 @@ fn resubscribe(
     let needs_log = options.max_qos.bits();
     if (former > 0) != (needs_log > 0) {
         keep_log(subs, &clients.ctx, topic, needs_log > 0);
-        if needs_log > 0 {
-            await_need(clients, &mut subs.lanes, slot, wanted);
-        }
+        await_need(clients, &mut subs.lanes, slot, wanted);
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);

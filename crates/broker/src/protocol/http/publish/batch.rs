@@ -57,6 +57,11 @@ fn words_of(
 }
 
 impl Batch {
+    /// Bytes of heap besides the lines that wait, which are counted apart: of the list of refused lines.
+    pub fn own_bytes(&self) -> usize {
+        self.failed.capacity() * size_of_val(&(0_u32, Cow::Borrowed("")))
+    }
+
     /// Records the outcome of a line that was handed on, unless it was simply published.
     pub(super) fn line_ended(
         &mut self,

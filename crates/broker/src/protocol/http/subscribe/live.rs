@@ -1,4 +1,6 @@
-//! Live messages for a stream on several topics: each is encoded for it.
+//! Live messages for a stream on several topics: each is encoded for it, and all of a run leave with one write.
+
+use alloc::vec::Vec;
 
 use crate::client::outbox::Bounds;
 use crate::client::send::fits;
@@ -24,32 +26,29 @@ pub(crate) fn stream_live_of_part<I: Io>(
         hold_of_set(clients, &feed.run, slot, part, bounds, frames);
         return;
     }
-    for n in 0..feed.run.records().len() {
-        let record = &feed.run.records()[n].clone();
-        let extra_row = clients.conns.extra_mut(slot);
-        extra_row.list[part as usize].offset = record.offset;
-        let mut bytes = Rope::default();
-        encode_for(
-            clients,
-            subs,
-            feed,
-            slot,
-            topic,
-            (record, frames),
-            &mut bytes,
-        );
-        if record.latest {
-            if clients.offer(slot, &bytes, &[bytes.len()], io) == 1 {
-                continue;
-            }
-        } else if fits(&clients.conns, slot, bytes.len(), || {
-            clients.ctx.bounds_of(subs.topics.name(topic))
-        }) {
-            clients.put_messages(slot, &bytes, &[bytes.len()], io);
-            clients.meter.stats.sent(1, bytes.len());
-            continue;
+    let count = feed.run.records().len();
+    let (mut bytes, mut ends) = (Rope::default(), Vec::with_capacity(count));
+    for n in 0..count {
+        let record = feed.run.records()[n];
+        clients.conns.extra_mut(slot).list[part as usize].offset = record.offset;
+        let message = (&record, frames);
+        encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
+        ends.push(bytes.len());
+    }
+    let steps = &clients.meter.work.steps;
+    steps.add(count);
+    steps.add_bytes(bytes.len());
+    let taken = clients.offer(slot, &bytes, &ends, io);
+    for n in taken..count {
+        let record = &feed.run.records()[n];
+        let mut message = Rope::default();
+        message.append(&bytes, if n == 0 { 0 } else { ends[n - 1] }, ends[n]);
+        let bounds = || clients.ctx.bounds_of(subs.topics.name(topic));
+        if record.latest || !fits(&clients.conns, slot, message.len(), bounds) {
+            return clients.fall_back(slot, part, record.previous);
         }
-        return clients.fall_back(slot, part, record.previous);
+        clients.put_messages(slot, &message, &[message.len()], io);
+        clients.meter.stats.sent(1, message.len());
     }
 }
 

@@ -1,0 +1,76 @@
+//! A client with very many groups, or many followers of interest, has one share of the pages that a home reads: another client's
+//! pages do not wait for one of each.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crore_broker::Pace;
+use crore_broker::settings::Settings;
+
+use crate::support::{self, NOW, Town};
+use crate::{BUDGET, batch, member};
+
+const PARTITIONS: u16 = 16;
+const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+/// Turns in which a subscriber by filter gets the page of each partition beside one other client: the shares of both are equal.
+const TURNS: usize = 2;
+
+/// A home whose partitions all have messages.
+fn town() -> Town {
+    let mut settings = Settings::default();
+    settings.limits.topics_per_connection = 2_000;
+    let pace = Pace {
+        steps_per_turn: BUDGET,
+        interest_rows: 64,
+        ..Pace::default()
+    };
+    let world = support::partitioned(settings, 1, 1, PARTITIONS);
+    let mut town = Town::new(&world, pace, NOW);
+    let publisher = town.open(0);
+    let line = |n| format!("{{\"topic\":\"own/{n}\",\"data\":\"x\"}}\n");
+    town.say(publisher, batch(&(0..2_000).map(line).collect::<String>()));
+    town.settle();
+    town
+}
+
+/// Turns until a client of another address has all that it asks for.
+fn turns_until_served(town: &mut Town) -> usize {
+    let conn = town.open_from(0, OTHER);
+    town.say(
+        conn,
+        "GET /sub?filter=own/%23 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
+    );
+    let served = |town: &Town| town.received(conn).starts_with(b"HTTP/1.1 200 ");
+    let turn = |_: &usize| {
+        town.flush(0);
+        !served(town)
+    };
+    (1..10_000).take_while(turn).count() + 1
+}
+
+#[test]
+fn groups_of_one_client_share_its_part_of_the_pages() {
+    let mut town = town();
+    member(&mut town, 2_000);
+    let publisher = town.open(0);
+    town.say(
+        publisher,
+        batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(20)),
+    );
+    let turns = turns_until_served(&mut town);
+    assert!(turns <= TURNS, "{turns} turns");
+    assert!(town.flush(0), "the groups are not done");
+}
+
+#[test]
+fn followers_of_one_client_share_its_part_of_the_pages() {
+    let mut town = town();
+    for _ in 0..60 {
+        let conn = town.open(0);
+        town.say(
+            conn,
+            "GET /interest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
+        );
+    }
+    let turns = turns_until_served(&mut town);
+    assert!(turns <= TURNS, "{turns} turns");
+}
