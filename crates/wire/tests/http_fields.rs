@@ -23,6 +23,11 @@ fn dates_are_written_and_read() {
         "Sun, 06 Nov 1994 08:49:37 GMT",
         "Sunday, 06-Nov-94 08:49:37 GMT",
         "Sun Nov  6 08:49:37 1994",
+        // As libraries for the dates of mail write them.
+        "Sun, 06 Nov 1994 08:49:37 -0000",
+        "Sun, 06 Nov 1994 08:49:37 +0000",
+        "Sun, 06 Nov 1994 08:49:37 utc",
+        "Sunday, 06-Nov-94 08:49:37 Z",
     ] {
         assert_eq!(
             date::parse_date(text.as_bytes()),
@@ -40,6 +45,7 @@ fn dates_are_written_and_read() {
         "Sun,",
         "Sun, 06 Nov 1994 08:49:37",
         "Sun, 06 Nov 1994 08:49:37 CET",
+        "Sun, 06 Nov 1994 08:49:37 +0100",
         "Sun, 6 Nov 1994 08:49:37 GMT",
         "Sun, 31 Feb 1994 08:49:37 GMT",
         "Sun, 29 Feb 2100 00:00:00 GMT",

@@ -108,6 +108,8 @@ pub struct Message<'a> {
     pub record: &'a Record,
     /// Unix seconds, from which the rest of its life is computed.
     pub now_s: u32,
+    /// When it was published, in Unix seconds of the wall clock.
+    pub date_s: u64,
 }
 
 impl Message<'_> {
@@ -130,7 +132,7 @@ impl Message<'_> {
                 if !self.topic.is_empty() {
                     meta_line(&mut out.own, b"topic", self.topic);
                     out.own.extend_from_slice(b"time: ");
-                    write_decimal(&mut out.own, record.time_s.into());
+                    write_decimal(&mut out.own, self.date_s);
                     out.own.push(b'\n');
                 }
                 if !frames.content_type(record).is_empty() {
@@ -225,7 +227,7 @@ impl Message<'_> {
         own.extend_from_slice(b",\"id\":");
         json::write_string(own, self.id);
         own.extend_from_slice(b",\"time\":");
-        write_decimal(own, record.time_s.into());
+        write_decimal(own, self.date_s);
         for (name, value) in [
             (&b",\"content_type\":"[..], frames.content_type(record)),
             (b",\"event\":", frames.event(record)),

@@ -22,6 +22,9 @@ pub const SERVER_VARIABLE: &str = "CRORE_SERVER";
 /// The server when neither names one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
 
+/// The paths of a server, which commands add to its URL.
+const DOORS: [&str; 5] = ["pub", "sub", "pubsub", "history", "interest"];
+
 /// A server's URL: `http://HOST[:PORT][/PREFIX]`, or the same with `https`.
 #[derive(Clone, Debug)]
 pub struct Server {
@@ -42,7 +45,14 @@ impl FromStr for Server {
     type Err = String;
 
     fn from_str(url: &str) -> Result<Self, String> {
-        Server::parse(url, |_secure| DEFAULT_PORT)
+        let server = Server::parse(url, |_secure| DEFAULT_PORT)?;
+        let last = server.prefix.rsplit('/').next().unwrap_or_default();
+        match DOORS.contains(&last) {
+            true => Err(format!(
+                "`{url}` is a path of the server; leave /{last} out: the command adds it"
+            )),
+            false => Ok(server),
+        }
     }
 }
 
@@ -292,6 +302,10 @@ mod tests {
             "http://a/b c",
             "http://a/b\n",
             "http://gr\u{fc}n",
+            // Paths of the server: topics would be named `pub/t`.
+            "http://a/pub",
+            "https://a/push/sub/",
+            "a/history",
         ] {
             assert!(url.parse::<Server>().is_err(), "{url}");
         }

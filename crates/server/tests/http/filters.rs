@@ -320,6 +320,10 @@ fn a_filter_that_a_url_cut_off_is_told_and_not_waited_for() {
         assert_eq!(answer.status, 400, "{target}");
         assert!(answer.text().contains("%23"), "{target}: {}", answer.text());
     }
+    // Nobody can publish there: shared subscriptions are MQTT's.
+    let answer = once(&server, "GET", "/sub?filter=$share/g/scores/%23", &[], "");
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("MQTT"), "{}", answer.text());
     // A level that is empty can be asked for.
     publish(&server, "scores/1", "no");
     once(&server, "POST", "/pub?topic=scores/", &[], "yes");

@@ -48,6 +48,8 @@ fn methods_are_answered_alike_whoever_asks() {
                     assert!(answer.lists("allow", "GET"), "{answer:?}");
                 }
             }
+            let answer = once(&server, "CONNECT", "localhost:443", headers, "");
+            assert_eq!(answer.status, 405, "CONNECT {credentials}");
             for target in ["*", "/", "/pub/a", "/sub/a?token=x", "/interest"] {
                 let answer = once(&server, "OPTIONS", target, headers, "");
                 assert_eq!(answer.status, 204, "OPTIONS {target} {credentials}");

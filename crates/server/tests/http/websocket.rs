@@ -81,6 +81,11 @@ fn a_wrong_handshake_is_refused_in_http() {
             "Sec-WebSocket-Key",
             "dGhlIHNhbXBsZSBub25jZSBpcyB0b28gbG9uZw==",
         ),
+        [
+            handshake(&[]),
+            vec![("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")],
+        ]
+        .concat(),
     ] {
         let mut conn = Conn::open(&server);
         conn.ask("GET", "/sub/news", &headers, "");
@@ -102,6 +107,14 @@ fn a_wrong_handshake_is_refused_in_http() {
     let mut conn = Conn::open(&server);
     conn.ask("POST", "/pubsub/news", &handshake(&[]), "");
     assert_eq!(conn.head().status, 405);
+    // A proxy has removed one of them.
+    for name in ["Upgrade", "Connection"] {
+        for target in ["/sub/news", "/pub/news", "/interest", "/mqtt"] {
+            let answer = once(&server, "GET", target, &without(name), "");
+            assert_eq!(answer.status, 426, "{target} without {name}");
+            assert!(answer.text().contains("proxy"), "{}", answer.text());
+        }
+    }
 }
 
 #[test]

@@ -90,6 +90,24 @@ fn a_time_to_live_from_http_is_an_expiry() {
     });
 }
 
+/// It is kept for nobody, and those who are there get it: by the topic, by a filter and by a group.
+#[test]
+fn a_message_that_lives_for_no_time_reaches_subscribers_that_are_there() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    for filter in ["doors", "doors/#", "$share/g/doors"] {
+        for qos in [0, 1, 2] {
+            let mut conn = Conn::connected(&broker, Version::V5, "it");
+            conn.subscribe(filter, qos);
+            let (head, _) = http(&broker, "POST /pub/doors", &["Crore-TTL: 0"], b"now");
+            assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
+            assert_eq!(conn.packet().publish().payload, b"now", "{filter} {qos}");
+        }
+    }
+}
+
 #[test]
 fn key_event_and_properties_from_http_are_user_properties() {
     let headers = [

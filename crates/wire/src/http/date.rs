@@ -1,6 +1,7 @@
 //! Dates of HTTP (RFC 9110 section 5.6.7), as seconds since 1970, without a clock.
 //!
-//! Deliberately loose in one place: a wrong name of the weekday is not noticed, as it says nothing.
+//! Deliberately loose in two places: a wrong name of the weekday is not noticed, as it says nothing; and `UTC`, `Z` and an offset of
+//! nothing stand for `GMT`, since libraries for the dates of mail write them.
 
 use alloc::vec::Vec;
 
@@ -35,24 +36,28 @@ pub fn write_date(out: &mut Vec<u8>, unix_s: u64) {
 /// The two digits of an RFC 850 year mean 1970 to 2069, for there is no clock here to ask for the
 /// nearest century.
 pub fn parse_date(text: &[u8]) -> Option<u64> {
-    let comma = memchr::memchr(b',', text);
-    match comma {
-        Some(3) => imf(&text[3..]),
-        Some(at) if (6..=9).contains(&at) => rfc850(&text[at..]),
+    match memchr::memchr(b',', text) {
+        Some(3) => imf(&in_utc(text)?[3..]),
+        Some(at) if (6..=9).contains(&at) => rfc850(&in_utc(text)?[at..]),
         Some(_) => None,
         None => asctime(text),
     }
 }
 
-/// `, 06 Nov 1994 08:49:37 GMT`
+/// The text before the name of the zone.
+fn in_utc(text: &[u8]) -> Option<&[u8]> {
+    let at = memchr::memrchr(b' ', text)?;
+    let zones: [&[u8]; 5] = [b"GMT", b"UTC", b"Z", b"+0000", b"-0000"];
+    let is_utc = zones
+        .iter()
+        .any(|zone| text[at + 1..].eq_ignore_ascii_case(zone));
+    is_utc.then_some(&text[..at])
+}
+
+/// `, 06 Nov 1994 08:49:37`
 fn imf(text: &[u8]) -> Option<u64> {
-    let text: &[u8; 26] = text.try_into().ok()?;
-    if &text[..2] != b", "
-        || text[4] != b' '
-        || text[8] != b' '
-        || text[13] != b' '
-        || &text[22..] != b" GMT"
-    {
+    let text: &[u8; 22] = text.try_into().ok()?;
+    if &text[..2] != b", " || text[4] != b' ' || text[8] != b' ' || text[13] != b' ' {
         return None;
     }
     let year = number(&text[9..13])?;
@@ -64,15 +69,10 @@ fn imf(text: &[u8]) -> Option<u64> {
     )
 }
 
-/// `, 06-Nov-94 08:49:37 GMT`
+/// `, 06-Nov-94 08:49:37`
 fn rfc850(text: &[u8]) -> Option<u64> {
-    let text: &[u8; 24] = text.try_into().ok()?;
-    if &text[..2] != b", "
-        || text[4] != b'-'
-        || text[8] != b'-'
-        || text[11] != b' '
-        || &text[20..] != b" GMT"
-    {
+    let text: &[u8; 20] = text.try_into().ok()?;
+    if &text[..2] != b", " || text[4] != b'-' || text[8] != b'-' || text[11] != b' ' {
         return None;
     }
     let year = number(&text[9..11])?;

@@ -196,10 +196,8 @@ impl<'b> Head<'b> {
     pub fn body(&self) -> Result<Body, HeadError> {
         let chunked = self.chunked()?;
         let length = self.content_length()?;
-        if self
-            .headers("expect")
-            .any(|e| !e.eq_ignore_ascii_case(b"100-continue"))
-        {
+        let is_ours = |expected: &[u8]| expected.eq_ignore_ascii_case(b"100-continue");
+        if !self.headers("expect").flat_map(list).all(is_ours) {
             return Err(HeadError::Expectation);
         }
         match (chunked, length) {
@@ -228,9 +226,7 @@ impl<'b> Head<'b> {
     /// Whether the client waits for `100 Continue` before it sends its body (RFC 9110 section 10.1.1).
     pub fn expects_continue(&self) -> bool {
         self.minor == 1
-            && self
-                .header("expect")
-                .is_some_and(|e| e.eq_ignore_ascii_case(b"100-continue"))
+            && self.has_token("expect", "100-continue")
             && matches!(self.body(), Ok(Body::Chunked | Body::Length(1..)))
     }
 

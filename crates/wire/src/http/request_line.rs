@@ -29,7 +29,7 @@ pub enum Method {
 pub(super) struct RequestLine<'b> {
     pub(super) method: Method,
     pub(super) method_name: &'b [u8],
-    /// Only in absolute-form.
+    /// Only in absolute-form and in authority-form.
     pub(super) authority: Option<&'b [u8]>,
     pub(super) path: &'b [u8],
     pub(super) query: &'b [u8],
@@ -70,7 +70,11 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
             minor,
         });
     }
-    let (authority, local) = split_authority(target)?;
+    let (authority, local) = match method_name {
+        // Its target is an authority alone (RFC 9112 section 3.2.3), which no path of this server is.
+        b"CONNECT" if is_authority(target) => (Some(target), &b""[..]),
+        _ => split_authority(target)?,
+    };
     let (path, query) = match memchr::memchr(b'?', local) {
         Some(at) => (&local[..at], &local[at + 1..]),
         None => (local, &b""[..]),

@@ -128,6 +128,7 @@ fn history_body(
             frames,
             record,
             now_s: ctx.now.unix_s,
+            date_s: ctx.date_of(record.time_s),
         }
         .envelope(forms, body);
     }

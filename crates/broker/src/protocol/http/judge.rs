@@ -91,6 +91,9 @@ fn judge_request(
     if upgrade && names_other_protocol(head) {
         return Ok(Task::Upgrade);
     }
+    if !upgrade && head.method == Method::Get && head.header("sec-websocket-key").is_some() {
+        return answered(clients, slot, Reason::UpgradeLost);
+    }
     let Some((door, rest)) = routed else {
         if upgrade {
             clients.meter.notices.met(Notice::Upgrade, head.path);

@@ -88,6 +88,9 @@ fn bad(words: Cow<'static, str>) -> Named {
 /// Why it is wrong, in one line.
 pub(crate) fn check_filter(filter: &[u8], max: usize) -> Result<(), Cow<'static, str>> {
     topic::check_filter(filter, max).map_err(|error| filter_words(&error))?;
+    if filter.starts_with(b"$share/") {
+        return Err("shared subscriptions ($share/NAME/FILTER) are MQTT's: leave $share/NAME/ out, or subscribe by MQTT".into());
+    }
     // An author who writes one of our wildcards knows them.
     match topic::has_wildcard(filter) {
         true => Ok(()),

@@ -155,7 +155,8 @@ fn encode_publish(
     };
     let bytes = encode::publish_bytes(version, &publish, publish.payload.len());
     let takes = bytes <= packet_bytes_max(&clients.conns, slot);
-    let lives = left_s != Some(0);
+    // A message that is not kept is for those who are there.
+    let lives = left_s != Some(0) || record.ttl_s() == Some(0);
     let mut out = Rope::default();
     if takes && lives && !name.is_empty() {
         let payload_bytes = publish.payload.len();

@@ -19,12 +19,15 @@ pub(crate) fn accept_upgrade(
     head: &Head<'_>,
     carries: Option<&str>,
 ) -> Result<(), Reason> {
-    if head.header("sec-websocket-version") != Some(b"13") {
+    // Neither may come twice (RFC 6455 sections 11.3.1 and 11.3.5).
+    let only = |name| {
+        let mut all = head.headers(name);
+        all.next().filter(|_| all.next().is_none())
+    };
+    if only("sec-websocket-version") != Some(b"13") {
         return Err(Reason::WebSocketVersion);
     }
-    let key = head
-        .header("sec-websocket-key")
-        .and_then(handshake::accept_key);
+    let key = only("sec-websocket-key").and_then(handshake::accept_key);
     let key = key.ok_or(Reason::WebSocketKey)?;
     let meta = head.headers("sec-websocket-protocol");
     let meta = handshake::choose_subprotocol(meta, &[META_PROTOCOL])

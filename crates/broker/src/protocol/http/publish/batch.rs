@@ -102,6 +102,8 @@ pub(crate) fn publish_batch<I: Io>(
     io: &mut I,
 ) -> Flow {
     let mut batch = Batch::default();
+    // RFC 8259 section 8.1: a reader may ignore a byte order mark.
+    let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     let left = batch_lines(clients, subs, slot, body, &mut batch, home);
     if left < body.len() {
         batch.rest = body[left..].to_vec();
