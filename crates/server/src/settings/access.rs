@@ -215,7 +215,7 @@ pub struct Key {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("format" = "`HS256`, `RS256`, `ES256` or `EdDSA`"))]
     pub alg: String,
-    /// A secret of 32 to 4,096 bytes, a public key in PEM, or a JWKS. A public key in any form is refused as a secret
+    /// A secret of 32 to 255 bytes, a public key in PEM, or a JWKS. A public key in any form is refused as a secret
     /// ([ACCESS.md](ACCESS.md#keys)).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PathBuf", extend("format" = "a file"))]

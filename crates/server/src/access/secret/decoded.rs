@@ -1,0 +1,175 @@
+//! What bytes may be an encoding of: the text without escapes, and the bytes behind the digits of base64, base32, hex and lists of numbers.
+
+/// All that this text may be an encoding of, and whether a reading begins where the encoding does: the others begin within it.
+pub fn readings(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
+    let begins =
+        |at: &usize| digit64(text[*at]).is_some() && (*at == 0 || digit64(text[*at - 1]).is_none());
+    let runs = (0..text.len()).filter(begins);
+    let runs = runs.flat_map(|at| [base64(&text[at..]), hex(&text[at..])]);
+    let plain = unescaped(text).into_iter().chain(runs);
+    plain.map(|read| (read, true)).chain(sieved(text))
+}
+
+/// The bytes of all digits of the text together, whatever stands between them: line ends as text, quotes, `<br>`, the addresses of a dump. Words beside
+/// the digits have digits too, so the first byte may begin at each of them.
+fn sieved(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
+    let of = |digit: fn(u8) -> Option<u32>| text.iter().filter_map(move |byte| digit(*byte));
+    let digits64: Vec<u32> = of(digit64).collect();
+    let digits32: Vec<u32> = of(digit32).collect();
+    let digits16: Vec<u32> = without_marks(text).filter_map(digit16).collect();
+    let from = |digits: &[u32], at: usize, bits: u32| joined(digits.iter().skip(at).copied(), bits);
+    let mut all = vec![(decimal(text), true)];
+    all.extend((0..4).map(|at| (from(&digits64, at, 6), at == 0)));
+    all.extend((0..8).map(|at| (from(&digits32, at, 5), at == 0)));
+    all.extend((0..2).map(|at| (from(&digits16, at, 4), at == 0)));
+    // `hexdump` and `od -x` write numbers of two bytes, little end first.
+    all.extend((0..4).map(|at| {
+        let mut bytes = from(&digits16, at, 4);
+        bytes
+            .as_chunks_mut::<2>()
+            .0
+            .iter_mut()
+            .for_each(|pair| pair.swap(0, 1));
+        (bytes, false)
+    }));
+    all.into_iter()
+}
+
+/// The bytes of a text that is hex and nothing else.
+pub fn hex_of(text: &[u8]) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u32>> = without_marks(text)
+        .filter(|byte| !is_between_pairs(*byte))
+        .map(digit16)
+        .collect();
+    Some(joined(digits?.into_iter(), 4))
+}
+
+/// What stands for other characters in JSON, in strings of programs, in URLs and in HTML.
+const ENTITIES: &[(&str, &str)] = &[
+    ("&quot;", "\""),
+    ("&#34;", "\""),
+    ("&amp;", "&"),
+    ("\\r", "\r"),
+    ("\\n", "\n"),
+    ("\\t", "\t"),
+    ("\\\"", "\""),
+    ("\\'", "'"),
+    ("\\/", "/"),
+    ("\\\\", "\\"),
+];
+
+/// The text with its escapes undone, where it has any.
+fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, behind)) = rest.split_first() {
+        let entity = ENTITIES
+            .iter()
+            .find(|(entity, _)| rest.starts_with(entity.as_bytes()));
+        if let Some((entity, character)) = entity {
+            out.extend_from_slice(character.as_bytes());
+            rest = &rest[entity.len()..];
+        } else if let Some((code, length)) = numbered(rest) {
+            // Characters past one byte are none of a key.
+            out.push(u8::try_from(code).unwrap_or(b'?'));
+            rest = &rest[length..];
+        } else {
+            out.push(first);
+            rest = behind;
+        }
+    }
+    (out.len() < text.len()).then_some(out)
+}
+
+/// The number of the character that the text begins with as `%41`, `\x41` or `\u0041`, and the length of this escape.
+fn numbered(text: &[u8]) -> Option<(u32, usize)> {
+    let (begin, count) = [(&b"%"[..], 2), (b"\\x", 2), (b"\\u", 4)]
+        .into_iter()
+        .find(|(begin, _)| text.starts_with(begin))?;
+    let length = begin.len() + count;
+    let digits: Option<Vec<u32>> = text
+        .get(begin.len()..length)?
+        .iter()
+        .map(|byte| digit16(*byte))
+        .collect();
+    Some((
+        digits?.iter().fold(0, |sum, digit| sum << 4 | digit),
+        length,
+    ))
+}
+
+/// The numbers of the text that are bytes, such as in `[48, 42, 48]`.
+fn decimal(text: &[u8]) -> Vec<u8> {
+    let numbers = text.split(|byte| !byte.is_ascii_digit());
+    let numbers = numbers.filter_map(|digits| std::str::from_utf8(digits).ok());
+    numbers.filter_map(|digits| digits.parse().ok()).collect()
+}
+
+/// The value of a digit of base64, of either alphabet.
+fn digit64(digit: u8) -> Option<u32> {
+    Some(u32::from(match digit {
+        b'A'..=b'Z' => digit - b'A',
+        b'a'..=b'z' => digit - b'a' + 26,
+        b'0'..=b'9' => digit - b'0' + 52,
+        b'+' | b'-' => 62,
+        b'/' | b'_' => 63,
+        _ => return None,
+    }))
+}
+
+/// The value of a digit of base32 (RFC 4648 section 6).
+fn digit32(digit: u8) -> Option<u32> {
+    Some(u32::from(match digit.to_ascii_uppercase() {
+        upper @ b'A'..=b'Z' => upper - b'A',
+        b'2'..=b'7' => digit - b'2' + 26,
+        _ => return None,
+    }))
+}
+
+fn digit16(digit: u8) -> Option<u32> {
+    char::from(digit).to_digit(16)
+}
+
+/// The bytes that the text begins with in base64, over spaces and line ends.
+fn base64(text: &[u8]) -> Vec<u8> {
+    let digits = text.iter().filter(|byte| !byte.is_ascii_whitespace());
+    joined(digits.map_while(|digit| digit64(*digit)), 6)
+}
+
+/// The bytes that the text begins with in hex, with any bytes between pairs: in a list or a string of C too.
+fn hex(text: &[u8]) -> Vec<u8> {
+    let text = text.strip_prefix(b"x").unwrap_or(text);
+    let digits = without_marks(text).filter(|byte| !is_between_pairs(*byte));
+    joined(digits.map_while(digit16), 4)
+}
+
+fn is_between_pairs(byte: u8) -> bool {
+    b"\t\r\n:,- ".contains(&byte)
+}
+
+/// The bytes without the `0x` and `\x` before numbers.
+fn without_marks(text: &[u8]) -> impl Iterator<Item = u8> {
+    let is_x = |at: usize| text.get(at) == Some(&b'x');
+    let is_mark = move |at: usize| match text[at] {
+        b'0' | b'\\' => is_x(at + 1),
+        b'x' => at > 0 && matches!(text[at - 1], b'0' | b'\\'),
+        _ => false,
+    };
+    (0..text.len())
+        .filter(move |at| !is_mark(*at))
+        .map(|at| text[at])
+}
+
+/// The whole bytes of these digits of so many bits.
+fn joined(digits: impl Iterator<Item = u32>, bits: u32) -> Vec<u8> {
+    let (mut bytes, mut held, mut count) = (Vec::new(), 0, 0);
+    for digit in digits {
+        held = (held << bits | digit) & 0xffff;
+        count += bits;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((held >> count) as u8);
+        }
+    }
+    bytes
+}

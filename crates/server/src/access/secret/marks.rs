@@ -1,0 +1,292 @@
+//! Finds public keys, certificates and private keys in bytes that should be a secret, whatever their encoding.
+//!
+//! Two kinds of marks are looked for: words of files of keys, and object identifiers or heads of binary keys. Each is looked for in the bytes
+//! themselves and in all that they may be an encoding of: escapes, base64, base32, hex and decimal numbers, one within another. Digits are read with
+//! whatever stands between them left out, and from each place at which an encoding may begin, since a mark may stand behind any text.
+//!
+//! Invariant: a random secret has none of these marks. Each comment on a short mark says how improbable it is; some thousand places are looked at
+//! for each secret, so a mark of seven given bytes (2^-56) is found by accident once in 2^44 secrets. Deliberately not here: the 32 bytes of
+//! a bare Ed25519 key, which no test tells from random ones.
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};
+use crore_net::der::{self, Form};
+
+use super::decoded::{hex_of, readings};
+
+/// Bytes that are searched. A longer file is no secret, whatever it has; here it only gets its name.
+const SEARCHED_BYTES_MAX: usize = 4 << 10;
+/// How often one encoding may lie within another: base64 three times over, with escapes in it.
+const DEPTH_MAX: u8 = 4;
+/// The same for more bytes than a secret has, which would take long.
+const DEPTH_MAX_LONG: u8 = 2;
+const LONG_BYTES: usize = 512;
+/// The smallest whole key with a mark is larger: an Ed25519 key in DER.
+const KEY_BYTES_MIN: usize = 40;
+/// The longest mark of a key that is cut off. Less is no reading worth a search.
+const READ_BYTES_MIN: usize = 16;
+
+/// Words of files of keys, in lower case, and what such a file is.
+const WORDS: &[(&str, &str)] = &[
+    ("-----begin", "a PEM file"),
+    ("begin certificate", "a PEM file"),
+    ("begin public key", "a PEM file"),
+    ("begin rsa public key", "a PEM file"),
+    ("begin ssh2 public key", "a public key of SSH"),
+    ("begin pgp public key", "a public key of PGP"),
+    ("ssh-rsa", "a public key of SSH"),
+    ("ssh-ed25519", "a public key of SSH"),
+    ("ssh-dss", "a public key of SSH"),
+    ("ecdsa-sha2-", "a public key of SSH"),
+    ("untrusted comment:", "a key of minisign or signify"),
+    ("putty-user-key-file", "a key of PuTTY"),
+    ("rsakeyvalue", "a public key in XML"),
+    ("x509certificate", "a certificate in XML"),
+    ("v=dkim1", "a DKIM record"),
+    ("public-key:", "a public key"),
+    ("public key:", "a public key"),
+    ("subject public key info", "a certificate"),
+    ("x509v3", "a certificate"),
+    ("modulus", "an RSA key"),
+];
+/// Members of a JWK that no text has by accident. In random text of all 95 printable characters each is there once in 2^24 secrets.
+const MEMBERS: &[&str] = &["\"kty\"", "'kty'", "\"x5c\""];
+/// The values of a JWK's member `kty`, in lower case.
+const KTY: &[&str] = &["rsa", "ec", "okp", "oct", "akp"];
+/// Characters between `kty` and its value at most, such as `\": \"`.
+const KTY_GAP_MAX: usize = 16;
+
+/// Object identifiers of keys, and what has them. They stand in DER, in PGP's keys, and in what is left of a key that is cut off.
+const OBJECTS: &[(&[u8], &str)] = &[
+    // 1.2.840.113549.1, the arc of PKCS: rsaEncryption, RSASSA-PSS, signatures of certificates, PKCS #7.
+    (
+        &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01],
+        "an RSA key or a certificate",
+    ),
+    // 1.2.840.10045.2.1, ecPublicKey.
+    (
+        &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01],
+        "a key of an elliptic curve",
+    ),
+    // 1.2.840.10045.3.1.7, prime256v1.
+    (
+        &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
+        "a key of P-256",
+    ),
+    // 1.2.840.10045.4.3, signatures of certificates.
+    (
+        &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03],
+        "a certificate",
+    ),
+    // 1.3.6.1.4.1.11591.15.1, Ed25519 in PGP.
+    (
+        &[0x2b, 0x06, 0x01, 0x04, 0x01, 0xda, 0x47, 0x0f, 0x01],
+        "a public key of PGP",
+    ),
+];
+
+/// The key that these bytes are or hold, in any form.
+pub fn key_in(bytes: &[u8]) -> Option<&'static str> {
+    let depth = match bytes.len() < LONG_BYTES {
+        true => DEPTH_MAX,
+        false => DEPTH_MAX_LONG,
+    };
+    let bytes = &bytes[..bytes.len().min(SEARCHED_BYTES_MAX)];
+    compressed(bytes).or_else(|| search(bytes, true, depth))
+}
+
+/// The key in bytes, which begin where an encoding does or somewhere within it.
+fn search(bytes: &[u8], at_begin: bool, depth: u8) -> Option<&'static str> {
+    let at_begin = || at_begin.then(|| begin(bytes)).flatten();
+    if let Some(key) = anywhere(bytes).or_else(at_begin) {
+        return Some(key);
+    }
+    // UTF-16 has a zero beside each letter.
+    let text: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
+    if let Some(key) = in_words(&text) {
+        return Some(key);
+    }
+    if depth == 0 {
+        return None;
+    }
+    readings(&text)
+        .filter(|(read, _)| read.len() >= READ_BYTES_MIN)
+        .find_map(|(read, at_begin)| search(&read, at_begin, depth - 1))
+}
+
+/// A compressed point of P-256 (SEC 1 section 2.3.3), as 33 bytes or 66 digits in hex, and nothing else.
+///
+/// Of the random secrets of exactly this length, one in 256 is such a point, and is refused. No command that we name makes this length, and
+/// another try makes another secret. Base64 of 33 bytes is in use for secrets (it has no padding), so it is not looked at.
+fn compressed(bytes: &[u8]) -> Option<&'static str> {
+    const BYTES: usize = 33;
+    let point = match bytes.len() {
+        BYTES => bytes.to_vec(),
+        _ => hex_of(bytes)?,
+    };
+    (point.len() == BYTES && matches!(point[0], 2 | 3) && is_point(&point)).then_some(POINT)
+}
+
+const POINT: &str = "a public key (a point of P-256)";
+
+fn is_point(bytes: &[u8]) -> bool {
+    ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, bytes).is_ok()
+}
+
+fn in_words(text: &[u8]) -> Option<&'static str> {
+    let lower = String::from_utf8_lossy(text).to_lowercase();
+    if let Some((_, key)) = WORDS.iter().find(|(word, _)| lower.contains(word)) {
+        return Some(key);
+    }
+    // Short words are looked for in text alone: random bytes that are decoded have each of them too often.
+    let is_text = std::str::from_utf8(text)
+        .is_ok_and(|text| !text.contains(|c: char| c.is_control() && !c.is_whitespace()));
+    let is_jwk = MEMBERS.iter().any(|member| lower.contains(member)) || has_kty(&lower);
+    (is_text && is_jwk).then_some("a key in JSON (JWK)")
+}
+
+/// Whether a text has `kty` as a word of its own and a value of it, whatever quotes and signs stand around them. In random text of all
+/// printable characters this is so once in 2^23 secrets.
+fn has_kty(lower: &str) -> bool {
+    let is_end = |text: &str| !text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    lower.match_indices("kty").any(|(at, word)| {
+        let (before, behind) = (&lower[..at], &lower[at + word.len()..]);
+        let gap = behind.find(|c: char| c.is_ascii_alphanumeric());
+        let value = behind.get(gap.unwrap_or_default()..).unwrap_or_default();
+        !before.ends_with(|c: char| c.is_ascii_alphanumeric())
+            && gap.is_some_and(|gap| (1..=KTY_GAP_MAX).contains(&gap))
+            && KTY
+                .iter()
+                .any(|kty| value.strip_prefix(kty).is_some_and(is_end))
+    })
+}
+
+/// The key of which these bytes have an object identifier or a head, wherever it stands.
+fn anywhere(bytes: &[u8]) -> Option<&'static str> {
+    let mut rests = (0..bytes.len()).map(|at| &bytes[at..]);
+    rests.find_map(|rest| match rest {
+        // 1.3.101.110 to 113, X25519 to Ed448 (RFC 8410), in their sequence or before the string of bits of a public key.
+        [0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x6e..=0x71, ..]
+        | [0x06, 0x03, 0x2b, 0x65, 0x6e..=0x71, 0x03, _, 0x00, ..] => {
+            Some("a key of Ed25519 or its like")
+        }
+        // PKCS #1 of 2,048 bits or more.
+        [
+            0x30,
+            0x82,
+            0x01..=0x08,
+            _,
+            0x02,
+            0x82,
+            0x01..=0x04,
+            _,
+            0x00,
+            ..,
+        ] => Some("an RSA key"),
+        [
+            0x30,
+            0x82,
+            _,
+            _,
+            0x30,
+            0x82,
+            _,
+            _,
+            0xa0,
+            0x03,
+            0x02,
+            0x01,
+            ..,
+        ] => Some("a certificate"),
+        _ => {
+            let object = OBJECTS.iter().find(|(object, _)| rest.starts_with(object));
+            object.map(|(_, key)| *key)
+        }
+    })
+}
+
+/// The key that these bytes begin with.
+fn begin(bytes: &[u8]) -> Option<&'static str> {
+    let begins = |with: &[u8]| bytes.starts_with(with);
+    match der::form(bytes) {
+        // It has an object identifier too; its form alone is no mark: random bytes have it too often.
+        Some((Form::Pkcs7, _)) => {}
+        Some((form, length)) if length >= KEY_BYTES_MIN => return Some(form.name()),
+        _ => {}
+    }
+    let name = bytes.get(4..).unwrap_or_default();
+    let ssh = begins(&[0, 0, 0])
+        && [&b"ssh-"[..], b"ecdsa-", b"sk-"]
+            .iter()
+            .any(|kind| name.starts_with(kind));
+    let packed = PACKED.iter().any(|magic| begins(magic)) || gzip(bytes);
+    let point = match bytes.len() {
+        65 => begins(&[4]) && is_point(bytes),
+        64 => is_point(&[&[4], bytes].concat()),
+        _ => false,
+    };
+    match () {
+        () if ssh => Some("a public key of SSH"),
+        () if begins(&[0xfe, 0xed, 0xfe, 0xed]) => Some("a keystore of Java"),
+        // Of the random secrets of 42 bytes, or 56 digits in base64, one in 65,536 begins so.
+        () if bytes.len() == 42 && begins(b"Ed") => Some("a key of minisign or signify"),
+        () if pgp(bytes) => Some("a public key of PGP"),
+        () if point => Some(POINT),
+        () if packed => Some("a compressed file"),
+        () => None,
+    }
+}
+
+/// How compressed files begin: xz, zstd, bzip2, ZIP.
+const PACKED: &[&[u8]] = &[
+    &[0xfd, b'7', b'z', b'X', b'Z', 0],
+    &[0x28, 0xb5, 0x2f, 0xfd],
+    b"BZh91AY&SY",
+    &[b'P', b'K', 3, 4],
+];
+
+/// Whether these bytes begin with a gzip file (RFC 1952 section 2.3): random ones do once in 2^37 secrets.
+fn gzip(bytes: &[u8]) -> bool {
+    matches!(
+        bytes,
+        [
+            0x1f,
+            0x8b,
+            8,
+            0..=0x1f,
+            _,
+            _,
+            _,
+            _,
+            0 | 2 | 4,
+            0..=13 | 255,
+            ..
+        ]
+    )
+}
+
+/// Whether these bytes begin with a public key of PGP (RFC 9580 section 5.5.2): random ones do once in 2^26 secrets, since the length must
+/// fit, and the head of the numbers.
+fn pgp(bytes: &[u8]) -> bool {
+    let (length, packet) = match bytes {
+        [0x99, high, low, packet @ ..] => (usize::from(*high) << 8 | usize::from(*low), packet),
+        [0xc6, high @ 192..=223, low, packet @ ..] => {
+            let length = (usize::from(*high) - 192 << 8) + usize::from(*low) + 192;
+            (length, packet)
+        }
+        [0xc6, length @ 0..=191, packet @ ..] => (usize::from(*length), packet),
+        _ => return false,
+    };
+    // Version, time, algorithm.
+    let [3..=6, 0x30..=0x9f, _, _, _, algorithm, numbers @ ..] = packet else {
+        return false;
+    };
+    let fits = match (algorithm, numbers.first().copied().unwrap_or_default()) {
+        // The number of bits of a modulus or a prime.
+        (1..=3 | 16 | 17, high) => (4..=0x40).contains(&high),
+        // The length of an object identifier.
+        (18 | 19 | 22, length) => (3..=10).contains(&length),
+        (25..=28, _) => matches!(length, 38 | 42 | 62 | 63 | 66 | 67),
+        _ => false,
+    };
+    fits && length >= KEY_BYTES_MIN - 2 && packet.len() >= length.min(KEY_BYTES_MIN)
+}
