@@ -139,6 +139,20 @@ pub fn within_pkcs8(private: &[u8]) -> Option<&[u8]> {
     Some(within(rest, OCTET_STRING)?.0)
 }
 
+/// The object identifier of RSASSA-PSS (RFC 8017 appendix C). Its keys have the numbers of RSA keys, and sign nothing but PS256 and its like.
+pub const RSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
+
+/// The object identifier of a key's algorithm: of a public key (X.509) or of a private one (PKCS #8).
+pub fn algorithm(key: &[u8]) -> Option<&[u8]> {
+    let (content, _) = within(key, SEQUENCE)?;
+    let rest = match within(content, INTEGER) {
+        Some((_version, rest)) => rest,
+        None => content,
+    };
+    let (algorithm, _) = within(rest, SEQUENCE)?;
+    Some(within(algorithm, OBJECT)?.0)
+}
+
 /// The number of bits of an RSA key's modulus, of a public key in either form.
 pub fn rsa_bits(public: &[u8]) -> Option<usize> {
     let (content, _) = within(public, SEQUENCE)?;

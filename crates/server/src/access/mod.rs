@@ -13,7 +13,7 @@ mod claims;
 mod desk;
 mod jwks;
 pub mod keys;
-mod public;
+pub mod public;
 pub mod secret;
 mod users;
 

@@ -14,6 +14,9 @@ use rustls::server::ParsedCertificate;
 /// The sizes of RSA keys that are verified with, in bits.
 pub const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
+/// Why an RSA-PSS key is refused, and the remedy.
+pub const RSA_PSS: &str = "is an RSA-PSS key (1.2.840.113549.1.1.10), which signs with PS256 only, and RS256 needs a key of rsaEncryption; make one with `openssl genrsa -out KEY.pem 2048`";
+
 /// The key in a PEM file: a public key, or that of a certificate, behind which its issuers' may stand.
 ///
 /// # Errors
@@ -78,6 +81,9 @@ pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> 
         Algorithm::ES256 => &ECDSA_P256_SHA256_FIXED,
         _ => &ED25519,
     };
+    if algorithm == Algorithm::RS256 && der::algorithm(key) == Some(der::RSA_PSS) {
+        return Err(RSA_PSS.to_string());
+    }
     let (needs, made): (&str, fn(&[u8]) -> DecodingKey) = match algorithm {
         Algorithm::RS256 => ("an RSA key", DecodingKey::from_rsa_der),
         Algorithm::ES256 => ("a point of P-256", DecodingKey::from_ec_der),

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::values;
 use crate::access::algorithm::algorithm;
-use crate::access::{checks, keys, secret};
+use crate::access::{checks, keys, public, secret};
 use crate::config;
 use crate::settings::access::Lists;
 use crate::settings::numbers;
@@ -197,6 +197,11 @@ fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, Enc
             "{what}; {by} signs with a private key in PEM, and only HS256 with a secret"
         ))
     })?;
+    if let PrivateKeyDer::Pkcs8(pkcs8) = &key
+        && der::algorithm(pkcs8.secret_pkcs8_der()) == Some(der::RSA_PSS)
+    {
+        return Err(wrong(public::RSA_PSS.to_string()));
+    }
     let offered: [(Algorithm, ReadKey); 3] = [
         (Algorithm::RS256, rsa_key),
         (Algorithm::ES256, ec_key),

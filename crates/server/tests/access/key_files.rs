@@ -430,6 +430,19 @@ fn a_private_key_signs_in_every_form_of_pem() {
 }
 
 #[test]
+fn an_rsa_pss_key_is_refused_by_name_since_it_signs_nothing_of_rs256() {
+    let mut command = Command::new("openssl");
+    let made = command.args(["genpkey", "-algorithm", "RSA-PSS"]);
+    let key = output(made.args(["-pkeyopt", "rsa_keygen_bits:2048"])).stdout;
+    let public = openssl(&["pkey", "-pubout"], &key);
+    let said = refusal(&of_file("RS256", &public)).unwrap_or_default();
+    let told = said.contains("access.key[1].file") && said.contains("line 1: is an RSA-PSS key");
+    assert!(told, "{said}");
+    let said = mint("pss", &key).expect_err("it signs with PS256 only");
+    assert!(said.contains("is an RSA-PSS key"), "{said}");
+}
+
+#[test]
 fn a_secret_goes_on_being_one() {
     for secret in [
         "0123456789abcdef0123456789abcdef".to_string(),
