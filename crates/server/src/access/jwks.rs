@@ -25,6 +25,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 /// Bytes of a coordinate of P-256 (RFC 7518 section 6.2.1.2), and of an Ed25519 key (RFC 8032 section 5.1.5).
 const COORDINATE_BYTES: usize = 32;
+/// The digits of a coordinate in hex. In base64url it has fewer, and so has the exponent of an RSA key.
+const HEX_DIGITS_MIN: usize = 64;
 
 /// The keys of a JWKS that sign by an algorithm that is offered, and by `only` where the entry names one.
 ///
@@ -156,8 +158,21 @@ fn verifies(jwk: &Map<String, Value>) -> Result<bool, String> {
     }
 }
 
-/// The bytes of a member.
+/// The bytes of a member that is the number of a public key.
 fn number(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
+    let digits = text(jwk, name)?.unwrap_or_default();
+    let digits = digits.strip_prefix("0x").unwrap_or(digits);
+    // All digits of hex are digits of base64 too. The shortest modulus has 342 of these, and is hex by accident once in 2^526 keys.
+    if digits.len() >= HEX_DIGITS_MIN && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(format!(
+            "{name} is a number in hex or decimal digits, and a JWK has base64url; write the key anew"
+        ));
+    }
+    bytes(jwk, name)
+}
+
+/// The bytes of a member.
+fn bytes(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     let text = text(jwk, name)?.filter(|text| !text.is_empty());
     let text = text.ok_or_else(|| format!("{name} is missing; write the whole key"))?;
     let text = text.replace('+', "-").replace('/', "_");
@@ -204,7 +219,7 @@ fn of_rsa(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
 }
 
 fn of_secret(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
-    let k = number(jwk, "k")?;
+    let k = bytes(jwk, "k")?;
     secret::check(&k).map_err(|what| format!("k {what}"))?;
     Ok(DecodingKey::from_secret(&k))
 }

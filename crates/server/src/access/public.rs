@@ -7,6 +7,7 @@ use aws_lc_rs::signature::{
 };
 use crore_net::der::{self, Form};
 use crore_net::pem::{self, Block};
+use curve25519_dalek::edwards::CompressedEdwardsY;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use rustls::pki_types::CertificateDer;
 use rustls::server::ParsedCertificate;
@@ -100,5 +101,28 @@ pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> 
             ));
         }
     }
+    if algorithm == Algorithm::EdDSA {
+        check_point(key)?;
+    }
     Ok(made(key))
+}
+
+/// Checks the point of an Ed25519 key (RFC 8032 section 5.1.3), which `aws-lc-rs` does only when it verifies.
+fn check_point(key: &[u8]) -> Result<(), String> {
+    // In DER too the point is the last of the key.
+    let encoded = key.last_chunk().map(|point| CompressedEdwardsY(*point));
+    let point = encoded.and_then(|encoded| Some((encoded, encoded.decompress()?)));
+    match point {
+        // A second encoding of a point is none.
+        Some((encoded, point)) if point.compress() == encoded => match point.is_small_order() {
+            true => Err(
+                "is a point of small order, for which anybody can sign; make a new key".to_string(),
+            ),
+            false => Ok(()),
+        },
+        _ => Err(
+            "is no point of Ed25519, so nothing can be verified with it; write the key anew"
+                .to_string(),
+        ),
+    }
 }

@@ -142,6 +142,60 @@ fn an_rsa_key_or_a_secret_that_could_verify_nothing_is_refused_by_kid_and_member
 }
 
 #[test]
+fn an_ed25519_key_that_is_no_point_or_one_of_small_order_is_refused() {
+    let jwk = |x: &[u8]| json!({"kty": "OKP", "kid": "k", "crv": "Ed25519", "x": b64(x)});
+    let of_low = |low: u8, rest: u8, high: u8| [&[low][..], &[rest; 30], &[high]].concat();
+    for (x, words) in [
+        (of_low(0, 0, 0), "x is a point of small order"),
+        (of_low(1, 0, 0), "x is a point of small order"),
+        // p - 1, of order 2.
+        (of_low(0xec, 0xff, 0x7f), "x is a point of small order"),
+        // p and p + 1, second encodings of 0 and 1.
+        (of_low(0xed, 0xff, 0x7f), "x is no point"),
+        (of_low(0xee, 0xff, 0x7f), "x is no point"),
+        // 2 is the y of no point.
+        (of_low(2, 0, 0), "x is no point"),
+        (of_low(0xff, 0xff, 0xff), "x is no point"),
+    ] {
+        is_refused(&jwk(&x), words);
+    }
+    // The same in PEM.
+    let head = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
+    let body = STANDARD.encode([&head[..], &of_low(1, 0, 0)].concat());
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n");
+    let said = refusal(&of_file("EdDSA", pem.as_bytes())).unwrap_or_default();
+    assert!(said.contains("line 1: is a point of small order"), "{said}");
+}
+
+#[test]
+fn a_number_in_hex_is_no_base64url() {
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let pair = KeyPair::generate_for(&PKCS_RSA_SHA256).expect("a key");
+    let n = hex(&rsa_numbers(&pair).0);
+    for n in [
+        n.clone(),
+        n.to_uppercase(),
+        format!("0x{n}"),
+        "7".repeat(617),
+    ] {
+        is_refused(&with(&of_rsa(), "n", json!(n)), "n is a number in hex");
+    }
+    is_refused(
+        &with(&of_ec(), "x", json!(hex(&[9; 32]))),
+        "x is a number in hex",
+    );
+    // An exponent may look so.
+    let exponent = with(&of_rsa(), "e", json!("AAEAAQ"));
+    let set = json!({"keys": [exponent]}).to_string();
+    assert_eq!(refusal(&of_file("", set.as_bytes())), None);
+}
+
+#[test]
 fn keys_for_other_uses_are_left_out_where_one_is_of_use() {
     let enc = with(&of_rsa(), "use", json!("enc"));
     let set = json!({"keys": [enc, of_ec(), {"kty": "PQ", "kid": "q"}]}).to_string();
