@@ -18,9 +18,6 @@ use crate::settings::access::{Access, Key as Entry};
 /// A file of keys is small; anything larger is another file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Some editors write it before a text in UTF-8.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
 /// All keys, and what else tokens must say.
 #[derive(Default)]
 pub struct Keys {
@@ -162,9 +159,12 @@ fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
         name => Some(algorithm(name).ok_or_else(|| (".alg", not_offered(name)))?),
     };
     let kid = (!entry.kid.is_empty()).then(|| entry.kid.clone());
-    let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
-    if entry.file.is_some() && text.trim_ascii_start().first() == Some(&b'{') {
+    if entry.file.is_some() && is_json(&bytes) {
+        let text = secret::without_mark(&bytes);
         return jwks::keys(text, algorithm, kid.as_deref()).map_err(|what| (".file", what));
+    }
+    if algorithm.is_none() && secret::is_utf16(&bytes) {
+        return Err((".file", secret::UTF16.to_string()));
     }
     let names = "HS256 for a secret, RS256, ES256 or EdDSA for a public key";
     let algorithm = algorithm.ok_or_else(|| (".alg", format!("is missing; write {names}")))?;
@@ -173,12 +173,24 @@ fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
     } else {
         ".secret"
     };
-    let key = decoding_key(algorithm, &bytes).map_err(|what| (place, what))?;
+    let key = match (algorithm, &entry.secret) {
+        (Algorithm::HS256, Some(_)) => {
+            secret::check(&bytes).map(|()| DecodingKey::from_secret(&bytes))
+        }
+        (Algorithm::HS256, None) => secret::secret(&bytes).map(DecodingKey::from_secret),
+        _ => public::of_pem(algorithm, &bytes),
+    };
+    let key = key.map_err(|what| (place, what))?;
     Ok(vec![Key {
         kid,
         algorithm,
         key,
     }])
+}
+
+/// Whether a file is read as a JWKS.
+pub fn is_json(file: &[u8]) -> bool {
+    secret::without_mark(file).trim_ascii_start().first() == Some(&b'{')
 }
 
 /// A file of keys.
@@ -196,12 +208,4 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
 
 fn not_offered(name: &str) -> String {
     format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
-}
-
-/// The key that verifies, from a secret or a public key in PEM.
-fn decoding_key(algorithm: Algorithm, bytes: &[u8]) -> Result<DecodingKey, String> {
-    match algorithm {
-        Algorithm::HS256 => secret::secret(bytes).map(DecodingKey::from_secret),
-        _ => public::of_pem(algorithm, bytes),
-    }
 }

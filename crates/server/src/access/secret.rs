@@ -13,7 +13,12 @@ pub const BYTES_MIN: usize = 32;
 /// first (RFC 2104 section 2), so a longer secret is no better.
 const BYTES_MAX: usize = 255;
 
-/// The secret in a file or the settings: a text file ends in a line end that is not part of it.
+/// Some editors write it before a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// Why a file in UTF-16 is refused, and the remedy.
+pub const UTF16: &str = "is text in UTF-16, which editors of Windows write; `iconv -f UTF-16 -t UTF-8 FILE` converts it";
+
+/// The secret in a file: a text file ends in a line end that is not part of it, and may begin with a byte order mark.
 ///
 /// # Errors
 /// Why it is none, and the remedy.
@@ -22,7 +27,7 @@ pub fn secret(bytes: &[u8]) -> Result<&[u8], String> {
     if let Some(key) = marks::key_in(bytes) {
         return Err(is_key(key));
     }
-    let secret = trimmed(bytes);
+    let secret = trimmed(without_mark(bytes));
     check(secret)?;
     Ok(secret)
 }
@@ -33,6 +38,24 @@ pub fn trimmed(secret: &[u8]) -> &[u8] {
     &secret[..end.map_or(0, |end| end + 1)]
 }
 
+/// The bytes behind a byte order mark, where text follows it: random bytes may begin with the same three.
+pub fn without_mark(bytes: &[u8]) -> &[u8] {
+    let text = bytes.strip_prefix(BYTE_ORDER_MARK);
+    text.filter(|text| std::str::from_utf8(text).is_ok())
+        .unwrap_or(bytes)
+}
+
+/// Whether this is text in UTF-16: three quarters of its units, or more, are an ASCII character beside a zero. No random secret is so.
+pub fn is_utf16(bytes: &[u8]) -> bool {
+    let units = bytes.as_chunks::<2>().0;
+    let of = |at: usize| {
+        let is_ascii = |unit: &&[u8; 2]| matches!((unit[at], unit[1 - at]), (1..=127, 0));
+        units.iter().filter(is_ascii).count()
+    };
+    let ascii = of(0).max(of(1));
+    ascii > 0 && 4 * ascii >= 3 * units.len()
+}
+
 /// Checks the bytes of a secret.
 ///
 /// # Errors
@@ -41,6 +64,9 @@ pub fn check(secret: &[u8]) -> Result<(), String> {
     let bytes = secret.len();
     if let Some(key) = marks::key_in(secret) {
         return Err(is_key(key));
+    }
+    if is_utf16(secret) {
+        return Err(UTF16.to_string());
     }
     if bytes < BYTES_MIN {
         return Err(format!(

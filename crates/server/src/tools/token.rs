@@ -188,6 +188,9 @@ fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, Enc
     let is_pem = bytes.windows(PEM_BEGINS.len()).any(|it| it == PEM_BEGINS);
     let secret = !is_pem && wanted.is_none_or(|wanted| wanted == Algorithm::HS256);
     if secret {
+        if keys::is_json(&bytes) {
+            return Err(wrong("begins with `{`, so the server reads it as a JWKS; for a secret write the output of `openssl rand -hex 32`".to_string()));
+        }
         let secret = secret::secret(&bytes).map_err(wrong)?;
         return Ok((Algorithm::HS256, EncodingKey::from_secret(secret)));
     }
@@ -250,7 +253,7 @@ fn ed_key(key: &PrivateKeyDer<'_>) -> Option<EncodingKey> {
 fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let token = match &args.token {
         Some(token) => token.clone(),
-        None => input()?,
+        None => String::from_utf8(input()?).context("stdin")?,
     };
     let token = token.trim().as_bytes();
     let broken = "the token is no JWT: three parts with points between, of which the first two are JSON in base64url";
@@ -301,7 +304,7 @@ fn accepted(grants: &Grants) -> String {
 
 fn hash() -> anyhow::Result<()> {
     let password = input()?;
-    let password = secret::trimmed(password.as_bytes());
+    let password = secret::trimmed(&password);
     ensure!(
         !password.is_empty(),
         "stdin: no password; write `crore token hash < FILE`"
@@ -311,12 +314,24 @@ fn hash() -> anyhow::Result<()> {
     print(format!("{hash}\n").as_bytes())
 }
 
-/// The first line of stdin.
-fn input() -> anyhow::Result<String> {
-    let mut line = String::new();
+/// The first line of stdin, in UTF-8.
+fn input() -> anyhow::Result<Vec<u8>> {
+    let mut line = Vec::new();
     let mut stdin = std::io::stdin().lock().take(INPUT_BYTES_MAX);
-    stdin.read_line(&mut line).context("stdin")?;
-    Ok(line)
+    stdin.read_until(b'\n', &mut line).context("stdin")?;
+    let is_marked = [[0xff, 0xfe], [0xfe, 0xff]]
+        .iter()
+        .any(|mark| line.starts_with(mark));
+    ensure!(
+        !is_marked && !secret::is_utf16(&line),
+        "stdin: {}",
+        secret::UTF16
+    );
+    ensure!(
+        std::str::from_utf8(&line).is_ok(),
+        "stdin: is no text in UTF-8; `iconv -t UTF-8 FILE` converts it"
+    );
+    Ok(secret::without_mark(&line).to_vec())
 }
 
 fn say(text: &str) -> anyhow::Result<()> {

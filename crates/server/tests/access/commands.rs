@@ -156,6 +156,21 @@ fn a_hashed_password_lets_its_user_in() {
 }
 
 #[test]
+fn a_password_of_an_editor_of_windows_is_hashed_without_its_mark_or_refused_in_utf16() {
+    let hash = done(crore(&["token", "hash"], "\u{feff}right\r\n"));
+    let user = format!(
+        "name = 'ann'\npassword = '{}'\npublish = ['#']\n",
+        hash.trim()
+    );
+    let server = Server::with(&format!("[access]\n[[access.user]]\n{user}"));
+    let headers = [("Authorization", "Basic YW5uOnJpZ2h0")];
+    assert_eq!(once(&server, "POST", "/pub/a", &headers, "x").status, 202);
+    // Without a mark, and with line ends.
+    let said = refused(crore(&["token", "hash"], "r\0i\0g\0h\0t\0\r\0\n\0"));
+    assert!(said.contains("UTF-16") && said.contains("iconv"), "{said}");
+}
+
+#[test]
 fn invalid_key_filter_or_token_is_refused_with_the_remedy() {
     let short = file("short", "secret\n");
     let secret = file("long", SECRET);

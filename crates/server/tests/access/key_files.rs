@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::support::http::once;
 use crate::support::program::output;
 use crate::support::{Server, program};
-use crate::tokens::everything;
+use crate::tokens::{SECRET, everything};
 
 /// A file that no other test has.
 pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
@@ -443,6 +443,27 @@ fn an_rsa_pss_key_is_refused_by_name_since_it_signs_nothing_of_rs256() {
 }
 
 #[test]
+fn a_secret_of_an_editor_of_windows_is_the_same_to_the_server_and_to_mint() {
+    let marked = format!("\u{feff}{SECRET}\r\n");
+    let server = Server::with(&of_file("HS256", marked.as_bytes()));
+    assert_eq!(publish(&server, &crate::tokens::token(everything())), 202);
+    let minted = mint("marked", marked.as_bytes()).expect("a token");
+    assert_eq!(publish(&server, minted.trim()), 202);
+    let wide: Vec<u8> = marked.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for alg in ["HS256", ""] {
+        let said = refusal(&of_file(alg, &wide)).unwrap_or_default();
+        assert!(
+            said.contains("access.key[1].file") && said.contains("UTF-16"),
+            "{said}"
+        );
+    }
+    let said = mint("wide", &wide).expect_err("UTF-16");
+    assert!(said.contains("UTF-16"), "{said}");
+    let said = mint("braces", br#"{"keys": [], "name": "no secret at all"}"#).expect_err("a JWKS");
+    assert!(said.contains("reads it as a JWKS"), "{said}");
+}
+
+#[test]
 fn a_secret_goes_on_being_one() {
     for secret in [
         "0123456789abcdef0123456789abcdef".to_string(),
@@ -454,9 +475,8 @@ fn a_secret_goes_on_being_one() {
         let text = Value::String(secret.clone());
         let settings = format!("[access]\n[[access.key]]\nalg = 'HS256'\nsecret = {text}\n");
         assert_eq!(refusal(&settings), None, "{secret}");
-        assert!(
-            mint("secret", format!("{secret}\n").as_bytes()).is_ok(),
-            "{secret}"
-        );
+        // The server would read such a file as a JWKS.
+        let minted = mint("secret", format!("{secret}\n").as_bytes());
+        assert_eq!(minted.is_ok(), !secret.starts_with('{'), "{minted:?}");
     }
 }

@@ -224,3 +224,28 @@ fn random_secrets_are_secrets_in_every_encoding() {
         "255 bytes"
     );
 }
+
+#[test]
+fn a_mark_before_a_text_is_no_part_of_the_secret_and_utf16_is_refused_by_name() {
+    let text = "0123456789abcdef0123456789abcdef";
+    let marked = format!("\u{feff}{text}\r\n");
+    assert_eq!(secret(marked.as_bytes()), Ok(text.as_bytes()));
+    // Random bytes that begin with the same three keep them.
+    let bytes = [&b"\xef\xbb\xbf"[..], &(0x80..0xa8).collect::<Vec<u8>>()].concat();
+    assert_eq!(secret(&bytes), Ok(&bytes[..]));
+    for line_end in ["", "\r\n"] {
+        let units = |mark: &str| {
+            format!("{mark}{text}{line_end}")
+                .encode_utf16()
+                .collect::<Vec<u16>>()
+        };
+        for mark in ["\u{feff}", ""] {
+            let little: Vec<u8> = units(mark).into_iter().flat_map(u16::to_le_bytes).collect();
+            let big: Vec<u8> = units(mark).into_iter().flat_map(u16::to_be_bytes).collect();
+            for bytes in [little, big] {
+                let said = secret(&bytes).expect_err("UTF-16");
+                assert!(said.contains("UTF-16") && said.contains("iconv"), "{said}");
+            }
+        }
+    }
+}
