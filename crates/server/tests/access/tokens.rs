@@ -238,6 +238,59 @@ fn claims_about_time_audience_and_issuer_are_kept_to() {
     }
 }
 
+/// A token of these texts, signed by the secret.
+fn signed_text(header: &str, claims: &str) -> String {
+    let message = [header, claims]
+        .map(|text| URL_SAFE_NO_PAD.encode(text))
+        .join(".");
+    let key = EncodingKey::from_secret(SECRET.as_bytes());
+    let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &key, Algorithm::HS256);
+    format!("{message}.{}", signature.expect("a signature"))
+}
+
+#[test]
+fn a_token_that_is_signed_well_is_refused_for_the_fault_that_it_has() {
+    let server = Server::with(&format!("[access]\n{}", key_settings()));
+    let (head, claims) = (r#"{"alg":"HS256"}"#, everything().to_string());
+    let refused = |token: &str, why: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("Authorization", authorization.as_str())];
+        let response = once(&server, "POST", "/pub/doors/tokens", &headers, "x");
+        assert_eq!(response.status, 401, "{token}");
+        assert!(response.text().contains(why), "{why}: {}", response.text());
+    };
+    for member in [r#""kid":1"#, r#""typ":1"#, r#""x5c":"x""#, r#""cty":[]"#] {
+        let head = format!(r#"{{"alg":"HS256",{member}}}"#);
+        refused(
+            &signed_text(&head, &claims),
+            "the credentials cannot be read",
+        );
+        let forged = signed_text(&head, &claims) + "A";
+        refused(&forged, "is not signed by a key");
+    }
+    for claims in [
+        r#"{"sub":["a"]}"#,
+        r#"{"exp":1e400}"#,
+        r#"{"nbf":-1e400}"#,
+        "[]",
+        "",
+        "{",
+    ] {
+        refused(
+            &signed_text(head, claims),
+            "a claim of the token is not valid",
+        );
+    }
+    refused(
+        &signed_text(r#"{"alg":1}"#, &claims),
+        "the credentials cannot be read",
+    );
+    refused(
+        &signed_text(r#"{"alg":"HS512"}"#, &claims),
+        "no key of this server has",
+    );
+}
+
 #[test]
 fn a_token_that_must_be_understood_and_is_not_is_refused() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
