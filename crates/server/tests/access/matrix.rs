@@ -5,7 +5,7 @@ use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::json;
 
-use crate::doors::{Carrier, Credential, HTTP_DOORS, MQTT_DOORS, Met, connected, exists};
+use crate::doors::{Carrier, Credential, HTTP_DOORS, MQTT_DOORS, Met, MqttDoor, connected, exists};
 use crate::support::Server;
 use crate::support::broker::Broker;
 use crate::support::http::once;
@@ -166,6 +166,31 @@ fn over_http_each_door_opens_for_its_right_and_for_nothing_else() {
         }
     }
     assert!(wrong.is_empty(), "of {tried}:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_token_with_spaces_or_a_line_end_around_it_is_the_token_everywhere() {
+    let broker = Broker::with(&settings());
+    let Broker::Crore(server) = &broker else {
+        return; // the reference has other settings
+    };
+    let token = token(everything());
+    for around in ["\n", "\r\n", " ", "\t"] {
+        let escaped = around.replace(' ', "%20").replace('\t', "%09");
+        let escaped = escaped.replace('\r', "%0D").replace('\n', "%0A");
+        let came = Credential::Token(format!("{escaped}{token}{escaped}"));
+        let met = HTTP_DOORS[0].attempt(server, &came, Carrier::Query, "doors/around");
+        assert_eq!(met, Met::Open, "{around:?} in the URL");
+        let came = Credential::Token(format!("{around}{token}{around}"));
+        for (version, framed) in MQTT_WAYS {
+            let met = MqttDoor::Publish1.attempt(&broker, version, framed, &came, "doors/around");
+            assert_eq!(met, Met::Open, "{around:?} in a password, {version:?}");
+        }
+    }
+    // Nothing but spaces is no token.
+    let came = Credential::Token("%20%0A".to_string());
+    let met = HTTP_DOORS[0].attempt(server, &came, Carrier::Query, "doors/around");
+    assert_eq!(met, Met::Closed(401));
 }
 
 #[test]

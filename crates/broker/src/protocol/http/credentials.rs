@@ -114,8 +114,10 @@ fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<Came>, Reason> {
     if let Some((_, value)) = tokens.next() {
         let mut token = Vec::with_capacity(value.len());
         form::decode(value, &mut token).map_err(|_| Reason::CredentialsMalformed)?;
+        // A token that was read from a file ends in a line end.
+        let token = token.trim_ascii();
         return match (tokens.next(), token.is_empty()) {
-            (None, false) => Ok(Some(Came::Token(token))),
+            (None, false) => Ok(Some(Came::Token(token.to_vec()))),
             _ => Err(Reason::CredentialsMalformed),
         };
     }

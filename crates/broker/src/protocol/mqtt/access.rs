@@ -248,8 +248,10 @@ pub(super) fn may_have(
 /// The credential of a CONNECT.
 fn credential<'a>(connect: &Connect<'a>) -> Option<Credential<'a>> {
     let password = connect.password.unwrap_or_default();
-    if password.starts_with(JWT_BEGINS) && password.iter().filter(|b| **b == b'.').count() == 2 {
-        return Some(Credential::Token(password));
+    // A token that was read from a file ends in a line end; of a password it would be a part.
+    let token = password.trim_ascii();
+    if token.starts_with(JWT_BEGINS) && token.iter().filter(|b| **b == b'.').count() == 2 {
+        return Some(Credential::Token(token));
     }
     let user = connect.user_name.unwrap_or_default().as_bytes();
     let came = connect.user_name.is_some() || connect.password.is_some();
