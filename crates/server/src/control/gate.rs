@@ -1,6 +1,6 @@
 //! The checks of every request to the admin port, before any handler.
 //!
-//! * `Host` names the admin port itself, a name of the loopback with whatever port (a tunnel has one of its own), or one of
+//! * `Host`, or the target of a request where that has a host, names the admin port itself, a name of the loopback with whatever port (a tunnel has one of its own), or one of
 //!   `admin.hosts`; else 403: a page whose name was rebound to this address gets nothing, since its `Host` is that name. A port on
 //!   all addresses (`0.0.0.0`, `[::]`) is named by any address, since only a name can be rebound. The two questions of a load
 //!   balancer are answered by any `Host`: their answers are worth nothing to a page.
@@ -19,7 +19,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use crore_wire::http::origin::{is_elsewhere, is_loopback_host, same_origin};
@@ -131,13 +132,16 @@ impl Gate {
     }
 
     /// Why a request is refused.
-    fn refuse(&self, path: &str, headers: &HeaderMap) -> Option<Refusal> {
+    fn refuse(&self, target: &Uri, headers: &HeaderMap) -> Option<Refusal> {
+        let path = target.path();
         let text = |name| Some(headers.get(name)?.to_str().unwrap_or_default());
         let several = |name| headers.get_all(name).iter().nth(1).is_some();
         if several(header::ORIGIN) || several(header::HOST) {
             return Some(Refusal::Origins);
         }
-        let host = text(header::HOST).unwrap_or_default();
+        // RFC 9112 section 3.2.2: where the target has a host, that of the field does not count.
+        let of_target = target.authority().map(Authority::as_str);
+        let host = of_target.or(text(header::HOST)).unwrap_or_default();
         if !(self.is_ours(host) || self.is_fixed(host) || PROBES.contains(&path)) {
             return Some(Refusal::Host);
         }
@@ -180,7 +184,7 @@ fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
 
 /// Lets a request through or answers it.
 pub async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    match gate.refuse(request.uri().path(), request.headers()) {
+    match gate.refuse(request.uri(), request.headers()) {
         None => next.run(request).await,
         Some(refusal) => {
             gate.tell(refusal);
@@ -225,7 +229,7 @@ mod tests {
             map.append(name.clone(), value.parse().unwrap());
         }
         let headers = map;
-        gate.refuse(path, &headers)
+        gate.refuse(&path.parse().unwrap(), &headers)
             .map_or(200, |refusal| refusal.status().as_u16())
     }
 
@@ -263,6 +267,29 @@ mod tests {
             let host = (header::HOST, "balanced.example");
             assert_eq!(status(&gate, path, &[host]), 200, "{path}");
             assert_eq!(status(&gate, path, &[]), 200, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_host_of_the_target_counts_before_that_of_the_field() {
+        let gate = gate("", &["admin.example"]);
+        for (target, host, expected) in [
+            ("http://127.0.0.1:8801/api/v1/stats", "rebound.example", 200),
+            ("http://admin.example/api/v1/stats", "rebound.example", 200),
+            ("http://rebound.example/api/v1/stats", "127.0.0.1:8801", 403),
+            ("http://rebound.example/healthz", "127.0.0.1:8801", 200),
+            ("http://a@localhost/api/v1/stats", "localhost", 403),
+        ] {
+            let seen = status(&gate, target, &[(header::HOST, host)]);
+            assert_eq!(seen, expected, "{target} {host}");
+        }
+        let page = (header::ORIGIN, "http://localhost:9000");
+        for (target, expected) in [
+            ("http://localhost:9000/", 200),
+            ("http://localhost:9001/", 403),
+        ] {
+            let headers = [(header::HOST, "localhost:9000"), page.clone()];
+            assert_eq!(status(&gate, target, &headers), expected, "{target}");
         }
     }
 

@@ -12,6 +12,8 @@ use idna::uts46::{DnsLength, Hyphens, Uts46};
 /// ASCII form, no default port. `null` stays. Schemes that are not the web's (`file://`, those of extensions and of
 /// applications) may be without a host, and their hosts keep their case, as the URL standard has it.
 ///
+/// One `/` behind the host is left out: some clients that are no browsers send it, and people copy it from the address bar.
+///
 /// `None` for a text that is no origin: one with a path, a user or a bad port, or a text without a scheme.
 pub fn normal(origin: &[u8]) -> Option<String> {
     let text = core::str::from_utf8(origin).ok()?;
@@ -30,6 +32,7 @@ pub fn normal(origin: &[u8]) -> Option<String> {
         out.push_str(authority);
         return authority.bytes().all(opaque).then_some(out);
     };
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
     let (host, port) = split(authority.as_bytes())?;
     write_host(core::str::from_utf8(host).ok()?, &mut out)?;
     if let Some(port) = port.filter(|port| *port != default) {
@@ -54,8 +57,58 @@ fn write_host(host: &str, out: &mut String) -> Option<()> {
     }
     let (deny, length) = (AsciiDenyList::URL, DnsLength::VerifyAllowRootDot);
     let ascii = Uts46::new().to_ascii(host.as_bytes(), deny, Hyphens::Allow, length);
-    out.push_str(&ascii.ok()?);
+    let ascii = ascii.ok()?;
+    match is_number(&ascii) {
+        true => drop(write!(out, "{}", number(&ascii)?)),
+        false => out.push_str(&ascii),
+    }
     Some(())
+}
+
+/// The labels of a host without the empty one behind a point at the end.
+fn labels(host: &str) -> core::str::Split<'_, char> {
+    host.strip_suffix('.').unwrap_or(host).split('.')
+}
+
+/// Whether browsers take a host for an IPv4 address, by its last label (URL standard, "ends in a number").
+fn is_number(host: &str) -> bool {
+    let last = labels(host).next_back().unwrap_or_default();
+    let is_decimal = !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit());
+    is_decimal || part(last).is_some()
+}
+
+/// The address of a host that is a number: `127.1`, `0x7f.1` and `010.0.0.1` have parts in decimal, hex and octal, and the last part stands
+/// for all bytes that are left (URL standard, "IPv4 parser").
+fn number(host: &str) -> Option<Ipv4Addr> {
+    let mut address = 0_u32;
+    let mut left = 4_u32;
+    let mut parts = labels(host).peekable();
+    while let Some(text) = parts.next() {
+        let part = part(text)?;
+        let bytes = if parts.peek().is_some() { 1 } else { left };
+        if left == 0 || part >= 1 << (8 * bytes) {
+            return None;
+        }
+        left -= bytes;
+        address |= u32::try_from(part << (8 * left)).ok()?;
+    }
+    (left == 0).then(|| Ipv4Addr::from(address))
+}
+
+/// The value of a part of such an address (URL standard, "IPv4 number parser").
+fn part(text: &str) -> Option<u64> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (digits, radix) = match (hex, text.strip_prefix('0')) {
+        (Some(digits), _) => (digits, 16),
+        (None, Some(digits)) => (digits, 8),
+        (None, None) => (text, 10),
+    };
+    match digits {
+        "" => (!text.is_empty()).then_some(0),
+        // Signs are none of it.
+        _ if !digits.bytes().all(|b| b.is_ascii_alphanumeric()) => None,
+        _ => u64::from_str_radix(digits, radix).ok(),
+    }
 }
 
 /// The port that a scheme of the web has by default.
@@ -69,7 +122,7 @@ fn default_port(scheme: &str) -> Option<u16> {
 
 /// Whether a page of `origin` (`https://example.com:8443`) belongs to the server that was reached as `host`.
 ///
-/// Host names are compared in any case; a port that is left out is the default of the origin's scheme.
+/// Host names are compared in any case, and one `/` behind that of the origin is left out, as in [`normal`]; a port that is left out is the default of the origin's scheme.
 /// `null` and schemes other than `http` and `https` are never the same.
 pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
     let Some(at) = memchr::memmem::find(origin, b"://") else {
@@ -80,8 +133,9 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
         scheme if scheme.eq_ignore_ascii_case(b"https") => 443,
         _ => return false,
     };
-    let (Some((theirs, their_port)), Some((ours, our_port))) =
-        (split(&origin[at + 3..]), split(host))
+    let authority = &origin[at + 3..];
+    let authority = authority.strip_suffix(b"/").unwrap_or(authority);
+    let (Some((theirs, their_port)), Some((ours, our_port))) = (split(authority), split(host))
     else {
         return false;
     };
@@ -111,7 +165,7 @@ pub fn is_elsewhere(site: &[u8]) -> bool {
 }
 
 /// Whether `host`, with or without a port, can only mean this machine: `localhost` and all names under it
-/// (RFC 6761 section 6.3), `127.0.0.0/8`, `[::1]`.
+/// (RFC 6761 section 6.3), `127.0.0.0/8` and `[::1]` in whatever form.
 pub fn is_loopback_host(host: &[u8]) -> bool {
     let Some((name, _)) = split(host) else {
         return false;
@@ -120,10 +174,11 @@ pub fn is_loopback_host(host: &[u8]) -> bool {
         return false;
     };
     if let Some(inner) = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')) {
-        return inner.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback());
+        let address = inner.parse::<Ipv6Addr>();
+        return address.is_ok_and(|address| address.to_canonical().is_loopback());
     }
-    if let Ok(ip) = name.parse::<Ipv4Addr>() {
-        return ip.is_loopback();
+    if is_number(name) {
+        return number(name).is_some_and(|address| address.is_loopback());
     }
     let name = name.strip_suffix('.').unwrap_or(name);
     let last = name.rsplit('.').next().unwrap_or(name);
