@@ -14,7 +14,7 @@ use crore_broker::access::{Known, Question};
 use serde_json::{Map, Value, json};
 
 use super::claims;
-use crate::client::http::Connection;
+use crate::client::http::{Connection, Head};
 use crate::client::server::Server;
 use crate::client::tls::Trust;
 use crate::settings::access::Callback as Entry;
@@ -96,7 +96,7 @@ impl Callback {
             None => return (Err(Reason::CredentialsMalformed), self.cache_s),
         };
         match self.exchange(body.as_bytes(), kept) {
-            Ok((status, answer)) => self.read(status, &answer),
+            Ok((head, answer)) => self.read(&head, &answer),
             Err(error) => {
                 use io::ErrorKind::{TimedOut, UnexpectedEof, WouldBlock};
                 self.tell(&match error.kind() {
@@ -121,36 +121,39 @@ impl Callback {
         }
     }
 
-    fn exchange(&self, body: &[u8], kept: &mut Option<Connection>) -> io::Result<(u16, Vec<u8>)> {
+    fn exchange(&self, body: &[u8], kept: &mut Option<Connection>) -> io::Result<(Head, Vec<u8>)> {
         let end = Instant::now() + self.timeout;
         let mut connection = match kept.take().and_then(Connection::reusable) {
             Some(connection) => connection,
             None => Connection::open_within(&self.server, self.timeout)?,
         };
         connection.set_end(end);
-        let headers = [("Content-Type", "application/json")];
+        let headers = [
+            ("Content-Type", "application/json"),
+            ("Accept-Encoding", "identity"),
+        ];
         let target = self.server.target();
         let head = connection.request(&self.server, "POST", target, &headers, Some(body))?;
         let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
         *kept = Some(connection);
-        Ok((head.status, answer))
+        Ok((head, answer))
     }
 
-    fn read(&self, status: u16, answer: &[u8]) -> TimedAnswer {
-        let answer = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
-        match (status, serde_json::from_slice::<Map<String, Value>>(answer)) {
-            (401 | 403, _) => (Err(Reason::CredentialsRefused), self.cache_s),
-            (200, Ok(answer)) => self.read_answer(answer).unwrap_or_else(|what| {
-                self.tell(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
-                (Err(Reason::VerifierUnreachable), 0)
-            }),
-            _ => {
+    fn read(&self, head: &Head, answer: &[u8]) -> TimedAnswer {
+        let read = match head.status {
+            401 | 403 => return (Err(Reason::CredentialsRefused), self.cache_s),
+            200 => object(head, answer).and_then(|answer| self.read_answer(answer)),
+            status => {
                 self.tell(&format!(
                     "its answer of status {status} says neither yes nor no"
                 ));
-                (Err(Reason::VerifierUnreachable), 0)
+                return (Err(Reason::VerifierUnreachable), 0);
             }
-        }
+        };
+        read.unwrap_or_else(|what| {
+            self.tell(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
+            (Err(Reason::VerifierUnreachable), 0)
+        })
     }
 
     /// # Errors
@@ -180,6 +183,27 @@ impl Callback {
             until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
         };
         Ok((Ok(known), cache_s))
+    }
+}
+
+/// The members of an answer.
+///
+/// # Errors
+/// Why it has none. Nothing of the answer itself is told: it may be about a secret.
+fn object(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
+    let text = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
+    match serde_json::from_slice(text) {
+        Ok(Value::Object(members)) => Ok(members),
+        Ok(other) => Err(format!("it is {}, not an object", claims::kind(&other))),
+        Err(error) => Err(match head.header("content-encoding") {
+            Some(coding) if coding != "identity" => {
+                let coding = coding.escape_debug();
+                format!(
+                    "it has the content coding `{coding}`, and none is asked for; send it as it is"
+                )
+            }
+            _ => format!("it is no JSON: {error}"),
+        }),
     }
 }
 

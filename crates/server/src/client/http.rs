@@ -273,7 +273,7 @@ impl Connection {
         if !version.starts_with("HTTP/1.") {
             return Err(broken("no status line"));
         }
-        let mut headers = Vec::new();
+        let mut headers: Vec<(String, String)> = Vec::new();
         loop {
             let line = self.line(left)?;
             if line.is_empty() {
@@ -284,6 +284,13 @@ impl Connection {
                 });
             }
             left = left.saturating_sub(line.len() as u64 + 2);
+            // A line that goes on with the last one (RFC 9112 section 5.2).
+            if line.starts_with([' ', '\t'])
+                && let Some((_, value)) = headers.last_mut()
+            {
+                *value = format!("{value} {}", line.trim()).trim().to_string();
+                continue;
+            }
             let (name, value) = line
                 .split_once(':')
                 .ok_or_else(|| broken("a header without a colon"))?;
@@ -308,7 +315,8 @@ impl Connection {
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        String::from_utf8(line).map_err(|_| broken("a line is not UTF-8"))
+        // Other bytes than ASCII have no meaning here (RFC 9110 section 5.5).
+        Ok(String::from_utf8_lossy(&line).into_owned())
     }
 }
 

@@ -82,6 +82,10 @@ impl Endpoint {
                 "silence" => return stream.read(&mut [0]).ok().map(drop),
                 _ => {}
             }
+            if let Some(answer) = odd_answer(word) {
+                stream.write_all(&answer).ok()?;
+                continue;
+            }
             let (status, body) = answer(word);
             let length = body.len();
             let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
@@ -154,6 +158,23 @@ fn answer(word: &str) -> (&'static str, String) {
     }
 }
 
+/// Answers whose heads have more than a status and a length.
+fn odd_answer(word: &str) -> Option<Vec<u8>> {
+    let yes = &br#"{"allow": true, "publish": ["doors/#"]}"#[..];
+    let of = |status: &[u8], field: &[u8], body: &[u8]| {
+        let head = [b"HTTP/1.1 ", status, b"\r\n", field].concat();
+        let length = format!("\r\nContent-Length: {}\r\n\r\n", body.len());
+        Some([&head[..], length.as_bytes(), body].concat())
+    };
+    match word {
+        "Latin-1 in the reason" => of(b"401 Non autoris\xe9", b"A: b", b""),
+        "Latin-1 in a field" => of(b"200 OK", b"Server: Caf\xe9", yes),
+        "a folded field" => of(b"200 OK", b"A: b\r\n c\r\n\td", yes),
+        "gzip" => of(b"200 OK", b"Content-Encoding: gzip", b"\x1f\x8b\x08\x00"),
+        _ => None,
+    }
+}
+
 /// The next question of a connection; its first bytes may have come already.
 fn question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
     loop {
@@ -171,6 +192,7 @@ fn whole(bytes: &mut Vec<u8>) -> Option<Value> {
     let text = String::from_utf8_lossy(bytes).to_string();
     let (head, _) = text.split_once("\r\n\r\n")?;
     assert!(head.starts_with("POST /auth HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("\r\nAccept-Encoding: identity\r\n"), "{head}");
     let length = head
         .lines()
         .find_map(|line| line.strip_prefix("Content-Length: "))?;
@@ -209,6 +231,9 @@ fn only_a_plain_yes_lets_somebody_in_and_all_else_fails_closed() {
         ("500", 503),
         ("redirect", 503),
         ("garbage", 503),
+        ("Latin-1 in the reason", 401),
+        ("Latin-1 in a field", 202),
+        ("a folded field", 202),
         ("long", 503),
         ("closes", 503),
         ("yes", 202),
@@ -311,6 +336,27 @@ fn a_malformed_answer_is_503_and_the_log_names_its_member() {
     }
     let log = server.log();
     assert!(!log.contains("the token's claims"), "{log}");
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_is_503_and_the_log_says_where_or_why() {
+    let (_, settings) = Endpoint::start("");
+    let server = Server::with(&settings);
+    for (answer, named) in [
+        ("gzip", "it has the content coding `gzip`"),
+        ("[]", "it is a list, not an object"),
+        ("\"my secret\"", "it is text, not an object"),
+        (
+            "{\"allow\": true, \"expires\": 1e400}",
+            "it is no JSON: number out of range at line 1 column 32",
+        ),
+        ("{\"allow\":\n true oops", "at line 2 column 7"),
+    ] {
+        let authorization = format!("Basic {}", STANDARD.encode(format!("who:{answer}")));
+        assert_eq!(publish(&server, &authorization), 503, "{answer}");
+        server.await_log(named);
+    }
+    assert!(!server.log().contains("my secret"), "{}", server.log());
 }
 
 #[test]
