@@ -176,7 +176,9 @@ impl Home {
             return;
         };
         let mut most = self.pace.page_messages;
-        while group.has_credit() && most > 0 {
+        // A message that was given back is looked for anew, so that some looks may find few messages.
+        let until = self.steps.count() + self.pace.page_visits as u64;
+        while group.has_credit() && most > 0 && self.steps.count() < until {
             let Some(Unacked { topic, offset }) = self.subscriptions.groups.next_again(&mut group)
             else {
                 break;
@@ -262,7 +264,7 @@ impl Home {
 impl Logs {
     /// One message of a topic, if the log still has it.
     fn message_at(
-        &mut self,
+        &self,
         topics: &TopicTable,
         name: &[u8],
         offset: u64,
@@ -270,18 +272,8 @@ impl Logs {
     ) -> Option<Record> {
         let hash = topics.hash_of(name);
         let id = topics.find(hash, name)?;
-        let at = self.at(topics, id);
-        let frames = lanes.frames();
-        let before = frames.pages.len();
-        let chain = topics.rows.get(id).log;
-        let log = &mut self.partitions[at].log;
-        log.read(chain, offset - 1, 1, usize::MAX, frames);
-        if frames.pages.len() == before {
-            // Nothing was read: the last of `pages` belongs to another answer.
-            return None;
-        }
-        let record = frames.pages.pop()?;
-        (record.offset == offset).then_some(record)
+        let log = &self.partitions[self.at(topics, id)].log;
+        log.message_at(topics.rows.get(id).log, offset, lanes.frames())
     }
 }
 

@@ -15,6 +15,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 use support::{NOW, Town};
 
 mod asks;
+mod log;
 mod matching;
 mod parties;
 #[path = "../support/mod.rs"]

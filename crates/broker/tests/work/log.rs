@@ -1,0 +1,66 @@
+//! Messages that are looked for in a log.
+
+use crore_broker::settings::{Rule, Settings};
+use crore_wire::mqtt::Qos;
+
+use crate::{batch, client, payloads, town};
+
+/// Messages of other topics, and of the same one, among which those stand that are looked for.
+const OTHERS: usize = 3_000;
+
+fn settings() -> Settings {
+    let rule = Rule {
+        filter: "#".into(),
+        log_messages: 2 * OTHERS as u32,
+        log_bytes: 1 << 20,
+        ..Rule::default()
+    };
+    let mut settings = Settings {
+        rules: vec![rule],
+        ..Settings::default()
+    };
+    settings.mqtt.inflight_max = u16::MAX;
+    settings
+}
+
+/// Lines of a batch of so many messages.
+fn lines(topic: &str, count: usize, fields: &str) -> String {
+    format!("{{\"topic\":\"{topic}\",\"data\":\"x\"{fields}}}\n").repeat(count)
+}
+
+/// Each is looked for by its offset, in steps that do not depend on the messages around it. One that is still there is found.
+#[test]
+fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
+    // Fewer than a member is given without an acknowledgement.
+    const GIVEN: usize = 15;
+    for ttl in ["", ",\"ttl_s\":1"] {
+        let mut town = town(settings());
+        let publisher = town.open(0);
+        town.say(publisher, batch(&lines("t", OTHERS, "")));
+        town.settle();
+        let group = || ["$share/g/t".to_owned()].into_iter();
+        let leaver = client(&mut town, group(), Qos::AtLeastOnce);
+        town.say(publisher, batch(&lines("t", GIVEN, ttl)));
+        town.settle();
+        assert_eq!(payloads(&town, leaver).len(), GIVEN);
+        let stayer = client(&mut town, group(), Qos::AtLeastOnce);
+        // So that the time to live ends before the messages are looked for, and they lie in the midst of the log.
+        town.say(publisher, batch(&lines("u", OTHERS, "")));
+        town.say(publisher, batch(&lines("t", 1, "")));
+        town.settle();
+        town.tick_s(2);
+        let reader = town.open(0);
+        town.say(reader, "GET /history/t HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        town.settle();
+        let had = payloads(&town, stayer).len();
+        let before = town.shards[0].steps();
+        town.cut(leaver);
+        town.settle();
+        let steps = town.shards[0].steps() - before;
+        let is_there = ttl.is_empty();
+        let again = payloads(&town, stayer).len() - had;
+        assert!(again >= if is_there { GIVEN } else { 0 }, "{again}");
+        assert!(again <= if is_there { GIVEN + 1 } else { 1 }, "{again}");
+        assert!(steps <= 200 * GIVEN as u64, "{steps} steps");
+    }
+}
