@@ -26,6 +26,8 @@ use crate::io::Io;
 const ENDS_PER_TURN: usize = 64;
 /// While the sum is near its limit a home remembers the losses of so many topics at most.
 const LOSSES_NEAR: usize = 1 << 10;
+/// It drops the losses of so many topics in a turn: about a hundred microseconds.
+const LOSSES_PER_TURN: usize = 1 << 10;
 
 impl<P: Protocols> Front<P> {
     /// After an input: charges partly received bytes, and makes room if the sum is past its limit.
@@ -124,7 +126,8 @@ pub(crate) fn may_leave<P: ProtocolTypes>(
     census.held_by(party).max(absent_bytes) + bytes <= clients.ctx.little_bytes()
 }
 
-/// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine.
+/// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine. Says whether the next
+/// turn must go on to drop losses.
 pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns: &mut Connections<P>,
     subs: &Subscriptions,
@@ -132,13 +135,12 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     census: &mut Census,
     (mut home, records_bytes): (Option<&mut Home>, usize),
     io: &I,
-) {
+) -> bool {
     census.begin_turn();
-    if conns.level() >= Level::Near
-        && let Some(home) = &mut home
-    {
-        home.logs.trim_losses(&home.topics, LOSSES_NEAR);
-    }
+    let trims = conns.level() >= Level::Near
+        && home.as_mut().is_some_and(|home| {
+            (home.logs).trim_losses(&home.topics, LOSSES_NEAR, LOSSES_PER_TURN)
+        });
     conns.weigh_touched();
     let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
     let owed = of_home(Home::readings_bytes);
@@ -148,6 +150,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns.charge(Part::Subscriptions, subscriptions);
     conns.charge(Part::Tls, io.held_bytes());
     conns.charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));
+    trims
 }
 
 /// Whether the connections and absent sessions of this shard hold so much together that their ends help: half of the shard's part of the limit. If

@@ -36,7 +36,8 @@ impl Home {
 
     /// The turn is over: the next one may read as much again.
     pub fn end_turn(&mut self) {
-        self.logs.trim_losses(&self.topics, LOSSES_MAX);
+        // All that are too many: those that the turn has added.
+        (self.logs).trim_losses(&self.topics, LOSSES_MAX, usize::MAX);
         self.readings.end_turn(self.steps.count());
     }
 

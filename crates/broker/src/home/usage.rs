@@ -43,17 +43,29 @@ impl Logs {
         self.iter().map(Log::reserved_bytes).sum()
     }
 
-    /// Remembers the losses of so many topics at most. Of those that lost messages longest ago the rules are noted instead.
-    pub(crate) fn trim_losses(&mut self, topics: &TopicTable, most: usize) {
+    /// Remembers the losses of `most` topics at most. Of those that lost messages longest ago the rules are noted instead: of so many
+    /// `at_once` at most. Says whether there are more.
+    pub(crate) fn trim_losses(
+        &mut self,
+        topics: &TopicTable,
+        most: usize,
+        mut at_once: usize,
+    ) -> bool {
         let most = most / self.partitions.len().max(1);
         for Partition { log, forgotten, .. } in &mut self.partitions {
-            while log.losses.topics() > most
-                && let Some((offset, topic, number)) = log.losses.pop()
-            {
+            while log.losses.topics() > most {
+                if at_once == 0 {
+                    return true;
+                }
+                let Some((offset, topic, number)) = log.losses.pop() else {
+                    break;
+                };
+                at_once -= 1;
                 self.steps.add(1);
                 forgotten.note(topics.rows.get(topic).rule, offset, number);
             }
         }
+        false
     }
 }
 

@@ -1,8 +1,10 @@
-//! Messages that are looked for in a log.
+//! What a home does with many messages of its logs at once: it looks for them, and remembers their losses.
 
+use crore_broker::Pace;
 use crore_broker::settings::{Rule, Settings};
 use crore_wire::mqtt::Qos;
 
+use crate::support::{self, NOW, Town};
 use crate::{batch, client, payloads, town};
 
 /// Messages of other topics, and of the same one, among which those stand that are looked for.
@@ -63,4 +65,43 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
         assert!(again <= if is_there { GIVEN + 1 } else { 1 }, "{again}");
         assert!(steps <= 200 * GIVEN as u64, "{steps} steps");
     }
+}
+
+/// The account comes near its limit in the midst of a turn: the losses go in the next ones.
+#[test]
+fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
+    const TOPICS: usize = 5_000;
+    let mut settings = settings();
+    settings.rules[0].log_messages = 1;
+    settings.limits.memory_bytes = 4 << 20;
+    let world = support::world(settings, 1, 1);
+    let mut town = Town::new(&world, Pace::default(), NOW);
+    let reader = town.open(0);
+    let stream = "Host: localhost\r\nAccept: text/event-stream";
+    town.say(
+        reader,
+        format!("GET /sub?filter=none/%23 HTTP/1.1\r\n{stream}\r\n\r\n"),
+    );
+    town.settle();
+    let publisher = town.open(0);
+    for _ in 0..2 {
+        let line = |n: usize| lines(&format!("t/{n}"), 1, "");
+        town.say(publisher, batch(&(0..TOPICS).map(line).collect::<String>()));
+        town.settle();
+    }
+    let mut losses = town.shards[0].accounts().home_losses;
+    assert_eq!(losses, TOPICS as u32);
+    world.admission.account.hold_message(3_200 << 10);
+    loop {
+        let goes_on = town.flush(0);
+        let left = town.shards[0].accounts().home_losses;
+        assert!(losses - left <= 1 << 10, "{losses} {left}");
+        losses = left;
+        if !goes_on {
+            break;
+        }
+    }
+    // Until this shard holds little, and needs no relief.
+    assert!(losses < 2 << 10, "it goes on: {losses}");
+    world.admission.account.let_message_go(3_200 << 10);
 }
