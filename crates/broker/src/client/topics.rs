@@ -238,7 +238,8 @@ impl Topics {
         }
     }
 
-    /// Closes the places of members that left during the walk, and tells the places of the others.
+    /// Closes the places of members that left during the walk, and tells the places of those that took one of them: not of all others,
+    /// which may be very many.
     pub fn end_walk(&mut self, id: u32, mut moved: impl FnMut(Moved)) {
         let row = self.rows.get_mut(id);
         if row.flags & SET == 0 {
@@ -249,20 +250,21 @@ impl Topics {
         if set.tombstones == 0 {
             return;
         }
-        set.tombstones = 0;
+        let mut left = core::mem::take(&mut set.tombstones);
         let mut at = 0;
-        while at < set.members.len() {
-            if set.members[at] == NONE {
-                set.members.swap_remove(at);
+        while left > 0 && at < set.members.len() {
+            if set.members[at] != NONE {
+                at += 1;
                 continue;
             }
-            at += 1;
-        }
-        for (index, conn) in set.members.iter().enumerate() {
-            moved(Moved {
-                conn: *conn,
-                index: index as u32,
-            });
+            left -= 1;
+            set.members.swap_remove(at);
+            if let Some(conn) = set.members.get(at).filter(|conn| **conn != NONE) {
+                moved(Moved {
+                    conn: *conn,
+                    index: at as u32,
+                });
+            }
         }
         if set.members.is_empty() {
             self.sets.remove(row.members);

@@ -2,6 +2,7 @@
 //! a walk visits each member that stays once, and no row or set is left over.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
@@ -257,6 +258,30 @@ fn a_topic_that_all_members_left_during_a_walk_takes_members_again() {
     }
     assert_eq!(topics.join(id, 7), 0);
     assert_eq!(topics.only_member(id), Some(7));
+}
+
+/// A topic may have hundreds of thousands: the place of each is in a row of its own, which is cold.
+#[test]
+fn only_members_that_take_the_place_of_another_are_told_theirs_after_a_walk() {
+    const MEMBERS: u32 = 1000;
+    for (leave, expected) in [
+        (&[3][..], &[(999, 3)][..]),
+        (&[999], &[]),
+        (&[0, 998, 999], &[(997, 0)]),
+        (&[7, 8], &[(999, 7), (998, 8)]),
+    ] {
+        let mut topics = Topics::default();
+        let id = topics.open(1, b"a");
+        (0..MEMBERS).for_each(|conn| assert_eq!(topics.join(id, conn), conn));
+        topics.begin_walk(id);
+        for place in leave {
+            assert!(topics.part(id, *place).is_none());
+        }
+        let mut told = Vec::new();
+        topics.end_walk(id, |moved| told.push((moved.conn, moved.index)));
+        assert_eq!(told, expected, "{leave:?}");
+        assert_eq!(topics.places(id), MEMBERS - leave.len() as u32);
+    }
 }
 
 #[test]
