@@ -5,9 +5,10 @@
 //! they are charged to the account ([`Part::Messages`](crate::budget::account::Part)).
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use core::fmt;
-use core::ops::{Deref, Range};
+use core::ops::{Bound, Deref, Range};
 use core::sync::atomic::{
     AtomicU32,
     Ordering::{AcqRel, Relaxed},
@@ -168,10 +169,22 @@ pub enum Form {
     JsonBase64,
 }
 
+/// Forms that are looked at for each new one, to drop those that nobody holds: so a new form costs the same however many there are,
+/// and at most about half of the table is forms that nobody holds.
+const LOOKED_AT: usize = 2;
+
+/// The place of the message, where the part of it begins, and its form.
+type FormKey = (usize, usize, Form);
+
 /// The forms in use on a shard: held by the writers, found by others that need the same.
+///
+/// Invariant: a form that somebody holds has an entry. The entry of one that nobody holds goes within as many new forms as there were
+/// entries. So entries are bounded by the forms that were held together, whose bytes are charged.
 #[derive(Default)]
 pub struct Forms {
-    all: alloc::collections::BTreeMap<(usize, usize, Form), Made>,
+    all: BTreeMap<FormKey, Made>,
+    /// The last entry that was looked at.
+    seen: Option<FormKey>,
     /// Bytes made since they were last taken.
     made_bytes: usize,
 }
@@ -189,7 +202,7 @@ impl Forms {
         if let Some(made) = self.all.get(&key).and_then(|made| made.form.upgrade()) {
             return Shared(made);
         }
-        self.all.retain(|_, made| made.form.strong_count() > 0);
+        self.drop_unheld();
         let bytes = make(of);
         self.made_bytes += bytes.len();
         let made = Shared::new(bytes, &of.of.0.admission);
@@ -203,6 +216,19 @@ impl Forms {
         made
     }
 
+    /// Looks at the next entries, and drops those of forms that nobody holds; behind the last entry it begins anew.
+    fn drop_unheld(&mut self) {
+        for _ in 0..LOOKED_AT {
+            let from = self.seen.map_or(Bound::Unbounded, Bound::Excluded);
+            let next = self.all.range((from, Bound::Unbounded)).next();
+            let next = next.map(|(key, made)| (*key, made.form.strong_count() > 0));
+            self.seen = next.map(|(key, _)| key);
+            if let Some((key, false)) = next {
+                self.all.remove(&key);
+            }
+        }
+    }
+
     /// Bytes made since the last call.
     pub fn take_made_bytes(&mut self) -> usize {
         core::mem::take(&mut self.made_bytes)
@@ -211,6 +237,8 @@ impl Forms {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
     use crate::base::settings::Settings;
 
@@ -253,5 +281,33 @@ mod tests {
         drop(first);
         drop(get(Form::Json));
         assert_eq!((made, forms.all.len()), (4, 1));
+    }
+
+    /// A message with many forms: of each part of it one.
+    fn parts(message: &Shared) -> impl Iterator<Item = Slice> {
+        (0..message.len()).map(|from| message.slice(from..message.len()))
+    }
+
+    /// However many there are, and however many of them nobody holds: the others are looked at later.
+    #[test]
+    fn a_new_form_drops_few_others_and_all_go_in_time() {
+        let admission = Admission::new(&Settings::default(), 7);
+        let message = Shared::new(Box::new([7; 1000]), &admission);
+        let mut forms = Forms::default();
+        let mut get = |of: &Slice| {
+            let before = forms.all.len();
+            let form = forms.get(of, Form::Json, |_| Box::from([1]));
+            (form, before, forms.all.len())
+        };
+        let mut held: Vec<Shared> = parts(&message).map(|of| get(&of).0).collect();
+        held.truncate(100);
+        let other = Shared::new(Box::new([8; 1000]), &admission);
+        let mut left = 0;
+        for of in parts(&other) {
+            let (_, before, after) = get(&of);
+            assert!(after + LOOKED_AT > before, "{before} {after}");
+            left = after;
+        }
+        assert!(left <= 2 * held.len() + LOOKED_AT, "{left}");
     }
 }
