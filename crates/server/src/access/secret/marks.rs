@@ -270,7 +270,7 @@ fn pgp(bytes: &[u8]) -> bool {
     let (length, packet) = match bytes {
         [0x99, high, low, packet @ ..] => (usize::from(*high) << 8 | usize::from(*low), packet),
         [0xc6, high @ 192..=223, low, packet @ ..] => {
-            let length = (usize::from(*high) - 192 << 8) + usize::from(*low) + 192;
+            let length = ((usize::from(*high) - 192) << 8) + usize::from(*low) + 192;
             (length, packet)
         }
         [0xc6, length @ 0..=191, packet @ ..] => (usize::from(*length), packet),
