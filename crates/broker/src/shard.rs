@@ -363,10 +363,9 @@ impl Shard {
         let held = (self.home.as_mut(), self.commits.bytes());
         let (conns, census) = (&mut front.clients.conns, &mut front.census);
         let trims = charge_turn(conns, &front.subs, &front.queues, census, held, io);
-        let relieves = self.front.relieve(&mut self.sessions, io);
+        let relieves = self.front.relieve(&mut self.sessions, io) | trims;
         self.front.clients.meter.work.begin();
         relieves
-            || trims
             || more_news
             || forgets
             || !self.stopped && self.sessions.is_due(now)

@@ -273,7 +273,8 @@ impl Logs {
         let hash = topics.hash_of(name);
         let id = topics.find(hash, name)?;
         let log = &self.partitions[self.at(topics, id)].log;
-        log.message_at(topics.rows.get(id).log, offset, lanes.frames())
+        let entry = log.entry_at(topics.rows.get(id).log, offset)?;
+        Some(log.copy(entry, lanes.frames()))
     }
 }
 

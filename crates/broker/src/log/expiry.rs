@@ -127,7 +127,7 @@ impl Log {
                 .get(self.keys.row_of(&self.entries, &self.blobs, id))
                 .before;
         }
-        let before = self.entry_at(row.rule, entry.chain, entry.previous);
+        let before = self.entry_at(entry.chain, entry.previous);
         before.expect("an entry names the one before it")
     }
 }

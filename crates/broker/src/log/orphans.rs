@@ -40,7 +40,7 @@ impl Log {
             if !self.is_expired(last, now_s) {
                 break;
             }
-            match self.entry_at(number, chain, self.entries.get(last).previous) {
+            match self.entry_at(chain, self.entries.get(last).previous) {
                 Some(older) => last = older,
                 None => break,
             }

@@ -79,14 +79,6 @@ impl Log {
         true
     }
 
-    /// Copies the message of a chain at exactly this offset, if it is still there. The marks of its list lead to it, however many
-    /// messages stand around it.
-    pub fn message_at(&self, chain: u32, offset: u64, frames: &mut Frames) -> Option<Record> {
-        let number = (chain != NONE).then(|| self.chains.get(chain).rule)?;
-        let id = self.entry_at(number, chain, offset)?;
-        Some(self.copy(id, frames))
-    }
-
     /// Copies a message, with this previous offset.
     pub(super) fn record(&self, id: u32, previous: u64, frames: &mut Frames) -> Record {
         frames.push(&New {

@@ -93,8 +93,7 @@ impl Log {
         if left >= self.count(chain) {
             return all;
         }
-        let number = self.chains.get(chain).rule;
-        let Some(mut id) = self.entry_at(number, chain, offset) else {
+        let Some(mut id) = self.entry_at(chain, offset) else {
             // It is gone, with all messages before it.
             return all;
         };
@@ -108,7 +107,7 @@ impl Log {
             let neighbour = self.entries.try_get(entry.older);
             let before = match neighbour.is_some_and(|older| older.chain == chain) {
                 true => Some(entry.older),
-                false => self.entry_at(number, chain, entry.previous),
+                false => self.entry_at(chain, entry.previous),
             };
             let Some(before) = before else { return all };
             (id, left) = (before, left - 1);
@@ -118,8 +117,10 @@ impl Log {
         }
     }
 
-    /// The message of a chain at exactly this offset.
-    pub(super) fn entry_at(&self, number: u8, chain: u32, offset: u64) -> Option<u32> {
+    /// The message of a chain at exactly this offset: the marks of its list lead to it in a few steps, however many messages stand around it.
+    /// `NONE` is an empty chain.
+    pub fn entry_at(&self, chain: u32, offset: u64) -> Option<u32> {
+        let number = self.chains.try_get(chain)?.rule;
         let (entries, steps) = (&self.entries, &self.steps);
         let behind = offset.checked_sub(1)?;
         let id = self.lists.first_behind(entries, number, behind, steps);
