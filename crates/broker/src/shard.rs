@@ -46,6 +46,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::stats::Stats;
 use crate::client::admission::enter;
+use crate::client::asking::lacks_room;
 use crate::client::credit::{must_stall, release_stalled};
 use crate::client::relief::charge_turn;
 use crate::client::rights;
@@ -357,13 +358,12 @@ impl Shard {
         if front.queues.has_stalled() && !must_stall(&mut front.subs.lanes, &front.clients.ctx) {
             release_stalled(&mut front.clients, &mut front.queues, io);
         }
-        if let Some(home) = &mut self.home {
-            home.end_turn();
-        }
+        let lacks_room = lacks_room(&mut self.home, &front.clients.ctx);
+        (self.home.iter_mut()).for_each(Home::end_turn);
         let held = (self.home.as_mut(), self.commits.bytes());
         let (conns, census) = (&mut front.clients.conns, &mut front.census);
         let trims = charge_turn(conns, &front.subs, &front.queues, census, held, io);
-        let relieves = self.front.relieve(&mut self.sessions, io) | trims;
+        let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;
         self.front.clients.meter.work.begin();
         relieves
             || more_news

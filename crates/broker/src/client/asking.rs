@@ -61,6 +61,8 @@ pub(crate) fn publish<P: ProtocolTypes>(
     clients.meter.stats.published_bytes += message.data.len() as u64;
     let ctx = &clients.ctx;
     let at_once = to == ctx.me && !ctx.world.appends() && !subs.lanes.has_own_asks();
+    // Where the message before has to have room made for it, this one waits in its lane.
+    let home = home.as_mut().filter(|home| !home.logs.is_past_budget());
     if at_once && let Some(home) = home {
         return Some(home.apply_now(&Fact::Publish(message), &mut home_context(subs, ctx)));
     }
@@ -79,6 +81,17 @@ pub(crate) fn home_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) ->
         now: ctx.now,
         lanes: &mut subs.lanes,
     }
+}
+
+/// Whether the last publish has taken the home's logs past their budget, so that messages must go before the next request.
+pub(crate) fn is_past_budget(home: &Option<Home>) -> bool {
+    (home.as_ref()).is_some_and(|home| home.logs.is_past_budget())
+}
+
+/// Removes some messages where that is so; says whether more must go, and requests wait.
+#[inline]
+pub(crate) fn lacks_room(home: &mut Option<Home>, ctx: &Context) -> bool {
+    (home.as_mut()).is_some_and(|home| home.lacks_room(&ctx.world.rules, ctx.now))
 }
 
 /// Prefetches what publishing to the next topics reads, for those whose home is here. A line without a topic gives an empty name.

@@ -11,6 +11,7 @@
 use alloc::sync::Arc;
 
 use super::Home;
+use super::budget::room_steps;
 use super::logs::Logs;
 use super::partition::Partition;
 use super::planned_rules::PlannedRules;
@@ -73,7 +74,10 @@ impl Home {
             self.topics.change_rules(&mut self.logs, former, rules);
         }
         self.topics.planned_rules = None;
-        self.logs.enforce_budget(&mut self.topics, rules, now);
+        // With a smaller budget the rest goes in the next turns, before any other message comes.
+        let steps_max = room_steps(&self.pace);
+        self.logs
+            .enforce_budget(&mut self.topics, rules, now, steps_max);
     }
 }
 

@@ -5,6 +5,7 @@
 use crore_wire::websocket::frame;
 
 use super::Home;
+use super::budget::room_steps;
 use super::context::HomeContext;
 use super::packer::opcode_of;
 use super::row::{CREATED, DELETED};
@@ -74,7 +75,8 @@ impl Home {
             self.keep_and_tell(message, &new, most, &recipients, context);
         }
         if keep || message.headers.retain {
-            self.logs.log_grew(&mut self.topics, at, rules, now);
+            let steps_max = room_steps(&self.pace);
+            (self.logs).log_grew(&mut self.topics, at, (rules, now), steps_max);
         }
         if !keep || message.headers.retain {
             self.topics.queue_if_idle(&self.logs, id, now);

@@ -40,7 +40,8 @@ impl Home {
             .logs
             .log_bytes_max
             .min(bytes_max.saturating_sub(beside));
-        self.logs.enforce_budget(&mut self.topics, rules, now);
+        self.logs
+            .enforce_budget(&mut self.topics, rules, now, usize::MAX);
     }
 
     /// Ends the restoring after the last record.
@@ -56,7 +57,8 @@ impl Home {
             self.topics.queue_if_idle(&self.logs, id, now);
             self.topics.rows.get_mut(id).touched_s = touched_s;
         }
-        self.logs.enforce_budget(&mut self.topics, rules, now);
+        self.logs
+            .enforce_budget(&mut self.topics, rules, now, usize::MAX);
         debug_assert!((0..self.topics.rows.end()).all(|id| {
             self.topics.rows.get(id).has(RETAINS) == self.logs.retained.contains_key(&id)
         }));

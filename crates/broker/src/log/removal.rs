@@ -2,12 +2,21 @@
 //!
 //! Invariant: only the oldest entry of a chain is ever lost.
 
+use core::cmp::Reverse;
+
 use super::*;
 use crate::log::entry::ORPHANED;
 
 /// How many of the oldest entries of each rule are compared when the byte budget is spent, to find a topic that is far
-/// over its share.
+/// over its share: one step, since they are the same ones each time.
 const VICTIMS_COMPARED: usize = 16;
+
+/// How early a chain of a list makes room: how far it is over its share, then the age of its message, then the list's number.
+type Urgency = (usize, Reverse<u32>, Reverse<u8>);
+
+/// The list in which a chain was found to make room, and the urgency of the most urgent chain of all others. Removing a message of
+/// that list changes nothing in the others.
+type Found = (u8, Option<Urgency>);
 
 /// Why an entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,53 +41,60 @@ impl Log {
 
     /// Removes messages until `budget_bytes` are kept at most: first those of orphaned chains, then the oldest of the topic that is
     /// furthest over its share, among topics with the oldest messages; messages of rule `last` only when there are no
-    /// others. `emptied` gets the topic
+    /// others. It ends early behind the step `until`, with one message removed at least; then the next call goes on. `emptied` gets the topic
     /// and rule of each chain that has become empty, and the topic's chain from now on.
     pub fn enforce_budget(
         &mut self,
-        budget_bytes: usize,
+        (budget_bytes, until): (usize, u64),
         now_s: u32,
         last: u8,
         mut emptied: impl FnMut(u32, u8, u32),
     ) {
+        let share = budget_bytes / self.chains.len().max(1) as usize;
+        let mut found = None;
         while self.bytes() > budget_bytes || self.blobs.is_full() {
-            if self.clear_some(1) > 0 {
-                continue;
+            if self.clear_some(1) == 0 {
+                let Some(chain) = self.victim(share, last, &mut found) else {
+                    return;
+                };
+                let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
+                let chain = self.drop_oldest(chain, now_s);
+                if self.count(chain) == 0 {
+                    emptied(topic, number, chain);
+                }
             }
-            let Some(chain) = self.victim(budget_bytes, last) else {
+            if self.steps.count() >= until && !self.blobs.is_full() {
                 return;
-            };
-            let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
-            let chain = self.drop_oldest(chain, now_s);
-            if self.count(chain) == 0 {
-                emptied(topic, number, chain);
             }
         }
     }
 
-    fn victim(&self, budget_bytes: usize, last: u8) -> Option<u32> {
-        let share = budget_bytes / self.chains.len().max(1) as usize;
-        let mut best: Option<(usize, u32, u32)> = None;
+    /// The chain that makes room next, where each has this share. Other lists are compared again only when the list that was found
+    /// last may have no more urgent one.
+    fn victim(&self, share: usize, last: u8, found: &mut Option<Found>) -> Option<u32> {
+        if let Some((number, others)) = *found
+            && let Some((urgency, chain)) = most_urgent(self, number, share)
+            && others.is_none_or(|others| urgency > others)
+        {
+            return Some(chain);
+        }
+        let (mut best, mut second): (Option<(Urgency, u32)>, _) = (None, None);
         for number in 0..=self.lists.retained() {
             if number == last && best.is_some() {
                 continue;
             }
-            let mut id = self.lists.oldest(number);
-            for _ in 0..VICTIMS_COMPARED {
-                if id == NONE {
-                    break;
-                }
-                let entry = self.entries.get(id);
-                let over = (self.chains.get(entry.chain).bytes as usize).saturating_sub(share);
-                if best.is_none_or(|(most, age, _)| {
-                    over > most || (over == most && entry.time_s < age)
-                }) {
-                    best = Some((over, entry.time_s, entry.chain));
-                }
-                id = entry.younger;
+            let of_list = most_urgent(self, number, share);
+            let urgency = of_list.map(|(urgency, _)| urgency);
+            let most = best.map(|(most, _)| most);
+            if urgency > most {
+                (best, second) = (of_list, most);
+            } else {
+                second = second.max(urgency);
             }
         }
-        best.map(|(_, _, chain)| chain)
+        let ((_, _, Reverse(number)), chain) = best?;
+        *found = Some((number, second));
+        Some(chain)
     }
 
     /// Removes a whole chain; a long one is orphaned and goes bit by bit.
@@ -218,4 +234,27 @@ impl Log {
         }
         chain
     }
+}
+
+/// The most urgent chain among those of the oldest entries of a list.
+fn most_urgent(log: &Log, number: u8, share: usize) -> Option<(Urgency, u32)> {
+    let mut id = log.lists.oldest(number);
+    if id == NONE {
+        return None;
+    }
+    log.steps.add(1);
+    let mut best: Option<(Urgency, u32)> = None;
+    for _ in 0..VICTIMS_COMPARED {
+        if id == NONE {
+            break;
+        }
+        let entry = log.entries.get(id);
+        let over = (log.chains.get(entry.chain).bytes as usize).saturating_sub(share);
+        let urgency = (over, Reverse(entry.time_s), Reverse(number));
+        if best.is_none_or(|(most, _)| urgency > most) {
+            best = Some((urgency, entry.chain));
+        }
+        id = entry.younger;
+    }
+    best
 }

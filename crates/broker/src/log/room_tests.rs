@@ -196,7 +196,7 @@ fn topic_furthest_over_its_share_makes_room() {
             ..new(offset, b"", &message)
         };
         chains[1] = log.append(chains[1], 0, &rule, rule.messages_max(), &new);
-        log.enforce_budget(20 * 1024, NOW_S, NO_RULE, |topic, _, _| {
+        log.enforce_budget((20 * 1024, u64::MAX), NOW_S, NO_RULE, |topic, _, _| {
             panic!("{topic} has lost everything")
         });
         assert!(log.bytes() <= 20 * 1024);
@@ -225,7 +225,7 @@ fn among_equals_the_oldest_makes_room() {
         }
         let mut gone = Vec::new();
         for budget in [log.bytes() - 1, 0] {
-            log.enforce_budget(budget, 30, last, |topic, number, chain| {
+            log.enforce_budget((budget, u64::MAX), 30, last, |topic, number, chain| {
                 assert_eq!((u32::from(number), chain), (topic, NONE));
                 gone.push(topic);
             });
@@ -329,7 +329,9 @@ fn topic_below_its_share_loses_messages_by_age_only() {
     let [one, other] = chains.map(|chain| log.chain_bytes(chain) as usize);
     assert!(one < other && other < budget / 2);
     let mut gone = Vec::new();
-    log.enforce_budget(budget, NOW_S, NO_RULE, |topic, _, _| gone.push(topic));
+    log.enforce_budget((budget, u64::MAX), NOW_S, NO_RULE, |topic, _, _| {
+        gone.push(topic)
+    });
     assert_eq!(gone, [0]);
 }
 
@@ -351,9 +353,12 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     assert_eq!(log.chains(), 3);
     let mut gone = Vec::new();
     for (more, expected) in [(0, &[][..]), (1, &[1]), (0, &[1]), (1, &[1, 2])] {
-        log.enforce_budget(log.bytes() - more, NOW_S, NO_RULE, |topic, _, _| {
-            gone.push(topic)
-        });
+        log.enforce_budget(
+            (log.bytes() - more, u64::MAX),
+            NOW_S,
+            NO_RULE,
+            |topic, _, _| gone.push(topic),
+        );
         assert_eq!(gone, expected);
     }
     assert_eq!(log.chains(), 1);

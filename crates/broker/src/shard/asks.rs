@@ -2,7 +2,7 @@
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::client::asking::home_context;
+use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
 use crate::home::{HERE, Home};
 use crate::mail::lanes::UnhandledAsks;
@@ -53,6 +53,7 @@ impl Shard {
         while !asked.asks.is_empty()
             && done < most
             && (done == 0 || !self.front.clients.meter.work.is_spent())
+            && !lacks_room(&mut self.home, &self.front.clients.ctx)
         {
             warm_asks(
                 self.home.as_ref(),
@@ -67,7 +68,7 @@ impl Shard {
                 self.front.clients.meter.work.steps.add(1);
                 asked.weight -= self.asked(from, ask, &asked.bytes);
                 done += 1;
-                if self.front.clients.meter.work.is_spent() {
+                if self.front.clients.meter.work.is_spent() || is_past_budget(&self.home) {
                     break;
                 }
             }

@@ -9,7 +9,7 @@ use crate::base::reason::Closed;
 use crate::base::snapshot::{Damaged, In};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
-use crate::client::asking::home_context;
+use crate::client::asking::{home_context, lacks_room};
 use crate::commit::Committed;
 use crate::commit::batch::{HEADER_BYTES, Header, Record, Told};
 use crate::commit::queue::Next;
@@ -33,6 +33,9 @@ impl Shard {
     pub(crate) fn go_on_with_commits(&mut self) -> bool {
         let mut any = false;
         while !self.front.clients.meter.work.is_spent() || !any {
+            if lacks_room(&mut self.home, &self.front.clients.ctx) {
+                return true;
+            }
             let home = &mut self.home;
             let counts = |at, writer, number| match home {
                 Some(home) => home.logs.counts(at, writer, number),
@@ -251,6 +254,9 @@ impl Shard {
                 return Err(Damaged("a record is of no known kind"));
             }
             let taken = self.take_record(&told, record, left == 0, None);
+            if let Some(home) = &mut self.home {
+                home.make_room(&self.front.clients.ctx.world.rules, now);
+            }
             if !is_shared {
                 taken?;
             }

@@ -5,7 +5,7 @@ use crore_broker::settings::{Rule, Settings};
 use crore_wire::mqtt::Qos;
 
 use crate::support::{self, NOW, Town};
-use crate::{batch, client, payloads, town};
+use crate::{BUDGET, UNIT, batch, client, payloads, steps_of, town};
 
 /// Messages of other topics, and of the same one, among which those stand that are looked for.
 const OTHERS: usize = 3_000;
@@ -104,4 +104,79 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     // Until this shard holds little, and needs no relief.
     assert!(losses < 2 << 10, "it goes on: {losses}");
     world.admission.account.let_message_go(3_200 << 10);
+}
+
+/// A town with a full log of tiny messages, of `topics` topics that have a rule each; and what publishes to it.
+fn full_log(topics: usize, log_bytes: usize) -> (Town, usize) {
+    let rule = |n: usize| Rule {
+        filter: format!("r{n}/#"),
+        ..settings().rules[0].clone()
+    };
+    let mut settings = settings();
+    settings.rules = (0..topics).map(rule).collect();
+    settings.limits.log_bytes = log_bytes;
+    for rule in &mut settings.rules {
+        (rule.log_messages, rule.log_bytes) = (1 << 20, 1 << 30);
+    }
+    let mut town = town(settings);
+    let publisher = town.open(0);
+    // In turn, so that each drop is of another rule than the one before.
+    let round: String = (0..topics)
+        .map(|n| lines(&format!("r{n}/t"), 1, ""))
+        .collect();
+    while town.shards[0].accounts().log_bytes < log_bytes - (1 << 12) {
+        let count = 2_000 / topics;
+        town.say(publisher, batch(&round.repeat(count)));
+        town.settle();
+    }
+    (town, publisher)
+}
+
+/// It takes the room of many: they go in as many turns as it takes, and the log is never past its budget by more than the message.
+/// Those that come behind it wait.
+#[test]
+fn large_messages_for_a_full_log_of_small_ones_are_bounded_steps() {
+    const LOG_BYTES: usize = 1 << 20;
+    const BYTES: usize = 256 << 10;
+    const MESSAGES: u64 = 3;
+    for topics in [1, 3, 200] {
+        let (mut town, publisher) = full_log(topics, LOG_BYTES);
+        let before = town.shards[0].stats().published;
+        let data = "x".repeat(BYTES);
+        let head = "POST /pub/r0/large HTTP/1.1\r\nHost: localhost\r\n";
+        let request = format!("{head}Content-Length: {BYTES}\r\n\r\n{data}");
+        let of_bytes = 2 * BYTES as u64 / 256;
+        for _ in 0..MESSAGES {
+            let steps = steps_of(&mut town, publisher, &request);
+            let most = u64::from(BUDGET) + 2 * UNIT + of_bytes;
+            assert!(steps <= most, "{topics}: {steps} steps of an input");
+        }
+        let mut turns = 0;
+        while {
+            let steps = town.shards[0].steps();
+            let more = town.flush(0);
+            let steps = town.shards[0].steps() - steps;
+            let most = u64::from(BUDGET) + 4 * UNIT + of_bytes;
+            assert!(steps <= most, "{topics}: {steps} steps of a turn");
+            let held = town.shards[0].accounts().log_bytes;
+            assert!(held <= LOG_BYTES + BYTES + 100, "{topics}: {held} bytes");
+            more
+        } {
+            turns += 1;
+        }
+        assert!(turns > 3, "{turns} turns");
+        assert_eq!(town.shards[0].stats().published, before + MESSAGES);
+        assert!(town.shards[0].accounts().log_bytes <= LOG_BYTES);
+    }
+}
+
+/// To compare the oldest messages of each rule is work, too.
+#[test]
+fn rules_whose_messages_are_compared_for_room_are_counted() {
+    const RULES: usize = 200;
+    let (mut town, publisher) = full_log(RULES, 1 << 20);
+    town.say(publisher, batch(&lines("r0/t", 100, "")));
+    town.settle();
+    let steps = steps_of(&mut town, publisher, batch(&lines("r0/t", 1, "")));
+    assert!(steps >= RULES as u64, "{steps} steps");
 }
