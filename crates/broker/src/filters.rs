@@ -25,8 +25,9 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::work::Steps;
-use crate::store::blobs::{Blob, Names};
+use crate::store::blobs::{Blob, Placed};
 use crate::store::index::{Index, chained};
+use crate::store::names::Names;
 use crate::store::slab::{NONE, Slab, Vacant};
 use shapes::Shapes;
 pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
@@ -60,8 +61,8 @@ impl Refused {
     }
 }
 
-/// A trie that has become empty is given back when it is larger than this: some filters come and go without it.
-const EMPTY_MAX: usize = 1 << 20;
+/// Free rows and places of a trie count when they are more than this.
+const FREE_MAX: usize = 1 << 20;
 
 /// Set in `children` when a filter ends here.
 const ENDS: u32 = 1 << 31;
@@ -86,6 +87,7 @@ struct Node {
 const _: () = assert!(size_of::<Node>() == 32);
 
 impl Vacant for Node {
+    const GOES: bool = true;
     fn vacant(next: u32) -> Self {
         Node {
             hash: 0,
@@ -100,6 +102,12 @@ impl Vacant for Node {
     }
     fn next_vacant(&self) -> u32 {
         self.next
+    }
+}
+
+impl Placed for Node {
+    fn place(&mut self) -> Option<&mut Blob> {
+        Some(&mut self.level)
     }
 }
 
@@ -157,9 +165,11 @@ impl Filters {
         self.filters
     }
 
-    /// Bytes that the rows, their buckets and their texts occupy.
+    /// Bytes that the rows, their buckets and their texts occupy; and those that were reserved for others before, past some.
     pub fn bytes(&self) -> usize {
-        self.nodes.len() as usize * (size_of::<Node>() + 4) + self.levels.bytes()
+        let occupied = self.nodes.len() as usize * (size_of::<Node>() + 4) + self.levels.bytes();
+        let reserved = self.nodes.bytes() + self.index.bytes() + self.levels.reserved_bytes();
+        occupied.max(reserved.saturating_sub(FREE_MAX))
     }
 
     /// Bytes that a filter needs in a trie, if it shares no level with another: nodes, buckets and places.
@@ -243,7 +253,11 @@ impl Filters {
 
     /// The first open filter in row `from` or behind it.
     pub fn next_open(&self, from: u32) -> Option<u32> {
-        (from..self.nodes.end()).find(|id| self.nodes.get(*id).children & ENDS != 0)
+        let ends = |id: &u32| {
+            let node = self.nodes.try_get(*id);
+            node.is_some_and(|node| node.children & ENDS != 0)
+        };
+        (from..self.nodes.end()).find(ends)
     }
 
     /// Ends an open filter.
@@ -259,9 +273,6 @@ impl Filters {
         let mut at = id;
         while at != NONE && self.nodes.get(at).children == 0 {
             at = self.prune(at);
-        }
-        if self.is_empty() && self.nodes.bytes() > EMPTY_MAX {
-            *self = Filters::new(self.seed, &self.steps);
         }
     }
 
@@ -381,6 +392,7 @@ impl Filters {
         node.parent = parent;
         let wildcard = self.wildcard_link(parent, level).is_some();
         if !wildcard {
+            self.steps.add(self.levels.gather(&mut self.nodes));
             node.level = self.levels.insert(level);
             node.hash = hash_under(parent, self.hash_of_level(level));
         }

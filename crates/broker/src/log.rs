@@ -80,7 +80,21 @@ pub struct Unneeded {
     pub expired: u64,
 }
 
+/// Bytes of a log, or of several.
+#[derive(Clone, Copy, Default)]
+pub struct Held {
+    /// That the messages occupy, their rows included.
+    pub messages: usize,
+    /// Of the chunks in which they lie, used or not.
+    pub chunks: usize,
+    /// Of the rows of topics.
+    pub chains: usize,
+}
+
 impl Log {
+    /// The most bytes of chunks that a log without messages keeps.
+    pub const SPARE_BYTES: usize = Blobs::SPARE_BYTES + 4 * (16 << 10);
+
     /// An empty log of topics with these rules, which counts its bytes by client in `admission` and its work in `steps`. `seed`
     /// keys the hash of messages' keys.
     pub fn new(rules: &Rules, seed: u64, admission: Admission, steps: Steps) -> Self {
@@ -108,9 +122,17 @@ impl Log {
             + self.mortals.len() * MORTAL_BYTES
     }
 
-    /// Bytes reserved for messages and their rows, used or not.
-    pub fn reserved_bytes(&self) -> usize {
-        self.blobs.reserved_bytes() + self.entries.bytes() + self.chains.bytes() + self.keys.bytes()
+    /// All its bytes.
+    pub fn held(&self) -> Held {
+        let mortals = self.mortals.len() * MORTAL_BYTES;
+        Held {
+            messages: self.bytes(),
+            chunks: self.blobs.reserved_bytes()
+                + self.entries.bytes()
+                + self.keys.bytes()
+                + mortals,
+            chains: self.chains.bytes(),
+        }
     }
 
     /// Messages in it.
@@ -204,6 +226,7 @@ impl Log {
             .headers
             .ttl_s
             .map(|ttl_s| new.time_s.saturating_add(ttl_s));
+        self.steps.add(self.blobs.gather(&mut self.entries));
         let (blobs, admission) = (&mut self.blobs, &self.admission);
         let blob = match &new.whole {
             Some(frame) => blobs.insert_shared(frame.whole().clone()),

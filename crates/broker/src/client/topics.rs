@@ -13,8 +13,9 @@ use alloc::vec::Vec;
 
 use crate::base::planted::{self, Fault};
 use crate::budget::stats::Accounts;
-use crate::store::blobs::{Blob, Names};
+use crate::store::blobs::{Blob, Placed};
 use crate::store::index::{Index, chained};
+use crate::store::names::Names;
 use crate::store::slab::{NONE, Side, Slab, Vacant};
 
 const SET: u8 = 1;
@@ -53,6 +54,12 @@ impl Vacant for CarrierTopic {
     }
     fn inherit(&mut self, former: &Self) {
         self.serial = former.serial.wrapping_add(1);
+    }
+}
+
+impl Placed for CarrierTopic {
+    fn place(&mut self) -> Option<&mut Blob> {
+        Some(&mut self.name)
     }
 }
 
@@ -114,6 +121,7 @@ impl Topics {
         }
         let mut row = CarrierTopic::vacant(NONE);
         row.hash = hash;
+        self.names.gather(&mut self.rows);
         row.name = self.names.insert(name);
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);

@@ -207,3 +207,46 @@ fn a_topic_that_is_matched_again_costs_its_matches_only() {
     assert!(again.1 * 2 < first.1, "{again:?} after {first:?}");
     assert_eq!(cost(&deep), first);
 }
+
+/// Bytes that a trie has, used or not.
+fn reserved(filters: &Filters) -> usize {
+    filters.nodes.bytes() + filters.index.bytes() + filters.levels.reserved_bytes()
+}
+
+/// Opens many filters with levels of so many bytes.
+fn open_many(filters: &mut Filters, len: usize) -> Vec<u32> {
+    let filter = |n: usize| format!("{n:0len$}/+").into_bytes();
+    let mut open = |n| filters.open(&filter(n), NO_PARTY).expect("it is plain");
+    (0..20_000).map(&mut open).collect()
+}
+
+#[test]
+fn a_filter_that_stays_does_not_hold_the_memory_of_those_that_have_gone() {
+    let mut filters = Filters::new(7, &Steps::default());
+    for len in [40, 80, 120] {
+        let ids = open_many(&mut filters, len);
+        assert!(filters.bytes() >= 20_000 * (2 * 32 + len));
+        for id in ids.into_iter().skip(1) {
+            filters.close(id);
+        }
+        assert!(reserved(&filters) <= FREE_MAX / 4, "{}", reserved(&filters));
+    }
+    assert_eq!(filters.len(), 3);
+    assert!(filters.bytes() < 1_000);
+}
+
+/// Filters that stay in each chunk hold memory, which counts.
+#[test]
+fn memory_that_a_trie_cannot_give_back_is_counted() {
+    let mut filters = Filters::new(7, &Steps::default());
+    for len in [40, 80, 120, 160, 200, 240] {
+        for (n, id) in open_many(&mut filters, len).into_iter().enumerate() {
+            if n % 50 > 0 {
+                filters.close(id);
+            }
+        }
+        assert!(filters.bytes() + FREE_MAX >= reserved(&filters));
+    }
+    let most = 4 * 20_000 * (2 * 36 + 256);
+    assert!(reserved(&filters) <= most, "{}", reserved(&filters));
+}

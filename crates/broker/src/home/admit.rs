@@ -222,6 +222,7 @@ impl TopicTable {
         let mut row = HomeTopic::vacant(NONE);
         row.set_slot(topic::slot(name));
         row.hash = hash;
+        self.steps.add(self.names.gather(&mut self.rows));
         row.name = self.names.insert(name);
         row.rule = rules.number_for(name);
         self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);

@@ -7,7 +7,11 @@
 //! Where they are past it, the partition with the most bytes gives some: so a topic that fills its partition makes room first, and
 //! partitions that are alike are trimmed alike.
 //!
-//! Invariant: `logs_bytes_most` is at least the sum of all logs' bytes. A log that grew is counted at once, one that shrank when all are.
+//! Messages that have gone leave free places, and a chunk of places goes when the last of its messages does. So the chunks have a bound of
+//! their own: half as much again as the budget of the messages, and what an empty log keeps. Past that bound the oldest messages go, since
+//! the topics furthest over their share may have none in the chunks with few messages.
+//!
+//! Invariant: `held_most` is at least the sum of all logs' bytes. A log that grew is counted at once, one that shrank when all are.
 
 use alloc::vec::Vec;
 
@@ -43,16 +47,30 @@ pub(super) fn room_steps(pace: &Pace) -> usize {
     4 * pace.forgets_per_turn
 }
 
+/// Topic, rule and remaining chain of those that have lost all messages.
+type Emptied = Vec<(u32, u8, u32)>;
+
 impl Logs {
     /// Whether the logs may be past their budget.
     #[inline]
     pub(crate) fn is_past_budget(&self) -> bool {
-        self.logs_bytes_most > self.log_bytes_max
+        self.held_most.messages > self.log_bytes_max
     }
 
     /// Bytes that the messages of all partitions occupy, their rows included.
     pub(super) fn log_bytes(&self) -> usize {
         self.iter().map(Log::bytes).sum()
+    }
+
+    /// Bytes of the chunks of all partitions.
+    pub(super) fn chunk_bytes(&self) -> usize {
+        self.iter().map(|log| log.held().chunks).sum()
+    }
+
+    /// The most bytes of chunks, used or not.
+    pub(super) fn chunk_bytes_max(&self) -> usize {
+        let free = self.log_bytes_max / 2 + self.partitions.len() * Log::SPARE_BYTES;
+        self.log_bytes_max.saturating_add(free)
     }
 
     /// The log at this place has grown: the budget is enforced in about so many steps, if the logs may be past it.
@@ -63,18 +81,23 @@ impl Logs {
         (rules, now): (&Rules, Now),
         steps_max: usize,
     ) {
-        let most = self.count_log(at);
-        if most > self.log_bytes_max || self.partitions[at].log.is_full() {
+        self.count_log(at);
+        let most = self.held_most;
+        if most.messages > self.log_bytes_max
+            || most.chunks > self.chunk_bytes_max()
+            || self.partitions[at].log.is_full()
+        {
             self.enforce_budget(topics, rules, now, steps_max);
         }
     }
 
-    /// Counts the present bytes of a log; returns the most that all may have together.
-    fn count_log(&mut self, at: usize) -> usize {
+    /// Counts the present bytes of a log.
+    fn count_log(&mut self, at: usize) {
         let Partition { log, counted, .. } = &mut self.partitions[at];
-        let before = core::mem::replace(counted, log.bytes());
-        self.logs_bytes_most = self.logs_bytes_most - before + *counted;
-        self.logs_bytes_most
+        let before = core::mem::replace(counted, log.held());
+        let most = &mut self.held_most;
+        most.messages = most.messages - before.messages + counted.messages;
+        most.chunks = most.chunks - before.chunks + counted.chunks;
     }
 
     /// Drops messages until the logs are within their budget of bytes, or about so many steps are done; says whether more must go.
@@ -85,10 +108,37 @@ impl Logs {
         now: Now,
         steps_max: usize,
     ) -> bool {
+        self.enforce(topics, rules, now, (steps_max, steps_max))
+    }
+
+    /// The same, however long it takes and however many chunks they have: a snapshot has no free places.
+    pub(super) fn drop_for_snapshot(&mut self, topics: &mut TopicTable, rules: &Rules, now: Now) {
+        self.enforce(topics, rules, now, (usize::MAX, 0));
+    }
+
+    /// The same; for the sake of chunks `drops` messages at most. The next publish goes on with chunks.
+    fn enforce(
+        &mut self,
+        topics: &mut TopicTable,
+        rules: &Rules,
+        now: Now,
+        (steps_max, drops): (usize, usize),
+    ) -> bool {
         let until = self.steps.count().saturating_add(steps_max as u64);
-        let mut must_go_on = false;
         let mut emptied = Vec::new();
-        let retained = rules.retained();
+        let must_go_on = self.drop_messages(rules.retained(), until, now, &mut emptied);
+        self.empty_chunks(rules.retained(), now, drops, &mut emptied);
+        for at in 0..self.partitions.len() {
+            self.count_log(at);
+        }
+        for (topic, number, left) in emptied {
+            self.chain_emptied(topics, topic, number, left, rules, now);
+        }
+        must_go_on
+    }
+
+    /// Drops messages until those that are left are within their budget, or the step `until` is done; says whether more must go.
+    fn drop_messages(&mut self, retained: u8, until: u64, now: Now, emptied: &mut Emptied) -> bool {
         loop {
             let bytes = self.log_bytes();
             let excess = bytes.saturating_sub(self.log_bytes_max);
@@ -96,12 +146,11 @@ impl Logs {
             let giver = match (full, excess) {
                 (Some(at), _) => Some(at),
                 (None, 0) => None,
-                (None, _) => self.giver(retained),
+                (None, _) => self.giver(retained, |log| log.held().messages),
             };
-            let Some(at) = giver else { break };
-            must_go_on = full.is_none() && self.steps.count() >= until;
-            if must_go_on {
-                break;
+            let Some(at) = giver else { return false };
+            if full.is_none() && self.steps.count() >= until {
+                return true;
             }
             let share = excess.div_ceil(self.partitions.len());
             let log = &mut self.partitions[at].log;
@@ -113,25 +162,48 @@ impl Logs {
                 |topic, number, left| emptied.push((topic, number, left)),
             );
             if log.bytes() == before {
+                return false;
+            }
+        }
+    }
+
+    /// Drops messages until the chunks are within their bound, `drops` at most.
+    fn empty_chunks(&mut self, retained: u8, now: Now, mut drops: usize, emptied: &mut Emptied) {
+        loop {
+            let excess = self.chunk_bytes().saturating_sub(self.chunk_bytes_max());
+            if excess == 0 {
+                break;
+            }
+            let free = |log: &Log| log.held().chunks.saturating_sub(log.held().messages);
+            let Some(at) = self.giver(retained, free) else {
+                break;
+            };
+            let share = excess.div_ceil(self.partitions.len());
+            let log = &mut self.partitions[at].log;
+            let gone = log.empty_chunks(
+                log.held().chunks - share.min(log.held().chunks),
+                drops,
+                now.unix_s,
+                retained,
+                |topic, number, left| emptied.push((topic, number, left)),
+            );
+            drops -= gone;
+            if gone == 0 {
                 break;
             }
         }
-        for at in 0..self.partitions.len() {
-            self.count_log(at);
-        }
-        for (topic, number, left) in emptied {
-            self.chain_emptied(topics, topic, number, left, rules, now);
-        }
-        must_go_on
     }
 
     /// The partition that makes room next: first those with messages that no reader gets any more, last those that have only retained
-    /// ones; among these the one with the most bytes.
-    fn giver(&self, retained: u8) -> Option<usize> {
+    /// ones; among these the one with the most of `bytes`. None where no log has messages.
+    fn giver(&self, retained: u8, bytes: impl Fn(&Log) -> usize) -> Option<usize> {
+        let log = |at: usize| &self.partitions[at].log;
         let rank = |at: &usize| {
-            let log = &self.partitions[*at].log;
-            (log.has_doomed(), log.has_besides(retained), log.bytes())
+            let log = log(*at);
+            (log.has_doomed(), log.has_besides(retained), bytes(log))
         };
-        (0..self.partitions.len()).max_by_key(rank)
+        (0..self.partitions.len())
+            .filter(|at| log(*at).len() > 0)
+            .max_by_key(rank)
     }
 }

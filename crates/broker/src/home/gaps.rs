@@ -63,7 +63,9 @@ impl Logs {
             _ if bytes + next > rule.log_bytes => {
                 format!("rule.log_bytes = {} {of_rule}", rule.log_bytes)
             }
-            _ if self.log_bytes() + next + budget / 64 > budget => {
+            _ if self.log_bytes() + next + budget / 64 > budget
+                || self.chunk_bytes() + budget / 64 > self.chunk_bytes_max() =>
+            {
                 String::from("limits.log_bytes, topic ")
             }
             _ => format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s),

@@ -15,7 +15,7 @@ use crate::base::placement::{Placement, SLOTS};
 use crate::base::rules::Rules;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
-use crate::log::Log;
+use crate::log::{Held, Log};
 
 use crore_wire::topic;
 
@@ -30,8 +30,8 @@ pub(crate) struct Logs {
     pub(super) me: ShardId,
     /// Bytes that the messages of all partitions may occupy.
     pub(super) log_bytes_max: usize,
-    /// Bytes that they occupy at most (`budget.rs`).
-    pub(super) logs_bytes_most: usize,
+    /// Bytes that they have at most (`budget.rs`).
+    pub(super) held_most: Held,
     /// The chain of each topic's retained message.
     pub(super) retained: BTreeMap<u32, u32>,
     /// The life of all logs.
@@ -65,7 +65,7 @@ impl Logs {
             placement,
             me,
             log_bytes_max,
-            logs_bytes_most: 0,
+            held_most: Held::default(),
             retained: BTreeMap::new(),
             epoch,
             shared: None,

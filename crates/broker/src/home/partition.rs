@@ -7,7 +7,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
-use crate::log::Log;
+use crate::log::{Held, Log};
 
 /// Forgotten topics that a home remembers by name; its partitions share this number.
 const NAMED_MAX: usize = 1024;
@@ -31,7 +31,7 @@ pub(super) struct Partition {
     pub time_s: u32,
     pub forgotten: Forgotten,
     /// Bytes of the log when they were counted last (`budget.rs`).
-    pub counted: usize,
+    pub counted: Held,
 }
 
 impl Partition {
@@ -53,7 +53,7 @@ impl Partition {
             roster: Roster::default(),
             time_s: 0,
             forgotten: Forgotten::new(rules.count(), NAMED_MAX / beside),
-            counted: 0,
+            counted: Held::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::base::ids::ShardId;
 use crate::base::placement::Slotted;
-use crate::store::blobs::Blob;
+use crate::store::blobs::{Blob, Placed};
 use crate::store::index::chained;
 use crate::store::slab::{NONE, Vacant};
 
@@ -61,6 +61,12 @@ impl Vacant for HomeTopic {
     }
     fn next_vacant(&self) -> u32 {
         self.next
+    }
+}
+
+impl Placed for HomeTopic {
+    fn place(&mut self) -> Option<&mut Blob> {
+        Some(&mut self.name)
     }
 }
 

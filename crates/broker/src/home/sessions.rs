@@ -30,8 +30,9 @@ use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Accounts;
 use crate::mail::{Farewell, ReplyTo};
-use crate::store::blobs::{Blob, Names};
+use crate::store::blobs::{Blob, Placed};
 use crate::store::index::{Index, chained};
+use crate::store::names::Names;
 use crate::store::slab::{NONE, Slab, Vacant};
 
 /// A session that never expires by itself (section 3.1.2.11.2).
@@ -82,6 +83,12 @@ impl Vacant for Row {
     fn inherit(&mut self, former: &Self) {
         self.serial = former.serial.wrapping_add(1);
         self.life = former.life.wrapping_add(1);
+    }
+}
+
+impl Placed for Row {
+    fn place(&mut self) -> Option<&mut Blob> {
+        Some(&mut self.client)
     }
 }
 
@@ -214,6 +221,7 @@ impl Sessions {
             }
             let mut row = Row::vacant(NONE);
             row.hash = hash;
+            self.clients.gather(&mut self.rows);
             row.client = self.clients.insert(client);
             let id = self.rows.insert(row);
             self.index.insert(&mut self.rows, id);

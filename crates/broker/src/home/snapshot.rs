@@ -40,8 +40,7 @@ impl Home {
             .logs
             .log_bytes_max
             .min(bytes_max.saturating_sub(beside));
-        self.logs
-            .enforce_budget(&mut self.topics, rules, now, usize::MAX);
+        self.logs.drop_for_snapshot(&mut self.topics, rules, now);
     }
 
     /// Ends the restoring after the last record.

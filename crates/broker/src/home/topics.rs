@@ -14,8 +14,8 @@ use super::row::HomeTopic;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::budget::admission::shares::Holders;
-use crate::store::blobs::Names;
 use crate::store::index::Index;
+use crate::store::names::Names;
 use crate::store::slab::Slab;
 
 /// The topics.

@@ -40,7 +40,8 @@ impl Home {
 impl Logs {
     /// Bytes that its logs have for messages, used or not.
     pub(crate) fn log_reserved_bytes(&self) -> usize {
-        self.iter().map(Log::reserved_bytes).sum()
+        let held = self.iter().map(Log::held);
+        held.map(|held| held.chunks + held.chains).sum()
     }
 
     /// Remembers the losses of `most` topics at most. Of those that lost messages longest ago the rules are noted instead: of so many

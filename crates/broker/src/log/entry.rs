@@ -6,7 +6,7 @@
 use crate::base::settings::Rule;
 use crate::budget::admission::Client;
 use crate::mail::message::New;
-use crate::store::blobs::{Blobs, occupied};
+use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::slab::{NONE, Vacant};
 
 /// Sent in a binary frame.
@@ -43,7 +43,7 @@ pub(super) struct Entry {
     pub next: u32,
     pub younger: u32,
     pub older: u32,
-    pub blob: crate::store::blobs::Blob,
+    pub blob: Blob,
     pub key: u8,
     pub content_type: u8,
     pub event: u8,
@@ -53,6 +53,7 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 48);
 
 impl Vacant for Entry {
+    const GOES: bool = true;
     fn vacant(next: u32) -> Self {
         Entry {
             offset: 0,
@@ -63,7 +64,7 @@ impl Vacant for Entry {
             next,
             younger: NONE,
             older: NONE,
-            blob: crate::store::blobs::Blob::NONE,
+            blob: Blob::NONE,
             key: 0,
             content_type: 0,
             event: 0,
@@ -72,6 +73,12 @@ impl Vacant for Entry {
     }
     fn next_vacant(&self) -> u32 {
         self.next
+    }
+}
+
+impl Placed for Entry {
+    fn place(&mut self) -> Option<&mut Blob> {
+        Some(&mut self.blob)
     }
 }
 
@@ -225,6 +232,7 @@ pub(super) struct Chain {
 const _: () = assert!(size_of::<Chain>() == 24);
 
 impl Vacant for Chain {
+    const GOES: bool = true;
     fn vacant(next: u32) -> Self {
         Chain {
             oldest: next,

@@ -16,6 +16,9 @@ impl Log {
             self.entries.get_mut(id).offset = last;
         }
         for chain in 0..self.chains.end() {
+            if self.chains.try_get(chain).is_none() {
+                continue;
+            }
             let row = self.chains.get_mut(chain);
             let mut id = match (row.topic, row.count) {
                 (NONE, _) => continue,

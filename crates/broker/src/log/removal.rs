@@ -18,6 +18,9 @@ type Urgency = (usize, Reverse<u32>, Reverse<u8>);
 /// that list changes nothing in the others.
 type Found = (u8, Option<Urgency>);
 
+/// Messages of a rule that go at once, before the oldest of all rules are compared again.
+const RUN: usize = 64;
+
 /// Why an entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
@@ -54,7 +57,7 @@ impl Log {
         let mut found = None;
         while self.bytes() > budget_bytes || self.blobs.is_full() {
             if self.clear_some(1) == 0 {
-                let Some(chain) = self.victim(share, last, &mut found) else {
+                let Some(chain) = victim(self, share, last, &mut found) else {
                     return;
                 };
                 let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
@@ -69,32 +72,42 @@ impl Log {
         }
     }
 
-    /// The chain that makes room next, where each has this share. Other lists are compared again only when the list that was found
-    /// last may have no more urgent one.
-    fn victim(&self, share: usize, last: u8, found: &mut Option<Found>) -> Option<u32> {
-        if let Some((number, others)) = *found
-            && let Some((urgency, chain)) = most_urgent(self, number, share)
-            && others.is_none_or(|others| urgency > others)
-        {
-            return Some(chain);
-        }
-        let (mut best, mut second): (Option<(Urgency, u32)>, _) = (None, None);
-        for number in 0..=self.lists.retained() {
-            if number == last && best.is_some() {
+    /// Removes the oldest messages, of whatever topics, until its chunks have `bytes_max` at most: messages of rule `last` only when
+    /// there are no others. Chunks are filled in the order of arrival, so that they come free in that order. Removes at most `limit`
+    /// messages and returns how many; `emptied` as in [`enforce_budget`](Self::enforce_budget).
+    pub fn empty_chunks(
+        &mut self,
+        bytes_max: usize,
+        limit: usize,
+        now_s: u32,
+        last: u8,
+        mut emptied: impl FnMut(u32, u8, u32),
+    ) -> usize {
+        let mut gone = 0;
+        while gone < limit && self.held().chunks > bytes_max {
+            if self.clear_some(1) > 0 {
+                gone += 1;
                 continue;
             }
-            let of_list = most_urgent(self, number, share);
-            let urgency = of_list.map(|(urgency, _)| urgency);
-            let most = best.map(|(most, _)| most);
-            if urgency > most {
-                (best, second) = (of_list, most);
-            } else {
-                second = second.max(urgency);
+            let Some(number) = rule_of_oldest(self, last) else {
+                break;
+            };
+            for _ in 0..RUN {
+                let oldest = self.lists.oldest(number);
+                if oldest == NONE || gone == limit || self.held().chunks <= bytes_max {
+                    break;
+                }
+                // The oldest entry of a rule is the oldest of its chain.
+                let chain = self.entries.get(oldest).chain;
+                let topic = self.chains.get(chain).topic;
+                let chain = self.drop_oldest(chain, now_s);
+                if self.count(chain) == 0 {
+                    emptied(topic, number, chain);
+                }
+                gone += 1;
             }
         }
-        let ((_, _, Reverse(number)), chain) = best?;
-        *found = Some((number, second));
-        Some(chain)
+        gone
     }
 
     /// Removes a whole chain; a long one is orphaned and goes bit by bit.
@@ -236,6 +249,34 @@ impl Log {
     }
 }
 
+/// The chain that makes room next, where each has this share. Other lists are compared again only when the list that was found
+/// last may have no more urgent one.
+fn victim(log: &Log, share: usize, last: u8, found: &mut Option<Found>) -> Option<u32> {
+    if let Some((number, others)) = *found
+        && let Some((urgency, chain)) = most_urgent(log, number, share)
+        && others.is_none_or(|others| urgency > others)
+    {
+        return Some(chain);
+    }
+    let (mut best, mut second): (Option<(Urgency, u32)>, _) = (None, None);
+    for number in 0..=log.lists.retained() {
+        if number == last && best.is_some() {
+            continue;
+        }
+        let of_list = most_urgent(log, number, share);
+        let urgency = of_list.map(|(urgency, _)| urgency);
+        let most = best.map(|(most, _)| most);
+        if urgency > most {
+            (best, second) = (of_list, most);
+        } else {
+            second = second.max(urgency);
+        }
+    }
+    let ((_, _, Reverse(number)), chain) = best?;
+    *found = Some((number, second));
+    Some(chain)
+}
+
 /// The most urgent chain among those of the oldest entries of a list.
 fn most_urgent(log: &Log, number: u8, share: usize) -> Option<(Urgency, u32)> {
     let mut id = log.lists.oldest(number);
@@ -257,4 +298,12 @@ fn most_urgent(log: &Log, number: u8, share: usize) -> Option<(Urgency, u32)> {
         id = entry.younger;
     }
     best
+}
+
+/// The rule with the oldest message, which is `last` only when no other has any.
+fn rule_of_oldest(log: &Log, last: u8) -> Option<u8> {
+    let all = (0..=log.lists.retained()).map(|number| (number, log.lists.oldest(number)));
+    let all = all.filter(|(_, id)| *id != NONE);
+    let age = |(number, id): &(u8, u32)| (*number == last, log.entries.get(*id).offset);
+    Some(all.min_by_key(age)?.0)
 }

@@ -28,10 +28,10 @@ impl Log {
         let retained = self.lists.retained();
         let mut moves = Moves::new(self.lists.len(), rules.count());
         for chain in 0..self.chains.end() {
-            let row = self.chains.get(chain);
-            if row.topic == NONE {
+            let row = self.chains.try_get(chain);
+            let Some(row) = row.filter(|row| row.topic != NONE) else {
                 continue;
-            }
+            };
             let (former, orphaned) = (row.rule, row.topic == ORPHANED);
             let number = match former == retained {
                 true => rules.retained(),

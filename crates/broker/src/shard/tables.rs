@@ -1,4 +1,4 @@
-//! How much a shard holds of everything, and the bytes of its tables. Tables grow in chunks and keep them; a chunk that was never filled
+//! How much a shard holds of everything, and the bytes of its tables. Tables grow in chunks; a chunk that was never filled
 //! counts in full, though its pages may be untouched.
 
 use crate::budget::account::Part;

@@ -1,5 +1,10 @@
-//! Bytes of any length in size classes: topic names and logged messages. The next blob of a class reuses a freed place,
-//! so that a log that turns over touches the same pages again (a fresh page costs more than the copy into it).
+//! Bytes of any length in size classes: names and logged messages. The next blob of a class reuses a freed place,
+//! so that a log that turns over touches the same pages again (a fresh page costs more than the copy into it). A chunk of a class
+//! without a blob is given back, but for one in each class ([`Blobs::SPARE_BYTES`]).
+//!
+//! A blob may stay where hundreds beside it have gone. So while far more is reserved than is used, each blob that comes has some rows of
+//! the owner's table looked at, and their blobs gathered in fewer chunks ([`Blobs::gather`]). So the chunks need twice the bytes of the
+//! blobs at most, and two for each class; soon after blobs have gone, what they needed before.
 //!
 //! Invariants: a handle names exactly one place; the caller remembers the length. Blobs past the largest class have an
 //! allocation of their own, which may be shared. When a class is full, a blob goes to the next larger class.
@@ -9,8 +14,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::budget::admission::Admission;
+use crate::store::chunks::Chunks;
 use crate::store::shared::{SHARED_MIN, Shared};
-use crate::store::slab::{NONE, Side};
+use crate::store::slab::{NONE, Side, Slab, Vacant};
 
 /// Classes are 8 bytes apart up to here.
 const FINE_MAX: usize = 128;
@@ -23,6 +29,9 @@ const OWN: u32 = 127;
 const SLOT_BITS: u32 = 25;
 /// Places of one class. In tests so few that classes fill up.
 const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
+
+/// Rows that are looked at for each blob that comes.
+const ROWS_PER_BLOB: u32 = 32;
 
 /// Going on would take another blob's bytes for this one's.
 const LOST: &str = "a blob lies where its handle says";
@@ -42,12 +51,12 @@ impl Blob {
     pub const NONE: Blob = Blob(NONE);
 }
 
+/// The places of one class. The links of freed places lie in the places themselves.
 #[derive(Default)]
 struct Class {
-    chunks: Vec<Box<[u8]>>,
-    /// Head of the free list; the links lie in the free places themselves.
-    free: u32,
-    next_fresh: u32,
+    chunks: Chunks<Box<[u8]>>,
+    /// Places that were used in the chunk with places that were never used.
+    used: u32,
 }
 
 /// The arena.
@@ -58,7 +67,16 @@ pub struct Blobs {
     bytes: usize,
     /// Of blobs with an allocation of their own.
     own_bytes: usize,
-    chunks: usize,
+    /// Of the chunks of all classes.
+    chunk_bytes: usize,
+    /// The row of the owner's table to look at next.
+    next: u32,
+}
+
+/// A row of a table that has a blob, and nobody else has it.
+pub trait Placed: Vacant {
+    /// Where its blob lies; [`Blob::NONE`] or nothing if it has none, as each free row.
+    fn place(&mut self) -> Option<&mut Blob>;
 }
 
 /// The bytes of a blob.
@@ -79,7 +97,7 @@ fn class_of(len: usize) -> usize {
 }
 
 /// Bytes of a place of this class.
-fn class_size(class: usize) -> usize {
+pub(super) fn class_size(class: usize) -> usize {
     if class < FINE_MAX / 8 {
         return (class + 1) * 8;
     }
@@ -98,6 +116,9 @@ pub fn occupied(len: usize) -> usize {
 }
 
 impl Blobs {
+    /// The most bytes of empty chunks: one of each class.
+    pub const SPARE_BYTES: usize = CLASSES * CHUNK_BYTES;
+
     /// Bytes that its blobs occupy.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -105,7 +126,7 @@ impl Blobs {
 
     /// Bytes reserved for blobs, used or not.
     pub fn reserved_bytes(&self) -> usize {
-        self.chunks * CHUNK_BYTES + self.own_bytes + self.own.bytes()
+        self.chunk_bytes + self.own_bytes + self.own.bytes()
     }
 
     /// Blobs with an allocation of their own.
@@ -143,26 +164,20 @@ impl Blobs {
     }
 
     /// The smallest class that fits this many bytes and has a place left.
-    fn class_with_place(&mut self, len: usize) -> Option<usize> {
+    pub(super) fn class_with_place(&mut self, len: usize) -> Option<usize> {
         if len > CLASS_MAX {
             return None;
         }
         if self.classes.is_empty() {
-            self.classes.resize_with(CLASSES, || Class {
-                free: NONE,
-                ..Class::default()
-            });
+            self.classes.resize_with(CLASSES, Class::default);
         }
-        (class_of(len)..CLASSES).find(|class| self.classes[*class].has_place())
+        (class_of(len)..CLASSES).find(|class| self.classes[*class].has_place(*class))
     }
 
-    fn insert_in(&mut self, class: usize, parts: &[&[u8]]) -> Blob {
+    pub(super) fn insert_in(&mut self, class: usize, parts: &[&[u8]]) -> Blob {
         let size = class_size(class);
         self.bytes += size;
-        let before = self.classes[class].chunks.len();
-        let slot = self.classes[class].take(size);
-        self.chunks += self.classes[class].chunks.len() - before;
-        let mut at = self.classes[class].place(slot, size);
+        let (slot, mut at) = self.classes[class].take(size, &mut self.chunk_bytes);
         for part in parts {
             let (here, rest) = at.split_at_mut(part.len());
             here.copy_from_slice(part);
@@ -191,7 +206,56 @@ impl Blobs {
         let size = class_size(class as usize);
         let per = CHUNK_BYTES / size;
         let at = (slot as usize % per) * size;
-        Place::Bytes(&self.classes[class as usize].chunks[slot as usize / per][at..at + size])
+        let chunk = self.classes[class as usize].chunks.get(slot as usize / per);
+        Place::Bytes(&chunk.expect(LOST)[at..at + size])
+    }
+
+    /// Gathers the blobs of some rows of the table whose blobs these are, if the chunks have far more bytes than the blobs need. Returns how many rows
+    /// were looked at.
+    #[inline]
+    pub fn gather<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
+        let needed = self.bytes - self.own_bytes;
+        // A class may have two chunks with few blobs when all are gathered: the one to be filled next, and the spare one.
+        match self.chunk_bytes > 2 * (needed + Self::SPARE_BYTES) {
+            true => self.gather_some(rows),
+            false => 0,
+        }
+    }
+
+    #[cold]
+    fn gather_some<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
+        if self.next >= rows.end() {
+            self.next = 0;
+        }
+        let until = self.next.saturating_add(ROWS_PER_BLOB).min(rows.end());
+        for id in self.next..until {
+            if rows.try_get(id).is_none() {
+                continue;
+            }
+            if let Some(blob) = rows.get_mut(id).place()
+                && *blob != Blob::NONE
+                && self.is_lonely(*blob)
+            {
+                let former = *blob;
+                let bytes = self.get(former).to_vec();
+                *blob = self.insert_in((former.0 >> SLOT_BITS) as usize, &[&bytes]);
+                self.remove(former);
+            }
+        }
+        let looked_at = until - self.next;
+        self.next = until;
+        looked_at as usize
+    }
+
+    /// Whether at least half of the places in a blob's chunk are free, and the next blob of the class goes elsewhere.
+    fn is_lonely(&self, blob: Blob) -> bool {
+        let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
+        if class == OWN {
+            return false;
+        }
+        let per = CHUNK_BYTES / class_size(class as usize);
+        let chunks = &self.classes[class as usize].chunks;
+        chunks.is_lonely(slot as usize / per, per / 2)
     }
 
     /// Frees a blob.
@@ -207,9 +271,14 @@ impl Blobs {
         let class = class as usize;
         let size = class_size(class);
         self.bytes -= size;
-        let free = self.classes[class].free;
-        self.classes[class].place(slot, size)[..4].copy_from_slice(&free.to_le_bytes());
-        self.classes[class].free = slot;
+        let per = CHUNK_BYTES / size;
+        let (chunk, at) = (slot as usize / per, (slot as usize % per) * size);
+        let chunks = &mut self.classes[class].chunks;
+        let (places, next) = chunks.free(chunk, slot);
+        places[at..at + 4].copy_from_slice(&next.to_le_bytes());
+        if chunks.is_empty(chunk) && chunks.give_back(chunk) {
+            self.chunk_bytes -= per * size;
+        }
     }
 }
 
@@ -222,71 +291,41 @@ impl Drop for Blobs {
 }
 
 impl Class {
-    fn place(&mut self, slot: u32, size: usize) -> &mut [u8] {
+    fn has_place(&self, class: usize) -> bool {
+        let chunks_max = PLACES_MAX as usize / (CHUNK_BYTES / class_size(class));
+        self.chunks.has_place() || self.chunks.most() < chunks_max
+    }
+
+    /// A place that was never used: its number, and its chunk. Adds the bytes of a chunk that is made to `chunk_bytes`.
+    fn fill(&mut self, size: usize, chunk_bytes: &mut usize) -> (u32, usize) {
         let per = CHUNK_BYTES / size;
-        let at = (slot as usize % per) * size;
-        &mut self.chunks[slot as usize / per][at..at + size]
-    }
-
-    fn has_place(&self) -> bool {
-        self.free != NONE || self.next_fresh < PLACES_MAX
-    }
-
-    fn take(&mut self, size: usize) -> u32 {
-        if self.free != NONE {
-            let slot = self.free;
-            let link = self.place(slot, size)[..4].try_into().expect("four bytes");
-            self.free = u32::from_le_bytes(link);
-            return slot;
+        let (chunk, _) = self.chunks.fill(|| {
+            *chunk_bytes += per * size;
+            self.used = 0;
+            vec![0; per * size].into_boxed_slice()
+        });
+        let slot = chunk * per as u32 + self.used;
+        self.used += 1;
+        if self.used as usize == per {
+            self.chunks.filled();
         }
-        let slot = self.next_fresh;
-        self.next_fresh += 1;
-        if slot as usize / (CHUNK_BYTES / size) == self.chunks.len() {
-            self.chunks
-                .push(vec![0; CHUNK_BYTES / size * size].into_boxed_slice());
-        }
-        slot
-    }
-}
-
-/// Topic names, which carry their own length: the last byte of a place is the number of unused bytes before it.
-#[derive(Default)]
-pub struct Names(Blobs);
-
-impl Names {
-    /// Bytes that the names occupy.
-    pub fn bytes(&self) -> usize {
-        self.0.bytes()
+        (slot, chunk as usize)
     }
 
-    /// Stores a name of at most 1,000 bytes.
-    ///
-    /// # Panics
-    /// When there are more names of one length than a shard may have topics.
-    pub fn insert(&mut self, name: &[u8]) -> Blob {
-        let class = self.0.class_with_place(name.len() + 1);
-        let class = class.expect("the limits leave a place for every name");
-        let padding = class_size(class) - name.len() - 1;
-        assert!(
-            padding < 256,
-            "the steps of the classes are under 256 bytes up to names of 1,000"
-        );
-        let zeros = [0u8; 256];
-        let parts = [name, &zeros[..padding], &[padding as u8]];
-        self.0.insert_in(class, &parts)
-    }
-
-    /// The name.
-    #[inline]
-    pub fn get(&self, name: Blob) -> &[u8] {
-        let place = self.0.get(name);
-        let end = place.len() - 1;
-        &place[..end - place[end] as usize]
-    }
-
-    /// Frees a name.
-    pub fn remove(&mut self, name: Blob) {
-        self.0.remove(name);
+    /// A free place: its number, and its bytes. Adds those of a chunk that is made to `chunk_bytes`.
+    fn take(&mut self, size: usize, chunk_bytes: &mut usize) -> (u32, &mut [u8]) {
+        let per = CHUNK_BYTES / size;
+        let at = |slot: u32| (slot as usize % per) * size;
+        let freed = self.chunks.reuse(|places, slot| {
+            let link = places[at(slot)..].first_chunk();
+            u32::from_le_bytes(*link.expect("four bytes"))
+        });
+        let (slot, chunk) = match freed {
+            Some((slot, _)) => (slot, slot as usize / per),
+            None => self.fill(size, chunk_bytes),
+        };
+        let places = self.chunks.get_mut(chunk).expect(LOST);
+        (slot, &mut places[at(slot)..at(slot) + size])
     }
 }
 
@@ -317,7 +356,14 @@ mod tests {
         let all: Vec<Blob> = (0..3 * PLACES_MAX)
             .map(|n| blobs.insert(&[&of(n)], &admission))
             .collect();
-        assert_eq!(blobs.bytes(), PLACES_MAX as usize * (8 + 16 + 24));
+        let of_class = |size: usize| {
+            let per = CHUNK_BYTES / size;
+            PLACES_MAX as usize / per * per * size
+        };
+        let relieved =
+            3 * PLACES_MAX as usize - (of_class(8) / 8 + of_class(16) / 16 + of_class(24) / 24);
+        let bytes = of_class(8) + of_class(16) + of_class(24) + relieved * 32;
+        assert_eq!(blobs.bytes(), bytes);
         for (n, blob) in (0..).zip(&all) {
             assert_eq!(blobs.get(*blob)[..4], of(n));
         }
@@ -328,9 +374,9 @@ mod tests {
     }
 
     #[test]
-    fn blobs_and_names_come_back_whole_and_everything_is_freed() {
+    fn blobs_come_back_whole_and_everything_is_freed() {
         let admission = Admission::new(&Settings::default(), 7);
-        let (mut blobs, mut names) = (Blobs::default(), Names::default());
+        let mut blobs = Blobs::default();
         let body = |n: usize| vec![n as u8; (n * 37) % 20_000 + 1];
         for round in 0..3 {
             let kept: Vec<_> = (0..500)
@@ -346,12 +392,5 @@ mod tests {
             }
             assert_eq!(blobs.bytes(), 0);
         }
-        for len in 0..=1000 {
-            let text = vec![b'x'; len];
-            let name = names.insert(&text);
-            assert_eq!(names.get(name), &text[..]);
-            names.remove(name);
-        }
-        assert_eq!(names.0.bytes(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! A hash index over the rows of a [`Slab`]: linear hashing, one 32-bit chain head per bucket, the
 //! links in the rows. It grows by one bucket at a time, so that no insert stalls and no memory
-//! doubles (Litwin 1980).
+//! doubles (Litwin 1980), and shrinks likewise while it has twice as many buckets as rows.
 //!
 //! Invariant: every inserted row is in the chain of exactly one bucket: the one for its hash under the present number
 //! of buckets.
@@ -113,7 +113,16 @@ impl Index {
 
     /// Unlinks the row `id`, which must be linked.
     pub fn remove<T: Chained>(&mut self, rows: &mut Slab<T>, id: u32) {
+        self.unlink(rows, id);
         self.rows -= 1;
+        for _ in 0..2 {
+            if self.rows < ((1u32 << self.level) + self.split) / 2 {
+                self.shrink(rows);
+            }
+        }
+    }
+
+    fn unlink<T: Chained>(&mut self, rows: &mut Slab<T>, id: u32) {
         let (hash, after) = (rows.get(id).hash(), rows.get(id).next());
         let bucket = self.bucket(hash);
         let head = self.head(bucket);
@@ -126,6 +135,30 @@ impl Index {
             at = rows.get(at).next();
         }
         rows.get_mut(at).set_next(after);
+    }
+
+    /// Joins the bucket that was split last with the one that was made by that.
+    fn shrink<T: Chained>(&mut self, rows: &mut Slab<T>) {
+        if self.split == 0 {
+            self.level -= 1;
+            self.split = 1u32 << self.level;
+        }
+        self.split -= 1;
+        let last = self.heads.last_mut().expect("the last bucket is there");
+        let joined = last.pop().expect("a chunk is not empty");
+        if last.is_empty() {
+            self.heads.pop();
+        }
+        let head = self.head(self.split);
+        let mut at = *head;
+        if at == NONE {
+            *head = joined;
+            return;
+        }
+        while rows.get(at).next() != NONE {
+            at = rows.get(at).next();
+        }
+        rows.get_mut(at).set_next(joined);
     }
 
     /// Splits the next bucket in two.
@@ -216,6 +249,33 @@ mod tests {
                 }) == Some(id);
             }
             assert_eq!(found, n % 3 != 0, "row {n}");
+        }
+    }
+
+    #[test]
+    fn an_index_whose_rows_have_gone_is_small_again() {
+        let (mut rows, mut index) = (Slab::default(), Index::default());
+        let empty = index.bytes();
+        for round in 0..3 {
+            let ids: Vec<u32> = (0..20_000u32)
+                .map(|n| {
+                    let hash = (n + round).wrapping_mul(0x9E37_79B9);
+                    let id = rows.insert(Row { hash, next: NONE });
+                    index.insert(&mut rows, id);
+                    id
+                })
+                .collect();
+            assert!(index.bytes() > empty);
+            for (n, id) in ids.iter().enumerate() {
+                let hash = rows.get(*id).hash;
+                index.remove(&mut rows, *id);
+                rows.remove(*id);
+                assert!(index.find(&rows, hash, |_| true).is_none());
+                let last = rows.get(ids[ids.len() - 1]).hash;
+                let more = n + 1 < ids.len();
+                assert_eq!(index.find(&rows, last, |_| true).is_some(), more);
+            }
+            assert_eq!(index.bytes(), empty);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Tables and texts: rows by number, hashes, size classes, ropes, shared messages. Knows nothing of topics or connections.
 
 pub(crate) mod blobs;
+mod chunks;
 pub(crate) mod index;
+pub(crate) mod names;
 pub(crate) mod rope;
 pub(crate) mod shared;
 pub(crate) mod slab;

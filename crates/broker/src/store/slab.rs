@@ -2,6 +2,8 @@
 //! and growing never copies a row or reserves much more than is used (a doubling vector would
 //! break the memory budget of a table with millions of rows).
 //!
+//! Rows that count nothing beyond their use give back chunks that are empty ([`Vacant::GOES`]); other tables keep theirs.
+//!
 //! Invariants: a row is either used or linked into the free list; the caller knows which. A link to a row that does not
 //! exist, or to a free side row, is a fault of the broker: the caller gets an empty row, the table notes the miss
 //! ([`Slab::was_missed`]), and writes to that row are lost. The shard then ends the connection concerned.
@@ -9,8 +11,8 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
 
-/// No row: the end of a chain, an empty field.
-pub const NONE: u32 = u32::MAX;
+use crate::store::chunks::Chunks;
+pub use crate::store::chunks::NONE;
 
 /// A chunk is about this many bytes: small enough that a shard with few rows costs little, large
 /// enough that the chunk list stays short.
@@ -18,6 +20,8 @@ const CHUNK_BYTES: usize = 16 << 10;
 
 /// A row type whose free rows hold the free list's links, so that the list needs no memory of its own.
 pub trait Vacant {
+    /// Whether chunks without a row in use are given back. Then no row may be looked up that is not in use.
+    const GOES: bool = false;
     /// A free row that links to `next`.
     fn vacant(next: u32) -> Self;
     /// The link of a free row.
@@ -28,8 +32,7 @@ pub trait Vacant {
 
 /// A chunked table of `T`.
 pub struct Slab<T> {
-    chunks: Vec<Vec<T>>,
-    free: u32,
+    chunks: Chunks<Vec<T>>,
     used: u32,
     /// Stands in for a row that does not exist.
     nobody: T,
@@ -61,36 +64,28 @@ impl<T: Vacant> Slab<T> {
 
     /// One past the highest index that was ever used.
     pub fn end(&self) -> u32 {
-        match self.chunks.split_last() {
+        match self.chunks.last() {
             None => 0,
-            Some((last, full)) => (full.len() * Self::PER_CHUNK + last.len()) as u32,
+            Some((last, before)) => (before * Self::PER_CHUNK + last.len()) as u32,
         }
     }
 
     /// Puts `row` into a free place and returns its index.
     pub fn insert(&mut self, mut row: T) -> u32 {
         self.used += 1;
-        if self.free != NONE {
-            let id = self.free;
-            let place = self.get_mut(id);
-            let next = place.next_vacant();
-            row.inherit(place);
-            *place = row;
-            self.free = next;
+        let at = |id: u32| id as usize % Self::PER_CHUNK;
+        let link_of = |rows: &Vec<T>, id| rows[at(id)].next_vacant();
+        if let Some((id, rows)) = self.chunks.reuse(link_of) {
+            row.inherit(&rows[at(id)]);
+            rows[at(id)] = row;
             return id;
         }
-        if self
-            .chunks
-            .last()
-            .is_none_or(|last| last.len() == Self::PER_CHUNK)
-        {
-            self.chunks.push(Vec::with_capacity(Self::PER_CHUNK));
+        let (chunk, rows) = self.chunks.fill(|| Vec::with_capacity(Self::PER_CHUNK));
+        let id = chunk * Self::PER_CHUNK as u32 + rows.len() as u32;
+        rows.push(row);
+        if rows.len() == Self::PER_CHUNK {
+            self.chunks.filled();
         }
-        let id = self.end();
-        self.chunks
-            .last_mut()
-            .expect("a chunk was just made")
-            .push(row);
         id
     }
 
@@ -100,13 +95,15 @@ impl<T: Vacant> Slab<T> {
             self.missed.set(true);
             return T::vacant(NONE);
         }
-        let free = self.free;
-        let place = self.get_mut(id);
-        let mut vacant = T::vacant(free);
-        vacant.inherit(place);
-        let row = core::mem::replace(place, vacant);
-        self.free = id;
+        let (chunk, at) = (id as usize / Self::PER_CHUNK, id as usize % Self::PER_CHUNK);
+        let (rows, next) = self.chunks.free(chunk, id);
+        let mut vacant = T::vacant(next);
+        vacant.inherit(&rows[at]);
+        let row = core::mem::replace(&mut rows[at], vacant);
         self.used -= 1;
+        if T::GOES && self.chunks.is_empty(chunk) {
+            self.chunks.give_back(chunk);
+        }
         row
     }
 
@@ -151,8 +148,7 @@ impl<T: Vacant> Default for Slab<T> {
     /// An empty table; allocates nothing.
     fn default() -> Self {
         Slab {
-            chunks: Vec::new(),
-            free: NONE,
+            chunks: Chunks::default(),
             used: 0,
             nobody: T::vacant(NONE),
             missed: Cell::new(false),
@@ -169,6 +165,7 @@ pub enum Slot<T> {
 }
 
 impl<T> Vacant for Slot<T> {
+    const GOES: bool = true;
     fn vacant(next: u32) -> Self {
         Slot::Free(next)
     }
@@ -209,6 +206,10 @@ impl<T: Default> Side<T> {
             Slot::Used(row) => Some(row),
             Slot::Free(_) => None,
         })
+    }
+    /// All rows, also those that are free.
+    pub fn rows_mut(&mut self) -> &mut Slab<Slot<T>> {
+        &mut self.rows
     }
     /// Adds a row.
     pub fn insert(&mut self, row: T) -> u32 {

@@ -15,7 +15,7 @@ use super::{FOREVER_S, Hold, Row, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::mail::session::{Kept, SessionId, Will, Written};
-use crate::store::blobs::{Blob, Blobs, occupied};
+use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::shared::{SHARED_BESIDE, Shared, Slice};
 use crate::store::slab::{Side, Slot};
 
@@ -78,6 +78,15 @@ impl Away {
     }
 }
 
+impl Placed for Slot<Away> {
+    fn place(&mut self) -> Option<&mut Blob> {
+        match self {
+            Slot::Used(away) => Some(&mut away.state),
+            Slot::Free(_) => None,
+        }
+    }
+}
+
 /// The states of sessions that are away.
 #[derive(Default)]
 pub(super) struct AbsentStates {
@@ -101,6 +110,7 @@ pub(super) struct Evicted {
 
 impl Sessions {
     pub(super) fn insert_state(&mut self, state: Box<[u8]>, counts: &Admission) -> Blob {
+        self.states.blobs.gather(self.states.rows.rows_mut());
         match state.len() < OWN_MIN || self.states.blobs.is_full() {
             true => self.states.blobs.insert(&[&state], counts),
             false => self.states.blobs.insert_shared(Shared::new(state, counts)),

@@ -1,0 +1,135 @@
+//! Names: of topics, of the levels of filters, of clients. They carry their own length: the last byte of a place is the number of unused
+//! bytes before it.
+
+use crate::store::blobs::{Blob, Blobs, Placed, class_size};
+use crate::store::slab::Slab;
+
+/// The names.
+#[derive(Default)]
+pub struct Names(Blobs);
+
+impl Names {
+    /// Bytes that the names occupy.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// Bytes reserved for names, used or not.
+    pub fn reserved_bytes(&self) -> usize {
+        self.0.reserved_bytes()
+    }
+
+    /// Stores a name of at most 1,000 bytes.
+    ///
+    /// # Panics
+    /// When there are more names of one length than a shard may have topics.
+    pub fn insert(&mut self, name: &[u8]) -> Blob {
+        let class = self.0.class_with_place(name.len() + 1);
+        let class = class.expect("the limits leave a place for every name");
+        let padding = class_size(class) - name.len() - 1;
+        assert!(
+            padding < 256,
+            "the steps of the classes are under 256 bytes up to names of 1,000"
+        );
+        let zeros = [0u8; 256];
+        let parts = [name, &zeros[..padding], &[padding as u8]];
+        self.0.insert_in(class, &parts)
+    }
+
+    /// The name.
+    #[inline]
+    pub fn get(&self, name: Blob) -> &[u8] {
+        let place = self.0.get(name);
+        let end = place.len() - 1;
+        &place[..end - place[end] as usize]
+    }
+
+    /// Frees a name.
+    pub fn remove(&mut self, name: Blob) {
+        self.0.remove(name);
+    }
+
+    /// See [`Blobs::gather`].
+    #[inline]
+    pub fn gather<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
+        self.0.gather(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::store::slab::{NONE, Vacant};
+
+    #[test]
+    fn names_come_back_whole_and_everything_is_freed() {
+        let mut names = Names::default();
+        for len in 0..=1000 {
+            let text = alloc::vec![b'x'; len];
+            let name = names.insert(&text);
+            assert_eq!(names.get(name), &text[..]);
+            names.remove(name);
+        }
+        assert_eq!(names.bytes(), 0);
+    }
+
+    struct Row {
+        name: Blob,
+        next: u32,
+    }
+    impl Vacant for Row {
+        fn vacant(next: u32) -> Self {
+            Row {
+                name: Blob::NONE,
+                next,
+            }
+        }
+        fn next_vacant(&self) -> u32 {
+            self.next
+        }
+    }
+    impl Placed for Row {
+        fn place(&mut self) -> Option<&mut Blob> {
+            Some(&mut self.name)
+        }
+    }
+
+    /// Names of one length after the other come and go, but for one in each chunk.
+    #[test]
+    fn names_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
+        const MANY: usize = 8_192;
+        let (mut names, mut rows) = (Names::default(), Slab::default());
+        let mut kept = Vec::new();
+        for len in (63..255).step_by(16) {
+            let text = |n: usize| {
+                let mut text = n.to_le_bytes().to_vec();
+                text.resize(len, b'x');
+                text
+            };
+            let add = |names: &mut Names, rows: &mut Slab<Row>, n| {
+                let name = names.insert(&text(n));
+                let next = NONE;
+                let id = rows.insert(Row { name, next });
+                names.gather(rows);
+                (id, text(n))
+            };
+            let all: Vec<_> = (0..MANY).map(|n| add(&mut names, &mut rows, n)).collect();
+            for (n, (id, text)) in all.into_iter().enumerate() {
+                if n % 32 == 0 {
+                    kept.push((id, text));
+                    continue;
+                }
+                names.remove(rows.remove(id).name);
+            }
+        }
+        for (id, text) in &kept {
+            assert_eq!(names.get(rows.get(*id).name), text);
+        }
+        // The last round is not gathered: nothing has come since.
+        let most = 2 * (names.bytes() + Blobs::SPARE_BYTES) + MANY * 256;
+        let reserved = names.reserved_bytes();
+        assert!(reserved <= most, "{reserved} bytes, and not {most}");
+    }
+}

@@ -1,0 +1,122 @@
+//! The memory of messages that have gone: chunks of places come free whatever sizes the messages have, and whatever stays between them.
+
+use crore_broker::Pace;
+use crore_broker::settings::{Rule, Settings};
+use support::{NOW, Town};
+
+mod support;
+
+/// `limits.log_bytes`.
+const BUDGET_BYTES: usize = 1 << 20;
+/// What the chunks of a partition may have besides: one of each size of places, and some of rows.
+const SPARE_BYTES: usize = (112 + 4) << 14;
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// A shard that keeps messages by their bytes only.
+fn town(partitions: u16) -> (Town, usize) {
+    let mut settings = Settings {
+        rules: vec![Rule {
+            log_messages: 1 << 20,
+            log_bytes: BUDGET_BYTES,
+            ..Rule::default()
+        }],
+        ..Settings::default()
+    };
+    settings.limits.log_bytes = BUDGET_BYTES;
+    let world = support::partitioned(settings, 1, 1, partitions);
+    let mut town = Town::new(&world, Pace::default(), NOW);
+    let publisher = town.open(0);
+    (town, publisher)
+}
+
+/// Publishes a message of so many bytes; `fields` are more of its headers.
+fn publish(town: &mut Town, publisher: usize, (topic, fields): (&str, &str), bytes: usize) {
+    let mut request = format!(
+        "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {bytes}\r\n\r\n"
+    );
+    request.extend(std::iter::repeat_n('x', bytes));
+    town.say(publisher, request);
+    town.settle();
+    let answer = std::mem::take(&mut town.socket(publisher).received);
+    assert!(answer.starts_with(b"HTTP/1.1 20"), "{answer:?}");
+}
+
+/// Sizes of messages, each of another size of places.
+fn sizes() -> impl Iterator<Item = usize> {
+    (7..13).flat_map(|power| (0..16).map(move |step| (1 << power) + (step << (power - 4)) + 1))
+}
+
+/// Fills the log with messages of one size after the other; `beside` may publish another message after each. Returns the most bytes
+/// of the log's tables.
+fn fill_by_size(
+    town: &mut Town,
+    publisher: usize,
+    mut beside: impl FnMut(&mut Town, usize),
+) -> usize {
+    let mut most = 0;
+    for size in sizes().step_by(6) {
+        for _ in 0..BUDGET_BYTES / size {
+            publish(town, publisher, ("flood", ""), size);
+            beside(town, size);
+        }
+        most = most.max(town.shards[0].tables().log);
+    }
+    most
+}
+
+#[test]
+fn a_log_that_is_filled_class_by_class_stays_within_its_budget() {
+    let (mut town, publisher) = town(1);
+    let most = fill_by_size(&mut town, publisher, |_, _| {});
+    assert!(
+        most <= BUDGET_BYTES + SPARE_BYTES,
+        "{most} bytes for a log of {BUDGET_BYTES}"
+    );
+}
+
+/// Retained messages go last of all, so that one of them can stay in each chunk: then all others go, and of the retained ones as many
+/// as must.
+#[test]
+fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
+    let (mut town, publisher) = town(1);
+    let (mut bytes, mut pins) = (0, 0);
+    let most = fill_by_size(&mut town, publisher, |town, size| {
+        bytes += size;
+        if bytes >= CHUNK_BYTES / 2 {
+            bytes = 0;
+            pins += 1;
+            let pin = format!("pin/{pins}");
+            publish(town, publisher, (&pin, "Crore-Retain: true\r\n"), size);
+        }
+    });
+    // Two chunks more: one of places, one of rows.
+    let most_allowed = BUDGET_BYTES + BUDGET_BYTES / 2 + SPARE_BYTES + 2 * CHUNK_BYTES;
+    assert!(
+        most <= most_allowed,
+        "{most} bytes for a log of {BUDGET_BYTES}"
+    );
+}
+
+/// The places and rows of a partition's messages come free for another partition.
+#[test]
+fn partitions_that_are_filled_in_turn_stay_within_one_budget() {
+    const PARTITIONS: u16 = 4;
+    let (mut town, publisher) = town(PARTITIONS);
+    let mut most = 0;
+    for n in 0..3 * PARTITIONS {
+        let topic = format!("flood/{n}");
+        for _ in 0..BUDGET_BYTES / 2 / (1 + 48 + 7) {
+            publish(&mut town, publisher, (&topic, ""), 1);
+        }
+        for _ in 0..BUDGET_BYTES / 2 / 8_000 {
+            publish(&mut town, publisher, (&topic, ""), 8_000);
+        }
+        most = most.max(town.shards[0].tables().log);
+    }
+    // Few sizes of places are in use.
+    let spare = 8 * CHUNK_BYTES * usize::from(PARTITIONS);
+    assert!(
+        most <= BUDGET_BYTES + BUDGET_BYTES / 2 + spare,
+        "{most} bytes for logs of {BUDGET_BYTES}"
+    );
+}
