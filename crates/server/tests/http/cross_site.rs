@@ -266,6 +266,7 @@ fn the_advice_for_an_origin_lets_it_in() {
         "HTTPS://App.Example.com",
         "https://app.example.com:443",
         "http://app.example.com:80",
+        "https://app.example.com/",
         "https://m\u{fc}nchen.example",
         "https://XN--MNCHEN-3YA.example:8443",
         "http://[0:0::1]:3000",
@@ -296,7 +297,7 @@ fn the_advice_for_an_origin_lets_it_in() {
         assert_eq!(once(&other, "POST", "/pub/a", &[EVIL], "x").status, 403);
     }
     for origin in [
-        "https://a/",
+        "https://a/b",
         "https://u@a.example",
         "evil",
         "https://a, https://b",
@@ -317,6 +318,8 @@ fn a_setting_in_any_form_matches_what_browsers_send() {
         ("https://app.example.com:443", "https://app.example.com"),
         ("http://app.example.com:80", "http://app.example.com"),
         ("HTTPS://App.Example.com", "https://app.example.com"),
+        ("https://app.example.com/", "https://app.example.com"),
+        ("http://10.1:3000", "http://10.0.0.1:3000"),
         (
             "https://m\u{fc}nchen.example",
             "https://xn--mnchen-3ya.example",
