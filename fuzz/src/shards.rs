@@ -194,6 +194,7 @@ impl Shards {
             cold_rows: 0,
             forgets_per_turn: 2,
             rows_per_tick: 2,
+            ends_per_tick: 2,
         };
         let shard = |n| {
             let mut shard = Shard::new(n as ShardId, Arc::clone(&world), now);

@@ -1,8 +1,9 @@
-//! Behind a proxy: the PROXY protocol, version 2, before the first request.
+//! Behind a proxy: the PROXY protocol, version 2, before the first request; and handshakes that a proxy has changed.
 
 use std::io::{Read, Write};
 
-use crate::support::http::{Conn, attempt};
+use crate::support::http::{Conn, attempt, once};
+use crate::support::ws::handshake;
 use crate::support::{Server, connect, until};
 
 /// The signature, version 2 and the command PROXY, TCP over IPv4, twelve bytes of addresses.
@@ -203,4 +204,18 @@ fn one_connection_of_a_proxy_carries_requests_of_many_clients() {
         assert_eq!(response.status, expected, "a request of client {n}");
     }
     drop(held);
+}
+
+#[test]
+fn a_handshake_without_upgrade_is_426_and_names_the_proxy() {
+    let server = Server::start();
+    for name in ["Upgrade", "Connection"] {
+        let mut headers = handshake(&[]);
+        headers.retain(|(other, _)| *other != name);
+        for target in ["/sub/news", "/pub/news", "/interest", "/mqtt"] {
+            let answer = once(&server, "GET", target, &headers, "");
+            assert_eq!(answer.status, 426, "{target} without {name}");
+            assert!(answer.text().contains("proxy"), "{}", answer.text());
+        }
+    }
 }
