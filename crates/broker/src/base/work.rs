@@ -15,6 +15,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that are copied in the time of one step.
 pub const STEP_BYTES: usize = 256;
 
+/// Steps in the time of a visit, which is a write to a socket.
+pub(crate) const STEPS_PER_VISIT: usize = 16;
+
 /// Filters that lie side by side, as those of a grant and of the rules, which are compared in the time of one step.
 pub(crate) const FILTERS_PER_STEP: usize = 4;
 

@@ -14,12 +14,15 @@ use alloc::collections::{BTreeMap, VecDeque};
 
 use crate::base::ids::ShardId;
 use crate::base::turns::Turns;
-use crate::client::delivery::{Delivery, IN_ORDER};
+use crate::client::delivery::{Delivery, IN_ORDER, OTHERS};
+
+/// Tells to single connections that are not worth a flow.
+const OTHERS_AT_ONCE: usize = 16;
 
 /// Marks the party of a flow that is one of its own.
 const OWN: u64 = 1 << 61;
 
-/// A topic of a home, or all that a home told in order.
+/// A topic of a home, all that a home told in order, or what it told single connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Flow(u64);
 
@@ -34,10 +37,15 @@ impl Flow {
         Flow::topic(home, IN_ORDER)
     }
 
+    /// Of the messages that this home told to members of groups, and of news of interest.
+    pub fn others(home: ShardId) -> Flow {
+        Flow::topic(home, OTHERS)
+    }
+
     /// The topic's row.
     pub fn row(self) -> Option<u32> {
         let row = self.0 as u32;
-        (row != IN_ORDER).then_some(row)
+        (row < IN_ORDER).then_some(row)
     }
 
     fn home(self) -> ShardId {
@@ -88,6 +96,12 @@ impl Deliveries {
     /// Whether this flow exists.
     pub fn has(&self, flow: Flow) -> bool {
         !self.flows.is_empty() && self.flows.contains_key(&flow)
+    }
+
+    /// Whether the rest of a delivery is to become a flow: it is for single connections, and others of the home wait already, or it is long.
+    #[inline]
+    pub fn parks(&self, d: &Delivery) -> bool {
+        d.is_at_others() && (d.keys.len() - d.at > OTHERS_AT_ONCE || self.has(Flow::others(d.home)))
     }
 
     /// How many of these visits are for flows.

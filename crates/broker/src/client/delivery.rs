@@ -27,14 +27,18 @@ pub struct Delivery {
 /// Keys of answers begin with 0, those of tells about a topic with the topic's row and 1; these stand for tells that keep the order
 /// in which they were told.
 pub(crate) const IN_ORDER: u32 = NONE - 1;
-/// These stand for other tells about no topic.
+/// These stand for tells to single connections about no topic: messages for members of groups, and news of interest. They come last.
 pub(crate) const OTHERS: u32 = NONE;
 
 /// The key of a tell with this number.
 pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
     let class = match tell {
         // Nobody relies on their places among messages, and their clients wait for them.
-        Tell::Outcome(..) | Tell::Fenced(_) | Tell::Session(..) | Tell::SessionTaken(_) => 0,
+        Tell::Outcome(..)
+        | Tell::Fenced(_)
+        | Tell::GroupJoined { .. }
+        | Tell::Session(..)
+        | Tell::SessionTaken(_) => 0,
         tell => match tell.topic() {
             None | Some(NONE) => OTHERS,
             Some(topic) => topic + 1,
@@ -53,6 +57,13 @@ impl Delivery {
     /// Whether an answer is next.
     pub(crate) fn is_at_answer(&self) -> bool {
         self.keys.get(self.at).is_some_and(|key| key >> 32 == 0)
+    }
+
+    /// Whether only tells to single connections are left.
+    #[inline]
+    pub(crate) fn is_at_others(&self) -> bool {
+        let key = self.keys.get(self.at);
+        key.is_some_and(|key| (key >> 32) as u32 == OTHERS)
     }
 
     /// Takes the tells at the cursor that are about the same topic, with the walk over its members that is under way.

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, In, kind};
-use crate::base::work::Steps;
+use crate::base::work::{STEPS_PER_VISIT, Steps};
 use crate::budget::admission::Party;
 use crate::filters::{Filters, RESTORED};
 use crate::mail::{LeaveGroup, Unacked};
@@ -314,7 +314,9 @@ impl Groups {
     /// Gives the message at this offset of a partition to the next member of each group that [`Groups::find`] has found; groups whose turn comes later
     /// find it in the log. Says whether late groups are to be [told](Groups::tell_late) of it and do not wait for their turn yet.
     pub fn give_due(&mut self, at: usize, offset: u64, mut give: impl FnMut(u64, Member)) -> bool {
-        self.steps.add(self.due.len() + self.late.len());
+        // The shards of the members have a visit for each: a home does not tell them more than they can send.
+        self.steps
+            .add(self.due.len() * STEPS_PER_VISIT + self.late.len());
         for id in &self.due {
             let group = self.all.get_mut(id).expect("it was just found");
             if group.is_behind() || group.has_returned() {

@@ -22,6 +22,7 @@ use super::subscriptions::Subscriptions;
 use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, In, Origin};
+use crate::base::work::STEPS_PER_VISIT;
 use crate::budget::admission::Party;
 use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
@@ -184,7 +185,7 @@ impl Home {
                 break;
             };
             most -= 1;
-            self.steps.add(2);
+            self.steps.add(STEPS_PER_VISIT);
             let (topics, lanes) = (&self.topics, &mut *context.lanes);
             if let Some(record) = self.logs.message_at(topics, &topic, offset, lanes) {
                 give(&mut group, id, &topic, record, lanes);
@@ -249,7 +250,7 @@ impl Home {
                         self.reports.stats.gaps += u64::from(matches);
                     } else if matches && !log.is_expired(entry, now.unix_s) {
                         let record = log.copy(entry, context.lanes.frames());
-                        self.steps.add(1);
+                        self.steps.add(STEPS_PER_VISIT);
                         *most -= 1;
                         give(group, id, name, record, context.lanes);
                     }

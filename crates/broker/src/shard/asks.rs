@@ -13,8 +13,8 @@ use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::sessions::trim;
 
-/// Asks of one lane that are carried out before it is the next one's turn.
-const ASKS_TOGETHER: usize = 4 * WARMED;
+/// Asks of one lane that are carried out, at least, before it is the next one's turn.
+pub(super) const ASKS_TOGETHER: usize = 4 * WARMED;
 
 impl Shard {
     /// Takes in what clients of this shard have asked its home. No delivery is under way, since a publish writes frames.
@@ -37,12 +37,12 @@ impl Shard {
         self.all_asked(from, asked, usize::MAX);
     }
 
-    /// Goes on with asks that wait, some of one lane; says whether there were any.
-    pub(crate) fn go_on_with_asks(&mut self) -> bool {
+    /// Goes on with asks that wait, about so many of one lane; says whether there were any.
+    pub(crate) fn go_on_with_asks(&mut self, most: usize) -> bool {
         let Some((from, asked)) = self.front.subs.lanes.next_asked() else {
             return false;
         };
-        self.all_asked(from, asked, ASKS_TOGETHER);
+        self.all_asked(from, asked, most);
         true
     }
 

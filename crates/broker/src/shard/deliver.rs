@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::base::work::STEP_BYTES;
+use crate::base::work::{STEP_BYTES, STEPS_PER_VISIT};
 use crate::client;
 use crate::client::deliveries::Flow;
 use crate::client::delivery::{Delivery, Run, key_of};
@@ -27,8 +27,6 @@ const TOGETHER_MAX: usize = 256;
 /// Bytes of them, without the last: more in one write brings nothing, and a visit must be short.
 const TOGETHER_BYTES: usize = 256 << 10;
 
-/// Steps of matching in the time of a visit.
-const STEPS_PER_VISIT: u64 = 16;
 /// Tells whose topics are looked for among the flows in the time of a visit.
 const LOOKS_PER_VISIT: usize = 64;
 /// Visits of a fan-out beside others that wait, before it becomes a flow: about as many as that itself costs.
@@ -140,6 +138,10 @@ impl Front {
             }
             if self.go_through_tells(&mut d, budget, io) {
                 self.subs.delivered(self.clients.ctx.me, d);
+            } else if d.is_at_others() {
+                let others = Flow::others(d.home);
+                let deliveries = &mut self.feed.deliveries;
+                deliveries.park(others, others.own_party(), d);
             } else if d.ordered && (d.run.len > 0 || d.walking) {
                 let deliveries = &mut self.feed.deliveries;
                 deliveries.park(ordered, ordered.own_party(), d);
@@ -173,8 +175,8 @@ impl Front {
         }
     }
 
-    /// Works through a delivery until it is done or the budget is spent. A fan-out that takes more than its share becomes a flow,
-    /// and so does what concerns a topic that has one.
+    /// Works through a delivery until it is done or the budget is spent, or only tells are left that become a flow: messages for members of
+    /// groups, if they are many. A fan-out that takes more than its share becomes a flow, and so does what concerns a topic that has one.
     fn go_through_tells<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
         let before = self.clients.meter.stats.delivered;
@@ -183,7 +185,7 @@ impl Front {
             let Some(key) = d.keys.get(d.at) else {
                 break true;
             };
-            if *budget == 0 {
+            if *budget == 0 || self.feed.deliveries.parks(d) {
                 break false;
             }
             let crowded = self.feed.deliveries.has_flows();
@@ -441,9 +443,9 @@ fn gather(messages: &mut client::run::Run, d: &Delivery, of: u32) -> usize {
 /// Matching since the shard had done so many steps takes its time, whether it found anything or not.
 #[inline]
 pub(crate) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
-    let steps = work.count() - before;
-    if steps >= STEPS_PER_VISIT {
-        let visits = u32::try_from(steps / STEPS_PER_VISIT).unwrap_or(u32::MAX);
+    let visits = (work.count() - before) / STEPS_PER_VISIT as u64;
+    if visits > 0 {
+        let visits = u32::try_from(visits).unwrap_or(u32::MAX);
         *budget = budget.saturating_sub(visits);
     }
 }

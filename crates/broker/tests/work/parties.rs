@@ -1,5 +1,5 @@
 //! A client with very many groups, or many followers of interest, has one share of the pages that a home reads: another client's
-//! pages do not wait for one of each.
+//! pages do not wait for one of each, and its messages not for those of the groups.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,7 +7,7 @@ use crore_broker::Pace;
 use crore_broker::settings::Settings;
 
 use crate::support::{self, NOW, Town};
-use crate::{BUDGET, batch, member};
+use crate::{BUDGET, batch, member, payloads};
 
 const PARTITIONS: u16 = 16;
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -73,4 +73,38 @@ fn followers_of_one_client_share_its_part_of_the_pages() {
     }
     let turns = turns_until_served(&mut town);
     assert!(turns <= TURNS, "{turns} turns");
+}
+
+#[test]
+fn messages_for_members_of_groups_hold_up_no_message_of_others() {
+    const GROUPS: usize = 200;
+    let pace = Pace {
+        visits_per_turn: 8,
+        ..Pace::default()
+    };
+    let mut settings = Settings::default();
+    settings.limits.topics_per_connection = 2_000;
+    let mut town = Town::new(&support::world(settings, 1, 1), pace, NOW);
+    let crowd = member(&mut town, GROUPS);
+    let other = town.open_from(0, OTHER);
+    town.say(
+        other,
+        "GET /sub/own HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
+    );
+    town.settle();
+    let (publisher, before) = (town.open(0), town.received(other).len());
+    town.say(
+        publisher,
+        batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(3)),
+    );
+    town.flush(0);
+    town.say(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
+    let waits = |_: &usize| {
+        town.flush(0);
+        town.received(other).len() == before
+    };
+    let turns = (1..1_000).take_while(waits).count() + 1;
+    assert!(turns <= 4, "{turns} turns");
+    town.settle();
+    assert_eq!(payloads(&town, crowd).len(), 3 * GROUPS);
 }
