@@ -291,7 +291,7 @@ fn a_secret_that_changed_is_named_and_not_told() {
             "shards = 2\n[access]\ncache_s = {cache_s}\n[[access.key]]\nalg = 'HS256'\nsecret = '{secret}'\n"
         )
     };
-    let (old, new) = ("0".repeat(32), "1".repeat(32));
+    let (old, new) = ("01".repeat(16), "12".repeat(16));
     let server = Server::with_admin(&access(&old, 60)["shards = 2\n".len()..]);
     write(&server, access(&new, 60));
     let answer = reload(&server);
