@@ -108,8 +108,6 @@ pub struct Message<'a> {
     pub record: &'a Record,
     /// Unix seconds, from which the rest of its life is computed.
     pub now_s: u32,
-    /// When it was published, in Unix seconds of the wall clock.
-    pub date_s: u64,
 }
 
 impl Message<'_> {
@@ -132,7 +130,7 @@ impl Message<'_> {
                 if !self.topic.is_empty() {
                     meta_line(&mut out.own, b"topic", self.topic);
                     out.own.extend_from_slice(b"time: ");
-                    write_decimal(&mut out.own, self.date_s);
+                    write_decimal(&mut out.own, record.time_s.into());
                     out.own.push(b'\n');
                 }
                 if !frames.content_type(record).is_empty() {
@@ -227,7 +225,7 @@ impl Message<'_> {
         own.extend_from_slice(b",\"id\":");
         json::write_string(own, self.id);
         own.extend_from_slice(b",\"time\":");
-        write_decimal(own, self.date_s);
+        write_decimal(own, record.time_s.into());
         for (name, value) in [
             (&b",\"content_type\":"[..], frames.content_type(record)),
             (b",\"event\":", frames.event(record)),

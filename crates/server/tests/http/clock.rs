@@ -86,8 +86,6 @@ fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_s
         date(&answer, "last-modified") > shown,
         "it is as old as before"
     );
-    let envelope = once(&server, "GET", "/history/a", &[], "").json();
-    assert_eq!(envelope[0]["time"], date(&answer, "last-modified"));
     let again = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
     assert_eq!(
         again.header("idempotency-replayed").as_deref(),

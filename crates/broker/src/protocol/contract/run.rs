@@ -40,7 +40,6 @@ pub(crate) fn encode_once(
             frames,
             record: &record,
             now_s: clients.ctx.now.unix_s,
-            date_s: clients.ctx.date_of(record.time_s),
         };
         feed.run
             .encoded(encoding)
@@ -76,7 +75,6 @@ pub(crate) fn encode_run(
             frames,
             record: &message.record,
             now_s: ctx.now.unix_s,
-            date_s: ctx.date_of(message.record.time_s),
         };
         feed.run
             .encoded(encoding)

@@ -334,7 +334,6 @@ fn encode_matched(
         frames,
         record,
         now_s: clients.ctx.now.unix_s,
-        date_s: clients.ctx.date_of(record.time_s),
     }
     .encode(Encoding::of(clients.conns.get(slot)), &mut feed.forms, out);
 }

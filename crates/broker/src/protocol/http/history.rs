@@ -128,7 +128,6 @@ fn history_body(
             frames,
             record,
             now_s: ctx.now.unix_s,
-            date_s: ctx.date_of(record.time_s),
         }
         .envelope(forms, body);
     }

@@ -102,7 +102,6 @@ fn answer_match<I: Io>(
         frames,
         record,
         now_s: clients.ctx.now.unix_s,
-        date_s: clients.ctx.date_of(record.time_s),
     };
     answer_poll_with(clients, subs, &mut feed.forms, queues, slot, &message, io);
 }

@@ -143,7 +143,6 @@ pub(crate) fn answer_poll<I: Io>(
         frames,
         record,
         now_s: clients.ctx.now.unix_s,
-        date_s: clients.ctx.date_of(record.time_s),
     };
     answer_poll_with(clients, subs, &mut feed.forms, queues, slot, &message, io);
     clients.scratch.id = id;

@@ -45,7 +45,6 @@ pub(crate) fn encode_for(
         frames,
         record,
         now_s: clients.ctx.now.unix_s,
-        date_s: clients.ctx.date_of(record.time_s),
     }
     .encode(encoding, &mut feed.forms, out);
 }
