@@ -8,7 +8,7 @@ mod support;
 
 /// `limits.log_bytes`.
 const BUDGET_BYTES: usize = 1 << 20;
-/// What the chunks of a partition may have besides: one of each size of places, and some of rows.
+/// Bytes of chunks that a partition may have besides: one chunk of each size of places, and some of rows.
 const SPARE_BYTES: usize = (112 + 4) << 14;
 const CHUNK_BYTES: usize = 16 << 10;
 

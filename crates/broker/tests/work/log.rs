@@ -1,4 +1,4 @@
-//! What a home does with many messages of its logs at once: it looks for them, and remembers their losses.
+//! Work on many messages of a home's logs at once is bounded: they are looked for, removed, and their losses remembered.
 
 use crore_broker::Pace;
 use crore_broker::settings::{Rule, Settings};

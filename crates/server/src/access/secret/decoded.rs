@@ -1,4 +1,4 @@
-//! What bytes may be an encoding of: the text without escapes, and the bytes behind the digits of base64, base32, hex and lists of numbers.
+//! The bytes that other bytes may be an encoding of: the text without escapes, and those behind the digits of base64, base32, hex and lists of numbers.
 
 /// All that this text may be an encoding of, and whether a reading begins where the encoding does: the others begin within it.
 pub fn readings(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
@@ -44,7 +44,7 @@ pub fn hex_of(text: &[u8]) -> Option<Vec<u8>> {
     Some(joined(digits?.into_iter(), 4))
 }
 
-/// What stands for other characters in JSON, in strings of programs, in URLs and in HTML.
+/// Escapes of characters in JSON, in strings of programs, in URLs and in HTML.
 const ENTITIES: &[(&str, &str)] = &[
     ("&quot;", "\""),
     ("&#34;", "\""),

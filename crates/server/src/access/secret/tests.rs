@@ -150,7 +150,7 @@ fn a_jwk_is_no_secret_however_it_is_written() {
 }
 
 #[test]
-fn what_a_tool_prints_of_a_key_is_no_secret() {
+fn printed_forms_of_a_public_key_are_refused_as_secrets() {
     let numbers = "    8b:1f:4c:30:77:0a\n".repeat(4);
     for text in [
         format!("ED25519 Public-Key:\npub:\n{numbers}"),
