@@ -295,8 +295,8 @@ fn crowd_that_is_cut_off_comes_back_at_the_pace_of_its_device() {
 
 #[test]
 fn segments_that_the_tool_has_no_room_for_fail_the_run() {
-    // Each message has a packet of its own, and the server sends a batch of them at once.
-    let Some(outcome) = run(Fault::None, 1, "--rate 300") else {
+    // A message is several packets, which the kernel hands over one right after the other.
+    let Some(outcome) = run(Fault::None, 1, "--rate 300 --size 2500") else {
         return;
     };
     let name = "segments that the tool had no room for";
