@@ -133,8 +133,7 @@ impl Shard {
     pub fn set_pace(&mut self, pace: Pace) {
         self.front.clients.meter.work.pace = pace;
         self.front.clients.meter.work.begin();
-        self.front.subs.lanes.under_way_max = pace.turns_under_way;
-        self.front.subs.lanes.ask_bytes = pace.ask_bytes;
+        self.front.subs.lanes.pace = pace;
         if let Some(home) = &mut self.home {
             home.pace = pace;
         }
@@ -377,7 +376,9 @@ impl Shard {
     /// Whether the shard waits for something that no event announces, and should be called again
     /// within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
-        self.front.queues.has_stalled() || self.front.subs.lanes.withholds
+        // Groups wait while carriers have enough to deliver.
+        let owes_groups = (self.home.as_ref()).is_some_and(|home| home.readings.has_groups());
+        owes_groups || self.front.queues.has_stalled() || self.front.subs.lanes.withholds
     }
 
     fn mail(&mut self, mail: Mail) {

@@ -135,7 +135,7 @@ pub(super) struct Groups {
     /// Bytes of all groups.
     bytes: usize,
     /// The groups that get the message at hand.
-    due: Vec<u64>,
+    pub due: Vec<u64>,
     /// The lists of those that are late with it.
     late: Vec<u32>,
     /// Whether the late ones wait for their turn.
@@ -312,18 +312,20 @@ impl Groups {
     }
 
     /// Gives the message at this offset of a partition to the next member of each group that [`Groups::find`] has found; groups whose turn comes later
-    /// find it in the log. Says whether late groups are to be [told](Groups::tell_late) of it and do not wait for their turn yet.
-    pub fn give_due(&mut self, at: usize, offset: u64, mut give: impl FnMut(u64, Member)) -> bool {
+    /// find it in the log, as all do unless it `may_give`. Says whether late groups are to be [told](Groups::tell_late) of it and do not wait for their turn yet.
+    pub fn give_due(
+        &mut self,
+        (at, offset): (usize, u64),
+        may_give: bool,
+        mut give: impl FnMut(u64, Member),
+    ) -> bool {
         // The shards of the members have a visit for each: a home does not tell them more than they can send.
-        self.steps
-            .add(self.due.len() * STEPS_PER_VISIT + self.late.len());
+        let steps = if may_give { STEPS_PER_VISIT } else { 1 };
+        self.steps.add(self.due.len() * steps + self.late.len());
         for id in &self.due {
             let group = self.all.get_mut(id).expect("it was just found");
-            if group.is_behind() || group.has_returned() {
-                group.cursors[at].behind = true;
-                continue;
-            }
-            match group.next() {
+            let waits = !may_give || group.is_behind() || group.has_returned();
+            match if waits { None } else { group.next() } {
                 Some(member) => {
                     give(*id, member);
                     group.cursors[at].offset = offset;
@@ -331,9 +333,7 @@ impl Groups {
                 None => group.cursors[at].behind = true,
             }
         }
-        for list in &self.late {
-            self.lists.miss(*list, at);
-        }
+        (self.late.iter()).for_each(|list| self.lists.miss(*list, at));
         !self.late.is_empty() && !core::mem::replace(&mut self.late_owed, true)
     }
 

@@ -43,7 +43,7 @@ impl Home {
 
     /// Reads the page whose turn it is; says whether there was one.
     pub(crate) fn read_next(&mut self, context: &mut HomeContext<'_>) -> bool {
-        let Some(reading) = self.readings.pop() else {
+        let Some(reading) = self.readings.pop(context.lanes.may_give()) else {
             return false;
         };
         let before = self.steps.count();

@@ -1,4 +1,5 @@
-//! The queue of pages that wait to be read, and how far each has come. The addresses, users and groups that they are for share the work.
+//! The pages that wait to be read, and how far each has come. The addresses and users that they are for share the work. Pages for members
+//! of groups are a queue of their own, which stands still while carriers have enough to deliver; else the two queues have equal shares.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -133,6 +134,12 @@ const LATE_GROUPS: u64 = 1 << 59;
 /// All pages that wait to be read.
 pub(crate) struct Readings {
     queue: Turns<Reading>,
+    /// Those for members of groups.
+    groups: Turns<Reading>,
+    /// The page taken last is one of these.
+    is_group: bool,
+    /// Steps for groups since others wait, for which as many are not done yet.
+    ahead: u64,
     /// Bytes of their names.
     names_bytes: usize,
     /// Steps at the end of the last turn.
@@ -147,6 +154,9 @@ impl Readings {
     pub fn new(steps: &Steps) -> Readings {
         Readings {
             queue: Turns::default(),
+            groups: Turns::default(),
+            is_group: false,
+            ahead: 0,
             names_bytes: 0,
             began: 0,
             waited: 0,
@@ -156,24 +166,49 @@ impl Readings {
 
     pub fn push(&mut self, reading: Reading) {
         self.names_bytes += reading.names_bytes();
-        self.queue.push(reading.party(), reading);
+        let queue = match reading {
+            Reading::Group(..) => &mut self.groups,
+            _ => &mut self.queue,
+        };
+        queue.push(reading.party(), reading);
     }
 
-    pub fn pop(&mut self) -> Option<Reading> {
-        let reading = self.queue.pop()?;
+    /// The next page, but for those for groups unless it `may_give` to members.
+    pub fn pop(&mut self, may_give: bool) -> Option<Reading> {
+        if self.is_empty() {
+            self.ahead = 0;
+        }
+        self.is_group = may_give && self.ahead == 0 && self.has_groups();
+        let queue = match self.is_group {
+            true => &mut self.groups,
+            false => &mut self.queue,
+        };
+        let reading = queue.pop()?;
         self.names_bytes -= reading.names_bytes();
         Some(reading)
     }
 
     /// So many steps were done for the page taken last.
     pub fn did(&mut self, steps: u64) {
-        self.queue.did(steps);
+        if self.is_group {
+            self.groups.did(steps);
+            self.ahead += steps;
+        } else {
+            self.queue.did(steps);
+            self.ahead = self.ahead.saturating_sub(steps);
+        }
+    }
+
+    /// Whether groups wait for pages.
+    pub fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
     }
 
     pub fn len(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.groups.len()
     }
 
+    /// Whether nobody waits for a page but groups.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -190,7 +225,7 @@ impl Readings {
 
     /// Bytes of heap that the queue occupies.
     pub fn bytes(&self) -> usize {
-        self.queue.bytes() + self.names_bytes
+        self.queue.bytes() + self.groups.bytes() + self.names_bytes
     }
 }
 
@@ -205,7 +240,7 @@ mod tests {
             readings.push(Reading::Group(id, Party::user("a", 0)));
         }
         assert!(readings.bytes() >= 1_000 * size_of::<Reading>());
-        while readings.pop().is_some() {}
+        while readings.pop(true).is_some() {}
         assert_eq!(readings.bytes(), 0);
     }
 }

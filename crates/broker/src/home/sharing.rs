@@ -103,18 +103,13 @@ impl Subscriptions {
         record: Record,
         lanes: &mut Lanes,
     ) {
-        let is_late = self
-            .groups
-            .give_due(at, record.offset, |group, (shard, to)| {
-                let name = lanes.frames().push_name(name);
-                let tell = Tell::Shared {
-                    to,
-                    group,
-                    name,
-                    record,
-                };
-                lanes.tell(shard, tell);
-            });
+        let may_give = lanes.may_give();
+        let give = |group, member| lanes.give(member, group, name, record);
+        let is_late = self.groups.give_due((at, record.offset), may_give, give);
+        let due = if may_give { 0 } else { self.groups.due.len() };
+        for n in 0..due {
+            self.pump_later(readings, self.groups.due[n]);
+        }
         if is_late {
             readings.queue_late_groups();
         }
@@ -179,7 +174,11 @@ impl Home {
         let mut most = self.pace.page_messages;
         // A message that was given back is looked for anew, so that some looks may find few messages.
         let until = self.steps.count() + self.pace.page_visits as u64;
-        while group.has_credit() && most > 0 && self.steps.count() < until {
+        while group.has_credit()
+            && context.lanes.may_give()
+            && most > 0
+            && self.steps.count() < until
+        {
             let Some(Unacked { topic, offset }) = self.subscriptions.groups.next_again(&mut group)
             else {
                 break;
@@ -219,7 +218,7 @@ impl Home {
         while *visits > 0 {
             *visits -= 1;
             self.steps.add(1 + ROWS);
-            if !group.has_credit() || *most == 0 {
+            if !group.has_credit() || *most == 0 || !context.lanes.may_give() {
                 return;
             }
             let offset = match log.next_arrival(&mut arrivals) {
@@ -280,13 +279,6 @@ impl Logs {
 }
 
 fn give(group: &mut Group, id: u64, name: &[u8], record: Record, lanes: &mut Lanes) {
-    let (shard, to) = group.next().expect("somebody has credit");
-    let name = lanes.frames().push_name(name);
-    let tell = Tell::Shared {
-        to,
-        group: id,
-        name,
-        record,
-    };
-    lanes.tell(shard, tell);
+    let member = group.next().expect("a member has credit");
+    lanes.give(member, id, name, record);
 }

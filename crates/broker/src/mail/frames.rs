@@ -68,6 +68,8 @@ pub struct Frames {
     pub names: Vec<u32>,
     /// When the first of the turn's messages was read, as a [`Shard::stamp`](crate::Shard::stamp); 0 without messages.
     pub stamp: u64,
+    /// How many of its messages members of groups are told.
+    pub given: usize,
 }
 
 /// A turn's memory is freed once it has grown past this many bytes.
@@ -330,6 +332,7 @@ impl Frames {
         self.pages.clear();
         self.names.clear();
         self.stamp = 0;
+        self.given = 0;
     }
 
     /// Notes that a message was read at this time.

@@ -15,7 +15,7 @@ use crate::base::ids::{ShardId, Ticket};
 use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
 use crate::mail::orders::Report;
-use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Tell};
+use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Record, ReplyTo, Tell};
 
 /// Room for asks of a shard to itself that is kept from turn to turn: for so many, and their bytes.
 const ASKS_KEPT: usize = 1 << 11;
@@ -52,6 +52,9 @@ pub struct UnhandledAsks {
     pub stamp: u64,
 }
 
+/// Turns of all carriers' visits which messages for members of groups may fill.
+const TURNS_OF_MEMBERS: usize = 2;
+
 /// All lanes of a shard.
 pub struct Lanes {
     /// The shard's own number.
@@ -70,10 +73,10 @@ pub struct Lanes {
     pub withholds: bool,
     /// Answers to the operator that are due.
     pub reports: Vec<(Ticket, Report)>,
-    /// See [`crate::base::pace::Pace::turns_under_way`].
-    pub under_way_max: usize,
-    /// See [`crate::base::pace::Pace::ask_bytes`].
-    pub ask_bytes: usize,
+    /// How many messages of the turns under way members of groups are told; more than that, where carriers have let go of some turns.
+    given: usize,
+    /// How much is done at once.
+    pub pace: Pace,
 }
 
 impl Lanes {
@@ -89,14 +92,14 @@ impl Lanes {
             next: 0,
             withholds: false,
             reports: Vec::new(),
-            under_way_max: Pace::default().turns_under_way,
-            ask_bytes: Pace::default().ask_bytes,
+            given: 0,
+            pace: Pace::default(),
         }
     }
 
     /// The weight of so many publishes, and of asks with these bytes in all, against the credit of their sender.
     pub fn weight(&self, publishes: usize, bytes: usize) -> usize {
-        publishes * self.ask_bytes + bytes
+        publishes * self.pace.ask_bytes + bytes
     }
 
     /// Whether asks that weigh more than this are under way to a peer.
@@ -123,6 +126,38 @@ impl Lanes {
     #[inline]
     pub fn tell(&mut self, to: ShardId, tell: Tell) {
         self.to[to as usize].tells.push(tell);
+    }
+
+    /// Tells a member of a group a message of this turn.
+    pub fn give(
+        &mut self,
+        (shard, to): (ShardId, ReplyTo),
+        group: u64,
+        name: &[u8],
+        record: Record,
+    ) {
+        let frames = self.frames();
+        frames.given += 1;
+        let name = frames.push_name(name);
+        let tell = Tell::Shared {
+            to,
+            group,
+            name,
+            record,
+        };
+        self.tell(shard, tell);
+    }
+
+    /// Whether members of groups may be told more messages: no more are under way than carriers deliver in a few turns. Else those
+    /// messages would hold so many turns that publishers had to wait.
+    pub fn may_give(&mut self) -> bool {
+        let most = TURNS_OF_MEMBERS * self.pace.visits_per_turn as usize * self.to.len();
+        if self.given + self.frames.given >= most {
+            let held = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
+            let held = self.under_way.iter().filter(held);
+            self.given = held.map(|frames| frames.given).sum();
+        }
+        self.given + self.frames.given < most
     }
 
     /// Number of asks that wait for a later turn.
@@ -159,7 +194,7 @@ impl Lanes {
             core::mem::take(&mut lane.asks),
             core::mem::take(&mut lane.bytes),
         );
-        let weight = core::mem::take(&mut lane.publishes) * self.ask_bytes + bytes.len();
+        let weight = core::mem::take(&mut lane.publishes) * self.pace.ask_bytes + bytes.len();
         lane.under_way_bytes += weight;
         Some(UnhandledAsks {
             weight,
@@ -229,7 +264,7 @@ impl Lanes {
             lane.credit_bytes -= credit_bytes;
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
             let publishes = core::mem::take(&mut lane.publishes);
-            let weight = publishes * self.ask_bytes + lane.bytes.len();
+            let weight = publishes * self.pace.ask_bytes + lane.bytes.len();
             lane.under_way_bytes += weight;
             post(
                 id as ShardId,
@@ -253,6 +288,7 @@ impl Lanes {
         if held {
             let next = self.reclaim().unwrap_or_default();
             let sent = core::mem::replace(&mut self.frames, next);
+            self.given += sent.given;
             self.under_way.push(sent);
         } else {
             self.frames().clear();
@@ -297,11 +333,11 @@ impl Lanes {
 
     /// Whether carriers are so far behind that publishers must wait.
     pub fn is_pressed(&mut self) -> bool {
-        if self.under_way.len() < self.under_way_max {
+        if self.under_way.len() < self.pace.turns_under_way {
             return false;
         }
         self.under_way
             .retain_mut(|frames| Arc::get_mut(frames).is_none());
-        self.under_way.len() >= self.under_way_max
+        self.under_way.len() >= self.pace.turns_under_way
     }
 }

@@ -13,9 +13,6 @@ use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::sessions::trim;
 
-/// Asks of one lane that are carried out, at least, before it is the next one's turn.
-pub(super) const ASKS_TOGETHER: usize = 4 * WARMED;
-
 impl Shard {
     /// Takes in what clients of this shard have asked its home. No delivery is under way, since a publish writes frames.
     #[inline]
@@ -34,25 +31,31 @@ impl Shard {
         if !lane.waiting.is_empty() || spent {
             return lane.waiting.push_back(asked);
         }
-        self.all_asked(from, asked, usize::MAX);
+        self.all_asked(from, asked, u64::MAX);
     }
 
-    /// Goes on with asks that wait, about so many of one lane; says whether there were any.
-    pub(crate) fn go_on_with_asks(&mut self, most: usize) -> bool {
-        let Some((from, asked)) = self.front.subs.lanes.next_asked() else {
-            return false;
-        };
-        self.all_asked(from, asked, most);
-        true
+    /// Goes on with asks that wait, a mail of each lane in turn, for some `steps`; says whether there were any. One that wakes often
+    /// sends many small mails in one turn of another.
+    pub(crate) fn go_on_with_asks(&mut self, steps: u64) -> bool {
+        let until = self.steps() + steps;
+        let mut any = false;
+        while let Some((from, asked)) = self.front.subs.lanes.next_asked() {
+            any = true;
+            self.front.clients.meter.work.steps.add(1);
+            if !self.all_asked(from, asked, until) || self.steps() >= until {
+                break;
+            }
+        }
+        any
     }
 
-    /// Carries out the asks of a shard in order, about `most` of them at most; the rest waits, first of its lane.
-    fn all_asked(&mut self, from: ShardId, mut asked: UnhandledAsks, most: usize) {
+    /// Carries out the asks of a shard in order, until the turn, or the count of steps, has come so far; the rest waits, first of its
+    /// lane. Says whether there is no rest.
+    fn all_asked(&mut self, from: ShardId, mut asked: UnhandledAsks, until: u64) -> bool {
         self.front.subs.lanes.read_at = asked.stamp;
         let mut done = 0;
         while !asked.asks.is_empty()
-            && done < most
-            && (done == 0 || !self.front.clients.meter.work.is_spent())
+            && (done == 0 || self.steps() < until && !self.is_spent())
             && !lacks_room(&mut self.home, &self.front.clients.ctx)
         {
             warm_asks(
@@ -76,12 +79,14 @@ impl Shard {
         self.front.subs.lanes.read_at = self.front.subs.lanes.stamp;
         let lane = &mut self.front.subs.lanes.to[from as usize];
         if !asked.asks.is_empty() {
-            return lane.waiting.push_front(asked);
+            lane.waiting.push_front(asked);
+            return false;
         }
         lane.credit_bytes += asked.weight;
         if from == self.front.clients.ctx.me {
             self.front.subs.lanes.recycle_asks(asked);
         }
+        true
     }
 
     /// Makes the change that a shard asks for, or carries out another ask; behind what is under way to the engine. Returns the part of

@@ -3,7 +3,9 @@
 use crate::client::asking::home_context;
 use crate::io::Io;
 use crate::shard::Shard;
-use crate::shard::asks::ASKS_TOGETHER;
+
+/// The part of a turn's steps that waiting asks of a lane take, as one of so many.
+const ASKS_OF_TURN: u32 = 4;
 
 impl Shard {
     /// The work that it has done since it began, in steps.
@@ -17,33 +19,31 @@ impl Shard {
     }
 
     /// Whether work waits that turns so far had no time for.
-    pub(crate) fn has_more(&self) -> bool {
-        let owes = self
-            .home
-            .as_ref()
-            .is_some_and(|home| !home.readings.is_empty());
+    pub(crate) fn has_more(&mut self) -> bool {
+        let owes = self.home.as_ref().is_some_and(|home| {
+            let may_give = home.readings.has_groups() && self.front.subs.lanes.may_give();
+            may_give || !home.readings.is_empty()
+        });
         owes || self.front.queues.has_resumed()
             || self.front.subs.lanes.has_asks()
             || self.commits.is_stirred()
             || self.commits.may_have_late()
     }
 
-    /// Goes on with work that turns so far had no time for, until half of the budget is spent: some asks of a lane, a
-    /// page and a connection, then the next of each. So one of each goes on in every turn, however many of the others
-    /// wait. Asks get as many steps as the page before them took: publishers wait for theirs.
+    /// Goes on with work that turns so far had no time for, until half of the budget is spent: asks of a lane, a page and a connection,
+    /// then the next of each. So one of each goes on in every turn, however many of the others wait. Asks get half of that half:
+    /// publishers wait behind the credit that members of groups give for each message of a page.
     pub(crate) fn go_on<I: Io>(&mut self, io: &mut I) {
-        let mut together = ASKS_TOGETHER;
+        let steps = u64::from(self.front.clients.meter.work.pace.steps_per_turn / ASKS_OF_TURN);
         loop {
             self.take_own_asks();
             let mut more = self.go_on_with_commits();
             more |= self.go_on_with_late();
-            more |= self.go_on_with_asks(together);
-            let before = self.steps();
+            more |= self.go_on_with_asks(steps);
             if let Some(home) = &mut self.home {
                 let front = &mut self.front;
                 more |= home.read_next(&mut home_context(&mut front.subs, &front.clients.ctx));
             }
-            together = ASKS_TOGETHER.max((self.steps() - before) as usize);
             more |= self.front.resume_one(&mut self.home, io);
             if !more || self.front.clients.meter.work.is_half_spent() {
                 return;

@@ -1,10 +1,12 @@
 //! A client that asks homes for more than they can answer at once waits for them; the requests of others pass.
 
+use crore_broker::Pace;
 use crore_broker::settings::Settings;
 use crore_wire::mqtt::encode;
 use crore_wire::mqtt::{PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version};
 
-use crate::{client, town};
+use crate::support::{self, NOW, Town};
+use crate::{BUDGET, batch, client, town};
 
 /// Filters of a packet, and packets of a read.
 const FILTERS: usize = 1_000;
@@ -48,4 +50,44 @@ fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_othe
         let answers = town.received(conn).len() - before;
         assert!(answers > FILTERS * usize::from(PACKETS), "{answers} bytes");
     }
+}
+
+/// A shard that wakes often sends many mails in one turn of a home; they do not wait for a turn each.
+#[test]
+fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
+    const MAILS: usize = 100;
+    let pace = Pace {
+        steps_per_turn: BUDGET,
+        ask_bytes: 16,
+        ..Pace::default()
+    };
+    let mut town = Town::new(&support::world(Settings::default(), 2, 1), pace, NOW);
+    let publisher = town.open(1);
+    let kept = |n| format!("{{\"topic\":\"kept/{n}\",\"data\":\"x\"}}\n");
+    town.say(publisher, batch(&(0..2_000).map(kept).collect::<String>()));
+    town.settle();
+    // The home owes pages all the time.
+    for _ in 0..100 {
+        let conn = town.open(0);
+        town.say(conn, "GET /sub?filter=kept/%23&since=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
+    }
+    let line = "{\"topic\":\"own\",\"data\":\"x\"}\n";
+    town.say(publisher, batch(&line.repeat(2 * BUDGET as usize)));
+    town.settle_one(1);
+    let mut last = publisher;
+    for _ in 0..MAILS {
+        last = town.open(1);
+        town.say(last, batch(line));
+        town.settle_one(1);
+    }
+    town.carry(0);
+    let waits = |_: &usize| {
+        town.flush(0);
+        town.carry(1);
+        town.flush(1);
+        town.received(last).is_empty()
+    };
+    let turns = (1..1_000).take_while(waits).count() + 1;
+    assert!(turns <= 40, "{turns} turns");
+    assert!(town.flush(0), "the subscribers have everything");
 }

@@ -183,7 +183,17 @@ fn a_long_line_that_is_refused_is_counted() {
 
 /// A client of MQTT 5 with these subscriptions.
 fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> usize {
-    let conn = town.open(0);
+    client_at(town, 0, filters, qos)
+}
+
+/// The same at this shard.
+fn client_at(
+    town: &mut Town,
+    shard: usize,
+    filters: impl Iterator<Item = String>,
+    qos: Qos,
+) -> usize {
+    let conn = town.open(shard);
     let mut bytes = Vec::new();
     let connect = Connect {
         version: Version::V5,
@@ -215,8 +225,13 @@ fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> u
 
 /// A client in so many groups of the topic `t`.
 fn member(town: &mut Town, groups: usize) -> usize {
+    member_at(town, 0, groups)
+}
+
+/// The same at this shard.
+fn member_at(town: &mut Town, shard: usize, groups: usize) -> usize {
     let filters = (0..groups).map(|n| format!("$share/g{n}/t"));
-    client(town, filters, Qos::AtMostOnce)
+    client_at(town, shard, filters, Qos::AtMostOnce)
 }
 
 /// The payloads of the messages that a client was sent.

@@ -7,7 +7,7 @@ use crore_broker::Pace;
 use crore_broker::settings::Settings;
 
 use crate::support::{self, NOW, Town};
-use crate::{BUDGET, batch, member, payloads};
+use crate::{BUDGET, batch, member, member_at, payloads};
 
 const PARTITIONS: u16 = 16;
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -107,4 +107,37 @@ fn messages_for_members_of_groups_hold_up_no_message_of_others() {
     assert!(turns <= 4, "{turns} turns");
     town.settle();
     assert_eq!(payloads(&town, crowd).len(), 3 * GROUPS);
+}
+
+/// Their shard is slower than the home, so that their messages are under way all the time.
+#[test]
+fn messages_for_members_of_groups_hold_up_no_publisher() {
+    const GROUPS: usize = 1_000;
+    const MESSAGES: usize = 20;
+    let pace = Pace {
+        visits_per_turn: 8,
+        ..Pace::default()
+    };
+    let mut settings = Settings::default();
+    settings.limits.topics_per_connection = 2_000;
+    let mut town = Town::new(&support::world(settings, 2, 1), pace, NOW);
+    let crowd = member_at(&mut town, 1, GROUPS);
+    let publisher = town.open(0);
+    let line = "{\"topic\":\"t\",\"data\":\"x\"}\n";
+    for _ in 0..MESSAGES {
+        town.say(publisher, batch(line));
+        town.flush(0);
+    }
+    for _ in 0..1_000 {
+        town.flush(0);
+    }
+    let before = town.received(publisher).len();
+    town.say(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
+    town.settle_one(0);
+    assert!(
+        town.received(publisher).len() > before,
+        "it waits for the members"
+    );
+    town.settle();
+    assert_eq!(payloads(&town, crowd).len(), MESSAGES * GROUPS);
 }

@@ -106,7 +106,7 @@ fn credit_is_given_back_at_once_and_once() {
 #[test]
 fn credit_waits_while_carriers_hold_too_many_turns_and_comes_when_they_let_go() {
     let mut lanes = lanes();
-    lanes.under_way_max = 2;
+    lanes.pace.turns_under_way = 2;
     let mut held = Vec::new();
     for turns in 0..2 {
         assert_eq!(lanes.turns_held(), turns);
@@ -139,7 +139,7 @@ fn credit_waits_while_carriers_hold_too_many_turns_and_comes_when_they_let_go() 
 #[test]
 fn mail_that_was_let_go_counts_no_more() {
     let mut lanes = lanes();
-    lanes.under_way_max = 2;
+    lanes.pace.turns_under_way = 2;
     let mut held = Vec::new();
     for _ in 0..3 {
         lanes.tell(0, GONE);
