@@ -40,6 +40,7 @@ use crate::log::cursors::Cursors;
 use crate::log::entry::{Chain, Entry, LENGTH_BYTES, form_of, taken_by, with_parts};
 use crate::log::keys::{Key, Keys};
 use crate::log::lists::Lists;
+pub use crate::log::losses::LOSS_BYTES;
 use crate::log::losses::Losses;
 use crate::mail::message::New;
 use crate::store::blobs::Blobs;

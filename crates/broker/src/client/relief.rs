@@ -21,9 +21,12 @@ use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::io::Io;
+use crate::log::LOSS_BYTES;
 
 /// Connections and sessions that end in one go, of which a turn has a few at most: each may be told so with a write.
 const ENDS_PER_TURN: usize = 64;
+/// Topics whose losses a home remembers for readers by filter: 13 MiB.
+const LOSSES_MAX: usize = 1 << 18;
 /// While the sum is near its limit a home remembers the losses of so many topics at most.
 const LOSSES_NEAR: usize = 1 << 10;
 /// It drops the losses of so many topics in a turn: about a hundred microseconds.
@@ -137,17 +140,23 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     io: &I,
 ) -> bool {
     census.begin_turn();
-    let trims = conns.level() >= Level::Near
-        && home.as_mut().is_some_and(|home| {
-            (home.logs).trim_losses(&home.topics, LOSSES_NEAR, LOSSES_PER_TURN)
-        });
+    let is_near = conns.level() >= Level::Near;
+    let losses = home.as_mut().map(|home| {
+        // All that are too many: those that the turn has added.
+        let all = (home.logs).trim_losses(&home.topics, LOSSES_MAX, usize::MAX);
+        match is_near {
+            true => (home.logs).trim_losses(&home.topics, LOSSES_NEAR, LOSSES_PER_TURN),
+            false => all,
+        }
+    });
+    let (losses, trims) = losses.unwrap_or_default();
     conns.weigh_touched();
     let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
     let owed = of_home(Home::readings_bytes);
     let queued = owed + queues.bytes() + records_bytes;
     conns.charge(Part::Turns, subs.lanes.own_bytes() + queued);
-    let subscriptions = of_home(Home::subscriptions_bytes) + subs.matching.bytes();
-    conns.charge(Part::Subscriptions, subscriptions);
+    let filters = of_home(Home::subscriptions_bytes) + subs.matching.bytes();
+    conns.charge(Part::Subscriptions, filters + losses * LOSS_BYTES);
     conns.charge(Part::Tls, io.held_bytes());
     conns.charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));
     trims

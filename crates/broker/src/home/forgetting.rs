@@ -194,11 +194,15 @@ impl Home {
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let came = self.topics.idle_topics.end_turn(self.logs.sequences());
         let mut most = self.pace.forgets_per_turn + came as usize;
-        for partition in &mut self.logs.partitions {
-            most -= partition.log.clear_some(most);
+        let dooms = |logs: &Logs| logs.iter().any(Log::has_doomed);
+        let has_doomed = dooms(&self.logs);
+        if has_doomed {
+            for partition in &mut self.logs.partitions {
+                most -= partition.log.clear_some(most);
+            }
         }
         if !self.topics.idle_topics.due {
-            return self.logs.iter().any(Log::has_doomed);
+            return has_doomed && dooms(&self.logs);
         }
         for _ in 0..rules.count() {
             let number = self.topics.idle_topics.rule();
@@ -221,6 +225,6 @@ impl Home {
             self.topics.idle_topics.next_rule();
         }
         self.topics.idle_topics.due = false;
-        self.logs.iter().any(Log::has_doomed)
+        dooms(&self.logs)
     }
 }

@@ -20,9 +20,6 @@ use crate::base::work::Steps;
 use crate::budget::admission::Party;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
-/// Topics whose losses a home remembers for readers by filter: 13 MiB.
-const LOSSES_MAX: usize = 1 << 18;
-
 impl Home {
     /// The work that it has done since it began.
     pub fn steps(&self) -> &Steps {
@@ -36,8 +33,6 @@ impl Home {
 
     /// The turn is over: the next one may read as much again.
     pub fn end_turn(&mut self) {
-        // All that are too many: those that the turn has added.
-        (self.logs).trim_losses(&self.topics, LOSSES_MAX, usize::MAX);
         self.readings.end_turn(self.steps.count());
     }
 

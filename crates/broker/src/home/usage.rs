@@ -29,11 +29,10 @@ impl Home {
         accounts.name_bytes += self.topics.names.bytes();
     }
 
-    /// Bytes of what it remembers of subscriptions, beside the rows of topics.
+    /// Bytes of what it remembers of subscriptions, beside the rows of topics and the losses.
     pub fn subscriptions_bytes(&self) -> usize {
-        let losses: usize = self.logs.iter().map(|log| log.losses.bytes()).sum();
         let filters = self.subscriptions.keepers.bytes() + self.subscriptions.filters.bytes();
-        self.subscriptions.groups.bytes() + filters + losses + self.interest.elsewhere.bytes()
+        self.subscriptions.groups.bytes() + filters + self.interest.elsewhere.bytes()
     }
 }
 
@@ -45,28 +44,33 @@ impl Logs {
     }
 
     /// Remembers the losses of `most` topics at most. Of those that lost messages longest ago the rules are noted instead: of so many
-    /// `at_once` at most. Says whether there are more.
+    /// `at_once` at most. Returns of how many topics losses are remembered, and whether those are too many.
     pub(crate) fn trim_losses(
         &mut self,
         topics: &TopicTable,
         most: usize,
         mut at_once: usize,
-    ) -> bool {
+    ) -> (usize, bool) {
         let most = most / self.partitions.len().max(1);
+        let mut all: usize = self.iter().map(|log| log.losses.topics()).sum();
+        // Each turn asks, and seldom has any partition too many.
+        if all <= most {
+            return (all, false);
+        }
         for Partition { log, forgotten, .. } in &mut self.partitions {
             while log.losses.topics() > most {
                 if at_once == 0 {
-                    return true;
+                    return (all, true);
                 }
                 let Some((offset, topic, number)) = log.losses.pop() else {
                     break;
                 };
-                at_once -= 1;
+                (at_once, all) = (at_once - 1, all - 1);
                 self.steps.add(1);
                 forgotten.note(topics.rows.get(topic).rule, offset, number);
             }
         }
-        false
+        (all, false)
     }
 }
 

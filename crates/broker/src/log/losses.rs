@@ -7,8 +7,8 @@
 use alloc::collections::BTreeMap;
 use core::ops::Bound;
 
-/// An entry of the tree: its offsets only rise, so that its leaves are half full.
-const ENTRY_BYTES: usize = 52;
+/// Bytes of the losses of a topic, an entry of the tree: its offsets only rise, so that its leaves are half full.
+pub const LOSS_BYTES: usize = 52;
 
 /// The losses of a log's topics.
 #[derive(Default)]
@@ -44,11 +44,6 @@ impl Losses {
     /// Topics whose losses are remembered.
     pub fn topics(&self) -> usize {
         self.by_offset.as_ref().map_or(0, BTreeMap::len)
-    }
-
-    /// Bytes of heap in use.
-    pub fn bytes(&self) -> usize {
-        self.topics() * ENTRY_BYTES
     }
 
     /// Takes out the first loss: offset, topic, number.
