@@ -356,20 +356,17 @@ impl Reader {
     }
 
     fn head(&mut self) -> bool {
-        let (event, body, len) = match head::parse(&self.buf, LIMIT) {
+        let parsed = head::parse(&self.buf, LIMIT).and_then(|head| {
+            let Some(head) = head else { return Ok(None) };
+            let body = head.body()?;
+            let (path, query) = (head.path.to_vec(), head.query.to_vec());
+            let host = head.host().map(<[u8]>::to_vec);
+            let event = Event::Head(head.method, path, query, body, host);
+            Ok(Some((event, body, head.len)))
+        });
+        let (event, body, len) = match parsed {
+            Ok(Some(parsed)) => parsed,
             Ok(None) => return false,
-            Ok(Some(head)) => match head.body() {
-                Ok(body) => {
-                    let (path, query) = (head.path.to_vec(), head.query.to_vec());
-                    let host = head.host().map(<[u8]>::to_vec);
-                    (
-                        Event::Head(head.method, path, query, body, host),
-                        body,
-                        head.len,
-                    )
-                }
-                Err(e) => return self.fail(Event::BadHead(e)),
-            },
             Err(e) => return self.fail(Event::BadHead(e)),
         };
         self.events.push(event);

@@ -84,12 +84,13 @@ const IMPURE_WORDS: &[&str] = &[
     "libc",
 ];
 
-/// The packages that a pure crate may depend on besides our own. Each is a codec, a hash or a derive, without a system call.
+/// The packages that a pure crate may depend on besides our own. Each is a codec, a hash, a collection or a derive, without a system call.
 const PURE_DEPENDENCIES: &[&str] = &[
     "base64",
     "derive_more",
     "httparse",
     "idna",
+    "smallvec",
     "memchr",
     "miniz_oxide",
     "strum",

@@ -7,13 +7,19 @@
 //!
 //! Deliberately absent: decoding of the path (see [`crate::topic`]) and of the query (see [`crate::form`]).
 
+use alloc::vec;
+
 use httparse::{EMPTY_HEADER, Header, Status};
+use smallvec::SmallVec;
 
 pub use super::accept::Accept;
 pub use super::refusal::{HeadError, MAX_HEADERS};
 pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
 use super::{accept, is_tchar, list};
+
+/// Nearly all heads have so many fields at most; the fields of others are an allocation. A head is copied when it is returned.
+const FEW_HEADERS: usize = 24;
 
 /// How the body after a head is delimited (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +49,7 @@ pub struct Head<'b> {
     pub len: usize,
     /// The authority of an absolute-form target, else the Host field.
     host: Option<&'b [u8]>,
-    fields: [Header<'b>; MAX_HEADERS],
-    count: usize,
+    fields: SmallVec<[Header<'b>; FEW_HEADERS]>,
 }
 
 /// The head at the start of `buf`, `None` while it is incomplete and may yet fit into `limit` bytes.
@@ -68,10 +73,18 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
         minor,
     } = request_line::parse(&buf[lines.start..lines.first_end])?;
 
-    let mut fields = [EMPTY_HEADER; MAX_HEADERS];
     let block = &buf[lines.first_end + 2..lines.end];
-    let count = match httparse::parse_headers(block, &mut fields) {
-        Ok(Status::Complete((used, found))) if used == block.len() => found.len(),
+    let mut few = [EMPTY_HEADER; FEW_HEADERS];
+    let mut many;
+    let parsed = match httparse::parse_headers(block, &mut few) {
+        Err(httparse::Error::TooManyHeaders) => {
+            many = vec![EMPTY_HEADER; MAX_HEADERS];
+            httparse::parse_headers(block, &mut many)
+        }
+        parsed => parsed,
+    };
+    let fields = match parsed {
+        Ok(Status::Complete((used, found))) if used == block.len() => found,
         Ok(_) => return Err(HeadError::Malformed("the header fields end early")),
         Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooLarge),
         Err(httparse::Error::HeaderName) => {
@@ -79,19 +92,49 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
         }
         Err(_) => return Err(HeadError::Malformed("bad header field value")),
     };
-    let mut head = Head {
+    Ok(Some(Head {
         method,
         method_name,
         path,
         query,
         minor,
         len: lines.end,
-        host: None,
-        fields,
-        count,
-    };
-    head.host = head.check_host(authority)?;
-    Ok(Some(head))
+        host: check_host(fields, minor, authority)?,
+        fields: SmallVec::from_slice(fields),
+    }))
+}
+
+/// One Host in HTTP/1.1, at most one in 1.0 (RFC 9112 section 3.2); an authority overrides it (3.2.2). An empty field
+/// stands for a target without an authority, and such a target is no `http` URI: RFC 9110 section 4.2.1 has recipients
+/// reject it, which RFC 9112 section 3.3 leaves a server free to do.
+fn check_host<'b>(
+    fields: &[Header<'b>],
+    minor: u8,
+    authority: Option<&'b [u8]>,
+) -> Result<Option<&'b [u8]>, HeadError> {
+    let mut hosts = values(fields, "host");
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(HeadError::Malformed("several Host fields"));
+    }
+    if host.is_none() && minor == 1 {
+        return Err(HeadError::Malformed("no Host field"));
+    }
+    if host.is_some_and(|host| !request_line::is_authority(host)) {
+        return Err(HeadError::Malformed("bad Host field"));
+    }
+    if authority.is_none() && host.is_some_and(<[u8]>::is_empty) {
+        return Err(HeadError::Malformed("an empty Host field"));
+    }
+    Ok(authority.or(host))
+}
+
+/// The values of all fields of a name, in order.
+fn values<'a, 'b>(fields: &'a [Header<'b>], name: &'a str) -> impl Iterator<Item = &'b [u8]> + 'a {
+    let named = fields
+        .iter()
+        .filter(move |f| f.name.eq_ignore_ascii_case(name));
+    named.map(|f| f.value)
 }
 
 /// Bytes of blank lines (CRLF) at the start of `buf`. A robust server ignores them before a request
@@ -164,15 +207,12 @@ impl<'b> Head<'b> {
 
     /// The values of all fields of this name, in order.
     pub fn headers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'b [u8]> + 'a {
-        self.fields[..self.count]
-            .iter()
-            .filter(move |f| f.name.eq_ignore_ascii_case(name))
-            .map(|f| f.value)
+        values(&self.fields, name)
     }
 
     /// The names of all fields, in order, as they were written.
     pub fn names(&self) -> impl Iterator<Item = &'b str> + '_ {
-        self.fields[..self.count].iter().map(|field| field.name)
+        self.fields.iter().map(|field| field.name)
     }
 
     /// Whether a comma list (all fields of this name together) holds `token`, in any case.
@@ -241,27 +281,6 @@ impl<'b> Head<'b> {
     /// Which representation the client likes best (RFC 9110 section 12.5.1).
     pub fn accept(&self) -> Accept {
         accept::preferred(self.headers("accept"))
-    }
-
-    /// One Host in HTTP/1.1, at most one in 1.0 (RFC 9112 section 3.2); an authority overrides it (3.2.2). An empty field
-    /// stands for a target without an authority, and such a target is no `http` URI: RFC 9110 section 4.2.1 has recipients
-    /// reject it, which RFC 9112 section 3.3 leaves a server free to do.
-    fn check_host(&self, authority: Option<&'b [u8]>) -> Result<Option<&'b [u8]>, HeadError> {
-        let mut hosts = self.headers("host");
-        let host = hosts.next();
-        if hosts.next().is_some() {
-            return Err(HeadError::Malformed("several Host fields"));
-        }
-        if host.is_none() && self.minor == 1 {
-            return Err(HeadError::Malformed("no Host field"));
-        }
-        if host.is_some_and(|host| !request_line::is_authority(host)) {
-            return Err(HeadError::Malformed("bad Host field"));
-        }
-        if authority.is_none() && host.is_some_and(<[u8]>::is_empty) {
-            return Err(HeadError::Malformed("an empty Host field"));
-        }
-        Ok(authority.or(host))
     }
 
     fn chunked(&self) -> Result<bool, HeadError> {

@@ -48,14 +48,15 @@ pub(crate) fn judge(
     let keeps = head.keep_alive() && !drains && !row.is(TURNED_AWAY);
     row.deadline_s = 0;
     row.options = 0;
+    let accept = head.accept();
     for (option, holds) in [
         (HTTP10, head.minor == 0),
         (KEEP, keeps && !has_body(body)),
         (HEAD, head.method == Method::Head),
-        (JSON, head.accept() == Accept::Json),
+        (JSON, accept == Accept::Json),
         (
             STREAMS,
-            head.is_websocket_upgrade() || head.accept() == Accept::EventStream,
+            head.is_websocket_upgrade() || accept == Accept::EventStream,
         ),
     ] {
         if holds {

@@ -115,9 +115,20 @@ pub(crate) fn is_read(
         let is_read = known.iter().any(|name| name.as_bytes() == key);
         is_read || key.is_empty() || key == token || !changes && is_event_id(key)
     };
-    let pairs = form::pairs(head.query);
-    let unread = pairs.filter(|(key, _)| !is_known(key)).take(UNREAD_MAX);
-    for (key, _) in unread {
+    let mut unread = 0;
+    for (key, value) in form::pairs(head.query) {
+        if is_known(key) {
+            if key == b"envelope" && !matches!(value, b"" | b"json") {
+                let text = Reason::BadEnvelope.text();
+                let words = format!("{text}, and not {}", quoted(value));
+                return Err((Reason::BadEnvelope, words));
+            }
+            continue;
+        }
+        if unread == UNREAD_MAX {
+            continue;
+        }
+        unread += 1;
         work.steps.add(1);
         let slip = meant(known, key);
         let is_of_another = is_ours(key);
@@ -140,17 +151,7 @@ pub(crate) fn is_read(
         );
         return Err((Reason::Unread, words));
     }
-    let mut envelopes = form::pairs(head.query).filter(|(key, _)| *key == b"envelope");
-    match envelopes.find(|(_, value)| !matches!(*value, b"" | b"json")) {
-        Some((_, value)) => {
-            let text = Reason::BadEnvelope.text();
-            Err((
-                Reason::BadEnvelope,
-                format!("{text}, and not {}", quoted(value)),
-            ))
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// The position that a query names, as it is written there, and whether as a last event id.

@@ -138,9 +138,8 @@ impl Front {
             }
             self.clients.meter.work.steps.add(1);
             let head_bytes = self.clients.ctx.world.settings.limits.head_bytes;
-            // A head has kilobytes: it stays where it is.
-            let again;
-            let parsed = head::parse(&buf[at..end], head_bytes);
+            // A head has a kilobyte: it stays where it is.
+            let mut parsed = head::parse(&buf[at..end], head_bytes);
             let mut head = match &parsed {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
@@ -161,11 +160,12 @@ impl Front {
                     (start + len as usize <= end).then_some((len as usize, len as usize))
                 }
                 Body::Chunked => {
-                    let bytes = &mut buf[start..end];
-                    let found = dechunk(bytes, &mut kept, limit, &self.clients.meter.work.steps);
-                    // `head` borrowed from bytes that were just overwritten.
-                    again = head::parse(&buf[at..start], head_bytes).ok().flatten();
-                    head = again.as_ref().expect("the head was read before");
+                    // It borrows from the buffer, which is written to now.
+                    drop(parsed);
+                    let steps = &self.clients.meter.work.steps;
+                    let found = dechunk(&mut buf[start..end], &mut kept, limit, steps);
+                    parsed = head::parse(&buf[at..start], head_bytes);
+                    head = read_again(&parsed);
                     match found {
                         Ok(found) => found,
                         Err(error) => {
@@ -214,6 +214,12 @@ impl Front {
             Flow::Wait => {}
         }
     }
+}
+
+/// A head that was whole before, read from the same bytes.
+fn read_again<'a, 'b>(parsed: &'a Result<Option<Head<'b>>, HeadError>) -> &'a Head<'b> {
+    let head = parsed.as_ref().ok().and_then(Option::as_ref);
+    head.expect("the head was read before")
 }
 
 /// Goes on with a request that waits.
