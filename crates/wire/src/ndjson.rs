@@ -10,6 +10,9 @@
 //! | `idempotency_key` | a string, optional |
 //! | `ttl_s` | a whole number of seconds, optional |
 //!
+//! Any field but `topic` and `data` may be `null`, which says that the line does not have it: serialisers write that for a
+//! member without a value.
+//!
 //! Invariants: accepted lines are JSON and UTF-8 to the letter, inside of `data` too; a string without escapes is a slice
 //! of the line, so that a plain line costs a search for its quotes and nothing is copied; unknown and repeated fields are
 //! refused, so that no typing error is silent. Whether a topic is a valid name and a content type may become a header is
@@ -216,7 +219,8 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
     let mut scan = Scan::new(line);
     let fields = read(&mut scan, scratch)?;
     let topic = fields.topic.ok_or(LineError::NoTopic)?;
-    let (data, binary) = match (fields.data, fields.data_base64) {
+    let given = |span: Option<Span>| span.filter(|span| !matches!(span, Span::Null));
+    let (data, binary) = match (fields.data, given(fields.data_base64)) {
         (Some(data), None) => (data, false),
         (None, Some(bytes)) => (bytes, true),
         (None, None) => return Err(LineError::NoData),
@@ -231,8 +235,8 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
         content_type: optional(fields.content_type),
         event: optional(fields.event),
         key: optional(fields.key),
-        idempotency_key: fields.idempotency_key.map(|span| span.of(line, scratch)),
-        ttl_s: fields.ttl_s.map(|span| seconds(span.of(line, scratch))),
+        idempotency_key: given(fields.idempotency_key).map(|span| span.of(line, scratch)),
+        ttl_s: given(fields.ttl_s).map(|span| seconds(span.of(line, scratch))),
     })
 }
 
@@ -240,9 +244,17 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
 /// it grows.
 #[derive(Clone, Copy)]
 enum Span {
-    Line { start: usize, end: usize },
-    Text { start: usize, end: usize },
+    Line {
+        start: usize,
+        end: usize,
+    },
+    Text {
+        start: usize,
+        end: usize,
+    },
     Bytes,
+    /// `null`: the line has the field's name and no value.
+    Null,
 }
 
 impl Span {
@@ -251,6 +263,7 @@ impl Span {
             Span::Line { start, end } => &line[start..end],
             Span::Text { start, end } => &scratch.text[start..end],
             Span::Bytes => &scratch.bytes,
+            Span::Null => b"",
         }
     }
 }
@@ -377,6 +390,11 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
                 let end = scan.at();
                 Ok(Span::Line { start, end })
             }
+            Field::Topic => Err(LineError::NotString(field)),
+            _ if first == b'n' => {
+                scan.value()?;
+                Ok(Span::Null)
+            }
             Field::TtlS => {
                 let start = scan.at();
                 scan.value()?;
@@ -437,7 +455,7 @@ mod tests {
     fn a_reason_names_the_field_that_it_is_about() {
         for (line, words) in [
             (
-                r#"{"topic":"a","data":1,"event":null}"#,
+                r#"{"topic":"a","data":1,"event":2}"#,
                 "event must be a string",
             ),
             (r#"{"topic":"a","key":"b","key":"c"}"#, "key comes twice"),

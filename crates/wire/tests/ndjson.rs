@@ -166,16 +166,17 @@ fn invalid_message_is_refused_with_its_reason() {
         (r#"{"topic":"a","data":1,"data_base64":""}"#, TwoData),
         (r#"{"topic":1,"data":1}"#, NotString(Topic)),
         (r#"{"topic":"a","data_base64":1}"#, NotString(DataBase64)),
-        (r#"{"topic":"a","data":1,"event":null}"#, NotString(Event)),
+        (r#"{"topic":"a","data":1,"event":true}"#, NotString(Event)),
+        (r#"{"topic":null,"data":1}"#, NotString(Topic)),
+        (r#"{"topic":"a","data_base64":null}"#, NoData),
+        (r#"{"event":null,"event":"b"}"#, DuplicateField(Event)),
+        (r#"{"event":nul}"#, ExpectedValue),
         (
             r#"{"topic":"a","data":1,"content_type":{}}"#,
             NotString(ContentType),
         ),
         (r#"{"topic":"a","data":1,"key":7}"#, NotString(Key)),
-        (
-            r#"{"topic":"a","data":1,"idempotency_key":7}"#,
-            NotString(IdempotencyKey),
-        ),
+        (r#"{"idempotency_key":7}"#, NotString(IdempotencyKey)),
         (
             r#"{"topic":"a","data":1,"idempotency_keys":"7"}"#,
             UnknownField,
@@ -184,7 +185,6 @@ fn invalid_message_is_refused_with_its_reason() {
         (r#"{"topic":"a","data":1,"ttl_s":-1}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":1.0}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":1e3}"#, BadTtl),
-        (r#"{"topic":"a","data":1,"ttl_s":null}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":01}"#, BadNumber),
         (r#"{"ttl_s":1,"ttl_s":1}"#, DuplicateField(TtlS)),
         (r#"{"topic":"a","topic":"a"}"#, DuplicateField(Topic)),
@@ -377,11 +377,14 @@ proptest! {
         ttl_s in prop::option::of(any::<u32>()),
         escape in prop::collection::vec(any::<bool>(), 0..4),
         escape_names in any::<bool>(),
-        pretty in any::<bool>(),
+        (pretty, nulls) in any::<(bool, bool)>(),
         space in prop::collection::vec("[ \t\r\n]{0,3}", 1..5),
-        order in Just([0, 1, 2, 3, 4, 5, 6]).prop_shuffle(),
+        order in Just([0, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
     ) {
         let name = |name: &str| written(name, if escape_names { &escape } else { &[] });
+        // A field that the line does not have is left out, or is null.
+        let null = || nulls.then(|| "null".to_owned());
+        let optional = |field: &str, value: Option<String>| value.or_else(null).map(|value| (name(field), value));
         let (data_name, value, meaning) = match &data {
             Data::Json(Value::String(text)) => ("data", written(text, &escape), text.clone().into_bytes()),
             Data::Json(value) => {
@@ -393,9 +396,10 @@ proptest! {
         };
         let mut fields = vec![(name("topic"), written(&topic, &escape)), (name(data_name), value)];
         for (field, text) in ["content_type", "event", "key", "idempotency_key"].into_iter().zip(&others) {
-            fields.extend(text.as_ref().map(|text| (name(field), written(text, &escape))));
+            fields.extend(optional(field, text.as_ref().map(|text| written(text, &escape))));
         }
-        fields.extend(ttl_s.map(|ttl_s| (name("ttl_s"), ttl_s.to_string())));
+        fields.extend(optional("ttl_s", ttl_s.map(|ttl_s| ttl_s.to_string())));
+        fields.extend(matches!(data, Data::Json(_)).then(|| optional("data_base64", None)).flatten());
         let fields: Vec<_> = order.iter().filter_map(|&at: &usize| fields.get(at).cloned()).collect();
         let mut line = space[0].clone();
         for (piece, space) in pieces(&fields).iter().zip(space.iter().cycle()) {
