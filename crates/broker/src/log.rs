@@ -20,7 +20,7 @@ mod lists;
 mod losses;
 mod orphans;
 mod read;
-mod removal;
+pub mod removal;
 #[cfg(test)]
 mod room_tests;
 mod rules;
@@ -168,26 +168,32 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain, removes the message that it supersedes, trims the chain to `most` messages
-    /// and to its rule's bytes, and returns the chain.
+    /// Appends a message to a topic's chain, removes the message that it supersedes, and trims the chain to `most` messages and to its rule's
+    /// bytes in about so many steps. Returns the chain, and whether more messages must go: then [`trim`] goes on.
     pub fn append(
         &mut self,
         mut chain: u32,
         number: u8,
         rule: &Rule,
-        most: u32,
+        (most, steps_max): (u32, usize),
         new: &New<'_>,
-    ) -> u32 {
+    ) -> (u32, bool) {
         let latest = rule.keep == Keep::Latest;
         if latest && chain != NONE {
             self.supersede(chain, new.headers.key);
         }
         // Trimming first lets the new message reuse the place of the removed one.
         let frame_bytes = new.frame.len();
-        while chain != NONE && self.chains.get(chain).is_over(rule, most, frame_bytes) {
+        let until = self.steps.count().saturating_add(steps_max as u64);
+        let mut is_past = false;
+        while chain != NONE && (self.chains.get(chain)).is_over(rule, most, frame_bytes, 0) {
+            is_past = self.steps.count() >= until;
+            if is_past {
+                break;
+            }
             // Messages that expired take no room from others, whether somebody has read the topic meanwhile or not: so a server that
             // reads the log of an engine keeps what the one kept that wrote it.
-            if !self.drop_expired(chain, new.time_s) {
+            if !self.drop_expired(chain, NONE, new.time_s) {
                 chain = self.drop_oldest(chain, new.time_s);
             }
         }
@@ -218,7 +224,7 @@ impl Log {
         } else {
             self.entries.get_mut(before).next = id;
         }
-        chain
+        (chain, is_past)
     }
 
     /// Adds an entry to the list of its rule, but not yet to its chain.

@@ -1,8 +1,8 @@
 //! The budget of bytes that the logs of a home's partitions share.
 //!
-//! A large message may need the room of very many small ones. A publish removes messages in a bounded number of steps, and the end of each
-//! turn goes on. No other publish is carried out before there is room: so the logs are past their budget by what the last one has added
-//! at most.
+//! A large message may need the room of very many small ones, in all logs or in its topic's. A publish removes messages in a bounded number
+//! of steps, and the end of each turn goes on. No other publish is carried out before there is room: so the logs are past their budget, and
+//! one topic past its limits, by what the last one has added at most.
 //!
 //! Where they are past it, the partition with the most bytes gives some: so a topic that fills its partition makes room first, and
 //! partitions that are alike are trimmed alike.
@@ -16,13 +16,13 @@
 use alloc::vec::Vec;
 
 use super::Home;
-use super::logs::Logs;
+use super::logs::{Logs, Untrimmed};
 use super::partition::Partition;
 use super::topics::TopicTable;
 use crate::base::pace::Pace;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
-use crate::log::Log;
+use crate::log::{Log, removal};
 
 impl Home {
     /// Removes some messages, if the logs are past their budget; says whether more must go before there is room.
@@ -51,10 +51,10 @@ pub(super) fn room_steps(pace: &Pace) -> usize {
 type Emptied = Vec<(u32, u8, u32)>;
 
 impl Logs {
-    /// Whether the logs may be past their budget.
+    /// Whether the logs may be past their budget, or a topic is past its limits.
     #[inline]
     pub(crate) fn is_past_budget(&self) -> bool {
-        self.held_most.messages > self.log_bytes_max
+        self.budget.held_most.messages > self.budget.bytes_max || self.budget.untrimmed.is_some()
     }
 
     /// Bytes that the messages of all partitions occupy, their rows included.
@@ -69,21 +69,23 @@ impl Logs {
 
     /// The most bytes of chunks, used or not.
     pub(super) fn chunk_bytes_max(&self) -> usize {
-        let free = self.log_bytes_max / 2 + self.partitions.len() * Log::SPARE_BYTES;
-        self.log_bytes_max.saturating_add(free)
+        let free = self.budget.bytes_max / 2 + self.partitions.len() * Log::SPARE_BYTES;
+        self.budget.bytes_max.saturating_add(free)
     }
 
-    /// The log at this place has grown: the budget is enforced in about so many steps, if the logs may be past it.
+    /// The log at this place has grown: the budget is enforced in about so many steps, if the logs may be past it. The limits of the topic
+    /// that has grown are enforced later.
     pub(super) fn log_grew(
         &mut self,
         topics: &mut TopicTable,
         at: usize,
         (rules, now): (&Rules, Now),
-        steps_max: usize,
+        (steps_max, untrimmed): (usize, Option<Untrimmed>),
     ) {
+        self.budget.untrimmed = untrimmed.or(self.budget.untrimmed.take());
         self.count_log(at);
-        let most = self.held_most;
-        if most.messages > self.log_bytes_max
+        let most = self.budget.held_most;
+        if most.messages > self.budget.bytes_max
             || most.chunks > self.chunk_bytes_max()
             || self.partitions[at].log.is_full()
         {
@@ -95,7 +97,7 @@ impl Logs {
     fn count_log(&mut self, at: usize) {
         let Partition { log, counted, .. } = &mut self.partitions[at];
         let before = core::mem::replace(counted, log.held());
-        let most = &mut self.held_most;
+        let most = &mut self.budget.held_most;
         most.messages = most.messages - before.messages + counted.messages;
         most.chunks = most.chunks - before.chunks + counted.chunks;
     }
@@ -126,7 +128,8 @@ impl Logs {
     ) -> bool {
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut emptied = Vec::new();
-        let must_go_on = self.drop_messages(rules.retained(), until, now, &mut emptied);
+        let must_go_on = trim(self, topics, rules, until)
+            || self.drop_messages(rules.retained(), until, now, &mut emptied);
         self.empty_chunks(rules.retained(), now, drops, &mut emptied);
         for at in 0..self.partitions.len() {
             self.count_log(at);
@@ -141,7 +144,7 @@ impl Logs {
     fn drop_messages(&mut self, retained: u8, until: u64, now: Now, emptied: &mut Emptied) -> bool {
         loop {
             let bytes = self.log_bytes();
-            let excess = bytes.saturating_sub(self.log_bytes_max);
+            let excess = bytes.saturating_sub(self.budget.bytes_max);
             let full = self.iter().position(Log::is_full);
             let giver = match (full, excess) {
                 (Some(at), _) => Some(at),
@@ -206,4 +209,24 @@ impl Logs {
             .filter(|at| log(*at).len() > 0)
             .max_by_key(rank)
     }
+}
+
+/// Trims the topic that is past its limits, if there is one, until the step `until` is done; says whether it must go on.
+fn trim(logs: &mut Logs, topics: &TopicTable, rules: &Rules, until: u64) -> bool {
+    let Some(untrimmed) = logs.budget.untrimmed.take() else {
+        return false;
+    };
+    let (topic, limits, time_s) = (untrimmed.topic, untrimmed.limits, untrimmed.time_s);
+    // It may have gone meanwhile.
+    let Some(row) = topics.rows.try_get(topic) else {
+        return false;
+    };
+    let (at, number, chain) = (logs.place_of(row), row.rule, row.log);
+    let log = &mut logs.partitions[at].log;
+    // At least its newest message stays.
+    let must_go_on = removal::trim(log, chain, rules.get(number), limits, time_s, until);
+    if must_go_on {
+        logs.budget.untrimmed = Some(untrimmed);
+    }
+    must_go_on
 }

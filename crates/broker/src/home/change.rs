@@ -59,7 +59,7 @@ impl Home {
         let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
         let homes = usize::from(self.logs.placement.homes());
         self.topics.topics_max = settings.limits.topics_per_home(homes);
-        self.logs.log_bytes_max = settings.limits.log_bytes / homes;
+        self.logs.budget.bytes_max = settings.limits.log_bytes / homes;
         self.interest.followers.debounce_s = settings.interest.debounce_s;
         if let Some(answers) = &mut self.retries.answers {
             answers.window_s = settings.publish.idempotency_window_s;

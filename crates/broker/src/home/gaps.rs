@@ -52,7 +52,7 @@ impl Logs {
         // The next message would have been one too many.
         let next = bytes / count.max(1) as usize;
         let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
-        let budget = self.log_bytes_max;
+        let budget = self.budget.bytes_max;
         match rule.keep {
             Keep::Latest if count >= rule.keys_max => {
                 format!("rule.keys_max = {} {of_rule}", rule.keys_max)

@@ -19,6 +19,35 @@ use crate::log::{Held, Log};
 
 use crore_wire::topic;
 
+/// The bytes that the logs have, and may have (`budget.rs`).
+pub(super) struct Budget {
+    /// Bytes that the messages of all partitions may occupy.
+    pub bytes_max: usize,
+    /// Bytes that they have at most.
+    pub held_most: Held,
+    /// The topic of the last publish, if it is past its own limits.
+    pub untrimmed: Option<Untrimmed>,
+}
+
+/// A topic past its limits.
+pub(super) struct Untrimmed {
+    pub topic: u32,
+    /// Messages that it may keep, and the bytes of the newest one's frame.
+    pub limits: (u32, usize),
+    /// The second of that message: whether others have expired does not depend on how many turns the work takes.
+    pub time_s: u32,
+}
+
+impl Budget {
+    pub fn new(bytes_max: usize) -> Budget {
+        Budget {
+            bytes_max,
+            held_most: Held::default(),
+            untrimmed: None,
+        }
+    }
+}
+
 /// The partitions.
 pub(crate) struct Logs {
     pub(super) partitions: Vec<Partition>,
@@ -28,10 +57,7 @@ pub(crate) struct Logs {
     pub(super) floors: Vec<u64>,
     pub(super) placement: Placement,
     pub(super) me: ShardId,
-    /// Bytes that the messages of all partitions may occupy.
-    pub(super) log_bytes_max: usize,
-    /// Bytes that they have at most (`budget.rs`).
-    pub(super) held_most: Held,
+    pub(super) budget: Budget,
     /// The chain of each topic's retained message.
     pub(super) retained: BTreeMap<u32, u32>,
     /// The life of all logs.
@@ -64,8 +90,7 @@ impl Logs {
             floors: alloc::vec![0; SLOTS],
             placement,
             me,
-            log_bytes_max,
-            held_most: Held::default(),
+            budget: Budget::new(log_bytes_max),
             retained: BTreeMap::new(),
             epoch,
             shared: None,

@@ -7,6 +7,7 @@ use crore_wire::websocket::frame;
 use super::Home;
 use super::budget::room_steps;
 use super::context::HomeContext;
+use super::logs::Untrimmed;
 use super::packer::opcode_of;
 use super::row::{CREATED, DELETED};
 use super::subscribers::Recipients;
@@ -71,12 +72,13 @@ impl Home {
             };
             kept.losses.add(id, before, offset);
         }
+        let mut untrimmed = None;
         if keep || message.headers.retain || recipients.is_anybody() {
-            self.keep_and_tell(message, &new, most, &recipients, context);
+            untrimmed = self.keep_and_tell(message, &new, most, &recipients, context);
         }
         if keep || message.headers.retain {
-            let steps_max = room_steps(&self.pace);
-            (self.logs).log_grew(&mut self.topics, at, (rules, now), steps_max);
+            let room = (room_steps(&self.pace), untrimmed);
+            (self.logs).log_grew(&mut self.topics, at, (rules, now), room);
         }
         if !keep || message.headers.retain {
             self.topics.queue_if_idle(&self.logs, id, now);
@@ -88,6 +90,7 @@ impl Home {
     }
 
     /// Builds a message's frame once: for the topic's log, which may have `most` messages, for the retained message, and for its recipients.
+    /// Returns the topic if it is past its limits then.
     fn keep_and_tell(
         &mut self,
         message: &Publish<'_>,
@@ -95,7 +98,7 @@ impl Home {
         most: u32,
         recipients: &Recipients,
         context: &mut HomeContext<'_>,
-    ) {
+    ) -> Option<Untrimmed> {
         let HomeContext {
             settings,
             rules,
@@ -119,12 +122,20 @@ impl Home {
             whole,
             ..*new
         };
+        let mut untrimmed = None;
         if most > 0 {
             let at = self.logs.at(&self.topics, id);
             let row = self.topics.rows.get_mut(id);
             let rule = rules.get(row.rule);
             let log = &mut self.logs.partitions[at].log;
-            row.log = log.append(row.log, row.rule, rule, most, &kept);
+            let room = (most, room_steps(&self.pace));
+            let (chain, is_past) = log.append(row.log, row.rule, rule, room, &kept);
+            row.log = chain;
+            untrimmed = is_past.then_some(Untrimmed {
+                topic: id,
+                limits: (most, kept.frame.len()),
+                time_s: kept.time_s,
+            });
         }
         if message.headers.retain {
             self.logs
@@ -146,6 +157,7 @@ impl Home {
                 lanes,
             );
         }
+        untrimmed
     }
 }
 

@@ -41,7 +41,9 @@ impl Logs {
         let number = rules.retained();
         let chain = self.retained.get(&id).copied().unwrap_or(NONE);
         let log = &mut self.partitions[at].log;
-        let chain = log.append(chain, number, rules.get(number), 1, new);
+        let chain = log
+            .append(chain, number, rules.get(number), (1, usize::MAX), new)
+            .0;
         self.retained.insert(id, chain);
         topics.rows.get_mut(id).flags |= RETAINS;
     }

@@ -36,10 +36,8 @@ impl Home {
     /// Drops messages, as a log does that is past its budget, until the snapshot has about `bytes_max` at most.
     pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
         let beside = self.topics.names.bytes() + self.topics.rows.len() as usize * TOPIC_BYTES;
-        self.logs.log_bytes_max = self
-            .logs
-            .log_bytes_max
-            .min(bytes_max.saturating_sub(beside));
+        let budget = &mut self.logs.budget.bytes_max;
+        *budget = (*budget).min(bytes_max.saturating_sub(beside));
         self.logs.drop_for_snapshot(&mut self.topics, rules, now);
     }
 

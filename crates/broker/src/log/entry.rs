@@ -263,10 +263,12 @@ impl Chain {
         chain.set_lost(lost);
         chain
     }
-    /// Whether one message more, with a frame of so many bytes, is too many for a topic of this rule that keeps `most`.
-    pub fn is_over(&self, rule: &Rule, most: u32, frame_bytes: usize) -> bool {
-        let bytes = self.bytes as usize + size_of::<Entry>() + frame_bytes;
-        self.count > 0 && (self.count >= most || bytes > rule.log_bytes)
+    /// Whether a message with a frame of so many bytes is one too many for a topic of this rule that keeps `most`. If it is the newest one
+    /// already, `newest` are the bytes that it takes up, else 0.
+    pub fn is_over(&self, rule: &Rule, most: u32, frame_bytes: usize, newest: usize) -> bool {
+        let count = self.count - u32::from(newest > 0);
+        let bytes = self.bytes as usize - newest + size_of::<Entry>() + frame_bytes;
+        count > 0 && (count >= most || bytes > rule.log_bytes)
     }
     /// The oldest entry, or `NONE`.
     pub fn oldest(&self) -> u32 {

@@ -77,27 +77,30 @@ impl Log {
             chain = self.drop_oldest(chain, now_s);
         }
         if self.count(chain) > 0 && self.chains.get(chain).mortal {
-            return (chain, self.sweep(chain, now_s, until));
+            return (chain, self.sweep(chain, NONE, now_s, until));
         }
         (chain, true)
     }
 
-    /// Removes some messages of a chain that are past their own time to live; says whether there were any.
-    pub(super) fn drop_expired(&mut self, chain: u32, now_s: u32) -> bool {
+    /// Removes some messages of a chain that are past their own time to live, but for the one of the entry `spared`; says whether there
+    /// were any.
+    pub(super) fn drop_expired(&mut self, chain: u32, spared: u32, now_s: u32) -> bool {
         let before = self.count(chain);
         if self.chains.get(chain).mortal {
             let until = self.steps.count().saturating_add(EXPIRED_AT_ONCE);
-            self.sweep(chain, now_s, until);
+            self.sweep(chain, spared, now_s, until);
         }
         self.count(chain) < before
     }
 
     /// Removes messages past their own time to live, which expire in any order. Returns whether it has finished.
-    fn sweep(&mut self, chain: u32, now_s: u32, until: u64) -> bool {
+    fn sweep(&mut self, chain: u32, spared: u32, now_s: u32, until: u64) -> bool {
         loop {
             let of_chain = (chain, 0, 0)..=(chain, u32::MAX, u32::MAX);
-            let Some(&(_, end_s, id)) = self.mortals.range(of_chain).next() else {
-                self.chains.get_mut(chain).mortal = false;
+            let mut all = self.mortals.range(of_chain).peekable();
+            let mortal = all.peek().is_some();
+            let Some(&(_, end_s, id)) = all.find(|(_, _, id)| *id != spared) else {
+                self.chains.get_mut(chain).mortal = mortal;
                 return true;
             };
             if now_s < end_s {

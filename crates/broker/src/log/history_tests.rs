@@ -131,15 +131,29 @@ impl World {
             }
             plain.lose(topic, kept.offset);
         } else {
+            // Sometimes all that must go goes later, in small steps.
+            let steps_max = match kept.offset.is_multiple_of(2) {
+                true => usize::MAX,
+                false => 0,
+            };
             let chain = self.chains[topic];
-            self.chains[topic] = self.log.append(chain, number, &rule, most, &new);
+            let room = (most, steps_max);
+            let (chain, mut more) = (self.log).append(chain, number, &rule, room, &new);
+            while more {
+                let limits = (most, frame.len());
+                more = removal::trim(&mut self.log, chain, &rule, limits, plain.now_s, 0);
+            }
+            self.chains[topic] = chain;
             plain.append(kept.clone());
         }
         if retain && !latest {
             let number = plain.rules.retained();
             let rule = plain.rules.get(number).clone();
             let chain = self.retained[topic];
-            self.retained[topic] = self.log.append(chain, number, &rule, 1, &new);
+            self.retained[topic] = self
+                .log
+                .append(chain, number, &rule, (1, usize::MAX), &new)
+                .0;
             plain.append(Kept {
                 retained: true,
                 ..kept
@@ -215,7 +229,9 @@ impl World {
             };
             let of = plain.rules.get(rule);
             assert_eq!(new.latest, of.keep == Keep::Latest);
-            *chain = log.append(*chain, rule, of, of.messages_max(), &new);
+            *chain = log
+                .append(*chain, rule, of, (of.messages_max(), usize::MAX), &new)
+                .0;
         }
         for topic in ended {
             log.end(chains[topic]);

@@ -249,6 +249,33 @@ impl Log {
     }
 }
 
+/// Goes on to trim a chain, whose newest message has a frame of so many bytes, until the step `until` is done, with one message removed at
+/// least. The newest stays. Says whether others must go.
+pub fn trim(
+    log: &mut Log,
+    chain: u32,
+    rule: &Rule,
+    (most, frame_bytes): (u32, usize),
+    now_s: u32,
+    until: u64,
+) -> bool {
+    while log.count(chain) > 1 {
+        let row = log.chains.get(chain);
+        let newest = row.newest();
+        let newest_bytes = taken_by(log.entries.get(newest).bytes());
+        if !row.is_over(rule, most, frame_bytes, newest_bytes) {
+            return false;
+        }
+        if !log.drop_expired(chain, newest, now_s) {
+            log.drop_oldest(chain, now_s);
+        }
+        if log.steps.count() >= until {
+            return true;
+        }
+    }
+    false
+}
+
 /// The chain that makes room next, where each has this share. Other lists are compared again only when the list that was found
 /// last may have no more urgent one.
 fn victim(log: &Log, share: usize, last: u8, found: &mut Option<Found>) -> Option<u32> {

@@ -88,13 +88,15 @@ fn bytes_are_those_of_messages_rows_and_keys() {
     let (mut chain, mut blobs) = (NONE, 0);
     for (n, key) in [&b"a"[..], b"bb", b"ccc"].into_iter().enumerate() {
         let frame = alloc::vec![1; 50 * (n + 1)];
-        chain = log.append(
-            chain,
-            0,
-            &rule,
-            rule.messages_max(),
-            &new(n as u64 + 1, key, &frame),
-        );
+        chain = log
+            .append(
+                chain,
+                0,
+                &rule,
+                (rule.messages_max(), usize::MAX),
+                &new(n as u64 + 1, key, &frame),
+            )
+            .0;
         blobs += occupied(key.len() + frame.len());
         let rows = size_of::<Entry>() + size_of::<Key>();
         assert_eq!(log.bytes(), blobs + (n + 1) * rows);
@@ -124,13 +126,15 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
         let mut log = log(core::slice::from_ref(&rule));
         let mut chain = NONE;
         for offset in 1..=8 {
-            chain = log.append(
-                chain,
-                0,
-                &rule,
-                rule.messages_max(),
-                &new(offset, b"", &frame),
-            );
+            chain = log
+                .append(
+                    chain,
+                    0,
+                    &rule,
+                    (rule.messages_max(), usize::MAX),
+                    &new(offset, b"", &frame),
+                )
+                .0;
             let kept = kept.min(offset as u32);
             assert_eq!(log.count(chain), kept, "{log_bytes} bytes");
             assert_eq!(log.chain_bytes(chain), kept * len as u32);
@@ -145,13 +149,15 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
     let mut log = log(core::slice::from_ref(&rule));
     let mut chain = NONE;
     for offset in 1..=5 {
-        chain = log.append(
-            chain,
-            0,
-            &rule,
-            rule.messages_max(),
-            &new(offset, b"", &[1; 10]),
-        );
+        chain = log
+            .append(
+                chain,
+                0,
+                &rule,
+                (rule.messages_max(), usize::MAX),
+                &new(offset, b"", &[1; 10]),
+            )
+            .0;
     }
     for (messages, bytes, expected) in [
         (9, 0, 1),
@@ -181,13 +187,15 @@ fn topic_furthest_over_its_share_makes_room() {
     let mut chains = [NONE; 2];
     let message = [1; 100];
     for offset in 1..=3 {
-        chains[0] = log.append(
-            chains[0],
-            0,
-            &rule,
-            rule.messages_max(),
-            &new(offset, b"", &message),
-        );
+        chains[0] = log
+            .append(
+                chains[0],
+                0,
+                &rule,
+                (rule.messages_max(), usize::MAX),
+                &new(offset, b"", &message),
+            )
+            .0;
     }
     for offset in 4..=400 {
         let new = New {
@@ -195,7 +203,9 @@ fn topic_furthest_over_its_share_makes_room() {
             time_s: NOW_S + offset as u32,
             ..new(offset, b"", &message)
         };
-        chains[1] = log.append(chains[1], 0, &rule, rule.messages_max(), &new);
+        chains[1] = log
+            .append(chains[1], 0, &rule, (rule.messages_max(), usize::MAX), &new)
+            .0;
         log.enforce_budget((20 * 1024, u64::MAX), NOW_S, NO_RULE, |topic, _, _| {
             panic!("{topic} has lost everything")
         });
@@ -221,7 +231,7 @@ fn among_equals_the_oldest_makes_room() {
                 time_s,
                 ..new(number as u64 + 1, b"", &[1; 100])
             };
-            log.append(NONE, number as u8, &rules[number], 1000, &new);
+            log.append(NONE, number as u8, &rules[number], (1000, usize::MAX), &new);
         }
         let mut gone = Vec::new();
         for budget in [log.bytes() - 1, 0] {
@@ -258,7 +268,9 @@ fn those_that_expired_are_counted_and_not_missed() {
             time_s: if offset == 1 { NOW_S - 5 } else { NOW_S },
             ..new(offset, b"", b"x")
         };
-        chain = log.append(chain, 0, &rule, rule.messages_max(), &new);
+        chain = log
+            .append(chain, 0, &rule, (rule.messages_max(), usize::MAX), &new)
+            .0;
     }
     for (now_s, left, expired) in [
         (NOW_S, &[1, 2, 3, 4, 5][..], 0),
@@ -295,7 +307,9 @@ fn a_message_comes_out_as_it_went_in() {
             },
             ..new(n as u64 + 1, b"", b"x")
         };
-        chain = log.append(chain, 0, &rule, rule.messages_max(), &new);
+        chain = log
+            .append(chain, 0, &rule, (rule.messages_max(), usize::MAX), &new)
+            .0;
     }
     let mut frames = Frames::default();
     assert!(log.read(chain, 0, 9, 99, &mut frames));
@@ -323,7 +337,7 @@ fn topic_below_its_share_loses_messages_by_age_only() {
             time_s: NOW_S + topic as u32,
             ..new(topic as u64 + 1, b"", frame)
         };
-        chains[topic] = log.append(NONE, 0, &rule, 1000, &new);
+        chains[topic] = log.append(NONE, 0, &rule, (1000, usize::MAX), &new).0;
     }
     let budget = log.bytes() - 1;
     let [one, other] = chains.map(|chain| log.chain_bytes(chain) as usize);
@@ -348,7 +362,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
             topic: offset as u32,
             ..new(offset, b"", &[1; 100])
         };
-        *chain = log.append(NONE, 0, &rule, 1000, &new);
+        *chain = log.append(NONE, 0, &rule, (1000, usize::MAX), &new).0;
     }
     assert_eq!(log.chains(), 3);
     let mut gone = Vec::new();
@@ -367,7 +381,9 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
         previous: 3,
         ..new(4, b"", &[1; 100])
     };
-    let chain = log.append(chains[2], 0, &rule, 1000, &second);
+    let chain = log
+        .append(chains[2], 0, &rule, (1000, usize::MAX), &second)
+        .0;
     assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (chain, 1));
     assert_eq!(log.reaches_back_to(chain), Some(3));
     assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (NONE, 1));
@@ -397,7 +413,8 @@ fn two_keys_of_one_hash_are_two_keys() {
     };
     let mut log = log(core::slice::from_ref(&rule));
     let append = |log: &mut Log, chain, offset, key: &[u8]| {
-        log.append(chain, 0, &rule, 1000, &new(offset, key, b"x"))
+        log.append(chain, 0, &rule, (1000, usize::MAX), &new(offset, key, b"x"))
+            .0
     };
     let chain = append(&mut log, NONE, 1, b"first");
     let mut seen = BTreeMap::new();
@@ -424,6 +441,6 @@ fn two_keys_of_one_hash_are_two_keys() {
 fn as_many_rules_as_there_may_be_are_read() {
     let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];
     let mut log = log(&rules);
-    log.append(NONE, 0, &rules[0], 9, &new(5, b"", b"x"));
+    log.append(NONE, 0, &rules[0], (9, usize::MAX), &new(5, b"", b"x"));
     assert_eq!(log.arrived_by(NOW_S), 5);
 }

@@ -272,7 +272,7 @@ proptest! {
                         frame: &frame,
                         whole: None,
                     };
-                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, model.rule.messages_max(), &new);
+                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, (model.rule.messages_max(), usize::MAX), &new).0;
                     model.publish(offset, &key, ttl_s, now_s);
                 }
                 Op::Look(topic) => {

@@ -106,18 +106,29 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     world.admission.account.let_message_go(3_200 << 10);
 }
 
-/// A town with a full log of tiny messages, of `topics` topics that have a rule each; and what publishes to it.
-fn full_log(topics: usize, log_bytes: usize) -> (Town, usize) {
+/// Which limit the messages have reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Full {
+    Log,
+    Topic,
+}
+
+/// A town with a log that is full of tiny messages, of `topics` topics that have a rule each; and what publishes to it.
+fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
     let rule = |n: usize| Rule {
         filter: format!("r{n}/#"),
         ..settings().rules[0].clone()
     };
     let mut settings = settings();
     settings.rules = (0..topics).map(rule).collect();
-    settings.limits.log_bytes = log_bytes;
+    let bytes = match full {
+        Full::Log => (log_bytes, 1 << 30),
+        Full::Topic => (1 << 30, log_bytes),
+    };
     for rule in &mut settings.rules {
-        (rule.log_messages, rule.log_bytes) = (1 << 20, 1 << 30);
+        (rule.log_messages, rule.log_bytes) = (1 << 20, bytes.1);
     }
+    settings.limits.log_bytes = bytes.0;
     let mut town = town(settings);
     let publisher = town.open(0);
     // In turn, so that each drop is of another rule than the one before.
@@ -132,24 +143,36 @@ fn full_log(topics: usize, log_bytes: usize) -> (Town, usize) {
     (town, publisher)
 }
 
-/// It takes the room of many: they go in as many turns as it takes, and the log is never past its budget by more than the message.
-/// Those that come behind it wait.
+/// It takes the room of many: they go in as many turns as it takes, and the log, or the topic, is never past its limit by more than the
+/// message. Those that come behind it wait.
 #[test]
-fn large_messages_for_a_full_log_of_small_ones_are_bounded_steps() {
+fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
     const LOG_BYTES: usize = 1 << 20;
     const BYTES: usize = 256 << 10;
     const MESSAGES: u64 = 3;
-    for topics in [1, 3, 200] {
-        let (mut town, publisher) = full_log(topics, LOG_BYTES);
+    for (topics, full) in [
+        (1, Full::Log),
+        (3, Full::Log),
+        (200, Full::Log),
+        (1, Full::Topic),
+    ] {
+        let (mut town, publisher) = full_log(topics, LOG_BYTES, full);
         let before = town.shards[0].stats().published;
         let data = "x".repeat(BYTES);
-        let head = "POST /pub/r0/large HTTP/1.1\r\nHost: localhost\r\n";
+        let topic = match full {
+            Full::Log => "r0/large",
+            Full::Topic => "r0/t",
+        };
+        let head = format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n");
         let request = format!("{head}Content-Length: {BYTES}\r\n\r\n{data}");
         let of_bytes = 2 * BYTES as u64 / 256;
         for _ in 0..MESSAGES {
             let steps = steps_of(&mut town, publisher, &request);
             let most = u64::from(BUDGET) + 2 * UNIT + of_bytes;
-            assert!(steps <= most, "{topics}: {steps} steps of an input");
+            assert!(
+                steps <= most,
+                "{topics} {full:?}: {steps} steps of an input"
+            );
         }
         let mut turns = 0;
         while {
@@ -157,9 +180,12 @@ fn large_messages_for_a_full_log_of_small_ones_are_bounded_steps() {
             let more = town.flush(0);
             let steps = town.shards[0].steps() - steps;
             let most = u64::from(BUDGET) + 4 * UNIT + of_bytes;
-            assert!(steps <= most, "{topics}: {steps} steps of a turn");
+            assert!(steps <= most, "{topics} {full:?}: {steps} steps of a turn");
             let held = town.shards[0].accounts().log_bytes;
-            assert!(held <= LOG_BYTES + BYTES + 100, "{topics}: {held} bytes");
+            assert!(
+                held <= LOG_BYTES + BYTES + 100,
+                "{topics} {full:?}: {held} bytes"
+            );
             more
         } {
             turns += 1;
@@ -174,7 +200,7 @@ fn large_messages_for_a_full_log_of_small_ones_are_bounded_steps() {
 #[test]
 fn rules_whose_messages_are_compared_for_room_are_counted() {
     const RULES: usize = 200;
-    let (mut town, publisher) = full_log(RULES, 1 << 20);
+    let (mut town, publisher) = full_log(RULES, 1 << 20, Full::Log);
     town.say(publisher, batch(&lines("r0/t", 100, "")));
     town.settle();
     let steps = steps_of(&mut town, publisher, batch(&lines("r0/t", 1, "")));

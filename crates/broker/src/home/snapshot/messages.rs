@@ -155,8 +155,10 @@ impl Home {
         }
         let row = self.topics.rows.get_mut(id);
         let log = &mut self.logs.partitions[at].log;
-        row.log = log.append(row.log, row.rule, rule, most, &new);
-        (self.logs).log_grew(&mut self.topics, at, (rules, now), usize::MAX);
+        row.log = log
+            .append(row.log, row.rule, rule, (most, usize::MAX), &new)
+            .0;
+        (self.logs).log_grew(&mut self.topics, at, (rules, now), (usize::MAX, None));
         Ok(())
     }
 }
