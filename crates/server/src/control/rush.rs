@@ -91,8 +91,13 @@ impl Rush {
 /// Memory that is resident and that no shard holds.
 #[derive(Default)]
 struct Spare {
-    /// The least since memory was given back: the program itself, and memory that the allocator cannot give.
+    /// The least ever: the program itself.
+    least: Option<u64>,
+    /// The least since memory was given back: the program, and memory that the allocator cannot give, since it lies between pieces in
+    /// use.
     floor: Option<u64>,
+    /// Bytes that were held when the floor was found. When half of them have gone, so have pieces that kept other memory.
+    floor_held: u64,
     /// Bytes that were resident and bytes that were held, at the last look.
     last: (u64, u64),
     calm: u32,
@@ -102,7 +107,16 @@ impl Spare {
     /// With so much resident and held now, whether to give memory back.
     fn is_much(&mut self, resident: u64, held: u64) -> bool {
         let spare = resident.saturating_sub(held);
-        let floor = self.floor.map_or(spare, |floor| floor.min(spare));
+        let least = self.least.map_or(spare, |least| least.min(spare));
+        self.least = Some(least);
+        let floor = match self.floor {
+            Some(_) if held < self.floor_held / 2 => least,
+            Some(floor) if floor <= spare => floor,
+            _ => {
+                self.floor_held = held;
+                spare
+            }
+        };
         self.floor = Some(floor);
         let more = spare - floor;
         let (was_resident, was_held) = std::mem::replace(&mut self.last, (resident, held));
@@ -145,6 +159,15 @@ mod tests {
         // Memory that cannot be given back is not asked for again and again.
         let kept = spares(&[&rush[..], &calm, &[(311, 1); 100]].concat());
         assert_eq!(kept.iter().filter(|over| **over).count(), 1);
+    }
+
+    #[test]
+    fn memory_between_pieces_in_use_is_returned_when_these_have_gone() {
+        let rush = [(10, 1), (75, 42), (75, 42), (75, 42), (75, 42)];
+        let looks = spares(&[&rush[..], &[(75, 41); 100]].concat());
+        assert_eq!(looks.iter().filter(|over| **over).count(), 1);
+        let gone = spares(&[&rush[..], &[(47, 6); 100]].concat());
+        assert_eq!(gone.iter().filter(|over| **over).count(), 2);
     }
 
     #[test]
