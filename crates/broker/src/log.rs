@@ -169,7 +169,7 @@ impl Log {
     }
 
     /// Appends a message to a topic's chain, removes the message that it supersedes, and trims the chain to `most` messages and to its rule's
-    /// bytes in about so many steps. Returns the chain, and whether more messages must go: then [`trim`] goes on.
+    /// bytes in about so many steps. Returns the chain, and whether more messages must go: then [`removal::trim`] goes on.
     pub fn append(
         &mut self,
         mut chain: u32,
