@@ -16,7 +16,7 @@
 use alloc::vec::Vec;
 
 use super::Home;
-use super::logs::{Logs, Untrimmed};
+use super::logs::Logs;
 use super::partition::Partition;
 use super::topics::TopicTable;
 use crate::base::pace::Pace;
@@ -73,16 +73,14 @@ impl Logs {
         self.budget.bytes_max.saturating_add(free)
     }
 
-    /// The log at this place has grown: the budget is enforced in about so many steps, if the logs may be past it. The limits of the topic
-    /// that has grown are enforced later.
+    /// The log at this place has grown: the budget is enforced in about so many steps, if the logs may be past it.
     pub(super) fn log_grew(
         &mut self,
         topics: &mut TopicTable,
         at: usize,
         (rules, now): (&Rules, Now),
-        (steps_max, untrimmed): (usize, Option<Untrimmed>),
+        steps_max: usize,
     ) {
-        self.budget.untrimmed = untrimmed.or(self.budget.untrimmed.take());
         self.count_log(at);
         let most = self.budget.held_most;
         if most.messages > self.budget.bytes_max

@@ -72,13 +72,12 @@ impl Home {
             };
             kept.losses.add(id, before, offset);
         }
-        let mut untrimmed = None;
         if keep || message.headers.retain || recipients.is_anybody() {
-            untrimmed = self.keep_and_tell(message, &new, most, &recipients, context);
+            self.keep_and_tell(message, &new, most, &recipients, context);
         }
         if keep || message.headers.retain {
-            let room = (room_steps(&self.pace), untrimmed);
-            (self.logs).log_grew(&mut self.topics, at, (rules, now), room);
+            let steps_max = room_steps(&self.pace);
+            (self.logs).log_grew(&mut self.topics, at, (rules, now), steps_max);
         }
         if !keep || message.headers.retain {
             self.topics.queue_if_idle(&self.logs, id, now);
@@ -90,7 +89,6 @@ impl Home {
     }
 
     /// Builds a message's frame once: for the topic's log, which may have `most` messages, for the retained message, and for its recipients.
-    /// Returns the topic if it is past its limits then.
     fn keep_and_tell(
         &mut self,
         message: &Publish<'_>,
@@ -98,7 +96,7 @@ impl Home {
         most: u32,
         recipients: &Recipients,
         context: &mut HomeContext<'_>,
-    ) -> Option<Untrimmed> {
+    ) {
         let HomeContext {
             settings,
             rules,
@@ -122,7 +120,6 @@ impl Home {
             whole,
             ..*new
         };
-        let mut untrimmed = None;
         if most > 0 {
             let at = self.logs.at(&self.topics, id);
             let row = self.topics.rows.get_mut(id);
@@ -131,11 +128,13 @@ impl Home {
             let room = (most, room_steps(&self.pace));
             let (chain, is_past) = log.append(row.log, row.rule, rule, room, &kept);
             row.log = chain;
-            untrimmed = is_past.then_some(Untrimmed {
-                topic: id,
-                limits: (most, kept.frame.len()),
-                time_s: kept.time_s,
-            });
+            if is_past {
+                self.logs.budget.untrimmed = Some(Untrimmed {
+                    topic: id,
+                    limits: (most, kept.frame.len()),
+                    time_s: kept.time_s,
+                });
+            }
         }
         if message.headers.retain {
             self.logs
@@ -157,7 +156,6 @@ impl Home {
                 lanes,
             );
         }
-        untrimmed
     }
 }
 

@@ -158,7 +158,7 @@ impl Home {
         row.log = log
             .append(row.log, row.rule, rule, (most, usize::MAX), &new)
             .0;
-        (self.logs).log_grew(&mut self.topics, at, (rules, now), (usize::MAX, None));
+        (self.logs).log_grew(&mut self.topics, at, (rules, now), usize::MAX);
         Ok(())
     }
 }
