@@ -26,7 +26,7 @@ const SIZE: usize = 512;
 const SUBSCRIBERS: [u32; 2] = [50, 250];
 /// Messages: few and many. The few are less than 100 ms apart too: a shard that gets nothing for so long has one more turn, for its
 /// figures, and how many messages have one would decide the cost of a publish (2,500 instructions).
-const MESSAGES: [u32; 2] = [1_000, 2_000];
+const MESSAGES: [u32; 2] = [500, 1_000];
 /// Seconds in which they are published, few or many, unless told otherwise.
 const SECONDS: f64 = 20.0;
 /// How long messages may take to come to all subscribers, in looks of so many seconds.
