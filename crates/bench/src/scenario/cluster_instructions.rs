@@ -24,8 +24,9 @@ use crate::rig::{
 const SIZE: usize = 512;
 /// Subscribers of the topic: few and many.
 const SUBSCRIBERS: [u32; 2] = [50, 250];
-/// Messages: few and many. The few are less than 100 ms apart too: a shard that gets nothing for so long has one more turn, for its
-/// figures, and how many messages have one would decide the cost of a publish (2,500 instructions).
+/// Messages: few and many. In the usual time both are less than 100 ms apart. A shard that gets nothing for 100 ms has one more turn, in
+/// which it publishes its figures (2,500 instructions). If only some messages had such a turn, the cost of a publish would change from run
+/// to run.
 const MESSAGES: [u32; 2] = [500, 1_000];
 /// Seconds in which they are published, few or many, unless told otherwise.
 const SECONDS: f64 = 20.0;

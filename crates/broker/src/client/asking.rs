@@ -83,7 +83,8 @@ pub(crate) fn home_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) ->
     }
 }
 
-/// Whether the last publish has taken the home's logs past their budget, so that messages must go before the next request.
+/// Whether the last publish has taken the home's logs past their budget, or its topic past its limits, so that messages must go before the
+/// next request.
 pub(crate) fn is_past_budget(home: &Option<Home>) -> bool {
     (home.as_ref()).is_some_and(|home| home.logs.is_past_budget())
 }

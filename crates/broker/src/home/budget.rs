@@ -25,7 +25,7 @@ use crate::base::time::Now;
 use crate::log::{Log, removal};
 
 impl Home {
-    /// Removes some messages, if the logs are past their budget; says whether more must go before there is room.
+    /// Removes some messages, if the logs are past their budget or a topic is past its limits; says whether more must go before there is room.
     #[inline]
     pub(crate) fn lacks_room(&mut self, rules: &Rules, now: Now) -> bool {
         self.logs.is_past_budget() && {

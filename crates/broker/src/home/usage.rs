@@ -53,7 +53,7 @@ impl Logs {
     ) -> (usize, bool) {
         let most = most / self.partitions.len().max(1);
         let mut all: usize = self.iter().map(|log| log.losses.topics()).sum();
-        // Each turn asks, and seldom has any partition too many.
+        // Each turn asks. If all partitions together have no more than each may have, none has too many.
         if all <= most {
             return (all, false);
         }

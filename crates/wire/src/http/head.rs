@@ -18,7 +18,8 @@ pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
 use super::{accept, is_tchar, list};
 
-/// Nearly all heads have so many fields at most; the fields of others are an allocation. A head is copied when it is returned.
+/// Nearly all heads have so many fields at most. A head with more is parsed a second time, and its fields are on the heap. The number is
+/// small because a head is copied when it is returned.
 const FEW_HEADERS: usize = 24;
 
 /// How the body after a head is delimited (RFC 9112 section 6.3).

@@ -70,7 +70,7 @@ fn labels(host: &str) -> core::str::Split<'_, char> {
     host.strip_suffix('.').unwrap_or(host).split('.')
 }
 
-/// The last of them.
+/// The last label of a host.
 fn last_label(host: &str) -> &str {
     let host = host.strip_suffix('.').unwrap_or(host);
     let point = host.bytes().rposition(|b| b == b'.');
