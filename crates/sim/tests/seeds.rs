@@ -174,6 +174,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         6175,
         1200,
     ),
+    (
+        "news of interest at the end of a delivery that was parked in order came before earlier news that still waited",
+        2_306_073_386_898_366_829,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -161,12 +161,18 @@ impl Front {
                 false => *budget,
             };
             let mut left = most;
-            let done = self.go_on_with_flow(&mut d, &mut left, io);
+            let others = Flow::others(d.home);
+            let done = self.go_on_with_flow(&mut d, flow == others, &mut left, io);
             *budget -= most - left;
             let party = party_of_flow(&self.clients, &self.subs.topics, flow);
+            let deliveries = &mut self.feed.deliveries;
             let rest = match done {
                 true => {
                     self.subs.delivered(self.clients.ctx.me, d);
+                    None
+                }
+                false if flow != others && deliveries.parks(&d) => {
+                    deliveries.park(others, others.own_party(), d);
                     None
                 }
                 false => Some(d),
@@ -233,8 +239,15 @@ impl Front {
         done
     }
 
-    /// Goes on with a flow until it is done or the budget is spent.
-    fn go_on_with_flow<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
+    /// Goes on with a flow until it is done, or the budget is spent, or only tells are left that wait behind earlier ones in the flow of
+    /// `others`.
+    fn go_on_with_flow<I: Io>(
+        &mut self,
+        d: &mut Delivery,
+        others: bool,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
         let frames = d.frames.clone();
         let before = self.clients.meter.stats.delivered;
         let done = loop {
@@ -242,7 +255,8 @@ impl Front {
             if d.at == d.keys.len() {
                 break true;
             }
-            if *budget == 0 || !self.step(d, &frames, budget, io) {
+            let waits = *budget == 0 || !others && self.feed.deliveries.parks(d);
+            if waits || !self.step(d, &frames, budget, io) {
                 break false;
             }
         };
