@@ -59,7 +59,7 @@ impl Step {
         Ok(())
     }
 
-    /// The same for a run of Rust's tests, whose error names those that failed.
+    /// The same for a run of Rust's tests, whose error names those that failed and says why: where a long output is cut, its end stays.
     pub fn run_tests(self) -> Result<()> {
         self.run_tests_to(&mut io::stdout())
     }
@@ -71,11 +71,13 @@ impl Step {
         let mut child = self.command.spawn().with_context(context)?;
         let lines = BufReader::new(child.stdout.take().context("a pipe")?).split(b'\n');
         let mut failed = Vec::new();
+        let mut reasons = Reasons::default();
         for line in lines {
             let line = line.context("reading what the tests say")?;
             let text = String::from_utf8_lossy(&line);
             writeln!(out, "{text}").context("showing what the tests say")?;
             failed.extend(failed_test(&text).map(str::to_string));
+            reasons.read(&text);
         }
         let status = child.wait().with_context(context)?;
         if status.success() {
@@ -84,7 +86,7 @@ impl Step {
         let which = match &failed[..] {
             [] => "no test has said so: a program did not build, or ended before its tests did (above)"
                 .to_string(),
-            failed => format!("failed tests:\n  {}", failed.join("\n  ")),
+            failed => format!("failed tests:\n  {}\n{}", failed.join("\n  "), reasons.text),
         };
         bail!("`{}` failed: {status}; {which}", self.shown);
     }
@@ -103,6 +105,34 @@ impl Step {
 /// The test that failed, if a line of the test harness says so.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+/// Lines of a panic's message that are kept.
+const REASON_LINES: usize = 6;
+
+/// The messages of the panics in the output of failed tests, without their backtraces.
+#[derive(Default)]
+struct Reasons {
+    text: String,
+    /// Lines that may follow of the message under way.
+    left: usize,
+}
+
+impl Reasons {
+    fn read(&mut self, line: &str) {
+        if line.starts_with("thread '") && line.contains(" panicked at ") {
+            self.left = REASON_LINES;
+        } else if ["stack backtrace:", "note: "]
+            .iter()
+            .any(|end| line.starts_with(end))
+        {
+            self.left = 0;
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            self.text += &format!("{line}\n");
+        }
+    }
 }
 
 /// One error for all that failed, so that the end names all of it.
@@ -191,6 +221,13 @@ mod tests {
             assert!(all.contains(name), "{all}");
         }
         assert!(!all.contains("a::b\n"), "{all}");
+        let panic = "thread '\\''d'\\'' (7) panicked at d.rs:1:2:\nleft: 1\nright: 2\nstack backtrace:\n0: main\n";
+        let why = fails(&format!("test d ... FAILED\n{panic}")).expect_err("it has failed");
+        let why = why.to_string();
+        assert!(
+            why.ends_with("\n  d\nthread 'd' (7) panicked at d.rs:1:2:\nleft: 1\nright: 2\n"),
+            "{why}"
+        );
         let none = fails("").expect_err("it has failed").to_string();
         assert!(none.contains("did not build"), "{none}");
     }

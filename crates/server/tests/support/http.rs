@@ -1,12 +1,14 @@
 //! A client connection of the tests: bytes out, responses in. It repairs nothing.
 
-use super::Server;
+use super::{Server, is_timeout, read_again};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 /// How long an answer or an end may take that is due: less than `timeouts.head_s`, after which one comes anyway.
 pub const PATIENCE: Duration = Duration::from_secs(8);
+/// The timeout of a read that is tried twice.
+const HALF: Option<Duration> = Some(Duration::from_secs(PATIENCE.as_secs() / 2));
 
 pub struct Conn {
     stream: TcpStream,
@@ -70,7 +72,7 @@ impl Conn {
 
     /// Over a socket that the test prepared.
     pub fn over(stream: TcpStream, server: &Server) -> Conn {
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(HALF).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         Conn {
@@ -261,7 +263,7 @@ impl Conn {
     /// Reads once; 0 when the peer has closed or reset.
     pub fn fill(&mut self) -> usize {
         let mut bytes = [0; 16 << 10];
-        match self.stream.read(&mut bytes) {
+        match read_again(&self.stream, &mut bytes) {
             Ok(count) => {
                 self.buffer.extend_from_slice(&bytes[..count]);
                 count
@@ -295,11 +297,9 @@ impl Conn {
                 self.buffer.extend_from_slice(&byte[..count]);
                 false
             }
-            Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+            Err(error) => is_timeout(&error),
         };
-        self.stream
-            .set_read_timeout(Some(PATIENCE))
-            .expect("a timeout");
+        self.stream.set_read_timeout(HALF).expect("a timeout");
         silent
     }
 }

@@ -2,11 +2,12 @@
 
 use super::broker::Broker;
 use super::http::PATIENCE;
+use super::{is_timeout, read_again};
 use crore_wire::mqtt::{
     Ack, Connect, Disconnect, Packet, PacketId, PacketType, Properties, PropertyBuf, Publish, Qos,
     ReasonCode, SubscribeOptions, Version, Will, decode, encode, fixed_header,
 };
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
@@ -423,11 +424,12 @@ impl Conn {
 
     /// Reads once: 0 when the peer has closed or reset, none when nothing comes.
     fn fill(&mut self, wait: Duration) -> Option<usize> {
-        self.stream.set_read_timeout(Some(wait)).expect("a timeout");
+        let half = Some(wait / 2);
+        self.stream.set_read_timeout(half).expect("a timeout");
         let mut bytes = [0; 16 << 10];
-        let count = match self.stream.read(&mut bytes) {
+        let count = match read_again(&self.stream, &mut bytes) {
             Ok(count) => count,
-            Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {
+            Err(error) if is_timeout(&error) => {
                 let came = &self.buffer;
                 assert!(wait < PATIENCE, "nothing came; until then {came:02x?}");
                 return None;

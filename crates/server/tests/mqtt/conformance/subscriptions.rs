@@ -206,16 +206,18 @@ fn a_group_s_message_that_is_refused_is_gone() {
 fn each_member_gets_the_quality_that_it_was_granted() {
     let broker = Broker::start();
     for version in VERSIONS {
+        // One of its own: a member that has ended may leave messages without acknowledgement to the next ones of its group.
+        let topic = format!("{version:?}");
         let mut all: Vec<Conn> = (0..3)
             .map(|qos| {
                 let mut conn = Conn::connected(&broker, version, &format!("member{qos}"));
-                conn.subscribe("$share/g/t", qos);
+                conn.subscribe(&format!("$share/g/{topic}"), qos);
                 conn
             })
             .collect();
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         for id in 1..=9 {
-            publisher.deliver(&message("t", 2, id, b"x"));
+            publisher.deliver(&message(&topic, 2, id, b"x"));
         }
         let mut came = 0;
         until("each message", || {
