@@ -1,8 +1,6 @@
 //! A client connection of the tests: bytes out, packets in. It repairs nothing and answers nothing by itself.
 
-use super::broker::Broker;
-use super::http::PATIENCE;
-use super::{is_timeout, read_again};
+use super::{broker::Broker, http::PATIENCE, is_timeout, read_again};
 use crore_wire::mqtt::{
     Ack, Connect, Disconnect, Packet, PacketId, PacketType, Properties, PropertyBuf, Publish, Qos,
     ReasonCode, SubscribeOptions, Version, Will, decode, encode, fixed_header,
