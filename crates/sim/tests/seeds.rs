@@ -179,6 +179,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         2_306_073_386_898_366_829,
         1200,
     ),
+    (
+        "a steward whose death only the first partition had was never found dead by nodes that began behind it",
+        2_306_073_386_898_368_699,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -103,10 +103,15 @@ impl Roster {
         !writer.is_dead
     }
 
+    /// Those that are known to be dead.
+    pub fn dead(&self) -> impl Iterator<Item = u64> {
+        let writers = self.writers.iter().filter(|it| it.is_dead);
+        writers.map(|it| it.id)
+    }
+
     /// Whether a writer is known to be dead.
     pub fn is_dead(&self, id: u64) -> bool {
-        let mut writers = self.writers.iter();
-        writers.any(|it| it.id == id && it.is_dead)
+        self.dead().any(|it| it == id)
     }
 
     /// A writer wants to be the steward: the first one is, until it is dead.

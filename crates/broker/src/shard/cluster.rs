@@ -8,6 +8,7 @@
 //! its own death goes on as another writer, with all that is in flight: none of it counted, and all of it counts once.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::commit::batch::Told;
@@ -29,6 +30,8 @@ const SILENT_S: u32 = 5;
 const BREAK_S: u32 = 2;
 /// A partition without records for so long gets a mark, so that idempotency keys there run out by the log's clock.
 const IDLE_S: u32 = 60;
+/// Deaths that homes are told of in a second.
+const BURIALS_PER_TICK: usize = 16;
 /// Nodes that are remembered at most.
 const NODES_MAX: usize = 256;
 
@@ -100,7 +103,27 @@ impl Node<'_> {
         }
         self.forget_told_deaths();
         if placement.home_of(OF_BEATS) == me {
-            self.beat(placement.place_at_home(OF_BEATS));
+            let at = placement.place_at_home(OF_BEATS);
+            self.bury(at);
+            self.beat(at);
+        }
+    }
+
+    /// Tells all homes of deaths that stand in the partition of the signs of life. By what stands there, not when a death is read: a node that begins
+    /// with a checkpoint behind it reads none, and the nodes that did may have ended before the other partitions had it.
+    fn bury(&mut self, at: usize) {
+        let (roster, buried) = (self.home.logs.roster(at), &mut self.cluster.buried);
+        buried.retain(|writer| roster.is_dead(*writer));
+        let new = roster.dead().filter(|writer| !buried.contains(writer));
+        let new: Vec<u64> = new.take(BURIALS_PER_TICK).collect();
+        for writer in new {
+            self.cluster.buried.push(writer);
+            for home in 0..self.ctx.world.homes {
+                match home == self.ctx.me {
+                    true => self.cluster.is_to_tell_death(writer),
+                    false => self.lanes.ask(home, |_| Ask::Bury(writer)),
+                }
+            }
         }
     }
 
@@ -258,12 +281,6 @@ impl Node<'_> {
         if was_self {
             (cluster.since_s, cluster.last_s) = (0, 0);
             self.ctx.world.admission.died();
-        }
-        for home in 0..self.ctx.world.homes {
-            match home == self.ctx.me {
-                true => self.cluster.is_to_tell_death(writer),
-                false => self.lanes.ask(home, |_| Ask::Bury(writer)),
-            }
         }
     }
 

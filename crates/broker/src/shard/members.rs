@@ -16,6 +16,8 @@ pub(super) struct Cluster {
     pub last_s: u32,
     /// Writers whose death is to be told in all partitions of this home.
     pub dead: Vec<u64>,
+    /// Writers whose death stands in partition 0 and was told to all homes of this node; at the home of partition 0.
+    pub buried: Vec<u64>,
     /// The partitions, by their places.
     pub partitions: Vec<Partition>,
 }

@@ -182,3 +182,25 @@ fn checkpoints_of_form_9_are_these_bytes() {
         (9, 676, 4_394_444_182_746_299_522)
     );
 }
+
+#[test]
+fn death_that_only_the_first_partition_has_is_told_in_all_by_a_node_that_begins_behind_it() {
+    let mut nodes = Nodes::new(2);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    // The steward of all partitions ends, and the other node as soon as the first partition has its death.
+    let mut seconds = (0..20).map(|_| {
+        nodes.second_of(&[1]);
+        nodes.stewards(1)
+    });
+    let stewards = seconds.find(|stewards| stewards[0].is_none());
+    let steward = Some(1000);
+    assert_eq!(stewards, Some(vec![None, steward, steward, steward]));
+    let documents = nodes.documents(&[], 0..nodes.log.len());
+    let joined = nodes.join(&documents, nodes.log.len());
+    for _ in 0..12 {
+        nodes.second_of(&[joined]);
+    }
+    assert_eq!(nodes.stewards(joined), [Some(3000); 4]);
+}
