@@ -126,9 +126,12 @@ impl Logs {
     ) -> bool {
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut emptied = Vec::new();
-        let must_go_on = trim(self, topics, rules, until)
-            || self.drop_messages(rules.retained(), until, now, &mut emptied);
-        self.empty_chunks(rules.retained(), now, drops, &mut emptied);
+        // While a topic makes room for a message of its own, no message of another goes for it.
+        let mut must_go_on = trim(self, topics, rules, until);
+        if !must_go_on {
+            must_go_on = self.drop_messages(rules.retained(), until, now, &mut emptied);
+            self.empty_chunks(rules.retained(), now, drops, &mut emptied);
+        }
         for at in 0..self.partitions.len() {
             self.count_log(at);
         }

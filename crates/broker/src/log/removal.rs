@@ -249,8 +249,8 @@ impl Log {
     }
 }
 
-/// Goes on to trim a chain, whose newest message has a frame of so many bytes, until the step `until` is done, with one message removed at
-/// least. The newest stays. Says whether others must go.
+/// Removes the oldest messages of a chain that is past the limits of its rule, until it is within them or the step `until` is done: one at
+/// least, and never the newest, whose frame has `frame_bytes`. Returns whether more must go.
 pub fn trim(
     log: &mut Log,
     chain: u32,
