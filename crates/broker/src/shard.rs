@@ -176,11 +176,6 @@ impl Shard {
         stats
     }
 
-    /// Connections that were not let in: for want of room, or because no proxy may connect from there.
-    pub fn arrivals_turned_away(&self) -> u64 {
-        self.front.clients.meter.stats.turned_away + self.front.clients.meter.stats.untrusted
-    }
-
     /// Begins a turn at this moment, on a clock that all shards share and that is never 0. The shard only passes the
     /// stamp on: [`Io::written`] gets it when messages that were published in this turn are written.
     pub fn stamp(&mut self, stamp: u64) {

@@ -51,6 +51,11 @@ impl ShardAccount {
         self.parts
     }
 
+    /// Bytes of all parts.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// The part grew by this many bytes.
     pub fn charge(&mut self, part: Part, bytes: usize) {
         self.parts[part as usize] += bytes;

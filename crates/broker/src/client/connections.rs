@@ -178,6 +178,11 @@ impl<P: ProtocolTypes> Connections<P> {
         missed.contains(&true)
     }
 
+    /// Bytes of the account.
+    pub(crate) fn charged_bytes(&self) -> usize {
+        self.account.held_bytes()
+    }
+
     /// Adds its counts and bytes.
     pub(crate) fn account(&self, accounts: &mut Accounts) {
         accounts.connections = self.rows.len();

@@ -51,6 +51,11 @@ impl Shard {
         most_messages_waiting(&self.front.clients.conns)
     }
 
+    /// Bytes that clients make this shard hold: the parts of its account.
+    pub fn charged_bytes(&self) -> usize {
+        self.front.clients.conns.charged_bytes()
+    }
+
     /// Counts and bytes of all that this shard holds.
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {

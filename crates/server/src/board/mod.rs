@@ -2,7 +2,7 @@
 //! from there.
 //!
 //! Invariants: a shard never waits for a reader, but copies a moment later; what readers find is never older than `PUBLISH_MS` and that moment
-//! while the shard turns. A connection costs nothing here, and a delivery nothing of its own: latencies are added once for each mail, with
+//! while the shard turns, and the bytes of its account are never further from the truth than `PUBLISH_BYTES` and those of that moment. A connection costs nothing here, and a delivery nothing of its own: latencies are added once for each mail, with
 //! its number of deliveries.
 //!
 //! Deliberately not here: rates, names and formats. Readers make them.
@@ -19,6 +19,8 @@ pub use latency::{Buckets, Latency, bucket_end_us};
 
 /// How old the numbers of a block may be while its shard turns.
 const PUBLISH_MS: u64 = 100;
+/// The change of the account's bytes that is published at once: an attack may take 20 MiB in `PUBLISH_MS`.
+const PUBLISH_BYTES: usize = 4 << 20;
 /// The time over which a longest turn is looked for.
 const WINDOW_MS: u64 = 1_000;
 
@@ -93,6 +95,8 @@ pub struct Meter {
     window_ms: u64,
     began_ns: u64,
     due_ms: u64,
+    /// The bytes of the shard's account that were published last.
+    charged_bytes: usize,
     changed: bool,
 }
 
@@ -108,6 +112,7 @@ impl Meter {
             window_ms: 0,
             began_ns: 0,
             due_ms: 0,
+            charged_bytes: 0,
             changed: true,
         }
     }
@@ -136,7 +141,8 @@ impl Meter {
         self.turns.busy_ns += took_ns;
         self.longest_ns[0] = self.longest_ns[0].max(took_ns);
         self.changed = true;
-        if now_ms < self.due_ms {
+        let charged_bytes = shard.charged_bytes();
+        if !self.is_due(now_ms, charged_bytes) {
             return;
         }
         self.turns.longest_ns = self.longest_ns[0].max(self.longest_ns[1]);
@@ -145,9 +151,14 @@ impl Meter {
             self.longest_ns = [0, self.longest_ns[0]];
         }
         if self.publish(shard, tls) {
-            self.changed = false;
+            (self.changed, self.charged_bytes) = (false, charged_bytes);
             self.due_ms = now_ms + PUBLISH_MS;
         }
+    }
+
+    /// Whether the numbers of a turn are to be published at once, where clients make the shard hold so many bytes.
+    fn is_due(&self, now_ms: u64, charged_bytes: usize) -> bool {
+        now_ms >= self.due_ms || charged_bytes.abs_diff(self.charged_bytes) >= PUBLISH_BYTES
     }
 
     /// How long the shard may sleep before the numbers of its last turns are to be published; none: for ever.
@@ -169,5 +180,23 @@ impl Meter {
         block.tls_usage = tls.map(Streams::usage).unwrap_or_default();
         block.latency.clone_from(&self.latency);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_published_in_time_and_at_once_when_the_account_has_changed_much() {
+        let meter = Meter {
+            due_ms: 1_000,
+            charged_bytes: 10 << 20,
+            ..Meter::new(Board::new(1), 0)
+        };
+        assert!(meter.is_due(1_000, 10 << 20));
+        for (mib, is_due) in [(10, false), (13, false), (14, true), (7, false), (6, true)] {
+            assert_eq!(meter.is_due(999, mib << 20), is_due, "{mib} MiB");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The arrival of connections in a shard, and the log's words about those that are refused.
 
 use crore_broker::protocol::shed;
-use crore_broker::{Input, Link, Now};
+use crore_broker::{Input, Link, Now, Stats};
 use crore_net::clock;
 use crore_net::transport::{Arrival, Transport};
 
@@ -40,13 +40,16 @@ impl<T: Transport> ShardLoop<T> {
         let Some((link, peer)) = self.door.pop() else {
             return listener.is_some();
         };
-        let turned_away = self.shard.arrivals_turned_away();
+        // For want of room, or because no proxy may connect from there.
+        let not_let_in = |stats: &Stats| stats.turned_away + stats.untrusted;
+        let before = not_let_in(&self.shard.stats());
         self.shard
             .handle(Input::Accepted(link, peer), now, &mut self.io);
-        if self.shard.arrivals_turned_away() > turned_away {
+        let stats = self.shard.stats();
+        if not_let_in(&stats) > before {
             self.door.was_turned_away();
         }
-        self.tell_untrusted(now);
+        self.tell_untrusted(stats.untrusted, now);
         true
     }
 
@@ -92,8 +95,7 @@ impl<T: Transport> ShardLoop<T> {
     }
 
     /// Logs that an untrusted client came, as a shard without connections never ticks.
-    fn tell_untrusted(&mut self, now: Now) {
-        let untrusted = self.shard.stats().untrusted;
+    fn tell_untrusted(&mut self, untrusted: u64, now: Now) {
         if untrusted > self.told.untrusted {
             self.told.untrusted = untrusted;
             let peers = "not in http.trusted_proxies, while http.proxy_protocol is on";

@@ -174,22 +174,18 @@ fn client_with_little_memory_is_not_ended_for_the_unacknowledged_messages_of_oth
         publish(&server, "big", "x".repeat(58_000));
     }
     let half = |host, length: usize| {
-        let mut stream = connect_from(host, server.address());
-        let head =
-            format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
-        stream.write_all(head.as_bytes()).expect("sent");
-        stream.write_all(&vec![b'x'; length / 2]).expect("sent");
+        let mut conn = Conn::over(connect_from(host, server.address()), &server);
+        post(&mut conn, length, length / 2);
         std::thread::sleep(Duration::from_millis(50)); // the pace of the load
-        stream
+        conn
     };
     // A little from each of them, and more than the shard has drawn beforehand from all.
-    let _others: Vec<TcpStream> = (3..16).map(|host| half(host, 22_000)).collect();
+    let _others: Vec<Conn> = (3..16).map(|host| half(host, 22_000)).collect();
     let mut honest = half(1, 24_000);
     let _smaller = half(20, 1_000);
-    honest.write_all(&[b'x'; 12_000]).expect("sent");
-    let mut answer = [0; 12];
-    honest.read_exact(&mut answer).expect("an answer");
-    assert_eq!(&answer, b"HTTP/1.1 202");
+    honest.send([b'x'; 12_000]);
+    let answer = honest.response();
+    assert_eq!(answer.status, 202, "{answer:?}");
 }
 
 #[test]
