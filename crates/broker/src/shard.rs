@@ -371,9 +371,9 @@ impl Shard {
     /// Whether the shard waits for something that no event announces, and should be called again
     /// within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
-        // Groups wait while carriers have enough to deliver.
-        let owes_groups = (self.home.as_ref()).is_some_and(|home| home.readings.has_groups());
-        owes_groups || self.front.queues.has_stalled() || self.front.subs.lanes.withholds
+        // They stand still while carriers have enough to deliver.
+        let owes = (self.home.as_ref()).is_some_and(|home| home.readings.has_apart());
+        owes || self.front.queues.has_stalled() || self.front.subs.lanes.withholds
     }
 
     fn mail(&mut self, mail: Mail) {

@@ -51,7 +51,7 @@ impl Home {
         // page.
         let counts = !ask.again && !ask.poll;
         if must_queue && !counts {
-            return readings.queue_topic(from, ask, name, Place::Unknown, false);
+            return readings.queue_topic(from, ask, name, Place::Unknown.into(), false);
         }
         if ask.once && topics.find(ask.hash, name).is_none() {
             let page = logs.nothing_kept(ask, name, rules);
@@ -67,7 +67,7 @@ impl Home {
             topics.count_carrier(interest, id, from, ask);
             // A subscription that begins live begins when its page is read, not now: messages before that may reach its client
             // by another subscription.
-            return readings.queue_topic(from, ask, name, Place::Unknown, true);
+            return readings.queue_topic(from, ask, name, Place::Unknown.into(), true);
         }
         let found = found.unwrap_or(Place::Unknown);
         match self.page(id, ask, found, context) {
@@ -80,11 +80,11 @@ impl Home {
                 }
                 tell_page(from, ask, page, context.lanes);
             }
-            Err(place) => {
+            Err(later) => {
                 if counts {
                     self.topics.count_carrier(&mut self.interest, id, from, ask);
                 }
-                self.readings.queue_topic(from, ask, name, place, counts);
+                self.readings.queue_topic(from, ask, name, later, counts);
             }
         }
         self.topics.queue_if_idle(&self.logs, id, now);
@@ -105,7 +105,7 @@ impl Home {
                 page.counted = true;
                 tell_page(from, ask, page, context.lanes);
             }
-            Err(place) => self.readings.queue_topic(from, ask, name, place, true),
+            Err(later) => self.readings.queue_topic(from, ask, name, later, true),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The page for a subscriber by filter: messages of many topics in the order of arrival, read from the log of one partition.
 //!
-//! Invariant: a page looks at a bounded number of entries; a gap is told before the messages of its page.
+//! Invariant: a page looks at a bounded number of entries; a gap is told before the messages of its page. A page that begins with a message
+//! larger than a page waits for its turn among such pages, before anything is told or reported.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -28,13 +29,14 @@ use crate::mail::{AttachFilters, Attached, Frames, MatchPage};
 pub(super) const ROWS: usize = 4;
 
 impl Home {
+    /// The page; none if it has to wait among the large ones.
     pub(super) fn match_page(
         &mut self,
         ask: &AttachFilters,
         filters: &[&[u8]],
         reader: Reader,
         context: &mut HomeContext<'_>,
-    ) -> MatchPage {
+    ) -> Option<MatchPage> {
         let (rules, now) = (context.rules, context.now);
         let (topics, logs, pace) = (&mut self.topics, &mut self.logs, &self.pace);
         let place = logs.placement.place_at_home(reader.partition);
@@ -43,13 +45,14 @@ impl Home {
         let partition = &logs.partitions[place];
         let log = &partition.log;
         let (mut at, lost) = begin_filters(log, &concerned, reader, rules);
+        let large_waits = self.readings.must_wait(usize::MAX, context.lanes);
         let frames = context.lanes.frames();
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
         let forgotten = partition
             .forgotten
             .lost_behind(lost, reader.base, &concerned, filters);
         self.steps.add(forgotten.len() + concerned.len());
-        let mut draft = Draft::new(ask, filters, reader, forgotten);
+        let mut draft = Draft::new(ask, filters, reader, forgotten, large_waits);
         let (mut head, mut visits) = (reader.start, 0);
         let begun = self.steps.count();
         let at_head = loop {
@@ -72,10 +75,12 @@ impl Home {
                 Fate::Passed => {}
                 Fate::Lost if draft.count == 0 => draft.gap = true,
                 Fate::Lost | Fate::Full => break false,
+                Fate::Large => return None,
             }
             head = offset;
         };
-        let (gap, count, lost) = (draft.gap, draft.count, draft.lost);
+        let (gap, count, lost, bytes) = (draft.gap, draft.count, draft.lost, draft.bytes);
+        context.lanes.count_page(bytes);
         if at_head {
             head = partition.sequence;
         }
@@ -83,7 +88,7 @@ impl Home {
             self.reports.log_was_short(topics, logs, topic, rules);
         }
         self.reports.count_page(ask, reader, gap);
-        MatchPage {
+        Some(MatchPage {
             attached: Attached::Yes,
             partition: reader.partition,
             first,
@@ -95,7 +100,7 @@ impl Home {
             epoch: logs.epoch,
             at_head,
             gap,
-        }
+        })
     }
 }
 
@@ -154,7 +159,11 @@ impl TopicTable {
                     let told = told && !in_snapshot;
                     return draft.lost_if(told, topic);
                 }
-                if !draft.takes(log.bytes_of(id), pace) {
+                let bytes = log.bytes_of(id);
+                if draft.must_wait(bytes, pace) {
+                    return Fate::Large;
+                }
+                if !draft.takes(bytes, pace) {
                     return Fate::Full;
                 }
                 let record = log.copy(id, frames);
@@ -221,6 +230,8 @@ struct Draft<'a> {
     /// Messages, and their bytes.
     count: usize,
     bytes: usize,
+    /// It has to wait if it begins with a large message.
+    large_waits: bool,
 }
 
 /// The fate of an item that was to be read into a page.
@@ -231,6 +242,8 @@ enum Fate {
     Lost,
     /// The page has no room for it.
     Full,
+    /// The page begins with it and has to wait.
+    Large,
 }
 
 impl<'a> Draft<'a> {
@@ -239,6 +252,7 @@ impl<'a> Draft<'a> {
         filters: &'a [&'a [u8]],
         reader: Reader,
         forgotten: VecDeque<u64>,
+        large_waits: bool,
     ) -> Draft<'a> {
         Draft {
             ask,
@@ -249,6 +263,7 @@ impl<'a> Draft<'a> {
             lost: None,
             count: 0,
             bytes: 0,
+            large_waits,
         }
     }
 
@@ -281,6 +296,11 @@ impl<'a> Draft<'a> {
             self.forgotten.pop_front();
         }
         true
+    }
+
+    /// Whether the page waits, since it begins with this message.
+    fn must_wait(&self, bytes: usize, pace: &Pace) -> bool {
+        self.large_waits && self.count == 0 && bytes > pace.page_bytes
     }
 
     /// Counts a message of so many bytes, if there is room for it; one always fits.

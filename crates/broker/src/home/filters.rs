@@ -110,14 +110,16 @@ impl Home {
         // A subscriber that begins live reads nothing, and need not wait for those that do.
         if reader.start < self.logs.partitions[at].sequence && self.readings.must_queue(&self.pace)
         {
-            return self
-                .readings
-                .queue_filters(from, ask, names.share(), reader);
+            let names = names.share();
+            return self.readings.queue_filters(from, ask, names, reader, false);
         }
-        self.tell_match_page(from, ask, filters, reader, context);
+        if !self.tell_match_page(from, ask, filters, reader, context) {
+            let names = names.share();
+            self.readings.queue_filters(from, ask, names, reader, true);
+        }
     }
 
-    /// Reads a page and tells it.
+    /// Reads a page and tells it; false if it has to wait among the large ones.
     pub(super) fn tell_match_page(
         &mut self,
         from: ShardId,
@@ -125,10 +127,13 @@ impl Home {
         filters: &[&[u8]],
         reader: Reader,
         context: &mut HomeContext<'_>,
-    ) {
-        let page = self.match_page(ask, filters, reader, context);
+    ) -> bool {
+        let Some(page) = self.match_page(ask, filters, reader, context) else {
+            return false;
+        };
         let (to, serial) = (ask.to, ask.serial);
         context.lanes.tell(from, Tell::Matches { to, serial, page });
+        true
     }
 }
 

@@ -11,12 +11,12 @@
 
 use super::Home;
 use super::context::HomeContext;
-use super::readings::{Place, Reader, Reading, Readings, SharedNames};
+use super::readings::{Later, Reader, Reading, Readings, SharedNames};
 use super::registered::split;
 use super::row::DELETED;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
-use crate::base::work::Steps;
+use crate::base::work::{STEP_BYTES, Steps};
 use crate::budget::admission::Party;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
@@ -38,14 +38,17 @@ impl Home {
 
     /// Reads the page whose turn it is; says whether there was one.
     pub(crate) fn read_next(&mut self, context: &mut HomeContext<'_>) -> bool {
-        let Some(reading) = self.readings.pop(context.lanes.may_give()) else {
+        let Some(reading) = self.readings.pop(context.lanes) else {
             return false;
         };
         let before = self.steps.count();
+        let large = context.lanes.frames().large_pages;
         self.steps.add(1);
         self.read(reading, context);
         let did = self.steps.count() - before;
-        self.readings.did(did);
+        // A large message is not copied here, but its party has a carrier's work done for it.
+        let large = context.lanes.frames().large_pages - large;
+        self.readings.did(did + (large / STEP_BYTES) as u64);
         true
     }
 
@@ -81,7 +84,9 @@ impl Home {
                 reader,
             } => {
                 let filters = split(&names.text);
-                self.tell_match_page(from, &ask, &filters, reader, context);
+                if !self.tell_match_page(from, &ask, &filters, reader, context) {
+                    self.readings.queue_filters(from, &ask, names, reader, true);
+                }
             }
             Reading::Group(id, _) => self.pump(id, context),
             Reading::LateGroups => self.subscriptions.wake_late(&mut self.readings),
@@ -104,18 +109,18 @@ impl Readings {
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        place: Place,
+        later: Later,
         counted: bool,
     ) {
         self.waited += 1;
-        let (ask, name) = (*ask, name.into());
-        self.push(Reading::Topic {
+        let reading = Reading::Topic {
             from,
-            ask,
-            name,
-            place,
+            ask: *ask,
+            name: name.into(),
+            place: later.place,
             counted,
-        });
+        };
+        self.queue(reading, later.is_large);
     }
 
     pub(super) fn queue_filters(
@@ -124,14 +129,24 @@ impl Readings {
         ask: &AttachFilters,
         names: SharedNames,
         reader: Reader,
+        is_large: bool,
     ) {
         self.waited += 1;
-        self.push(Reading::Filters {
+        let reading = Reading::Filters {
             from,
             ask: *ask,
             names,
             reader,
-        });
+        };
+        self.queue(reading, is_large);
+    }
+
+    /// Queues a page, which may begin with a large message.
+    fn queue(&mut self, reading: Reading, is_large: bool) {
+        match is_large {
+            true => self.push_large(reading),
+            false => self.push(reading),
+        }
     }
 
     pub(super) fn queue_group(&mut self, id: u64, party: Party) {

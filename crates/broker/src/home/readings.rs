@@ -1,5 +1,6 @@
 //! The pages that wait to be read, and how far each has come. The addresses and users that they are for share the work. Pages for members
-//! of groups are a queue of their own, which stands still while carriers have enough to deliver; else the two queues have equal shares.
+//! of groups, and pages with a message that is larger than a page, are queues of their own: each stands still while carriers have enough of
+//! its kind to deliver, so that other pages pass it. Those that go on have equal shares.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -8,6 +9,7 @@ use crate::base::ids::{PartitionId, ShardId};
 use crate::base::turns::Turns;
 use crate::base::work::Steps;
 use crate::budget::admission::Party;
+use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 /// How far the search for the beginning of a subscription has come.
@@ -24,6 +26,23 @@ pub(crate) enum Place {
         gap: bool,
         promised: bool,
     },
+}
+
+/// A page that cannot be read yet.
+pub(crate) struct Later {
+    /// How far the search for its beginning has come.
+    pub place: Place,
+    /// It begins with a large message.
+    pub is_large: bool,
+}
+
+impl From<Place> for Later {
+    fn from(place: Place) -> Later {
+        Later {
+            place,
+            is_large: false,
+        }
+    }
 }
 
 /// Where a subscriber by filter stands in a partition's log.
@@ -131,15 +150,32 @@ impl Reading {
 /// Late groups have a number beside those of addresses and users.
 const LATE_GROUPS: u64 = 1 << 59;
 
+/// Pages that carriers may have enough of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// For members of groups.
+    Group,
+    /// With a message that is larger than a page.
+    Large,
+}
+
+const KINDS: [Kind; 2] = [Kind::Group, Kind::Large];
+
+/// The pages of a kind.
+#[derive(Default)]
+struct Apart {
+    queue: Turns<Reading>,
+    /// Steps for them since others wait, for which as many are not done yet.
+    ahead: u64,
+}
+
 /// All pages that wait to be read.
 pub(crate) struct Readings {
     queue: Turns<Reading>,
-    /// Those for members of groups.
-    groups: Turns<Reading>,
-    /// The page taken last is one of these.
-    is_group: bool,
-    /// Steps for groups since others wait, for which as many are not done yet.
-    ahead: u64,
+    /// By kind.
+    apart: [Apart; KINDS.len()],
+    /// The kind of the page that is read.
+    served: Option<Kind>,
     /// Bytes of their names.
     names_bytes: usize,
     /// Steps at the end of the last turn.
@@ -154,9 +190,8 @@ impl Readings {
     pub fn new(steps: &Steps) -> Readings {
         Readings {
             queue: Turns::default(),
-            groups: Turns::default(),
-            is_group: false,
-            ahead: 0,
+            apart: Default::default(),
+            served: None,
             names_bytes: 0,
             began: 0,
             waited: 0,
@@ -167,48 +202,97 @@ impl Readings {
     pub fn push(&mut self, reading: Reading) {
         self.names_bytes += reading.names_bytes();
         let queue = match reading {
-            Reading::Group(..) => &mut self.groups,
+            Reading::Group(..) => &mut self.apart[Kind::Group as usize].queue,
             _ => &mut self.queue,
         };
         queue.push(reading.party(), reading);
     }
 
-    /// The next page, but for those for groups unless it `may_give` to members.
-    pub fn pop(&mut self, may_give: bool) -> Option<Reading> {
+    /// Queues a page that begins with a large message.
+    pub fn push_large(&mut self, reading: Reading) {
+        self.names_bytes += reading.names_bytes();
+        let queue = &mut self.apart[Kind::Large as usize].queue;
+        queue.push(reading.party(), reading);
+    }
+
+    /// The next page. Pages of a kind that carriers have enough of stay.
+    pub fn pop(&mut self, lanes: &mut Lanes) -> Option<Reading> {
+        let may_go = self.may_go(lanes);
+        let may_go = |kind: &Kind| may_go[*kind as usize];
         if self.is_empty() {
-            self.ahead = 0;
+            let ahead = |kind| self.apart[kind as usize].ahead;
+            let least = KINDS.into_iter().filter(may_go).map(ahead).min();
+            for apart in &mut self.apart {
+                apart.ahead = apart.ahead.saturating_sub(least.unwrap_or(u64::MAX));
+            }
         }
-        self.is_group = may_give && self.ahead == 0 && self.has_groups();
-        let queue = match self.is_group {
-            true => &mut self.groups,
-            false => &mut self.queue,
+        let is_due = |kind: &Kind| may_go(kind) && self.apart[*kind as usize].ahead == 0;
+        self.served = KINDS.into_iter().find(is_due);
+        let queue = match self.served {
+            Some(kind) => &mut self.apart[kind as usize].queue,
+            None => &mut self.queue,
         };
         let reading = queue.pop()?;
         self.names_bytes -= reading.names_bytes();
         Some(reading)
     }
 
-    /// So many steps were done for the page taken last.
+    /// Whether a page can be read now.
+    pub fn may_go_on(&self, lanes: &mut Lanes) -> bool {
+        !self.is_empty() || self.may_go(lanes).contains(&true)
+    }
+
+    /// Whether some of each kind wait and may be told.
+    fn may_go(&self, lanes: &mut Lanes) -> [bool; KINDS.len()] {
+        KINDS.map(|kind| {
+            self.has(kind)
+                && match kind {
+                    Kind::Group => lanes.may_give(),
+                    Kind::Large => lanes.may_tell_large(),
+                }
+        })
+    }
+
+    /// Whether a page with a message of so many bytes has to wait for its turn among the large ones.
+    pub fn must_wait(&self, bytes: usize, lanes: &mut Lanes) -> bool {
+        let is_next =
+            self.served == Some(Kind::Large) || !self.has(Kind::Large) && lanes.may_tell_large();
+        bytes > lanes.pace.page_bytes && !is_next
+    }
+
+    /// So many steps were done for the page taken last, here and at its carrier.
     pub fn did(&mut self, steps: u64) {
-        if self.is_group {
-            self.groups.did(steps);
-            self.ahead += steps;
-        } else {
-            self.queue.did(steps);
-            self.ahead = self.ahead.saturating_sub(steps);
+        match self.served.take() {
+            Some(kind) => {
+                let apart = &mut self.apart[kind as usize];
+                apart.queue.did(steps);
+                apart.ahead += steps;
+            }
+            None => {
+                self.queue.did(steps);
+                for apart in &mut self.apart {
+                    apart.ahead = apart.ahead.saturating_sub(steps);
+                }
+            }
         }
     }
 
-    /// Whether groups wait for pages.
-    pub fn has_groups(&self) -> bool {
-        !self.groups.is_empty()
+    /// Whether pages of this kind wait.
+    fn has(&self, kind: Kind) -> bool {
+        !self.apart[kind as usize].queue.is_empty()
+    }
+
+    /// Whether some wait that may stand still while carriers have enough to deliver.
+    pub fn has_apart(&self) -> bool {
+        KINDS.into_iter().any(|kind| self.has(kind))
     }
 
     pub fn len(&self) -> usize {
-        self.queue.len() + self.groups.len()
+        let apart = self.apart.iter().map(|apart| apart.queue.len());
+        self.queue.len() + apart.sum::<usize>()
     }
 
-    /// Whether nobody waits for a page but groups.
+    /// Whether no page waits but those that may have to stand still.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -225,7 +309,8 @@ impl Readings {
 
     /// Bytes of heap that the queue occupies.
     pub fn bytes(&self) -> usize {
-        self.queue.bytes() + self.groups.bytes() + self.names_bytes
+        let apart = self.apart.iter().map(|apart| apart.queue.bytes());
+        self.queue.bytes() + apart.sum::<usize>() + self.names_bytes
     }
 }
 
@@ -240,7 +325,8 @@ mod tests {
             readings.push(Reading::Group(id, Party::user("a", 0)));
         }
         assert!(readings.bytes() >= 1_000 * size_of::<Reading>());
-        while readings.pop(true).is_some() {}
+        let mut lanes = Lanes::new(0, 1);
+        while readings.pop(&mut lanes).is_some() {}
         assert_eq!(readings.bytes(), 0);
     }
 }

@@ -1,12 +1,13 @@
 //! The page of a topic that answers an attach: where it begins, the messages that it copies, and the losses that it tells.
 //!
 //! Invariant: a page looks at a bounded number of entries; a search that takes longer goes on in a later turn, from the place that it has come to.
+//! A page that begins with a message larger than a page waits for its turn among such pages, before anything is read or reported.
 
 use super::Home;
 use super::attach::by_rule;
 use super::context::HomeContext;
 use super::logs::Logs;
-use super::readings::Place;
+use super::readings::{Later, Place};
 use super::topics::TopicTable;
 use crate::base::pace::Pace;
 use crate::base::position::{Position, Since};
@@ -14,16 +15,17 @@ use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 use crate::log::seek::{Back, SeekResult};
 use crate::mail::{Attach, Page, Values};
+use crate::store::slab::NONE;
 
 impl Home {
-    /// The page of a topic; if it is not found within the limit, how far the search has come.
+    /// The page of a topic; if it cannot be read yet, how far the search has come.
     pub(super) fn page(
         &mut self,
         id: u32,
         ask: &Attach,
         place: Place,
         context: &mut HomeContext<'_>,
-    ) -> Result<Page, Place> {
+    ) -> Result<Page, Later> {
         let (rules, now) = (context.rules, context.now);
         let limit = self.pace.page_visits;
         let at = self.logs.at(&self.topics, id);
@@ -33,7 +35,7 @@ impl Home {
         let (chain, fresh) = log.freshen_some(row.log, rule.log_age_s, now.unix_s, limit);
         row.log = chain;
         if !fresh {
-            return Err(place);
+            return Err(place.into());
         }
         let since = by_rule(ask, rule);
         let (start, mut gap, mut promised) =
@@ -52,13 +54,22 @@ impl Home {
         let first_entry = match log.seek(chain, start, limit) {
             SeekResult::Found(entry) => entry,
             SeekResult::Further(offset) => {
-                return Err(Place::Behind {
+                let behind = Place::Behind {
                     offset,
                     gap,
                     promised,
-                });
+                };
+                return Err(behind.into());
             }
         };
+        let bytes = first_bytes(&self.logs, (id, at), ask, first_entry);
+        if self.readings.must_wait(bytes, context.lanes) {
+            return Err(Later {
+                place,
+                is_large: true,
+            });
+        }
+        context.lanes.count_page(bytes);
         if is_short {
             self.reports
                 .log_was_short(&self.topics, &self.logs, id, rules);
@@ -218,4 +229,15 @@ impl Logs {
             }
         })
     }
+}
+
+/// Bytes of the larger one of two messages, if there are such: the entry that a page of a topic begins with, and the topic's retained message.
+fn first_bytes(logs: &Logs, (id, at): (u32, usize), ask: &Attach, first_entry: u32) -> usize {
+    let log = &logs.partitions[at].log;
+    let first = match first_entry {
+        NONE => 0,
+        entry => log.bytes_of(entry),
+    };
+    let retained = logs.retained.get(&id).filter(|_| ask.retained);
+    first.max(retained.map_or(0, |chain| log.chain_bytes(*chain) as usize))
 }

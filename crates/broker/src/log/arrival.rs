@@ -138,8 +138,6 @@ impl Log {
 
     /// Copies a message.
     pub fn copy(&self, id: u32, frames: &mut Frames) -> Record {
-        let entry = self.entries.get(id);
-        self.steps.add_bytes(entry.bytes());
-        self.record(id, entry.previous, frames)
+        self.record(id, self.entries.get(id).previous, frames)
     }
 }

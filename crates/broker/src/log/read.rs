@@ -70,7 +70,6 @@ impl Log {
             messages += 1;
             bytes += entry.bytes();
             self.steps.add(1);
-            self.steps.add_bytes(entry.bytes());
             // Messages in between were superseded or have expired: the reader misses none.
             let record = self.record(id, entry.previous.max(offset), frames);
             frames.pages.push(record);
@@ -79,11 +78,15 @@ impl Log {
         true
     }
 
-    /// Copies a message, with this previous offset.
+    /// Copies a message, with this previous offset. A large one is shared.
     pub(super) fn record(&self, id: u32, previous: u64, frames: &mut Frames) -> Record {
+        let message = self.message(id);
+        if message.whole.is_none() {
+            self.steps.add_bytes(message.frame.len());
+        }
         frames.push(&New {
             previous,
-            ..self.message(id)
+            ..message
         })
     }
 }

@@ -70,6 +70,8 @@ pub struct Frames {
     pub stamp: u64,
     /// How many of its messages members of groups are told.
     pub given: usize,
+    /// Bytes of its pages that begin with a message larger than a page.
+    pub large_pages: usize,
 }
 
 /// A turn's memory is freed once it has grown past this many bytes.
@@ -333,6 +335,7 @@ impl Frames {
         self.names.clear();
         self.stamp = 0;
         self.given = 0;
+        self.large_pages = 0;
     }
 
     /// Notes that a message was read at this time.

@@ -54,6 +54,9 @@ pub struct UnhandledAsks {
 
 /// Turns of all carriers' visits which messages for members of groups may fill.
 const TURNS_OF_MEMBERS: usize = 2;
+/// Large pages are under way while they have fewer bytes than so many full pages. A carrier turns a megabyte into the forms of its protocols in 1
+/// to 6 ms, and the tells of other clients wait behind it.
+const FULL_PAGES: usize = 8;
 
 /// All lanes of a shard.
 pub struct Lanes {
@@ -75,6 +78,8 @@ pub struct Lanes {
     pub reports: Vec<(Ticket, Report)>,
     /// How many messages of the turns under way members of groups are told; more than that, where carriers have let go of some turns.
     given: usize,
+    /// Bytes of the large pages of these turns, likewise.
+    large_pages: usize,
     /// How much is done at once.
     pub pace: Pace,
 }
@@ -93,6 +98,7 @@ impl Lanes {
             withholds: false,
             reports: Vec::new(),
             given: 0,
+            large_pages: 0,
             pace: Pace::default(),
         }
     }
@@ -153,11 +159,31 @@ impl Lanes {
     pub fn may_give(&mut self) -> bool {
         let most = TURNS_OF_MEMBERS * self.pace.visits_per_turn as usize * self.to.len();
         if self.given + self.frames.given >= most {
-            let held = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
-            let held = self.under_way.iter().filter(held);
-            self.given = held.map(|frames| frames.given).sum();
+            self.given = self.held().map(|frames| frames.given).sum();
         }
         self.given + self.frames.given < most
+    }
+
+    /// Whether another page that begins with a large message may be told.
+    pub fn may_tell_large(&mut self) -> bool {
+        let most = FULL_PAGES * self.pace.page_bytes;
+        if self.large_pages + self.frames.large_pages >= most {
+            self.large_pages = self.held().map(|frames| frames.large_pages).sum();
+        }
+        self.large_pages + self.frames.large_pages < most
+    }
+
+    /// This turn tells a page whose first message has so many bytes.
+    pub fn count_page(&mut self, bytes: usize) {
+        if bytes > self.pace.page_bytes {
+            self.frames().large_pages += bytes;
+        }
+    }
+
+    /// The turns whose frames a receiver still holds.
+    fn held(&self) -> impl Iterator<Item = &Frames> {
+        let held = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
+        self.under_way.iter().filter(held).map(|frames| &**frames)
     }
 
     /// Number of asks that wait for a later turn.
@@ -289,6 +315,7 @@ impl Lanes {
             let next = self.reclaim().unwrap_or_default();
             let sent = core::mem::replace(&mut self.frames, next);
             self.given += sent.given;
+            self.large_pages += sent.large_pages;
             self.under_way.push(sent);
         } else {
             self.frames().clear();
@@ -314,21 +341,16 @@ impl Lanes {
     /// Bytes of the turns that receivers still hold, of waiting asks, and of this turn beyond what a shard always
     /// keeps.
     pub fn own_bytes(&self) -> usize {
-        let held = self
-            .under_way
-            .iter()
-            .filter(|frames| Arc::strong_count(frames) > 1);
-        let held = held.map(|frames| frames.own_bytes()).sum::<usize>();
+        let held = self.held().map(Frames::own_bytes).sum::<usize>();
         let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
         let asked =
             waiting.map(|asked| asked.bytes.capacity() + asked.asks.len() * size_of::<Ask>());
         self.frames.own_bytes().saturating_sub(FRAMES_KEPT_BYTES) + held + asked.sum::<usize>()
     }
 
-    /// Turns whose frames a receiver still holds.
+    /// Number of turns whose frames a receiver still holds.
     pub fn turns_held(&self) -> usize {
-        let held = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
-        self.under_way.iter().filter(held).count()
+        self.held().count()
     }
 
     /// Whether carriers are so far behind that publishers must wait.

@@ -20,11 +20,10 @@ impl Shard {
 
     /// Whether work waits that turns so far had no time for.
     pub(crate) fn has_more(&mut self) -> bool {
-        let owes = self.home.as_ref().is_some_and(|home| {
-            let may_give = home.readings.has_groups() && self.front.subs.lanes.may_give();
-            may_give || !home.readings.is_empty()
-        });
-        owes || self.front.queues.has_resumed()
+        let lanes = &mut self.front.subs.lanes;
+        let home = self.home.as_ref();
+        home.is_some_and(|home| home.readings.may_go_on(lanes))
+            || self.front.queues.has_resumed()
             || self.front.subs.lanes.has_asks()
             || self.commits.is_stirred()
             || self.commits.may_have_late()

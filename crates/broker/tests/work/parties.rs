@@ -141,3 +141,54 @@ fn messages_for_members_of_groups_hold_up_no_publisher() {
     town.settle();
     assert_eq!(payloads(&town, crowd).len(), MESSAGES * GROUPS);
 }
+
+/// Turns until a client of another address has a small page, beside a crowd that asks for this target, which begins with a large message.
+fn turns_beside_large_pages(target: &str) -> usize {
+    const CROWD: u8 = 20;
+    const LARGE: usize = 128 << 10;
+    let world = support::world(Settings::default(), 1, 1);
+    let mut town = Town::new(&world, Pace::default(), NOW);
+    let publisher = town.open(0);
+    let publish = |topic: &str, bytes: usize| {
+        let body = "\u{1}".repeat(bytes);
+        format!(
+            "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n{body}"
+        )
+    };
+    town.say(publisher, publish("large", LARGE));
+    town.settle();
+    town.say(publisher, publish("small", 1));
+    town.settle();
+    let subscribe = |target: &str| {
+        format!("GET /sub{target} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+    };
+    let mut crowd = Vec::new();
+    for address in 0..CROWD {
+        let conn = town.open_from(0, IpAddr::V4(Ipv4Addr::new(10, 0, 1, address)));
+        town.say(conn, subscribe(target));
+        crowd.push(conn);
+    }
+    let conn = town.open_from(0, OTHER);
+    town.say(conn, subscribe("/small?since=oldest"));
+    let waits = |_: &usize| {
+        town.flush(0);
+        !town.received(conn).ends_with(b"\x01\n\n\r\n")
+    };
+    let turns = (1..1_000).take_while(waits).count() + 1;
+    assert!(town.flush(0), "the crowd is not served yet");
+    town.settle();
+    let is_served = |conn: &usize| town.received(*conn).len() > LARGE;
+    assert!(crowd.iter().all(is_served), "each of the crowd is served");
+    turns
+}
+
+#[test]
+fn a_small_page_passes_large_ones_of_others() {
+    for target in [
+        "/large?since=oldest&envelope=json",
+        "?filter=large/%23&since=oldest&envelope=json",
+    ] {
+        let turns = turns_beside_large_pages(target);
+        assert!(turns <= 6, "{target}: {turns} turns");
+    }
+}

@@ -9,6 +9,20 @@ use crate::websocket::upgrade;
 
 /// Large messages whose JSON is six times as long, and one request for all of them, from a client that reads nothing.
 pub fn pages(random: &mut Random) -> Script {
+    large_pages(random, |count| {
+        (0..count).fold(String::new(), |mut text, number| {
+            let _ = write!(text, "topic=evil/{number}&");
+            text
+        })
+    })
+}
+
+/// The same by a filter.
+pub fn filter_pages(random: &mut Random) -> Script {
+    large_pages(random, |_| "filter=evil/%23&".to_string())
+}
+
+fn large_pages(random: &mut Random, of: impl Fn(usize) -> String) -> Script {
     let count = random.between(24, TOPICS);
     let byte = random.one(b"\x01\x01\xff");
     let mut steps = Vec::new();
@@ -17,11 +31,7 @@ pub fn pages(random: &mut Random) -> Script {
         steps.push(Step::Send(ask("POST", &target, &[], &vec![byte; LARGE])));
     }
     steps.push(Step::Await(count, 6_000));
-    let topics: String = (0..count).fold(String::new(), |mut text, number| {
-        let _ = write!(text, "topic=evil/{number}&");
-        text
-    });
-    let target = format!("/sub?{topics}since=oldest&envelope=json");
+    let target = format!("/sub?{}since=oldest&envelope=json", of(count));
     steps.push(Step::Deaf(true));
     steps.push(Step::Send(match random.below(3) {
         0 => ask("GET", &target, &[], b""),

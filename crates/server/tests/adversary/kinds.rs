@@ -28,6 +28,7 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("same-id", 3, mqtt::same_id),
     ("bytewise", 3, mqtt::bytewise),
     ("pages", 2, hostile::pages),
+    ("filter-pages", 1, hostile::filter_pages),
     ("deaf-crowd", 2, crowds::deaf),
     ("past", 3, hostile::past),
     ("half-posts", 2, crowds::half_posts),
