@@ -62,7 +62,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         wakes: wakes.chain([reported.fd()]).collect(),
         go: Arc::new(Barrier::new(shards + 1)),
     };
-    let board = Board::new(shards);
+    let board = Board::new(shards, world.admission.clone());
     let (ready, started) = mpsc::channel();
     for ((id, inbox), asker) in inboxes.into_iter().enumerate().zip(askers) {
         let start = Start {

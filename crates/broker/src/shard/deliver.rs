@@ -315,9 +315,9 @@ impl Front {
     ) -> bool {
         let (mut done, cost) = (true, cost_of_bytes(self.feed.run.bytes));
         if self.subs.topics.places(topic) == 1 && !d.walking {
-            *budget = budget.saturating_sub(cost);
-            if let Some(conn) = self.subs.topics.member(topic, 0) {
-                self.live_at(conn, topic, frames, budget, io);
+            match self.subs.topics.member(topic, 0) {
+                Some(conn) => self.live_at((conn, cost), topic, frames, budget, io),
+                None => *budget = budget.saturating_sub(1),
             }
         } else {
             if !d.walking {
@@ -330,12 +330,9 @@ impl Front {
                     break;
                 }
                 d.place += 1;
-                // Large messages that wait behind others are not written now.
-                let is_written =
-                    cost == 1 || conn == NONE || self.clients.conns.get(conn).outbox == NONE;
-                *budget = budget.saturating_sub(if is_written { cost } else { 1 });
-                if conn != NONE {
-                    self.live_at(conn, topic, frames, budget, io);
+                match conn {
+                    NONE => *budget = budget.saturating_sub(1),
+                    conn => self.live_at((conn, cost), topic, frames, budget, io),
                 }
             }
             if done {
@@ -349,20 +346,46 @@ impl Front {
         done
     }
 
-    /// Gives a member the run.
+    /// Gives a member the run, which costs so many visits to write.
     #[inline]
     fn live_at<I: Io>(
         &mut self,
-        slot: u32,
+        (slot, cost): (u32, u32),
         topic: u32,
         frames: &Frames,
         budget: &mut u32,
         io: &mut I,
     ) {
-        let before = self.clients.meter.work.count();
+        let visit = Visit::begin(&self.clients, slot);
         self.live(slot, topic, frames, io);
         self.carry_out_ends(io);
-        charge_matching(&self.clients.meter.work, before, budget);
+        visit.charge(&self.clients, cost, budget);
+    }
+}
+
+/// A visit to a connection, whose cost is known behind it.
+pub(super) struct Visit {
+    steps: u64,
+    /// Messages that were delivered before; none if the connection's socket takes no more, so that nothing is written.
+    delivered: Option<u64>,
+}
+
+impl Visit {
+    #[inline]
+    pub(super) fn begin(clients: &Clients, slot: u32) -> Visit {
+        let is_free = clients.conns.get(slot).outbox == NONE;
+        Visit {
+            steps: clients.meter.work.count(),
+            delivered: is_free.then_some(clients.meter.stats.delivered),
+        }
+    }
+
+    /// Takes the visits from the budget that a write costs, one if none was made, and the time of matching.
+    #[inline]
+    pub(super) fn charge(self, clients: &Clients, cost: u32, budget: &mut u32) {
+        let is_written = (self.delivered).is_some_and(|it| clients.meter.stats.delivered != it);
+        *budget = budget.saturating_sub(if is_written { cost } else { 1 });
+        charge_matching(&clients.meter.work, self.steps, budget);
     }
 }
 
@@ -456,7 +479,7 @@ fn gather(messages: &mut client::run::Run, d: &Delivery, of: u32) -> usize {
 
 /// Matching since the shard had done so many steps takes its time, whether it found anything or not.
 #[inline]
-pub(crate) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
+pub(super) fn charge_matching(work: &Work, before: u64, budget: &mut u32) {
     let visits = (work.count() - before) / STEPS_PER_VISIT as u64;
     if visits > 0 {
         let visits = u32::try_from(visits).unwrap_or(u32::MAX);

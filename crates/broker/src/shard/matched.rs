@@ -25,7 +25,7 @@ use crate::filters::matching::{Filtered, Member, Set};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{Clients, Connections, Front, Matching, Topics};
-use crate::shard::deliver::charge_matching;
+use crate::shard::deliver::{Visit, charge_matching};
 use crate::store::slab::NONE;
 
 /// Messages of a run.
@@ -82,13 +82,12 @@ impl Front {
             let rest = &d.run.due[d.run.at..];
             let same = rest.iter().take_while(|due| due.slot == first.slot);
             let (slot, len) = (first.slot, same.count());
-            *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
             d.run.at += len;
             let all = &d.run.due[d.run.at - len..d.run.at];
-            let before = self.clients.meter.work.count();
+            let visit = Visit::begin(&self.clients, slot);
             self.live_matched(slot, all, &messages, frames, io);
             self.carry_out_ends(io);
-            charge_matching(&self.clients.meter.work, before, budget);
+            visit.charge(&self.clients, cost_of_bytes(len * message_bytes), budget);
         }
         let matching = &mut self.subs.matching;
         for message in &messages {
@@ -153,11 +152,9 @@ impl Front {
             if next.is_empty() {
                 return true;
             }
-            let before = self.clients.meter.work.count();
             // A client has many filters that match: a member that was visited already costs a look.
             *budget = budget.saturating_sub(next.len().div_ceil(DUE_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
-            *budget = budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.feed.run.bytes));
             due.clear();
             due.extend(next.iter().map(|member| Addressee::of(member, 0)));
             warm_due(&self.clients.conns, &due);
@@ -173,12 +170,13 @@ impl Front {
                     message: 0,
                     part,
                 }));
+                let visit = Visit::begin(&self.clients, *slot);
                 if !all.is_empty() {
                     self.live_matched(*slot, &all, messages, frames, io);
                     self.carry_out_ends(io);
                 }
+                visit.charge(&self.clients, cost_of_bytes(self.feed.run.bytes), budget);
             }
-            charge_matching(&self.clients.meter.work, before, budget);
         }
     }
 }

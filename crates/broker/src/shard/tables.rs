@@ -1,7 +1,6 @@
 //! How much a shard holds of everything, and the bytes of its tables. Tables grow in chunks; a chunk that was never filled
 //! counts in full, though its pages may be untouched.
 
-use crate::budget::account::Part;
 use crate::budget::stats::Accounts;
 use crate::client::send::most_messages_waiting;
 use crate::shard::Shard;
@@ -56,7 +55,8 @@ impl Shard {
         self.front.clients.conns.charged_bytes()
     }
 
-    /// Counts and bytes of all that this shard holds.
+    /// Counts and bytes of all that this shard holds. Large messages belong to no shard: see
+    /// [`Account::messages_bytes`](crate::account::Account::messages_bytes).
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
             transports: match self.front.clients.conns.len() {
@@ -79,17 +79,6 @@ impl Shard {
             ..Accounts::default()
         };
         self.front.clients.conns.account(&mut accounts);
-        // They belong to no shard: the first one reports them.
-        if self.front.clients.ctx.me == 0 {
-            accounts.parts[Part::Messages as usize] = self
-                .front
-                .clients
-                .ctx
-                .world
-                .admission
-                .account
-                .messages_bytes();
-        }
         self.front.subs.topics.account(&mut accounts);
         self.sessions.account(&mut accounts);
         self.front.subs.matching.account(&mut accounts);

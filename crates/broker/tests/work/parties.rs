@@ -192,3 +192,53 @@ fn a_small_page_passes_large_ones_of_others() {
         assert!(turns <= 6, "{target}: {turns} turns");
     }
 }
+
+/// Turns until a message of another client comes behind large ones, for a crowd that reads this target and nothing of what it gets.
+fn turns_behind_large_messages(target: &str) -> usize {
+    const CROWD: usize = 30;
+    const MESSAGES: usize = 5;
+    const LARGE: usize = 128 << 10;
+    let mut town = Town::new(
+        &support::world(Settings::default(), 1, 1),
+        Pace::default(),
+        NOW,
+    );
+    let subscribe = |target: &str| {
+        format!("GET /sub{target} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+    };
+    let publish = |topic: &str, bytes: usize| {
+        let body = "x".repeat(bytes);
+        format!(
+            "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n{body}"
+        )
+    };
+    let publisher = town.open(0);
+    for _ in 0..CROWD {
+        let conn = town.open(0);
+        town.say(conn, subscribe(target));
+        town.settle();
+        town.window(conn, 0);
+    }
+    town.say(publisher, publish("large", 1));
+    let other = town.open_from(0, OTHER);
+    town.say(other, subscribe("/small"));
+    town.settle();
+    for _ in 0..MESSAGES {
+        town.say(publisher, publish("large", LARGE));
+    }
+    town.flush(0);
+    town.say(publisher, publish("small", 1));
+    let waits = |_: &usize| {
+        town.flush(0);
+        !town.received(other).ends_with(b"data: x\n\n\r\n")
+    };
+    (1..1_000).take_while(waits).count() + 1
+}
+
+#[test]
+fn large_messages_cost_no_visits_of_sockets_that_take_nothing() {
+    for target in ["/large", "?filter=large/%23"] {
+        let turns = turns_behind_large_messages(target);
+        assert!(turns <= 8, "{target}: {turns} turns");
+    }
+}

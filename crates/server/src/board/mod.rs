@@ -2,7 +2,8 @@
 //! from there.
 //!
 //! Invariants: a shard never waits for a reader, but copies a moment later. What readers find is, while the shard turns, never older than
-//! `PUBLISH_MS` and that moment, and the bytes of its account never differ by more than `PUBLISH_BYTES` and what that moment adds. A
+//! `PUBLISH_MS` and that moment, and the bytes of its account never differ by more than `PUBLISH_BYTES` and what that moment adds. Large
+//! messages are in no shard's account: readers find what all shards hold of them at that time. A
 //! connection costs nothing here, and a delivery nothing of its own: latencies are added once for each mail, with its number of deliveries.
 //!
 //! Deliberately not here: rates, names and formats. Readers make them.
@@ -11,6 +12,8 @@ mod latency;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crore_broker::account::Part;
+use crore_broker::admission::Admission;
 use crore_broker::{Accounts, Shard, ShardId, Stats, Tables};
 use crore_net::clock;
 use crore_net::stream::{self, Streams};
@@ -63,23 +66,30 @@ pub struct Snapshot {
 }
 
 /// All shards' counters.
-pub struct Board(Box<[Mutex<Snapshot>]>);
+pub struct Board {
+    blocks: Box<[Mutex<Snapshot>]>,
+    admission: Admission,
+}
 
 impl Board {
-    /// For so many shards.
-    pub fn new(shards: usize) -> Arc<Board> {
-        Arc::new(Board((0..shards).map(|_| Mutex::default()).collect()))
+    /// For so many shards with these counts.
+    pub fn new(shards: usize, admission: Admission) -> Arc<Board> {
+        let blocks = (0..shards).map(|_| Mutex::default()).collect();
+        Arc::new(Board { blocks, admission })
     }
 
-    /// The numbers that a shard wrote last.
-    pub fn read(&self, shard: ShardId) -> Snapshot {
-        let block = self.0[shard as usize].lock();
-        block.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The numbers that all shards wrote last.
+    /// The numbers that all shards wrote last. The first one has the large messages of all.
     pub fn read_all(&self) -> Vec<Snapshot> {
-        (0..self.0.len() as ShardId).map(|n| self.read(n)).collect()
+        let read = |block: &Mutex<Snapshot>| {
+            let block = block.lock();
+            block.unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        let mut all: Vec<Snapshot> = self.blocks.iter().map(read).collect();
+        if let Some(first) = all.first_mut() {
+            let messages = &mut first.accounts.parts[Part::Messages as usize];
+            *messages = self.admission.account.messages_bytes();
+        }
+        all
     }
 }
 
@@ -169,7 +179,7 @@ impl Meter {
 
     /// Copies the numbers for readers; returns false where a reader is at them just now.
     fn publish(&self, shard: &Shard, tls: Option<&Streams>) -> bool {
-        let Ok(mut block) = self.board.0[self.shard as usize].try_lock() else {
+        let Ok(mut block) = self.board.blocks[self.shard as usize].try_lock() else {
             return false;
         };
         block.stats = shard.stats();
@@ -185,14 +195,30 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
+    use crore_broker::settings::Settings;
+
     use super::*;
+
+    fn board() -> Arc<Board> {
+        Board::new(1, Admission::new(&Settings::default(), 7))
+    }
+
+    #[test]
+    fn large_messages_are_read_as_they_are_though_no_shard_writes() {
+        let board = board();
+        board.admission.account.hold_message(1 << 20);
+        let messages = |all: Vec<Snapshot>| all[0].accounts.parts[Part::Messages as usize];
+        assert_eq!(messages(board.read_all()), 1 << 20);
+        board.admission.account.let_message_go(1 << 20);
+        assert_eq!(messages(board.read_all()), 0);
+    }
 
     #[test]
     fn numbers_are_published_in_time_and_at_once_when_the_account_has_changed_much() {
         let meter = Meter {
             due_ms: 1_000,
             charged_bytes: 10 << 20,
-            ..Meter::new(Board::new(1), 0)
+            ..Meter::new(board(), 0)
         };
         assert!(meter.is_due(1_000, 10 << 20));
         for (mib, is_due) in [(10, false), (13, false), (14, true), (7, false), (6, true)] {

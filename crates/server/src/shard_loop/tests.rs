@@ -1,5 +1,7 @@
 //! Connections for which the poller has no place.
 
+use crore_broker::admission::Admission;
+use crore_broker::settings::Settings;
 use crore_broker::{ConnId, Io as _, Link};
 use crore_net::kernel::{Kernel, entrance, steering};
 
@@ -15,6 +17,7 @@ fn sockets() -> Links<Kernel> {
     let (_, mut askers) = Desk::start(checks(None).unwrap(), answers).unwrap();
     let (reports, _inbox) = crore_net::mailbox().unwrap();
     let nobody = entrance::Limits::default();
+    let admission = Admission::new(&Settings::default(), 7);
     Links {
         transport: Kernel::open(&[], nobody, &steering::Group::new()).unwrap(),
         tls: None,
@@ -22,7 +25,7 @@ fn sockets() -> Links<Kernel> {
         reports,
         asker: askers.remove(0),
         appender: None,
-        meter: Meter::new(Board::new(1), 0),
+        meter: Meter::new(Board::new(1, admission), 0),
         failed: Vec::new(),
     }
 }
