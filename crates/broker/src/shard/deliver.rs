@@ -346,7 +346,7 @@ impl Front {
         done
     }
 
-    /// Gives a member the run, which costs so many visits to write.
+    /// Gives a member the run; to write it costs as much as so many visits.
     #[inline]
     fn live_at<I: Io>(
         &mut self,
@@ -363,10 +363,11 @@ impl Front {
     }
 }
 
-/// A visit to a connection, whose cost is known behind it.
+/// A visit to a connection. Its cost is known once it was made.
 pub(super) struct Visit {
+    /// Steps of the shard before it.
     steps: u64,
-    /// Messages that were delivered before; none if the connection's socket takes no more, so that nothing is written.
+    /// Messages that the shard delivered before it; none if bytes wait for the socket already, so that nothing is written.
     delivered: Option<u64>,
 }
 
@@ -380,7 +381,7 @@ impl Visit {
         }
     }
 
-    /// Takes the visits from the budget that a write costs, one if none was made, and the time of matching.
+    /// Takes its cost from the budget: that of the write, or one visit if nothing was written, and the time of matching.
     #[inline]
     pub(super) fn charge(self, clients: &Clients, cost: u32, budget: &mut u32) {
         let is_written = (self.delivered).is_some_and(|it| clients.meter.stats.delivered != it);
