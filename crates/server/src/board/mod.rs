@@ -1,10 +1,10 @@
 //! The shards' counters, for anybody to look at: each shard copies its counters into a block of its own, and the control thread copies them
 //! from there.
 //!
-//! Invariants: a shard never waits for a reader, but copies a moment later. What readers find is, while the shard turns, never older than
-//! `PUBLISH_MS` and that moment, and the bytes of its account never differ by more than `PUBLISH_BYTES` and what that moment adds. Large
-//! messages are in no shard's account: readers find what all shards hold of them at that time. A
-//! connection costs nothing here, and a delivery nothing of its own: latencies are added once for each mail, with its number of deliveries.
+//! Invariants: a shard never waits for a reader, but copies a moment later. While the shard turns, its block is never older than
+//! `PUBLISH_MS` and that moment, and the bytes of its account never differ by more than `PUBLISH_BYTES` and the growth of that moment. Large
+//! messages are in no shard's account: a reader gets their present bytes. A connection costs nothing here, and a delivery nothing of its
+//! own: latencies are added once for each mail, with its number of deliveries.
 //!
 //! Deliberately not here: rates, names and formats. Readers make them.
 
