@@ -5,39 +5,27 @@
 //! `"allow": true`, 401 and 403 do not. Any other answer, one with a member of another form, and silence refuse for now: an endpoint that
 //! fails lets nobody in. A member that is `null` is not there; members that are not known mean nothing.
 
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crore_broker::Reason;
 use crore_broker::access::{Known, Question};
 use serde_json::{Map, Value, json};
 
 use super::claims;
+use super::endpoint::{Endpoint, Place, Request};
 use crate::client::http::{Connection, Head};
-use crate::client::server::Server;
-use crate::client::tls::Trust;
 use crate::settings::access::Callback as Entry;
 
 /// Bytes of an answer at most: some hundred filters.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// How often one reason why it did not answer is logged, at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
-/// Reasons that are logged within that time, at most.
-const TOLD_MAX: usize = 16;
 /// Some serializers write it before their text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// The settings key of the file of roots.
-const CA_KEY: &str = "access.callback.ca";
 
 /// Where and how to ask.
 pub struct Callback {
-    server: Server,
-    /// The reasons that were logged lately, and when.
-    told: Mutex<Vec<(String, Instant)>>,
-    /// Seconds until the answer must be there.
-    timeout: Duration,
+    endpoint: Endpoint,
     /// Seconds for which an answer without a time of its own is believed.
     pub cache_s: u32,
     /// How many may be asked at once.
@@ -53,36 +41,15 @@ impl Callback {
     /// # Errors
     /// The key in the settings, and its fault.
     pub fn new(entry: &Entry) -> Result<Callback, (String, String)> {
-        let is_url = ["http://", "https://"]
-            .iter()
-            .any(|scheme| entry.url.starts_with(scheme));
-        let server = match is_url {
-            true => Server::parse(&entry.url, |secure| if secure { 443 } else { 80 }),
-            false => Err(format!("`{}` is not offered", entry.url)),
+        let place = Place {
+            name: "the access callback",
+            url: (&entry.url, "access.callback.url"),
+            ca: (entry.ca.as_deref(), "access.callback.ca"),
         };
-        let server = server.map_err(|what| {
-            let key = "access.callback.url".to_string();
-            (
-                key,
-                format!(
-                    "{what}; write https://HOST:PORT/PATH, or http:// within a network of your own"
-                ),
-            )
-        })?;
-        let wrong = |what| (CA_KEY.to_string(), what);
-        let server = match (server.is_secure(), entry.ca.as_deref()) {
-            (true, roots) => server.with_trust(Trust::new(roots, CA_KEY).map_err(wrong)?),
-            (false, None) => server,
-            (false, Some(_)) => {
-                return Err(wrong(format!(
-                    "is for servers with TLS, and {server} is none; write https://"
-                )));
-            }
-        };
+        let timeout = Duration::from_secs(u64::from(entry.timeout_s));
+        let endpoint = Endpoint::new(&place, timeout);
         Ok(Callback {
-            server,
-            told: Mutex::default(),
-            timeout: Duration::from_secs(u64::from(entry.timeout_s)),
+            endpoint: endpoint.map_err(|(key, what)| (key.to_string(), what))?,
             cache_s: entry.cache_s,
             concurrency: entry.concurrency,
         })
@@ -90,53 +57,27 @@ impl Callback {
 
     /// Asks, over `kept` if it is still there. Blocks.
     pub fn ask(&self, question: &Question, kept: &mut Option<Connection>) -> TimedAnswer {
-        let body = match request(question) {
+        let body = match question_body(question) {
             Some(body) => body.to_string(),
             // JSON has no words for it.
             None => return (Err(Reason::CredentialsMalformed), self.cache_s),
         };
-        match self.exchange(body.as_bytes(), kept) {
+        let request = Request {
+            method: "POST",
+            headers: &[
+                ("Content-Type", "application/json"),
+                ("Accept-Encoding", "identity"),
+            ],
+            body: Some(body.as_bytes()),
+            answer_bytes_max: ANSWER_BYTES_MAX,
+        };
+        match self.endpoint.exchange(&request, kept) {
             Ok((head, answer)) => self.read(&head, &answer),
-            Err(error) => {
-                use io::ErrorKind::{TimedOut, UnexpectedEof, WouldBlock};
-                self.tell(&match error.kind() {
-                    WouldBlock | TimedOut => {
-                        format!("no answer within {} s", self.timeout.as_secs())
-                    }
-                    UnexpectedEof => "it closed the connection without an answer".to_string(),
-                    _ => error.to_string(),
-                });
+            Err(why) => {
+                self.endpoint.tell(&why);
                 (Err(Reason::VerifierUnreachable), 0)
             }
         }
-    }
-
-    /// Logs why the endpoint could not be asked, not for each question.
-    fn tell(&self, why: &str) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|(_, last)| last.elapsed() < TELL_EVERY);
-        if told.len() < TOLD_MAX && !told.iter().any(|(known, _)| known == why) {
-            told.push((why.to_string(), Instant::now()));
-            tracing::warn!("the access callback at {}: {why}", self.server);
-        }
-    }
-
-    fn exchange(&self, body: &[u8], kept: &mut Option<Connection>) -> io::Result<(Head, Vec<u8>)> {
-        let end = Instant::now() + self.timeout;
-        let mut connection = match kept.take().and_then(Connection::reusable) {
-            Some(connection) => connection,
-            None => Connection::open_within(&self.server, self.timeout)?,
-        };
-        connection.set_end(end);
-        let headers = [
-            ("Content-Type", "application/json"),
-            ("Accept-Encoding", "identity"),
-        ];
-        let target = self.server.target();
-        let head = connection.request(&self.server, "POST", target, &headers, Some(body))?;
-        let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
-        *kept = Some(connection);
-        Ok((head, answer))
     }
 
     fn read(&self, head: &Head, answer: &[u8]) -> TimedAnswer {
@@ -144,14 +85,15 @@ impl Callback {
             401 | 403 => return (Err(Reason::CredentialsRefused), self.cache_s),
             200 => object(head, answer).and_then(|answer| self.read_answer(answer)),
             status => {
-                self.tell(&format!(
+                self.endpoint.tell(&format!(
                     "its answer of status {status} says neither yes nor no"
                 ));
                 return (Err(Reason::VerifierUnreachable), 0);
             }
         };
         read.unwrap_or_else(|what| {
-            self.tell(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
+            self.endpoint
+                .tell(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
             (Err(Reason::VerifierUnreachable), 0)
         })
     }
@@ -167,7 +109,7 @@ impl Callback {
             Some(Value::Bool(true)) => {}
             Some(Value::Bool(false)) => return Ok((Err(Reason::CredentialsRefused), cache_s)),
             None => {
-                self.tell(
+                self.endpoint.tell(
                     "its answer has no `allow`, which refuses the client; write true or false",
                 );
                 return Ok((Err(Reason::CredentialsRefused), cache_s));
@@ -208,7 +150,7 @@ fn object(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
 }
 
 /// The question as JSON; none where the credential is not text.
-fn request(question: &Question) -> Option<Value> {
+fn question_body(question: &Question) -> Option<Value> {
     let secret = std::str::from_utf8(&question.secret).ok()?;
     Some(match &question.user {
         None => json!({ "token": secret }),

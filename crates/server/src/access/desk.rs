@@ -25,7 +25,7 @@ use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
 
 use super::checks::Checks;
-use super::keys::header_members;
+use super::keys::{Keys, header_members};
 
 /// Threads that verify signatures, which are short work.
 const TOKEN_THREADS: usize = 2;
@@ -43,6 +43,10 @@ enum Note {
     Asked(ShardId, ConnId, Question),
     /// Work is done, for this address, by the checks of this round.
     Found(FlightKey, (Queue, u64), Result<Known, Reason>, u32),
+    /// A token of this job names a key that is not known, and newer keys were asked for.
+    MissesKey(Job),
+    /// Keys of a URL were fetched, or could not be.
+    KeysFetched,
     /// The operator has changed what to verify with.
     Checks(Arc<Checks>),
 }
@@ -178,6 +182,8 @@ impl Desk {
             open: Arc::clone(&open),
         };
         let askers = (0..shards.len() as ShardId).map(asker).collect();
+        fetch_keys(&checks, &Keys::default(), &notes)
+            .context("cannot start the thread that fetches keys")?;
         let books = DeskState {
             checks,
             round: 0,
@@ -187,6 +193,7 @@ impl Desk {
             waiting: Default::default(),
             workers: [const { None }; 3],
             flights: HashMap::new(),
+            missing_key: Vec::new(),
             answers: Answers::default(),
             told: Vec::new(),
         };
@@ -204,7 +211,7 @@ impl Desk {
 /// Connections that wait for an answer at once: each is a row of the books, and no work, since those that wait for one flight wait together.
 const OPEN_MAX: usize = 1 << 20;
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name(name.to_string());
     thread.stack_size(STACK_BYTES).spawn(work).map(drop)
 }
@@ -258,6 +265,8 @@ struct DeskState {
     waiting: [Waiting; 3],
     workers: [Option<Workers>; 3],
     flights: HashMap<FlightKey, Vec<Waiter>>,
+    /// Jobs that wait until keys are fetched; they count as waiting in the queue of tokens.
+    missing_key: Vec<Job>,
     answers: Answers,
     /// When each refusal was logged, and how many there were since.
     told: Vec<(Reason, Instant, u64)>,
@@ -280,7 +289,19 @@ impl DeskState {
                     let cache_s = if flown.1 == self.round { cache_s } else { 0 };
                     self.found(flown, found, cache_s);
                 }
+                Note::MissesKey(job) => {
+                    let is_pending = job.checks.keys.is_pending();
+                    self.missing_key.push(job);
+                    // If the fetch has ended meanwhile, no other note comes.
+                    if !is_pending {
+                        self.verify_again();
+                    }
+                }
+                Note::KeysFetched => self.verify_again(),
                 Note::Checks(checks) => {
+                    if let Err(error) = fetch_keys(&checks, &self.checks.keys, &self.notes) {
+                        tracing::error!(%error, "the thread that fetches keys could not be started");
+                    }
                     // Questions under way are answered by the checks that held when they were asked; those answers are not cached.
                     self.checks = checks;
                     self.round += 1;
@@ -341,21 +362,35 @@ impl DeskState {
         if !self.waiting[queue as usize].may_add(asker, self.checks.questions_max) {
             return false;
         }
-        let (checks, round) = (Arc::clone(&self.checks), self.round);
+        let job = Job {
+            checks: Arc::clone(&self.checks),
+            round: self.round,
+            question,
+        };
+        self.waiting[queue as usize].add(asker);
+        self.hand(queue, job)
+    }
+
+    /// Gives a job, which counts as waiting, to the threads of its queue; false when there are none to be had.
+    fn hand(&mut self, queue: Queue, job: Job) -> bool {
         if self.workers[queue as usize].is_none() {
             self.workers[queue as usize] = self.start_workers(queue);
         }
-        let job = Job {
-            checks,
-            round,
-            question,
-        };
-        let Some(workers) = &self.workers[queue as usize] else {
-            return false;
-        };
-        self.waiting[queue as usize].add(asker);
-        workers.hand(job);
-        true
+        match &self.workers[queue as usize] {
+            Some(workers) => workers.hand(job),
+            None => self.waiting[queue as usize].remove(job.question.asker),
+        }
+        self.workers[queue as usize].is_some()
+    }
+
+    /// Keys were fetched: verifies the tokens that waited for them.
+    fn verify_again(&mut self) {
+        for job in std::mem::take(&mut self.missing_key) {
+            let flown = (job.question.digest, job.round);
+            if !self.hand(Queue::Tokens, job) {
+                self.found(flown, Err(Reason::VerifierBusy), 0);
+            }
+        }
     }
 
     fn start_workers(&self, queue: Queue) -> Option<Workers> {
@@ -436,32 +471,41 @@ impl DeskState {
     }
 }
 
+/// Starts to fetch the keys at URLs, beside those of the former checks.
+fn fetch_keys(checks: &Checks, former: &Keys, notes: &Notes<Note>) -> std::io::Result<()> {
+    let notes = notes.clone();
+    checks.keys.start(former, move || {
+        // The thread of the books ends with the process.
+        let _ = notes.send(Note::KeysFetched);
+    })
+}
+
 /// A thread that does the work of one queue.
 fn work(queue: Queue, line: &JobQueue, notes: &Notes<Note>) {
     let mut connection = None;
     while let Some(job) = line.next() {
-        let Job {
-            checks,
-            round,
-            question,
-        } = job;
+        let (checks, question) = (&job.checks, &job.question);
         let (found, cache_s) = match (queue, &checks.callback) {
-            (Queue::Callback, Some(callback)) => callback.ask(&question, &mut connection),
+            (Queue::Callback, Some(callback)) => callback.ask(question, &mut connection),
             (Queue::Callback, None) => (Err(Reason::VerifierUnreachable), 0),
-            (Queue::Tokens, _) => (
-                checks.keys.verify(&question.secret, clock::unix_s()),
-                checks.cache_s,
-            ),
+            (Queue::Tokens, _) => {
+                let found = checks.keys.verify(&question.secret, clock::unix_s());
+                if found.is_err() && checks.keys.ask_for_newer(&question.secret) {
+                    if notes.send(Note::MissesKey(job)).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                (found, checks.cache_s)
+            }
             (Queue::Passwords, _) => {
                 let user = question.user.as_deref().unwrap_or_default();
                 (checks.users.verify(user, &question.secret), checks.cache_s)
             }
         };
-        let flown = (question.digest, round);
-        if notes
-            .send(Note::Found(flown, (queue, question.asker), found, cache_s))
-            .is_err()
-        {
+        let flown = (question.digest, job.round);
+        let note = Note::Found(flown, (queue, question.asker), found, cache_s);
+        if notes.send(note).is_err() {
             return;
         }
     }

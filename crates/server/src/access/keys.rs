@@ -12,16 +12,24 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
 
 use super::algorithm::{Key, algorithm};
+use super::remote_keys::RemoteKeys;
 use super::{claims, jwks, public, secret};
 use crate::settings::access::{Access, Key as Entry};
 
 /// A file of keys is small; anything larger is another file.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What an entry must have.
+const ONE_SOURCE: &str =
+    "write one of `file` (a secret, a PEM or a JWKS file), `secret` and `url` (a JWKS)";
 
 /// All keys, and what else tokens must say.
 #[derive(Default)]
 pub struct Keys {
-    keys: Vec<Key>,
+    /// Of the settings and their files.
+    own: Vec<Key>,
+    /// Of URLs.
+    remote: Vec<RemoteKeys>,
     audience: String,
     issuer: String,
     leeway_s: u64,
@@ -30,15 +38,19 @@ pub struct Keys {
 impl Keys {
     /// Reads the keys that the settings name; a fault goes to `errors` with its path.
     pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Keys {
-        let mut keys = Vec::new();
+        let (mut own, mut remote) = (Vec::new(), Vec::new());
         for (index, entry) in access.keys.iter().enumerate() {
-            match read(entry) {
-                Ok(read) => keys.extend(read),
-                Err((key, what)) => errors.push((format!("access.key[{}]{key}", index + 1), what)),
+            let read = match entry.url.is_empty() {
+                true => read(entry).map(|keys| own.extend(keys)),
+                false => read_remote(entry).map(|keys| remote.push(keys)),
+            };
+            if let Err((key, what)) = read {
+                errors.push((format!("access.key[{}]{key}", index + 1), what));
             }
         }
         Keys {
-            keys,
+            own,
+            remote,
             audience: access.audience.clone(),
             issuer: access.issuer.clone(),
             leeway_s: u64::from(access.leeway_s),
@@ -47,7 +59,48 @@ impl Keys {
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.own.is_empty() && self.remote.is_empty()
+    }
+
+    /// Starts to fetch the keys of URLs; `fetched` is called after each fetch. Until then the keys of `former` count where the entry is the same.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(
+        &self,
+        former: &Keys,
+        fetched: impl Fn() + Clone + Send + 'static,
+    ) -> std::io::Result<()> {
+        let start = |remote: &RemoteKeys| remote.start(&former.remote, fetched.clone());
+        self.remote.iter().try_for_each(start)
+    }
+
+    /// Fetches the keys of URLs once, for a command that needs them now. Blocks.
+    pub fn fetch(&self) {
+        self.remote.iter().for_each(RemoteKeys::fetch);
+    }
+
+    /// Whether keys of a URL are being fetched.
+    pub fn is_pending(&self) -> bool {
+        self.remote.iter().any(RemoteKeys::is_pending)
+    }
+
+    /// Asks for newer keys if this token, which was refused, names a `kid` that is not known; says whether the token is to be verified again
+    /// once they are here.
+    pub fn ask_for_newer(&self, token: &[u8]) -> bool {
+        if self.remote.is_empty() {
+            return false;
+        }
+        let header = header_members(token);
+        let kid = header.as_ref().and_then(|it| it.get("kid")?.as_str());
+        let is_known = |key: &Key| key.kid.is_some() && key.kid.as_deref() == kid;
+        let has_it = |remote: &RemoteKeys| remote.keys().iter().any(is_known);
+        if self.own.iter().any(is_known) || self.remote.iter().any(has_it) {
+            return false;
+        }
+        // Each of them is asked.
+        let asked = self.remote.iter().map(RemoteKeys::ask);
+        asked.fold(false, |any, asked| any | asked)
     }
 
     /// The user and the rights that a token proves at this Unix second.
@@ -63,16 +116,26 @@ impl Keys {
         let text = |name| header.get(name).and_then(Value::as_str);
         let alg = algorithm(text("alg").ok_or(Reason::CredentialsMalformed)?);
         let of_alg = |key: &&Key| Some(key.algorithm) == alg;
-        if !self.keys.iter().any(|key| of_alg(&key)) {
-            return Err(Reason::TokenAlgorithm);
+        let sets: Vec<_> = self.remote.iter().map(RemoteKeys::keys).collect();
+        let keys = || {
+            self.own
+                .iter()
+                .chain(sets.iter().flat_map(|set| set.iter()))
+        };
+        let refused = |reason| match self.remote.iter().any(RemoteKeys::is_unknown) {
+            true => Err(Reason::VerifierUnreachable),
+            false => Err(reason),
+        };
+        if !keys().any(|key| of_alg(&key)) {
+            return refused(Reason::TokenAlgorithm);
         }
         let of_kid = |key: &&Key| match (text("kid"), &key.kid) {
             (Some(asked), Some(kid)) => asked == kid,
             _ => true,
         };
-        let mut fitting = self.keys.iter().filter(of_kid).filter(of_alg);
+        let mut fitting = keys().filter(of_kid).filter(of_alg);
         if !fitting.any(|key| is_signed(token, key)) {
-            return Err(Reason::TokenSignature);
+            return refused(Reason::TokenSignature);
         }
         // From here on the issuer wrote what stands in the token: a fault in it is named as such.
         jsonwebtoken::decode_header(token).map_err(|_| Reason::CredentialsMalformed)?;
@@ -133,6 +196,14 @@ fn is_signed(token: &[u8], key: &Key) -> bool {
 
 type ReadError = (&'static str, String);
 
+/// The keys of an entry with a `url`.
+fn read_remote(entry: &Entry) -> Result<RemoteKeys, ReadError> {
+    if entry.file.is_some() || entry.secret.is_some() {
+        return Err(("", ONE_SOURCE.to_string()));
+    }
+    RemoteKeys::new(entry)
+}
+
 /// The keys of one entry: one, or those of a JWKS file.
 fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
     let bytes = match (&entry.file, &entry.secret) {
@@ -141,8 +212,7 @@ fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
         }
         (None, Some(secret)) => secret.0.clone().into_bytes(),
         _ => {
-            let what = "write either `file` (a secret, a PEM or a JWKS file) or `secret`";
-            return Err(("", what.to_string()));
+            return Err(("", ONE_SOURCE.to_string()));
         }
     };
     let algorithm = match entry.alg.as_str() {
@@ -197,6 +267,6 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| error.to_string())
 }
 
-fn not_offered(name: &str) -> String {
+pub fn not_offered(name: &str) -> String {
     format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
 }

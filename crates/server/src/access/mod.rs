@@ -11,9 +11,11 @@ mod callback;
 mod checks;
 mod claims;
 mod desk;
+mod endpoint;
 mod jwks;
 pub mod keys;
 pub mod public;
+mod remote_keys;
 pub mod secret;
 mod users;
 

@@ -25,6 +25,8 @@ const MAX_CACHE_ENTRIES: usize = 10_000_000;
 const MAX_QUESTIONS: usize = 1 << 20;
 /// Clocks that are further apart than that are wrong.
 const MAX_LEEWAY_S: u32 = 300;
+/// A day: for longer nobody should use a key that its issuer has withdrawn.
+const MAX_REFRESH_S: u32 = 86_400;
 /// More threads than this would fight for the memory that each password takes.
 const MAX_THREADS: usize = 256;
 /// A client does not wait for longer.
@@ -205,7 +207,7 @@ impl Lists {
 }
 
 /// `[[access.key]]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, SmartDefault, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Key {
     /// The key's name, if tokens name one.
@@ -224,6 +226,23 @@ pub struct Key {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Secret")]
     pub secret: Option<Secret>,
+    /// In place of a file: where the issuer publishes its JWKS. Redirects are not followed, and secrets in it are ignored.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
+    pub url: String,
+    /// PEM: the roots to trust at the URL; without it, those of the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PathBuf", extend("format" = "a file"))]
+    pub ca: Option<PathBuf>,
+    /// How long keys of a URL are used before they are fetched again. A token with an unknown `kid` has them fetched at once.
+    #[default(3_600)]
+    #[serde(skip_serializing_if = "is_default_refresh")]
+    #[schemars(range(min = 60, max = MAX_REFRESH_S))]
+    pub refresh_s: u32,
+}
+
+fn is_default_refresh(refresh_s: &u32) -> bool {
+    *refresh_s == Key::default().refresh_s
 }
 
 /// `[[access.user]]`.

@@ -277,7 +277,9 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         return say("the signature was not verified; --config names the settings to do that with");
     };
     let access = config::access_of(path)?;
-    let known = checks(access.as_ref())?.keys.verify(token, now_unix_s);
+    let keys = &checks(access.as_ref())?.keys;
+    keys.fetch();
+    let known = keys.verify(token, now_unix_s);
     let known = known
         .map_err(|refusal| anyhow!("refused: {}; {}", refusal.text(), refusal.row().remedy))?;
     say(&accepted(&known.grants))

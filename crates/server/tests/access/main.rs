@@ -12,6 +12,7 @@ mod doors;
 mod expiry;
 mod jwks;
 mod key_files;
+mod key_urls;
 mod matrix;
 mod operator;
 mod programs;

@@ -1,0 +1,224 @@
+//! Keys that an issuer publishes at a URL: a JWKS (RFC 7517) that is fetched, kept and fetched again.
+//!
+//! A set is fetched by a thread of its own: at the start, after `refresh_s`, and once when a token names a `kid` that the set does not have, since
+//! then the issuer may have begun to use a new key. Anybody can make up a `kid`; therefore these additional fetches have
+//! [`REFETCH_AFTER`] between them. While a fetch fails, the keys of the last good answer stay in use.
+//!
+//! Invariants: no lock is held while the network is waited for; a secret (`oct`) is never taken from a URL, since everyone who can read it could sign.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jsonwebtoken::Algorithm;
+
+use super::algorithm::{Key, algorithm};
+use super::endpoint::{Endpoint, Place, Request};
+use super::jwks;
+use super::keys::{FILE_BYTES_MAX, not_offered};
+use crate::client::http::Connection;
+use crate::settings::access::Key as Entry;
+
+/// Time between two fetches that an unknown `kid` asks for, and before a fetch that failed is tried again.
+const REFETCH_AFTER: Duration = Duration::from_secs(10);
+/// How long an issuer may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The keys at one URL. Dropping it ends its thread.
+pub struct RemoteKeys(Arc<Shared>);
+
+struct Shared {
+    endpoint: Endpoint,
+    entry: Entry,
+    only: Option<Algorithm>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Of the last good answer; empty before the first one.
+    keys: Arc<[Key]>,
+    /// When the last fetch ended, and whether it was good.
+    fetched: Option<(Instant, bool)>,
+    /// When an unknown `kid` asked for a fetch last.
+    asked: Option<Instant>,
+    /// A fetch is to begin, or is under way.
+    pending: bool,
+    is_over: bool,
+}
+
+impl RemoteKeys {
+    /// The keys that an entry with a `url` names. Nothing is fetched yet.
+    ///
+    /// # Errors
+    /// The end of the settings key, and its fault.
+    pub fn new(entry: &Entry) -> Result<RemoteKeys, (&'static str, String)> {
+        let place = Place {
+            name: "the JWKS",
+            url: (&entry.url, ".url"),
+            ca: (entry.ca.as_deref(), ".ca"),
+        };
+        let only = match entry.alg.as_str() {
+            "" => None,
+            name => Some(algorithm(name).ok_or_else(|| (".alg", not_offered(name)))?),
+        };
+        if only == Some(Algorithm::HS256) {
+            let what = "HS256 is signed with a secret, and no secret is read from a URL; name it with `file`";
+            return Err((".alg", what.to_string()));
+        }
+        Ok(RemoteKeys(Arc::new(Shared {
+            endpoint: Endpoint::new(&place, TIMEOUT)?,
+            entry: entry.clone(),
+            only,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })))
+    }
+
+    /// Starts the thread that fetches; it calls `fetched` after each fetch. Until the first good answer the keys of `former` count, if they are of
+    /// the same entry.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(
+        &self,
+        former: &[RemoteKeys],
+        fetched: impl Fn() + Send + 'static,
+    ) -> std::io::Result<()> {
+        let same = former.iter().find(|it| it.0.entry == self.0.entry);
+        if let Some(keys) = same.map(RemoteKeys::keys) {
+            self.0.state().keys = keys;
+        }
+        self.0.state().pending = true;
+        let shared = Arc::clone(&self.0);
+        super::desk::spawn("access-jwks", move || shared.keep(&fetched))
+    }
+
+    /// Fetches once, now. Blocks.
+    pub fn fetch(&self) {
+        self.0.fetch(&mut None);
+    }
+
+    /// The keys of the last good answer.
+    pub fn keys(&self) -> Arc<[Key]> {
+        Arc::clone(&self.0.state().keys)
+    }
+
+    /// Whether the last fetch failed, or none has ended: then nobody can say which keys the issuer has.
+    pub fn is_unknown(&self) -> bool {
+        !self.0.state().fetched.is_some_and(|(_, good)| good)
+    }
+
+    /// Whether a fetch is to begin or under way.
+    pub fn is_pending(&self) -> bool {
+        self.0.state().pending
+    }
+
+    /// Asks for a fetch on behalf of a token whose `kid` is unknown. False if there was one a moment ago: the answer is then what is known.
+    pub fn ask(&self) -> bool {
+        let mut state = self.0.state();
+        let is_due = state
+            .asked
+            .is_none_or(|last| last.elapsed() >= REFETCH_AFTER);
+        if !state.pending && is_due {
+            state.asked = Some(Instant::now());
+            state.pending = true;
+            self.0.changed.notify_all();
+        }
+        state.pending
+    }
+}
+
+impl Drop for RemoteKeys {
+    fn drop(&mut self) {
+        self.0.state().is_over = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread: fetches whenever it is time to.
+    fn keep(&self, fetched: &impl Fn()) {
+        let mut connection = None;
+        while self.wait() {
+            self.fetch(&mut connection);
+            fetched();
+        }
+    }
+
+    /// Waits until a fetch is due; false when the keys are no longer needed.
+    fn wait(&self) -> bool {
+        let mut state = self.state();
+        loop {
+            if state.is_over || state.pending {
+                return !state.is_over;
+            }
+            let Some((last, is_good)) = state.fetched else {
+                return true;
+            };
+            let pause = match is_good {
+                true => Duration::from_secs(u64::from(self.entry.refresh_s)),
+                false => REFETCH_AFTER,
+            };
+            let left = pause.saturating_sub(last.elapsed());
+            if left.is_zero() {
+                state.pending = true;
+                return true;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn fetch(&self, connection: &mut Option<Connection>) {
+        let read = self.read(connection);
+        let mut state = self.state();
+        state.fetched = Some((Instant::now(), read.is_ok()));
+        state.pending = false;
+        match read {
+            Ok(keys) => state.keys = keys,
+            Err(why) => {
+                let kept = state.keys.len();
+                drop(state);
+                self.endpoint.tell(&format!(
+                    "{why}; {kept} keys of an earlier answer stay in use"
+                ));
+            }
+        }
+    }
+
+    fn read(&self, connection: &mut Option<Connection>) -> Result<Arc<[Key]>, String> {
+        let request = Request {
+            method: "GET",
+            headers: &[
+                ("Accept", "application/jwk-set+json, application/json"),
+                ("Accept-Encoding", "identity"),
+            ],
+            body: None,
+            answer_bytes_max: FILE_BYTES_MAX as usize,
+        };
+        let (head, body) = self.endpoint.exchange(&request, connection)?;
+        match head.status {
+            200 => {}
+            status @ 300..=399 => {
+                let to = head.header("location").unwrap_or("an unknown place");
+                let to = to.escape_debug();
+                return Err(format!(
+                    "it redirects ({status}) to {to}, and redirects are not followed; name the URL that answers with 200"
+                ));
+            }
+            status => return Err(format!("it answers with status {status}, not 200")),
+        }
+        let kid = (!self.entry.kid.is_empty()).then_some(self.entry.kid.as_str());
+        let mut keys = jwks::keys(&body, self.only, kid)?;
+        keys.retain(|key| key.algorithm != Algorithm::HS256);
+        match keys.is_empty() {
+            true => Err("it has only secrets, and no secret is read from a URL".to_string()),
+            false => Ok(keys.into()),
+        }
+    }
+}
