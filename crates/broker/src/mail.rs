@@ -5,6 +5,7 @@
 //! side by side in one shared [`Frames`], and each tell names its span. `ask` and `tell` have what they say, `fact` what
 //! changes topics, `answer` whom a home answers and how what was asked has ended, `news` what followers of interest are told; `lanes` makes the mail.
 
+pub mod fields;
 pub(crate) mod inbox;
 pub(crate) mod lanes;
 pub mod message;

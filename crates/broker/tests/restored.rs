@@ -195,3 +195,60 @@ fn operator_changes_nothing_while_a_stop_writes() {
     let mut after = restarted(&mut town, |it| it);
     assert_eq!(messages(&mut after, "kept/one"), "1");
 }
+
+/// Documents may come from a store to which others write too, with checksums that hold.
+#[test]
+fn a_document_with_a_field_that_no_client_may_send_is_refused() {
+    let mut town = Town::new(&new_world(), Pace::default(), NOW);
+    let fields = "Content-Type: text/zzz\r\nX-EventSource-Event: event\r\nCrore-Key: some-key\r\n\
+                  Crore-Property: name=value\r\n";
+    post(&mut town, "kept/a", fields);
+    let world = new_world();
+    let head = Head {
+        set: 1,
+        epoch: world.epoch,
+        seed: world.seed,
+        partitions: world.partitions,
+        homes: 1,
+        home: 0,
+        unix_s: NOW.unix_s,
+        wall_s: NOW.unix_s,
+    };
+    let _head = town.shards[0].save(&head, usize::MAX);
+    let block = town.shards[0].save(&head, usize::MAX);
+    let read = |block: &[u8]| {
+        let mut restored = Restored::new(world.clone(), 0, NOW);
+        restored.begin(&head).expect("a head");
+        restored.take(block)
+    };
+    assert_eq!(read(&block), Ok(()));
+    for (written, changed) in [
+        (&b"text/zzz"[..], &b"text/\r\nz"[..]),
+        (b"text/zzz", b"text/zz\xff"),
+        (b"event", b"ev\nnt"),
+        (b"event", b"e\x7fent"),
+        (b"some-key", b"some\0key"),
+        (b"kept/a", b"kept/\n"),
+        (b"kept/a", b"kept/#"),
+        // The properties, and the frame: other opcodes, and a payload longer than the frame.
+        (b"\x26\0\x04name", b"\x26\0\x44name"),
+        (b"\x26\0\x04name", b"\x25\0\x04name"),
+        (b"\x81\x02hi", b"\x01\x02hi"),
+        (b"\x81\x02hi", b"\x81\x03hi"),
+        (b"\x81\x02hi", b"\x81\x7fhi"),
+        (b"\x81\x02hi", b"\x81\x02\xffi"),
+    ] {
+        let places = block.windows(written.len());
+        let places: Vec<usize> = (0..)
+            .zip(places)
+            .filter(|(_, it)| *it == written)
+            .map(|(at, _)| at)
+            .collect();
+        assert!(!places.is_empty(), "{written:?}");
+        let mut bytes = block.clone();
+        places
+            .iter()
+            .for_each(|at| bytes[*at..at + written.len()].copy_from_slice(changed));
+        assert!(read(&bytes).is_err(), "{}", written.escape_ascii());
+    }
+}

@@ -14,6 +14,9 @@ use crate::base::snapshot::{Damaged, In, Out};
 /// Writers that are remembered: the one whose last batch is the oldest goes first. A batch of one that is forgotten is void, but for its first.
 const WRITERS_MAX: usize = 256;
 
+/// No writer numbers its batches so high.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+
 #[derive(Clone, Copy)]
 struct Writer {
     id: u64,
@@ -152,11 +155,15 @@ impl Roster {
         }
         let mut writers = Vec::new();
         for _ in 0..count {
-            writers.push(Writer {
+            let writer = Writer {
                 id: from.word()?,
                 number: from.number()?,
                 is_dead: from.byte()? != 0,
-            });
+            };
+            if writer.number >= NUMBER_MAX {
+                return Err(Damaged("a batch has an impossible number"));
+            }
+            writers.push(writer);
         }
         Ok(Roster {
             writers,

@@ -1,10 +1,9 @@
 //! The checks of a message before it is published, the same for all protocols: its topic, its length, the right to publish it ([`check_message`],
-//! [`Clients::check_publish`]) and its other fields ([`check_fields`]).
+//! [`Clients::check_publish`]). Its other fields are checked in [`fields`](crate::mail::fields).
 //!
 //! HTTP requests and WebSocket frames are read by length, and their topic and right are checked before the data are there (`http/judge`,
 //! `websocket/publish`). The rates of publishes are counted in `admission`; whether a home has room for the message is checked there (`home/admit`).
 
-use crore_wire::sse::OWN_EVENTS;
 use crore_wire::topic::{self, TopicError};
 
 use crate::base::access::Right;
@@ -32,20 +31,6 @@ impl Refused {
             Refused::Denied(reason) | Refused::For(reason) => *reason,
         }
     }
-}
-
-/// Content types, event names and keys are kept with a one-byte length.
-pub(crate) const FIELD_BYTES_MAX: usize = 255;
-
-/// The faults that a field may have: its length, its coding, its characters.
-macro_rules! faults {
-    ($field:literal) => {
-        [
-            concat!("the ", $field, " is longer than 255 bytes; shorten it"),
-            concat!("the ", $field, " is not UTF-8; send it as UTF-8"),
-            concat!("the ", $field, " holds a control character; leave it out"),
-        ]
-    };
 }
 
 /// Checks the topic of a message and the number of its bytes. `may_reserved` says whether the client may publish to this reserved name.
@@ -81,30 +66,4 @@ impl<P: ProtocolTypes> Clients<P> {
         self.may(slot, Right::Publish, name)
             .map_err(Refused::Denied)
     }
-}
-
-/// Checks the fields of a message besides its topic and data. Each of them becomes a header, a line of an event or of a
-/// text frame, or a string of MQTT somewhere: so it must be UTF-8 without control characters; that excludes the tab, although a
-/// header could hold it.
-///
-/// # Errors
-/// Why it is not published.
-pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(), &'static str> {
-    for (field, [long, coding, control]) in [
-        (content_type, faults!("content type")),
-        (event, faults!("event name")),
-        (key, faults!("key")),
-    ] {
-        if field.len() > FIELD_BYTES_MAX {
-            return Err(long);
-        }
-        let text = core::str::from_utf8(field).map_err(|_| coding)?;
-        if text.chars().any(char::is_control) {
-            return Err(control);
-        }
-    }
-    if event.starts_with(OWN_EVENTS.as_bytes()) {
-        return Err("event names that begin with crore. are the server's own");
-    }
-    Ok(())
 }

@@ -9,8 +9,10 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use super::record::Note;
-use crate::base::ids::PartitionId;
+use super::record::{self, Note};
+use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
+use crate::base::placement::{Placement, Slotted};
+use crate::base::roster::NUMBER_MAX;
 use crate::base::snapshot::{Damaged, In};
 use crate::budget::admission::Client;
 use crate::mail::Fact;
@@ -59,7 +61,9 @@ impl Header {
         if from.byte()? != FORMAT {
             return Err(Damaged("a batch has another format"));
         }
-        from.byte()?;
+        if from.byte()? != 0 {
+            return Err(Damaged("a batch has flags that its format does not have"));
+        }
         let low = from.byte()?;
         Ok(Header {
             partition: PartitionId::from_le_bytes([low, from.byte()?]),
@@ -79,6 +83,44 @@ pub enum Entry<'a> {
     Fact(&'a Fact<'a>),
     /// A note about the partition, or about the processes that write to it.
     Note(Note<'a>),
+}
+
+/// Checks a batch as it stands in the log, before anything of it is applied: its form, the order of its records, and each of their fields as it is
+/// checked when a client publishes. In a log that several processes write (`is_shared`) a batch that does not pass is void: a stranger has
+/// written it, since a node checks before it writes. This function alone decides that, so that nodes which read the batch live, at their
+/// start or for a checkpoint agree.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(batch: &[u8], placement: Placement, is_shared: bool) -> Result<Header, Damaged> {
+    let header = Header::read(batch)?;
+    if header.partition >= placement.partitions() {
+        return Err(Damaged("there is no such partition"));
+    }
+    if header.writer == 0 || !(1..NUMBER_MAX).contains(&header.number) || header.records == 0 {
+        return Err(Damaged("the header of a batch is impossible"));
+    }
+    let mut records = In(&batch[HEADER_BYTES..]);
+    let mut end = 0;
+    for _ in 0..header.records {
+        let record = records.field()?;
+        let Some(behind) = record::check(record, header.partition, placement)? else {
+            continue;
+        };
+        if u64::from(behind) < end {
+            return Err(Damaged("the records of a batch are in disorder"));
+        }
+        end = u64::from(behind) + 1;
+    }
+    records.end()?;
+    let fits = match is_shared {
+        true => end <= OFFSETS_PER_BATCH,
+        false => header.first > 0 && header.first.saturating_add(end) <= Slotted::OFFSET_MAX,
+    };
+    match fits {
+        true => Ok(header),
+        false => Err(Damaged("a batch has impossible offsets")),
+    }
 }
 
 /// Reads a batch as it stands in the log: hands over every record with its offset, for tools that show a log.
@@ -156,7 +198,7 @@ impl Records {
         self.at >= self.batch.len()
     }
 
-    /// The place of the next record. Where there is none, because another process wrote nonsense, it is empty, and the last one.
+    /// The place of the next record. A batch is checked before; where there is none all the same, it is empty, and the last one.
     fn range(&self) -> Range<usize> {
         let end = self.batch.len();
         let mut from = In(&self.batch[self.at..]);

@@ -27,6 +27,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use batch::Header;
 
+use crate::base::placement::Placement;
+use crate::base::snapshot::Damaged;
+
 /// A batch of records of one partition, for its engine.
 #[derive(Clone, Debug)]
 pub struct Batch {
@@ -52,7 +55,7 @@ pub struct Committed {
     pub batch: Option<Foreign>,
 }
 
-/// A batch that may be another process's. Its bytes count in a backlog until it is applied.
+/// A batch that may be another process's, checked. Its bytes count in a backlog until it is applied.
 #[derive(Debug)]
 pub struct Foreign {
     bytes: Arc<[u8]>,
@@ -60,13 +63,19 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// A batch, which counts in this backlog from now on.
-    pub fn new(bytes: Arc<[u8]>, backlog: &Backlog) -> Foreign {
+    /// Checks a batch of the log ([`batch::check`]), which counts in this backlog from now on.
+    ///
+    /// # Errors
+    /// Why it is void.
+    pub fn checked(
+        bytes: Arc<[u8]>,
+        placement: Placement,
+        backlog: &Backlog,
+    ) -> Result<(Header, Foreign), Damaged> {
+        let header = batch::check(&bytes, placement, true)?;
         backlog.0.fetch_add(bytes.len(), Relaxed);
-        Foreign {
-            bytes,
-            backlog: backlog.clone(),
-        }
+        let backlog = backlog.clone();
+        Ok((header, Foreign { bytes, backlog }))
     }
 
     /// The header and the records.

@@ -79,8 +79,6 @@ struct Queue<T> {
     /// Batches that the engine has told, in the order of the log.
     told: VecDeque<Committed>,
     begun: Option<Begun>,
-    /// A record has come that this version does not understand: nothing behind it is applied.
-    is_halted: bool,
 }
 
 /// The batch or request that takes effect next.
@@ -167,7 +165,7 @@ impl<T> Queue<T> {
             return Some((self.line.pop(), None));
         }
         let is_first = first.is_some_and(|it| it.writes);
-        if self.is_halted || self.begun.is_none() && !self.begin(held_bytes, now_s, counts) {
+        if self.begun.is_none() && !self.begin(held_bytes, now_s, counts) {
             return None;
         }
         let begun = self.begun.as_mut()?;
@@ -194,7 +192,6 @@ impl<T> Commits<T> {
             batches: Batches::new(partition, writer, is_shared),
             told: VecDeque::new(),
             begun: None,
-            is_halted: false,
         };
         Commits {
             is_shared,
@@ -374,16 +371,6 @@ impl<T> Commits<T> {
     /// In the log of the partition at this place it says that this process is dead: it goes on as another one.
     pub fn go_on_as_another(&mut self, at: usize) {
         self.queues[at].batches.go_on_as_another();
-    }
-
-    /// Nothing more of the partition at this place is applied.
-    pub fn halt(&mut self, at: usize) {
-        self.queues[at].is_halted = true;
-    }
-
-    /// Whether nothing more of it is applied.
-    pub fn is_halted(&self, at: usize) -> bool {
-        self.queues[at].is_halted
     }
 
     /// The second of the oldest record that is not applied; those to come are of this second or a later one.

@@ -9,8 +9,11 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::base::ids::PartitionId;
+use crate::base::placement::Placement;
 use crate::base::snapshot::{Damaged, In, Out};
 use crate::budget::admission::{Client, Party};
+use crate::mail::fields::{check_fields, check_read_message, check_read_name};
 use crate::mail::message::{Headers, Publish, Retry};
 use crate::mail::{Change, Fact};
 
@@ -33,6 +36,8 @@ const RETAIN: u8 = 4;
 const BINARY: u8 = 8;
 const MORTAL: u8 = 16;
 const HAS_KEY: u8 = 32;
+/// All of them.
+const FLAGS: u8 = QOS | RETAIN | BINARY | MORTAL | HAS_KEY;
 
 impl<'a> Fact<'a> {
     /// Appends the record of a fact; its offset is so far behind that of the first record of its batch.
@@ -177,6 +182,43 @@ impl<'a> Note<'a> {
     }
 }
 
+/// Checks a record of this partition that another process may have written: its kind, its form, and each of its fields. Returns how far its offset
+/// is behind that of the first record of its batch; none for a record that may be left out.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check(
+    record: &[u8],
+    partition: PartitionId,
+    placement: Placement,
+) -> Result<Option<u32>, Damaged> {
+    match unknown(record) {
+        Some(true) => return Ok(None),
+        Some(false) => return Err(Damaged("a record is of no known kind")),
+        None => {}
+    }
+    if let Some((behind, note)) = Note::decode(record)? {
+        if let Note::Beat(beat) = note {
+            // Consoles and terminals show both.
+            check_fields(beat.name, b"", beat.link).map_err(Damaged)?;
+        }
+        return Ok(Some(behind));
+    }
+    let checked = |behind, fact: &Fact<'_>| {
+        let name = fact.topic().1;
+        check_read_name(name)?;
+        if placement.partition_of(name) != partition {
+            return Err("a record is of another partition");
+        }
+        match fact {
+            Fact::Publish(it) => check_read_message(&it.headers, it.data, it.retry.as_ref())?,
+            Fact::Topic { .. } => {}
+        }
+        Ok(Some(behind))
+    };
+    Fact::decode(record, 0, Client::NOBODY, checked)?.map_err(Damaged)
+}
+
 /// Whether a record is a note.
 pub(crate) fn is_note(record: &[u8]) -> bool {
     let kind = record.first();
@@ -218,6 +260,11 @@ fn read_message<'a>(
     client: Client,
 ) -> Result<Publish<'a>, Damaged> {
     let flags = from.byte()?;
+    if flags & !FLAGS != 0 {
+        return Err(Damaged(
+            "a message has a flag that this format does not have",
+        ));
+    }
     let has = |flag| flags & flag != 0;
     let mut headers = Headers {
         content_type: from.field()?,

@@ -12,6 +12,7 @@ use super::logs::Logs;
 use super::readings::{Reading, Readings};
 use super::topics::TopicTable;
 use crate::base::ids::OFFSETS_PER_BATCH;
+use crate::base::placement::Slotted;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::base::roster::Roster;
@@ -131,6 +132,9 @@ impl Logs {
         let (partition, time_s) = (from.number16()?, from.number32()?);
         let (known_to, has_lost) = (from.number()?, from.byte()? != 0);
         let mut roster = Roster::read(from)?;
+        if roster.last.max(known_to) > Slotted::OFFSET_MAX {
+            return Err(Damaged("an offset is too large"));
+        }
         if has_lost {
             roster.lose();
         }

@@ -20,6 +20,7 @@ use crate::base::settings::Keep;
 use crate::base::snapshot::{Block, Damaged, In, NO_TOPIC, Origin, kind};
 use crate::base::time::Now;
 use crate::log::snapshot::Past;
+use crate::mail::fields::check_read_name;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
 
@@ -141,9 +142,7 @@ impl TopicTable {
             _ => 0,
         };
         let name = from.field()?;
-        if name.is_empty() {
-            return Err(NO_TOPIC);
-        }
+        check_read_name(name).map_err(Damaged)?;
         let rule = rules.number_for(name);
         let is_kept = origin.local || rules.get(rule).durable;
         if !origin.is_for(name, logs.placement, logs.me)? || !is_kept {
@@ -215,6 +214,9 @@ impl Logs {
         for slot in 0..=u8::MAX {
             let is_its = former.home_of(former.of_slot(slot)) == origin.home;
             let floor = if is_its { from.number()? } else { 0 };
+            if floor > Slotted::OFFSET_MAX {
+                return Err(Damaged("an offset is too large"));
+            }
             if is_its && self.place_here(former.of_slot(slot)).is_some() {
                 self.floors[usize::from(slot)] = floor;
             }
@@ -298,6 +300,7 @@ impl Logs {
         rules: &Rules,
     ) -> Result<(), Damaged> {
         let (lost, number, name) = (from.number()?, from.number()?, from.field()?);
+        check_read_name(name).map_err(Damaged)?;
         if !origin.is_for(name, self.placement, self.me)? {
             return Ok(());
         }

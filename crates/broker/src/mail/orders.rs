@@ -353,8 +353,6 @@ pub struct PartitionState {
     pub writer: u64,
     /// The writer that does what one node does for all, such as checkpoints.
     pub steward: Option<u64>,
-    /// There is a record that a later version has written, and that this one does not understand: nothing more is applied.
-    pub is_halted: bool,
 }
 
 /// A node, as its last sign of life has told.

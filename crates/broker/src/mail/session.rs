@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Damaged, In, Out};
 use crate::budget::admission::Client;
+use crate::mail::fields::{check_read_message, check_read_name};
 use crate::mail::message::{Headers, is_binary};
 use crate::store::shared::Slice;
 use crate::store::slab::NONE;
@@ -99,19 +100,22 @@ impl Will {
         let mut field = || from.field().map(Box::<[u8]>::from);
         let (topic, data) = (field()?, field()?);
         let (content_type, key, event, attributes) = (field()?, field()?, field()?, field()?);
+        let headers = Headers {
+            binary: is_binary(&content_type, &data),
+            content_type,
+            event,
+            key,
+            attributes,
+            ttl_s: (form & MORTAL != 0).then_some(ttl_s),
+            qos: form >> QOS_SHIFT & 3,
+            retain: form & RETAIN != 0,
+        };
+        check_read_name(&topic).map_err(Damaged)?;
+        check_read_message(&headers.map(|field| &**field), &data, None).map_err(Damaged)?;
         Ok(Will {
             delay_s,
             topic,
-            headers: Headers {
-                binary: is_binary(&content_type, &data),
-                content_type,
-                event,
-                key,
-                attributes,
-                ttl_s: (form & MORTAL != 0).then_some(ttl_s),
-                qos: form >> QOS_SHIFT & 3,
-                retain: form & RETAIN != 0,
-            },
+            headers,
             data,
             client: Client::NOBODY,
         })

@@ -16,7 +16,7 @@ pub(crate) mod side;
 mod sse;
 mod websocket;
 
-pub use crate::client::publishing::{Refused, check_fields, check_message};
+pub use crate::client::publishing::{Refused, check_message};
 pub use crate::client::review::Review;
 pub use http::headers;
 pub use http::parameters::PARAMETERS;

@@ -293,7 +293,6 @@ impl Node<'_> {
             offset: home.logs.roster(at).last,
             writer: self.commits.writer(at),
             steward: home.logs.roster(at).steward,
-            is_halted: self.commits.is_halted(at),
         });
         Box::new(ClusterState {
             partitions: partitions.collect(),

@@ -11,7 +11,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::client::asking::{home_context, lacks_room};
 use crate::commit::Committed;
-use crate::commit::batch::{HEADER_BYTES, Header, Record, Told};
+use crate::commit::batch::{self, HEADER_BYTES, Header, Record, Told};
 use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
 use crate::home::{HERE, Home};
@@ -132,16 +132,14 @@ impl Shard {
         }
     }
 
-    /// Applies a record that no request waits for: a note, or what another process has written. One that makes no sense is void; behind one that a
-    /// later version has written, and that must not be left out, nothing more of the partition is applied.
+    /// Applies a record that no request waits for: a note, or what another process has written. Its batch was checked.
     fn take_aside(&mut self, record: &Record) {
         let (header, bytes) = (&record.told.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
         let at = placement.place_at_home(header.partition);
-        if unknown(bytes) == Some(false) {
-            return self.commits.halt(at);
+        if (self.take_record(&record.told, bytes, record.is_last(), None)).is_err() {
+            self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
-        let _void = self.take_record(&record.told, bytes, record.is_last(), None);
         let home = self.home.as_mut().expect(HERE);
         home.topics
             .make_room_for_others(&mut home.logs, &mut home.interest);
@@ -198,37 +196,31 @@ impl Shard {
         let client = asker.unwrap_or(Client::NOBODY);
         Fact::decode(record, world.seed, client, |behind, fact| {
             let (offset, name) = (header.first + u64::from(behind), fact.topic().1);
-            if asker.is_none() {
-                if header.first == 0 || clients.ctx.partition_of(name) != header.partition {
-                    return Err(Damaged(
-                        "a record is of another partition, or has no offset",
-                    ));
-                }
-                if !world.rules.is_durable(name) {
-                    // The operator has changed the rules since: such a topic keeps nothing across a crash.
-                    home.logs.noted(at, offset, (0, 0));
-                    return Ok((offset, None));
-                }
+            if asker.is_none() && !world.rules.is_durable(name) {
+                // The operator has changed the rules since: such a topic keeps nothing across a crash.
+                home.logs.noted(at, offset, (0, 0));
+                return (offset, None);
             }
             let own = asker.is_some() && world.is_shared() && planted::is(Fault::OwnOffset);
             let offset = offset + u64::from(own) * 7;
             let mut context = home_context(subs, &clients.ctx);
             context.now.unix_s = header.unix_s;
-            Ok((offset, Some(home.apply(fact, Some(offset), &mut context))))
-        })?
+            (offset, Some(home.apply(fact, Some(offset), &mut context)))
+        })
     }
 
     /// Applies a batch of the log that no request of this process waits for; `header` is as the log has it. A batch of a partition of another
-    /// home changes nothing, nor does one that was applied before, here or by the writer of the documents that were read first.
+    /// home changes nothing, nor does one that was applied before, here or by the writer of the documents that were read first, nor, where the log
+    /// has several writers, one that does not pass the [check](batch::check).
     ///
     /// # Errors
-    /// When the batch is none. The records that it has applied by then stay.
+    /// When the log has one writer, and the batch does not pass. Nothing of it is applied.
     pub fn fold(&mut self, header: &Header, batch: &[u8], now: Now) -> Result<(), Damaged> {
         self.front.clients.ctx.now = now;
         let world = &self.front.clients.ctx.world;
         let is_shared = world.is_shared();
-        if header.partition >= world.partitions {
-            return Err(Damaged("there is no such partition"));
+        if let Err(why) = batch::check(batch, world.placement(), is_shared) {
+            return if is_shared { Ok(()) } else { Err(why) };
         }
         let Some((at, Home { logs, .. })) = part(&mut self.home, header.partition) else {
             return Ok(());
@@ -249,16 +241,9 @@ impl Shard {
         };
         let mut records = In(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.records).rev() {
-            let record = records.field()?;
-            if unknown(record) == Some(false) {
-                return Err(Damaged("a record is of no known kind"));
-            }
-            let taken = self.take_record(&told, record, left == 0, None);
+            self.take_record(&told, records.field()?, left == 0, None)?;
             if let Some(home) = &mut self.home {
                 home.make_room(&self.front.clients.ctx.world.rules, now);
-            }
-            if !is_shared {
-                taken?;
             }
         }
         self.front.subs.lanes.drop_untold();

@@ -2,12 +2,12 @@
 
 mod checkpoint;
 mod mqtt;
+mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::sync::Arc;
 
-use crore_broker::batch::Header;
 use crore_broker::orders::ClusterState;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{
@@ -102,11 +102,16 @@ impl Nodes {
     fn tell_one(&mut self, n: usize) {
         let node = &mut self.all[n];
         for (bytes, sequence, unix_s) in &self.log[node.told..] {
-            let mut header = Header::read(bytes).expect("a batch");
+            let placement = world(n).placement();
+            let checked = Foreign::checked(bytes.clone(), placement, &node.backlog);
+            let Ok((mut header, batch)) = checked else {
+                // It is void.
+                continue;
+            };
             (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
             let committed = Committed {
                 header,
-                batch: Some(Foreign::new(bytes.clone(), &node.backlog)),
+                batch: Some(batch),
             };
             let home = usize::from(header.partition % 2);
             node.town.handle(home, Input::Committed(committed));
@@ -421,38 +426,4 @@ fn a_node_that_is_cut_off_says_so_shows_nothing_uncommitted_and_declares_nobody_
     assert_eq!(nodes.got(0, reader).len(), 1);
     assert_eq!(nodes.states(0)[0].nodes.len(), 2);
     assert_eq!(nodes.states(1)[0].nodes.len(), 2);
-}
-
-#[test]
-fn a_record_of_a_later_version_stops_its_partition_unless_it_may_be_left_out() {
-    for (kind, halts) in [(200, false), (100, true)] {
-        let mut nodes = Nodes::new(1);
-        let reader = nodes.events(0, "sub/a", "");
-        nodes.post(0, "a", "x");
-        nodes.all[0].town.settle();
-        let io = &mut nodes.all[0].town.io;
-        let batch = io
-            .iter_mut()
-            .find_map(|io| io.batches.pop_front())
-            .expect("a batch");
-        // A batch of another writer with one record of this kind, before it.
-        let mut bytes = batch.bytes[..36].to_vec();
-        bytes[4..12].copy_from_slice(&77u64.to_le_bytes());
-        bytes[12..20].copy_from_slice(&1u64.to_le_bytes());
-        bytes[32..36].copy_from_slice(&1u32.to_le_bytes());
-        bytes.extend_from_slice(&[3, kind, 0, 9]);
-        for bytes in [bytes.into(), batch.bytes] {
-            let end = &mut nodes.ends[usize::from(batch.header.partition)];
-            *end += 1;
-            nodes.log.push((bytes, *end, nodes.unix_s));
-        }
-        nodes.tell_one(0);
-        assert_eq!(nodes.got(0, reader).is_empty(), halts);
-        let states = nodes.states(0);
-        let halted = states
-            .iter()
-            .flat_map(|it| &it.partitions)
-            .filter(|it| it.is_halted);
-        assert_eq!(halted.count(), usize::from(halts));
-    }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crore_broker::batch::{self, Entry, Header};
-use crore_broker::{Backlog, Batch, Committed, Foreign, Note, OFFSET_BITS, PartitionId};
+use crore_broker::{Backlog, Batch, Committed, Foreign, Note, OFFSET_BITS, PartitionId, Placement};
 
 use super::Manner;
 use crate::rng::Rng;
@@ -192,14 +192,16 @@ impl Shared {
         let stored = &self.logs[at].stored[told[at]..];
         let some = stored.iter().take(most).zip(told[at]..);
         let committed = some.map(|((bytes, unix_s), before)| {
-            let header = Header::read(bytes).expect("it was read before");
+            let placement = Placement::new(self.logs.len() as PartitionId, 1);
+            let (header, batch) =
+                Foreign::checked(bytes.clone(), placement, &self.backlog).expect("a node wrote it");
             Committed {
                 header: Header {
                     first: (before as u64 + 1) << OFFSET_BITS,
                     unix_s: *unix_s,
                     ..header
                 },
-                batch: Some(Foreign::new(bytes.clone(), &self.backlog)),
+                batch: Some(batch),
             }
         });
         let committed: Vec<Committed> = committed.collect();

@@ -31,7 +31,28 @@ impl<'a> Properties<'a> {
         repeatable: u64,
     ) -> Result<Self, Error> {
         let len = reader.variable()?;
-        let bytes = reader.take(len as usize)?;
+        Self::check(reader.take(len as usize)?, allowed, repeatable)
+    }
+
+    /// Checks properties that a message is kept with, which another process may have written: those that a server passes on unaltered
+    /// ([`PropertyBuf::forward`](super::PropertyBuf::forward)).
+    ///
+    /// # Errors
+    /// The first thing wrong with them.
+    pub fn of_message(bytes: &'a [u8]) -> Result<Self, Error> {
+        let kept = [
+            P::PayloadFormatIndicator,
+            P::ResponseTopic,
+            P::CorrelationData,
+            P::ContentType,
+            P::UserProperty,
+        ];
+        let allowed = kept.iter().fold(0, |all, property| all | property.bit());
+        Self::check(bytes, allowed, P::UserProperty.bit())
+    }
+
+    /// Checks properties without the length before them.
+    fn check(bytes: &'a [u8], allowed: u64, repeatable: u64) -> Result<Self, Error> {
         let mut seen = 0;
         let mut users = 0;
         let mut rest = Reader(bytes);

@@ -105,6 +105,13 @@ pub fn header_len(frame: &[u8]) -> usize {
     }
 }
 
+/// The payload of a whole frame with this opcode, as [`write_frame`] writes it; none for any other bytes.
+pub fn payload(frame: &[u8], opcode: Opcode) -> Option<&[u8]> {
+    let payload = frame.get(1).and_then(|_| frame.get(header_len(frame)..))?;
+    let (header, len) = header(opcode, false, payload.len());
+    (frame.len() == len + payload.len() && frame.starts_with(&header[..len])).then_some(payload)
+}
+
 /// Appends a whole server frame: unmasked, unfragmented, uncompressed.
 pub fn write_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     let (bytes, size) = header(opcode, false, payload.len());

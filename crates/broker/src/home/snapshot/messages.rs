@@ -1,5 +1,7 @@
 //! The messages of a home in a snapshot: those of each partition in the order of arrival.
 
+use crore_wire::websocket::frame;
+
 use super::topic_of;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
@@ -9,9 +11,11 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::home::Home;
 use crate::home::logs::Logs;
+use crate::home::packer::opcode_of;
 use crate::home::row::KEEPS;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
+use crate::mail::fields::check_read_message;
 use crate::mail::message::{Headers, New};
 use crate::store::slab::NONE;
 
@@ -182,12 +186,8 @@ fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, N
         *field = from.field()?;
     }
     let [key, content_type, event, attributes, frame] = fields;
-    let short = |field: &[u8]| field.len() <= usize::from(u8::MAX);
-    let fits = [key, content_type, event].into_iter().all(short)
-        && attributes.len() <= usize::from(u16::MAX);
-    if !fits {
-        return Err(IMPOSSIBLE);
-    }
+    let binary = form & BINARY != 0;
+    let data = frame::payload(frame, opcode_of(binary)).ok_or(IMPOSSIBLE)?;
     let new = New {
         topic,
         offset,
@@ -203,10 +203,11 @@ fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, N
             ttl_s,
             qos: form >> QOS_SHIFT & 3,
             retain: form & RETAIN != 0,
-            binary: form & BINARY != 0,
+            binary,
         },
         frame,
         whole: None,
     };
+    check_read_message(&new.headers, data, None).map_err(Damaged)?;
     Ok((form & RETAINED != 0, new))
 }

@@ -322,13 +322,6 @@ fn problems(
     if homes.iter().any(|home| home.is_cut_off) {
         found.push("no sign of life of this node has come back for 5 s".to_string());
     }
-    let partitions = homes.iter().flat_map(|home| &home.partitions);
-    for halted in partitions.filter(|partition| partition.is_halted) {
-        let partition = halted.partition;
-        found.push(format!(
-            "partition {partition} stands still: it has a record of a later version; install that one here"
-        ));
-    }
     for node in nodes {
         if node.told.as_ref().is_some_and(|told| !told.ready) {
             found.push(format!("node {} is not ready for clients", node.name));

@@ -211,8 +211,8 @@ impl Maker {
             return false;
         };
         let mut partitions = state.partitions.iter();
-        let is_steward = partitions
-            .any(|it| it.partition == partition && it.steward == Some(it.writer) && !it.is_halted);
+        let is_steward =
+            partitions.any(|it| it.partition == partition && it.steward == Some(it.writer));
         is_steward && !state.is_cut_off
     }
 
@@ -230,7 +230,7 @@ impl Maker {
         let mut batches = store.batches(partition, former + 1..=last)?;
         while let Some(stored) = batches.read()? {
             self.folding.may_go_on()?;
-            // A record that is no batch counts for nothing.
+            // A message that is no batch counts for nothing.
             if let Ok(mut header) = Header::read(&stored.bytes)
                 && header.partition == partition
             {

@@ -79,27 +79,44 @@ impl Listener {
     }
 
     fn batch(&self, partition: PartitionId, sequence: u64, unix_s: u32, bytes: &[u8]) {
-        let header = match Header::read(bytes) {
-            Ok(header) if header.partition == partition => header,
-            other => {
-                let why = other.err().map(|why| why.to_string());
-                let why = why.unwrap_or_else(|| "it is of another partition".to_string());
+        let (header, batch) = match self.read(partition, bytes) {
+            Ok(read) => read,
+            Err(why) => {
                 tracing::error!(
                     "cluster: message {sequence} of partition {partition} is no batch, and counts for nothing: {why}"
                 );
                 return;
             }
         };
-        let is_ours = header.writer == self.writer;
         let committed = Committed {
             header: Header {
                 first: sequence << OFFSET_BITS,
                 unix_s,
                 ..header
             },
-            batch: (!is_ours).then(|| Foreign::new(Arc::from(bytes), &self.backlog)),
+            batch,
         };
         self.tell(partition, LogNews::Committed(committed));
+    }
+
+    /// Reads and checks a batch of this partition. Of its own this node has the bytes.
+    fn read(
+        &self,
+        partition: PartitionId,
+        bytes: &[u8],
+    ) -> Result<(Header, Option<Foreign>), &'static str> {
+        let header = Header::read(bytes).map_err(|why| why.0)?;
+        if header.partition != partition {
+            return Err("it is of another partition");
+        }
+        if header.writer == self.writer {
+            return Ok((header, None));
+        }
+        let checked = Foreign::checked(Arc::from(bytes), self.placement, &self.backlog);
+        checked.map_or_else(
+            |why| Err(why.0),
+            |(header, batch)| Ok((header, Some(batch))),
+        )
     }
 
     fn tell(&self, partition: PartitionId, told: LogNews) {

@@ -15,16 +15,16 @@ use crate::base::settings::Settings;
 use crate::base::work::STEP_BYTES;
 use crate::client::asking::{publish, warm_topics};
 use crate::client::credit::{must_stall, stall_if_needed};
-use crate::client::publishing::{Refused, check_fields};
+use crate::client::publishing::Refused;
 use crate::home::Home;
 use crate::io::Io;
+use crate::mail::fields::{check_fields, check_idempotency_key};
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
 use crate::protocol::front::{
     Clients, Connections, Context, Lanes, Matching, Meter, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::{INTERNAL, answer_waiting};
-use crate::protocol::http::publish::fields::check_idempotency_key;
 use crate::protocol::http::publish::{self, wait};
 use crate::protocol::http::slips::{line_tip, quoted};
 use crate::protocol::http::state::{Batch, Pending};

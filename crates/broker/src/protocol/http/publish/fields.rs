@@ -6,7 +6,7 @@ use alloc::format;
 use crore_wire::http::head::Head;
 
 use crate::base::position;
-use crate::client::publishing::FIELD_BYTES_MAX;
+use crate::mail::fields::check_idempotency_key;
 use crate::protocol::http::slips::quoted;
 
 /// The beginning of the type of a form whose fields are parts of the body.
@@ -59,11 +59,4 @@ pub(super) fn idempotency_key<'h>(head: &'h Head<'_>) -> Result<Option<&'h [u8]>
     let bare = text.strip_prefix(b"\"").and_then(|t| t.strip_suffix(b"\""));
     let key = bare.unwrap_or(text);
     check_idempotency_key(key).map(|()| Some(key))
-}
-
-pub(super) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
-    if key.is_empty() || key.len() > FIELD_BYTES_MAX {
-        return Err("an idempotency key has 1 to 255 bytes");
-    }
-    Ok(())
 }
