@@ -247,7 +247,8 @@ impl Sessions {
         Opening::Claimed { holder, superseded }
     }
 
-    /// Gives the session to the claimant. A will whose delay is not over is not sent, unless the session ends.
+    /// Gives the session to the claimant. A will whose delay is not over is not sent, unless the session has ended: with its connection,
+    /// where it keeps nothing, or because the claimant begins anew (section 3.1.3.2.2).
     fn hand_over(
         &mut self,
         id: u32,
@@ -265,12 +266,13 @@ impl Sessions {
             life: row.life,
             partition: self.partition as u8,
         };
+        let ends = claim.clean || kept.is_none();
+        let will = will.filter(|will| ends || will.delay_s == 0);
         let (kept, ended) = if claim.clean {
             (None, kept)
         } else {
             (kept, None)
         };
-        let will = will.filter(|will| claim.clean || will.delay_s == 0);
         Opening::Opened {
             id,
             kept,

@@ -206,6 +206,40 @@ fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_t
     came(&mut watcher, "ends");
 }
 
+/// A session that ends with its connection ends at a takeover too, so that its will is due, whatever the delay (sections 3.1.2.11.2 and
+/// 3.1.3.2.2): whether the client or the server made the expiry 0.
+#[test]
+fn a_takeover_of_a_session_that_ends_with_its_connection_sends_the_will() {
+    for (settings, expiry_s) in [("", 0), ("[mqtt]\nsession_expiry_max_s = 0\n", 600)] {
+        let Some(broker) = Broker::ours(settings) else {
+            return;
+        };
+        let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
+        watcher.subscribe("w/#", 0);
+        let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+        set.session_expiry_interval_s(expiry_s);
+        of_will.will_delay_interval_s(600);
+        let mut holders = Vec::new();
+        for n in 0..3 {
+            let topic = format!("w/{n}");
+            let mut last = will(&topic);
+            last.properties = of_will.properties();
+            let mut connect = plain(Version::V5, "it");
+            connect.clean_start = false;
+            connect.properties = set.properties();
+            connect.will = Some(last);
+            let mut conn = Conn::open(&broker, Version::V5);
+            assert!(!conn.connect(&connect), "the session ended");
+            holders.push(conn);
+            if n > 0 {
+                let before = format!("w/{}", n - 1);
+                assert_eq!(watcher.packet().publish().topic, before);
+            }
+        }
+        assert!(watcher.is_served(), "each will is sent once");
+    }
+}
+
 #[test]
 fn remaining_expiry_is_sent_with_each_delivery() {
     let broker = Broker::start();
