@@ -3,6 +3,7 @@
 use crate::support::broker::Broker;
 use crate::support::eventually;
 use crate::support::mqtt::{Conn, VERSIONS, attempt, id, message, plain, will};
+use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{
     Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
@@ -97,6 +98,43 @@ fn refusal(broker: &Broker, version: u8, bytes: &[u8]) -> Option<ReasonCode> {
     let reason = connack.reason;
     assert_eq!(conn.rest(), b"", "the connection ends behind a refusal");
     Some(reason)
+}
+
+/// What a PUBLISH may not say a will may not say either, and for the same reason.
+#[test]
+fn properties_of_a_will_are_refused_as_those_of_a_publish() {
+    let Some(broker) = Broker::ours("") else {
+        return;
+    };
+    let (protocol, format) = (
+        ReasonCode::PROTOCOL_ERROR,
+        ReasonCode::PAYLOAD_FORMAT_INVALID,
+    );
+    let name = ReasonCode::TOPIC_NAME_INVALID;
+    let rows: [(&[u8], ReasonCode); 7] = [
+        // A response topic is a topic name: not empty [MQTT-4.7.3-1], and without a wildcard [MQTT-3.3.2-14].
+        (b"\x08\0\0", protocol),
+        (b"\x08\0\x03a/#", name),
+        (b"\x01\x02", protocol),
+        (b"\x01\x01", format),
+        (b"\x02\0\0\0\x01\x02\0\0\0\x01", protocol),
+        (b"\x03\0\x02a\n", format),
+        (b"\x26\0\x0bcrore-event\0\x09crore.gap", format),
+    ];
+    for (set, reason) in rows {
+        let fields = [&[set.len() as u8][..], set].concat();
+        let rest = [b"\0\0\x01a", &fields[..], b"\0\x01w\0\x01\xff"].concat();
+        let of_will = refusal(&broker, 5, &connect(5, 0x06, &rest));
+        let mut conn = Conn::connected(&broker, Version::V5, "it");
+        let body = [b"\0\x01w\0\x01", &fields[..], b"\xff"].concat();
+        conn.send([&[0x32, body.len() as u8], &body[..]].concat());
+        let got = conn.packet();
+        let of_publish = match got.packet() {
+            Packet::Disconnect(disconnect) => disconnect.reason,
+            _ => got.ack(PubAck).1,
+        };
+        assert_eq!((of_will, of_publish), (Some(reason), reason), "{set:02x?}");
+    }
 }
 
 #[test]

@@ -135,6 +135,11 @@ const NEW: &[Row] = &[
         TOPIC,
     ),
     (
+        "an empty response topic",
+        b"\x30\x07\0\x01a\x03\x08\0\0",
+        PROTOCOL,
+    ),
+    (
         "a payload format of 2",
         b"\x30\x06\0\x01a\x02\x01\x02",
         PROTOCOL,

@@ -162,7 +162,7 @@ fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
         Variable => rest.variable()?,
         Text => {
             let text = rest.text()?;
-            if property == P::ResponseTopic && !may_respond_to(text) {
+            if property == P::ResponseTopic && has_wildcard(text) {
                 return Err(Error::TopicName);
             }
             text.len() as u32
@@ -194,13 +194,11 @@ fn value_bytes(property: Property, rest: &[u8]) -> usize {
     }
 }
 
-/// Whether text may be a response topic: no wildcard [MQTT-3.3.2-14]. Clients send an empty one, which is theirs to make sense of; a server
-/// passes it on.
-pub(super) fn may_respond_to(text: &str) -> bool {
-    text.is_empty() || is_topic_name(text)
-}
-
 /// Whether text may name a topic (section 4.7): not empty, no wildcard.
 pub(super) fn is_topic_name(text: &str) -> bool {
-    !text.is_empty() && memchr::memchr2(b'+', b'#', text.as_bytes()).is_none()
+    !text.is_empty() && !has_wildcard(text)
+}
+
+fn has_wildcard(text: &str) -> bool {
+    memchr::memchr2(b'+', b'#', text.as_bytes()).is_some()
 }

@@ -87,13 +87,15 @@ const FLAG: RangeInclusive<u32> = 0..=1;
 const NUMBER: RangeInclusive<u32> = 0..=u32::MAX;
 const FROM_1: RangeInclusive<u32> = 1..=u32::MAX;
 const FIELD: RangeInclusive<u32> = 0..=FIELD_MAX as u32;
+/// Of a field that may not be empty.
+const FILLED: RangeInclusive<u32> = 1..=FIELD_MAX as u32;
 
 #[rustfmt::skip]
 properties! {
     0x01 PayloadFormatIndicator: Byte FLAG, Will Publish;
     0x02 MessageExpiryInterval: Four NUMBER, Will Publish;
     0x03 ContentType: Text FIELD, Will Publish;
-    0x08 ResponseTopic: Text FIELD, Will Publish;
+    0x08 ResponseTopic: Text FILLED, Will Publish;
     0x09 CorrelationData: Binary FIELD, Will Publish;
     0x0B SubscriptionIdentifier: Variable FROM_1, Publish Subscribe;
     0x11 SessionExpiryInterval: Four NUMBER, Connect ConnAck Disconnect;

@@ -4,7 +4,7 @@
 
 use super::base::{FIELD_MAX, Qos, REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX};
 use super::property_set::Properties;
-use super::property_set::may_respond_to;
+use super::property_set::is_topic_name;
 use super::property_table::Property as P;
 use super::write;
 use alloc::vec::Vec;
@@ -99,7 +99,7 @@ impl PropertyBuf {
     /// # Errors
     /// It does not fit.
     pub fn response_topic(&mut self, value: &str) -> Result<&mut Self, Unfit> {
-        assert!(may_respond_to(value), "a response topic has no wildcard");
+        assert!(is_topic_name(value), "a response topic is a topic name");
         self.text(P::ResponseTopic, value)
     }
 

@@ -61,8 +61,6 @@ fn publishes_name_a_topic() {
         accepted(version, 0x3C, b"\0\x01t\0\x01\0");
     }
     refused(V5, 0x30, b"\0\x01t\x04\x08\0\x01#", Error::TopicName, 0x90);
-    // An empty response topic is passed on.
-    accepted(V5, 0x30, b"\0\x01t\x03\x08\0\0");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn properties_have_their_places() {
                 let body = [before, &len, &one, after].concat();
                 let (error, reason) = match id {
                     0x23 => (Error::TopicAlias, 0x94),
-                    0x08 => (Error::TopicName, 0x90),
+                    0x08 if bad != b"\0\0" => (Error::TopicName, 0x90),
                     _ => (Error::PropertyValue(id), 0x82),
                 };
                 refused(V5, first, &body, error, reason);
@@ -115,7 +115,7 @@ fn forbidden(id: u8) -> &'static [&'static [u8]] {
         0x0B => &[b"\0"],
         0x21 | 0x23 => &[b"\0\0"],
         0x27 => &[b"\0\0\0\0"],
-        0x08 => &[b"\0\x01+", b"\0\x01#", b"\0\x03a/+"],
+        0x08 => &[b"\0\0", b"\0\x01+", b"\0\x01#", b"\0\x03a/+"],
         _ => &[],
     }
 }
