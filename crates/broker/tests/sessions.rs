@@ -43,6 +43,11 @@ impl Pair {
 
     fn settle(&mut self) {
         self.0.settle();
+        for conn in 0..self.0.io[0].all.len() {
+            if self.0.is_open(conn * 2) && self.0.report_writable(conn * 2, usize::MAX) {
+                self.0.settle();
+            }
+        }
     }
 
     /// The packets that a client was sent so far.
@@ -90,8 +95,12 @@ fn publish(topic: &str, dup: bool) -> Vec<u8> {
 }
 
 fn subscribe(filter: &str) -> Vec<u8> {
+    subscribe_by(filter, Qos::AtLeastOnce)
+}
+
+fn subscribe_by(filter: &str, qos: Qos) -> Vec<u8> {
     let mut out = Vec::new();
-    let filters = [(filter, SubscribeOptions::of(Qos::AtLeastOnce))];
+    let filters = [(filter, SubscribeOptions::of(qos))];
     encode::subscribe(
         &mut out,
         Version::V5,
@@ -204,6 +213,71 @@ fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_
     pair.say(third, support::connect(&client, EXPIRY_S));
     pair.settle();
     assert_eq!(pair.told(third), ["connack true", "Publish"]);
+}
+
+/// A subscription of QoS 0 has no position: what its client misses between the CONNACK and its return to the topic's home would be lost.
+#[test]
+fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
+    for wildcard in [false, true] {
+        let mut pair = Pair::new(Settings::default());
+        let topic = topic_at(1, "t/");
+        let filter = if wildcard { "t/+" } else { &topic };
+        let (client, first) = client(&mut pair);
+        pair.say(first, subscribe_by(filter, Qos::AtMostOnce));
+        pair.settle();
+        pair.cut(first);
+        pair.settle();
+        let second = pair.open();
+        pair.say(second, support::connect(&client, EXPIRY_S));
+        pair.near();
+        assert!(
+            pair.told(second).is_empty(),
+            "{filter}: the home has not heard"
+        );
+        // What is published meanwhile comes behind the CONNACK.
+        let publisher = pair.0.open(1);
+        let request =
+            format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1");
+        pair.0.carry(1);
+        pair.0.say(publisher, request);
+        pair.settle();
+        assert_eq!(pair.told(second), ["connack true", "Publish"], "{filter}");
+        // A client that leaves before that has ended its connection, and not its session.
+        let third = pair.open();
+        pair.say(third, support::connect(&client, EXPIRY_S));
+        pair.near();
+        pair.cut(third);
+        pair.settle();
+        let fourth = pair.open();
+        pair.say(fourth, support::connect(&client, EXPIRY_S));
+        pair.settle();
+        assert_eq!(pair.told(fourth), ["connack true"], "{filter}");
+    }
+}
+
+/// Two SUBSCRIBE packets to a filter that no home has answered yet: neither SUBACK comes before that.
+#[test]
+fn suback_of_a_repeated_subscription_waits_until_it_is_in_force() {
+    for wildcard in [false, true] {
+        for qos in [Qos::AtMostOnce, Qos::AtLeastOnce] {
+            let mut pair = Pair::new(Settings::default());
+            let topic = topic_at(1, "t/");
+            let filter = if wildcard { "t/+" } else { &topic };
+            let (_, link) = client(&mut pair);
+            let mut again = subscribe_by(filter, qos);
+            // Another packet id.
+            again[3] += 1;
+            pair.say(
+                link,
+                [subscribe_by(filter, Qos::AtMostOnce), again].concat(),
+            );
+            pair.near();
+            assert_eq!(pair.told(link), ["connack false"], "{filter} {qos:?}");
+            pair.settle();
+            let told = pair.told(link);
+            assert_eq!(told[1..], ["SubAck", "SubAck"], "{filter} {qos:?}");
+        }
+    }
 }
 
 #[test]

@@ -95,6 +95,7 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
 impl<P: ProtocolTypes> Clients<P> {
     /// Our last bytes are written, or wait for the socket: the connection ends when the peer closes.
     pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.let_out(slot, io);
         let row = self.conns.get(slot);
         let waits = row.outbox != NONE;
         let how = (!waits && row.is(EOF)).then_some(Close::Now);

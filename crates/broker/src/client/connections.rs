@@ -20,7 +20,7 @@ use crate::budget::identities::Identities;
 use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
 use crate::client::outbox::Outbox;
-use crate::client::row::{MULTI, PAUSED, Row, State};
+use crate::client::row::{HELD, MULTI, PAUSED, Row, State};
 use crate::client::side::Extra;
 use crate::client::topics::Moved;
 use crate::client::types::{ProtocolTypes, Spilled};
@@ -162,7 +162,8 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.rows.get(slot);
         let full = row.outbox != NONE;
-        io.interest(row.link, self.id_of(slot), !full && !row.is(PAUSED), full);
+        let (reads, writes) = (!full && !row.is(PAUSED), full && !row.is(HELD));
+        io.interest(row.link, self.id_of(slot), reads, writes);
     }
 
     /// Whether rows were followed to a row that is not there, since this was last asked.

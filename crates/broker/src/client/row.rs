@@ -38,6 +38,8 @@ pub const PAUSED: u8 = 4;
 pub const EOF: u8 = 8;
 /// Close once the outbox is empty.
 pub const CLOSING: u8 = 16;
+/// What is sent waits in the outbox until something that it says holds.
+pub const HELD: u8 = 32;
 /// A request was served before: a silent end is no timeout.
 pub const SERVED: u8 = 64;
 /// A limit was reached when it connected: its request is refused for that.

@@ -4,7 +4,7 @@ use crate::budget::account::Level;
 use crate::client::outbox::{Bounds, Outbox, send_rope};
 use crate::client::parts::{Clients, Connections, Queues, Run, Subscriptions, Topics};
 use crate::client::protocols::Protocols;
-use crate::client::row::{CLOSING, State};
+use crate::client::row::{CLOSING, HELD, State};
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::mail::Frames;
@@ -21,7 +21,8 @@ pub(crate) fn writable<P: Protocols, I: Io>(
     most: usize,
     io: &mut I,
 ) {
-    if clients.conns.get(slot).outbox == NONE {
+    let row = clients.conns.get(slot);
+    if row.outbox == NONE || row.is(HELD) {
         return;
     }
     let (sent, waiting) = clients.conns.send_outbox(slot, most, io);
@@ -116,6 +117,26 @@ impl<P: ProtocolTypes> Clients<P> {
         let reply = self.scratch.take_reply();
         self.put(slot, &reply, io);
         self.scratch.reply_sent(reply);
+    }
+
+    /// Holds the response that was written, and all that is sent behind it, until [`Clients::let_out`].
+    pub(crate) fn hold_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.conns.get_mut(slot).flags |= HELD;
+        let reply = self.scratch.take_reply();
+        match self.conns.get(slot).outbox {
+            NONE => self.refused(slot, |queue| queue.push(&reply), io),
+            _ => self.conns.add_to_outbox(slot, |queue| queue.push(&reply)),
+        }
+        self.scratch.reply_sent(reply);
+    }
+
+    /// What was held goes out, as the socket takes it.
+    pub(crate) fn let_out<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        if row.is(HELD) {
+            row.flags &= !HELD;
+            self.conns.update_interest(slot, io);
+        }
     }
 
     /// Sends bytes some of which are shared.

@@ -13,11 +13,12 @@ use crate::base::notices::Notice;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::publishing::Refused;
+use crate::io::Io;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::{Clients, Connections, Context, Meter, Queues, Work};
 use crate::protocol::mqtt::options::{FRAMED, SMALL, V5};
-use crate::protocol::mqtt::state::{Answer, Asked, Mqtt};
+use crate::protocol::mqtt::state::{Answer, Asked, Mqtt, RESUMED};
 use crate::store::slab::NONE;
 
 /// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
@@ -132,8 +133,22 @@ impl Meter {
 }
 
 impl Clients {
-    /// Notes what a filter was granted, and writes the SUBACK with the last one.
+    /// Notes what a filter was granted, and writes the SUBACK with the last one. The CONNACK of a session waits in the outbox for the grants
+    /// of its subscriptions.
     pub(super) fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
+        if (packet_id, n) == RESUMED {
+            let mqtt = mqtt_state(&mut self.conns, slot);
+            mqtt.unconfirmed = mqtt.unconfirmed.saturating_sub(1);
+            return;
+        }
+        let behind = &mut mqtt_state(&mut self.conns, slot).grants_behind;
+        if let Some(at) = behind
+            .iter()
+            .position(|(first, _)| *first == (packet_id, n))
+        {
+            let (_, earlier) = behind.swap_remove(at);
+            self.grant(slot, earlier, reason);
+        }
         let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
         let found = subacks
             .iter()
@@ -150,10 +165,17 @@ impl Clients {
         };
         *place = reason;
         *waiting = waiting.saturating_sub(1);
-        let (0, Some(at)) = (*waiting, found) else {
-            return;
-        };
-        self.acknowledge_subscribe(slot, (at, id));
+        if let (0, Some(at)) = (*waiting, found) {
+            self.acknowledge_subscribe(slot, (at, id));
+        }
+    }
+
+    /// The CONNACK of a session that is there again goes out, unless a home still has to answer to one of its subscriptions.
+    pub(super) fn confirm_resumed<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let waits = mqtt(&self.conns, slot).is_some_and(|mqtt| mqtt.unconfirmed > 0);
+        if !waits {
+            self.let_out(slot, io);
+        }
     }
 
     /// A home keeps the messages of a subscription of this SUBSCRIBE from now on.
@@ -246,7 +268,8 @@ impl Clients {
     pub(crate) fn mqtt_must_wait(&self, slot: u32) -> bool {
         let receive_max = self.ctx.world.settings.mqtt.receive_max as usize;
         mqtt(&self.conns, slot).is_some_and(|mqtt| {
-            mqtt.connecting.is_some() || mqtt.answers.len() > receive_max || mqtt.pages > PAGES_MAX
+            let pages = mqtt.pages.max(mqtt.grants_behind.len() as u32);
+            mqtt.connecting.is_some() || mqtt.answers.len() > receive_max || pages > PAGES_MAX
         }) || is_asked_for(&self.conns, slot)
     }
 }
@@ -294,7 +317,7 @@ pub(crate) fn took_page_of(clients: &mut Clients, queues: &mut Queues, slot: u32
         && mqtt.pages > 0
     {
         mqtt.pages -= 1;
-        if mqtt.pages == PAGES_MAX {
+        if mqtt.pages == PAGES_MAX || mqtt.grants_behind.len() as u32 > PAGES_MAX {
             queues.resume_later(clients, clients.conns.id_of(slot));
         }
     }

@@ -246,7 +246,7 @@ pub(crate) fn session_given<I: Io>(
     }
 }
 
-/// Sends the CONNACK and goes on with the session.
+/// Writes the CONNACK and goes on with the session: one that is there again is confirmed when its subscriptions are in force.
 pub(super) fn open_session<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -293,15 +293,17 @@ pub(super) fn open_session<I: Io>(
         properties: set.properties(),
     };
     clients.write_packet(slot, |out| encode::connack(out, version, &connack));
-    clients.send_reply(slot, io);
-    let deadline_s = clients.keep_alive_end_s(slot);
-    let row = clients.conns.get_mut(slot);
-    if row.outbox == NONE {
-        row.deadline_s = deadline_s;
-    }
     match state {
         Some(state) => restore_session(clients, subs, slot, &state, io),
-        None => collapse(&mut clients.conns, slot),
+        None => {
+            clients.send_reply(slot, io);
+            collapse(&mut clients.conns, slot);
+        }
+    }
+    let deadline_s = clients.keep_alive_end_s(slot);
+    let row = clients.conns.get_mut(slot);
+    if row.outbox == NONE && row.state == State::Mqtt {
+        row.deadline_s = deadline_s;
     }
 }
 

@@ -104,6 +104,7 @@ pub(crate) fn mqtt_match_page<I: Io>(
     if is_answered(&clients.conns, slot, serial) {
         grant_asked(clients, slot, part);
         clients.send_reply(slot, io);
+        clients.confirm_resumed(slot, io);
     }
     goes_on_behind(clients, queues, slot);
     None
@@ -272,16 +273,22 @@ pub(super) fn resubscribe_wildcard(
     };
     let former = qos(sub.own.options);
     (sub.own.options, sub.own.identifier) = (wanted.options.bits(), wanted.identifier);
+    let waits = sub.own.granted != (0, 0);
+    if waits {
+        // Homes have not answered the former SUBSCRIBE yet: both grants are given when all have.
+        let former = core::mem::replace(&mut sub.own.granted, wanted.granted);
+        let behind = &mut mqtt_state(&mut clients.conns, slot).grants_behind;
+        behind.push((wanted.granted, former));
+    }
     let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
     if (former > 0) != needs_log {
         keep_log_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, needs_log);
         await_need(clients, &mut subs.lanes, slot, wanted);
     }
-    clients.grant(
-        slot,
-        wanted.granted,
-        ReasonCode::granted(wanted.options.max_qos),
-    );
+    if !waits {
+        let reason = ReasonCode::granted(wanted.options.max_qos);
+        clients.grant(slot, wanted.granted, reason);
+    }
     if wanted.options.retain_handling == RetainHandling::Send {
         // [MQTT-3.8.4-3]; live messages go on.
         show_again(clients, subs, slot, part, wanted.filter);

@@ -32,7 +32,7 @@ use crate::protocol::mqtt::options::{is_shared, options_of, qos, split};
 use crate::protocol::mqtt::overlap::{end_starts, starts_at, starts_of};
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::shows::is_shown_values;
-use crate::protocol::mqtt::state::{Inflight, Mqtt, NO_END_S, Step};
+use crate::protocol::mqtt::state::{Inflight, Mqtt, NO_END_S, RESUMED, Step};
 use crate::protocol::mqtt::subscribe::join_topic;
 use crate::protocol::mqtt::{client, list};
 use crate::store::shared::Slice;
@@ -119,6 +119,11 @@ impl KeptSub<'_> {
             raw: &all[..all.len() - from.0.len()],
         }
     }
+
+    /// Whether it begins with what comes, so that it must be in force before the client hears that it is: it has no position, and no group has one.
+    fn is_awaited(&self) -> bool {
+        self.seen.is_empty() && !is_shared(self.filter)
+    }
 }
 
 /// The topics and groups that keep messages for a session.
@@ -148,7 +153,8 @@ pub(crate) fn needs_bytes(state: &[u8], homes: usize) -> usize {
     topics_kept(state).into_iter().map(of).sum()
 }
 
-/// Restores the stored session.
+/// Restores the stored session. The CONNACK, which is written, goes out when each subscription without a position is in force: what is
+/// published behind it comes. The others get from the log what they miss meanwhile.
 pub(super) fn restore_session<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -168,6 +174,10 @@ pub(super) fn restore_session<I: Io>(
     let kept: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
     restore_messages(clients, slot, &mut from, &mut payloads);
     debug_assert!(clients.conns.get(slot).wants(MULTI));
+    match kept.iter().any(KeptSub::is_awaited) {
+        true => clients.hold_reply(slot, io),
+        false => clients.send_reply(slot, io),
+    }
     send_inflight(clients, slot, io);
     let mut unplaced = None;
     for sub in kept {
@@ -179,6 +189,7 @@ pub(super) fn restore_session<I: Io>(
         }
     }
     end_starts(&mut clients.conns, slot);
+    clients.confirm_resumed(slot, io);
     if let Some(filter) = unplaced {
         end_unplaced(clients, slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
     }
@@ -204,14 +215,16 @@ fn restore_sub(
     let all = since_all(epoch, &sub.seen);
     let since = all.first().copied().unwrap_or(Since::Live);
     let options = options_of(sub.options);
+    let awaited = sub.is_awaited();
     let wanted = Wanted {
         filter: sub.filter,
         options,
         identifier: sub.identifier,
         since,
         retained: sub.shown,
-        granted: (0, 0),
+        granted: if awaited { RESUMED } else { (0, 0) },
     };
+    mqtt_state(&mut clients.conns, slot).unconfirmed += u32::from(awaited);
     if is_shared(sub.filter) {
         join_group(clients, &mut subs.lanes, slot, &wanted, true);
         return Ok(());

@@ -7,7 +7,7 @@ use crore_wire::mqtt::ReasonCode;
 
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
-use crate::client::row::{COUNTED, LIVE, MULTI, State};
+use crate::client::row::{COUNTED, HELD, LIVE, MULTI, State};
 use crate::client::side::Behind;
 use crate::client::subscriptions::ask_behind;
 use crate::io::Io;
@@ -24,6 +24,7 @@ use crate::protocol::mqtt::options::qos_of;
 use crate::protocol::mqtt::overlap::{start_anew, start_live};
 use crate::protocol::mqtt::shared::give_owed;
 use crate::protocol::mqtt::shows::{begin_show, end_show, show_page, shows_go_on};
+use crate::protocol::mqtt::state::RESUMED;
 use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::unsubscribe::leave_part;
 use crate::store::slab::NONE;
@@ -52,6 +53,7 @@ pub(crate) fn mqtt_page<I: Io>(
         let reason = ReasonCode::granted(qos_of(options));
         clients.grant(slot, granted, reason);
         clients.send_reply(slot, io);
+        clients.confirm_resumed(slot, io);
     }
     let (first, count) = (page.first as usize, page.count as usize);
     let records = frames.pages.get(first..first + count).unwrap_or_default();
@@ -162,7 +164,7 @@ pub(crate) fn refuse_part<I: Io>(
         return clients.broken(slot);
     };
     let granted = core::mem::take(&mut sub.own.granted);
-    if granted == (0, 0) {
+    if matches!(granted, (0, 0) | RESUMED) {
         let text = text_of(&clients.conns, subs, slot, part);
         return end_unplaced(clients, slot, &text, reason, io);
     }
@@ -188,7 +190,9 @@ pub(super) fn mqtt_go_on<I: Io>(
     give_waiting(clients, &mut subs.lanes, queues, slot, io);
     give_owed(&mut clients.conns, &mut subs.lanes, slot);
     let row = clients.conns.get(slot);
-    if row.outbox != NONE || row.extra == NONE || row.state != State::Mqtt {
+    let full = row.outbox != NONE;
+    // A CONNACK may wait in the outbox for subscriptions that begin anew.
+    if full && !row.is(HELD) || row.extra == NONE || row.state != State::Mqtt {
         return;
     }
     let fresh = core::mem::take(&mut mqtt_state(&mut clients.conns, slot).fresh);
@@ -204,6 +208,9 @@ pub(super) fn mqtt_go_on<I: Io>(
         subs.topics.get_mut(topic).waiting += u32::from(!again);
         let ask = page_of(clients, &subs.topics, slot, part, topic, since);
         subs.attach(&clients.ctx, Attach { again, ..ask });
+    }
+    if full {
+        return;
     }
     shows_go_on(clients, subs, slot);
     wildcards_go_on(clients, subs, slot);

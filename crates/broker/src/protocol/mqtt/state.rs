@@ -91,6 +91,9 @@ pub struct Mqtt {
     pub answers: VecDeque<Answer>,
     /// Acknowledgements of SUBSCRIBE packets that wait for homes.
     pub subacks: Vec<Suback>,
+    /// Grants that are given together with another one, which stands first: those of earlier SUBSCRIBE packets to a subscription that no home
+    /// has answered yet.
+    pub grants_behind: Vec<((u16, u16), (u16, u16))>,
     /// Filters of the SUBSCRIBE at hand that are done, where a turn had no time for the others.
     pub filters_done: u16,
     /// Pages that homes were asked for and that have not come.
@@ -121,6 +124,8 @@ pub struct Mqtt {
     pub asked: Option<Box<Asked>>,
     /// Values for the CONNACK.
     pub connecting: Option<Box<Connecting>>,
+    /// Subscriptions of the session for which the CONNACK waits.
+    pub unconfirmed: u32,
 }
 
 /// A CONNECT whose session is not there yet.
@@ -283,6 +288,9 @@ pub enum Asked {
     Back(Identity),
 }
 
+/// The grant of a subscription of the session, for which the CONNACK waits: no packet has this id.
+pub const RESUMED: (u16, u16) = (0, 1);
+
 /// The options of a subscription in MQTT.
 #[derive(Default)]
 pub struct Subscribed {
@@ -294,7 +302,7 @@ pub struct Subscribed {
     pub alias: u16,
     /// How many subscriptions had its place in the list before.
     pub serial: u16,
-    /// Where its grant goes: the packet id of the SUBSCRIBE, and the place among its reason codes.
+    /// Where its grant goes: the packet id of the SUBSCRIBE, and the place among its reason codes; or [`RESUMED`].
     pub granted: (u16, u16),
     /// It has wildcards: the serial of its group among the connection's filters, and 1.
     pub filter: u32,
@@ -332,6 +340,7 @@ impl Mqtt {
             && self.received.is_empty()
             && self.answers.is_empty()
             && self.subacks.is_empty()
+            && self.grants_behind.is_empty()
             && self.filters_done == 0
             && self.pages == 0
             && self.aliases.is_empty()
@@ -344,6 +353,7 @@ impl Mqtt {
             && !self.needs_told
             && self.partial.is_empty()
             && self.connecting.is_none()
+            && self.unconfirmed == 0
             && self.asked.is_none()
     }
 
@@ -377,6 +387,7 @@ impl Mqtt {
             + self.answers.capacity() * size_of::<Answer>()
             + self.subacks.capacity() * size_of::<Suback>()
             + subacks
+            + self.grants_behind.capacity() * size_of::<[(u16, u16); 2]>()
             + self.aliases.capacity() * size_of::<Vec<u8>>()
             + aliases
             + self.groups_behind.capacity() * size_of::<(u32, ShardId)>()

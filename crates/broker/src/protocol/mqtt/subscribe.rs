@@ -20,7 +20,7 @@ use crate::protocol::mqtt::list::{Wanted, add_sub, is_vacant, part_name, part_of
 use crate::protocol::mqtt::need::{await_need, keep_log};
 use crate::protocol::mqtt::options::qos;
 use crate::protocol::mqtt::shared::join_group;
-use crate::protocol::mqtt::state::{Suback, Subscribed};
+use crate::protocol::mqtt::state::{RESUMED, Suback, Subscribed};
 use crate::store::slab::NONE;
 
 /// A SUBACK or UNSUBACK without its codes: header, packet id, no properties.
@@ -176,10 +176,10 @@ fn resubscribe(
     };
     let waits = sub.own.granted != (0, 0);
     if waits {
-        // The home has not answered the former SUBSCRIBE yet: its grant is given now, since `granted` is replaced.
+        // The home has not answered the former SUBSCRIBE yet: both grants are given when it does.
         let former = core::mem::replace(&mut sub.own.granted, granted);
-        let reason = ReasonCode::granted(options.max_qos);
-        clients.grant(slot, former, reason);
+        let behind = &mut mqtt_state(&mut clients.conns, slot).grants_behind;
+        behind.push((granted, former));
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
@@ -265,7 +265,7 @@ pub(super) fn join_topic(
     subs.topics.get_mut(topic).waiting += 1;
     // A subscription of the session was counted when it was made, and is not counted again.
     let client = match wanted.granted {
-        (0, 0) => Client::NOBODY,
+        (0, 0) | RESUMED => Client::NOBODY,
         _ => clients.conns.get(slot).client,
     };
     let ask = Attach {
