@@ -132,14 +132,15 @@ pub struct Rule {
     #[default(1000)]
     #[schemars(range(min = 1, max = MAX_KEYS))]
     pub keys_max: u32,
-    /// Bytes kept per topic. One message is kept whatever its size.
+    /// Bytes kept per topic. One message is kept whatever its size. Does not count with `keep = "latest"`.
     ///
     /// Each message counts with its data, its fields and 48 bytes. 256 KiB are some 2,000 tokens of a streamed answer, or 440 messages
     /// of 512 B. A topic without messages needs none of it, and all topics together keep at most `limits.log_bytes`.
     #[default(256 << 10)]
     #[schemars(range(max = MAX_OUTBOX_BYTES))]
     pub log_bytes: usize,
-    /// How long a message is kept. A subscriber that resumes from before messages that were removed for their age gets a gap.
+    /// How long a message is kept. A subscriber that resumes from before messages that were removed for their age gets a gap. Does not
+    /// count with `keep = "latest"`: there `ttl_s` bounds how long a value stays.
     #[default(3600)]
     pub log_age_s: u32,
     /// How long a message lives. Then it is not sent any more, and its absence is no gap ([time to live](PROTOCOLS.md#time-to-live)).

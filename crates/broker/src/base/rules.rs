@@ -33,15 +33,15 @@ impl Rules {
     /// Takes at most [`RULES_MAX`] rules.
     pub fn new(rules: &[Rule]) -> Self {
         assert!(rules.len() <= RULES_MAX, "the configuration refuses more");
-        let mut all = rules.to_vec();
+        let mut all: Vec<_> = rules.iter().map(without_history).collect();
         all.push(Rule::default());
-        let newest = |of: &Rule| Rule {
-            keep: Keep::Latest,
-            keys_max: 1,
-            log_bytes: usize::MAX,
-            log_age_s: u32::MAX,
-            ttl_s: 0,
-            ..of.clone()
+        let newest = |of: &Rule| {
+            without_history(&Rule {
+                keep: Keep::Latest,
+                keys_max: 1,
+                ttl_s: 0,
+                ..of.clone()
+            })
         };
         let sys = newest(&all[governing(rules, b"$SYS/broker")]);
         // They are said again whenever somebody asks for them.
@@ -159,6 +159,19 @@ impl Rules {
     /// How many there are, with those that are not the operator's.
     pub fn count(&self) -> usize {
         self.all.len()
+    }
+}
+
+/// The rule, without the bounds of a history where it keeps none: the latest value of a key is state, which stays until it is replaced or
+/// removed, or its time to live ends.
+fn without_history(rule: &Rule) -> Rule {
+    match rule.keep {
+        Keep::Log => rule.clone(),
+        Keep::Latest => Rule {
+            log_bytes: usize::MAX,
+            log_age_s: u32::MAX,
+            ..rule.clone()
+        },
     }
 }
 

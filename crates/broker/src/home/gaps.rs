@@ -68,7 +68,8 @@ impl Logs {
             {
                 String::from("limits.log_bytes, topic ")
             }
-            _ => format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s),
+            Keep::Latest => format!("a purge {of_rule}"),
+            Keep::Log => format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s),
         }
     }
 }

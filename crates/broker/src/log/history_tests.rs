@@ -246,19 +246,23 @@ impl World {
 /// knows it after a restart, whether it was empty by then or not.
 #[test]
 fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
-    let rule = Rule {
-        keep: Keep::Latest,
-        keys_max: 10,
-        log_age_s: 10,
-        ..Rule::default()
-    };
+    let [latest, log] = [Keep::Latest, Keep::Log].map(|keep| {
+        let rule = Rule {
+            keep,
+            keys_max: 10,
+            log_age_s: 10,
+            ..Rule::default()
+        };
+        made(&alloc::vec![rule; RULES])
+    });
     for restarts in 0..4 {
-        let rules = alloc::vec![rule.clone(); RULES];
-        let mut world = World::new(made(&rules), [0, 1, 2, 3]);
+        let mut world = World::new(latest.clone(), [0, 1, 2, 3]);
         for key in 0..3 {
             world.publish(0, key, None, false);
         }
         world.remove(0, 2);
+        // A history, from now on: its messages go by their age.
+        world.change(log.clone(), [0, 1, 2, 3]);
         if restarts & 1 > 0 {
             world.write_down_and_read();
         }

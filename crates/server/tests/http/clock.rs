@@ -3,7 +3,9 @@
 use crate::support::clock::Clock;
 use crate::support::http::{Conn, Response, info, once, publish};
 use crate::support::state::State;
-use crate::support::{Server, until};
+use crate::support::stream::Stream;
+use crate::support::{Server, mqtt, until};
+use crore_wire::mqtt::{Packet, Version};
 
 /// Sets the clock and waits until the server shows it.
 fn step(clock: &Clock, server: &Server, ahead_s: i64) {
@@ -126,4 +128,52 @@ fn a_planned_restart_goes_on_with_the_time_though_the_wall_clock_was_set_back_me
     let server = clock.server(&settings);
     assert_eq!(oldest(&server, "b").text(), "kept");
     until("the message is gone", || oldest(&server, "a").status == 204);
+}
+
+/// The latest value of a key is state: neither the age nor the bytes of its rule take it away, as they do with a history.
+#[test]
+fn latest_values_stay_when_history_of_their_age_is_gone() {
+    let Some(clock) = Clock::new("latest", 0) else {
+        return;
+    };
+    for state in State::both() {
+        clock.set(0);
+        let rules = "[[rule]]\nmatch = \"scores/#\"\nkeep = \"latest\"\n";
+        let settings = format!("{rules}{SHORT}{}", state.settings());
+        let server = clock.server(&settings);
+        // Two values are more than the default `log_bytes` of a topic.
+        let large = "x".repeat(200 << 10);
+        for (topic, key, data) in [
+            ("scores/1", "home", &large[..]),
+            ("scores/1", "away", &large[1..]),
+            ("scores/2", "", "2:1"),
+            ("news", "", "old"),
+        ] {
+            let keyed = [("Crore-Key", key)];
+            let headers = if key.is_empty() { &[][..] } else { &keyed };
+            let target = format!("/pub/{topic}");
+            assert_eq!(once(&server, "POST", &target, headers, data).status, 202);
+        }
+        let mortal = [("Crore-Key", "brief"), ("Crore-TTL", "60")];
+        once(&server, "POST", "/pub/scores/2", &mortal, "0:0");
+        server.stop();
+        clock.set(2 * 3600);
+        let server = clock.server(&settings);
+        until("history is gone", || oldest(&server, "news").status == 204);
+        let mut all = Stream::open(&server, "/sub?filter=scores/%23", &[]);
+        let mut came: Vec<usize> = all.data(3).iter().map(String::len).collect();
+        came.sort_unstable();
+        assert_eq!(came, [3, large.len() - 1, large.len()]);
+        assert_eq!(info(&server, "scores/2")["messages"], 1);
+        let mut devices = mqtt::Conn::at(&server, Version::V5);
+        devices.connect(&mqtt::plain(Version::V5, "it"));
+        devices.ask_for("scores/2", 0);
+        let shown = loop {
+            let got = devices.packet();
+            if let Packet::Publish(publish) = got.packet() {
+                break (publish.payload.to_vec(), publish.retain);
+            }
+        };
+        assert_eq!(shown, (b"2:1".to_vec(), true));
+    }
 }
