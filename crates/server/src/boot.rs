@@ -49,7 +49,10 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     };
     let boxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
     let (senders, inboxes): (Vec<_>, Vec<_>) = boxes.collect::<anyhow::Result<_>>()?;
+    let starting = control::Starting::begin(admin_listener.as_ref(), &file.admin)?;
     let mut begun = begin_log(file, new_world, &senders)?;
+    // The shards' threads part their descriptor tables: this one has ended by then.
+    drop(starting);
     let world = begun.world;
     let (reports, reported) =
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;

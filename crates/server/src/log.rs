@@ -5,7 +5,9 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal as _};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tracing::{Event, Subscriber};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
@@ -19,6 +21,9 @@ use tracing_subscriber::registry::LookupSpan;
 /// Lines that wait for stderr at most.
 const LINES: usize = 4096;
 
+/// How often the log says of one thing that it has happened, at most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Lines that were dropped since the server began, because stderr took none.
@@ -26,6 +31,31 @@ pub fn dropped_lines() -> u64 {
     DROPPED
         .get()
         .map_or(0, |counter| counter.dropped_lines() as u64)
+}
+
+/// Something that strangers can bring about as often as they like: it is counted, and logged once in a while.
+#[derive(Default)]
+pub struct LoggedCount {
+    count: AtomicU64,
+    told: Mutex<Option<Instant>>,
+}
+
+impl LoggedCount {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Counts one; how many there were, when that should be said.
+    pub fn add(&self) -> Option<u64> {
+        let count = self.count.fetch_add(1, Relaxed) + 1;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
+        due.then(|| {
+            *told = Some(Instant::now());
+            count
+        })
+    }
 }
 
 /// Logs what `filter` says, each line before the work goes on.

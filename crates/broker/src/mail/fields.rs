@@ -66,7 +66,7 @@ pub(crate) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
 ///
 /// # Errors
 /// What is wrong.
-pub(crate) fn check_read_name(name: &[u8]) -> Result<(), &'static str> {
+pub fn check_read_name(name: &[u8]) -> Result<(), &'static str> {
     topic::check_name(name, MAX_TOPIC_BYTES).map_err(|_| "the name of a topic is not valid")
 }
 

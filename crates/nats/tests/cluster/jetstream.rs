@@ -47,6 +47,15 @@ impl JetStream {
         });
     }
 
+    /// Writes to the log of a partition, as whoever has the right to.
+    pub fn write(&self, partition: u64, bytes: &[u8]) {
+        self.runtime.block_on(async {
+            let subject = format!("crore.test.log.{partition}");
+            let sent = self.context.publish(subject, bytes.to_vec().into()).await;
+            sent.expect("it is sent").await.expect("it is stored");
+        });
+    }
+
     /// How the log of a partition is made.
     pub fn config(&self, partition: u64) -> Config {
         self.runtime.block_on(async {

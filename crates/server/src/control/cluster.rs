@@ -16,6 +16,7 @@ pub struct Cluster {
     pub late: usize,
     pub appended: u64,
     pub refused: u64,
+    pub void: u64,
     pub disconnects: u64,
     pub nodes: Vec<NodeStatus>,
 }
@@ -44,6 +45,7 @@ impl Cluster {
             late: node::late(&settings, &status.partitions),
             appended: status.appended,
             refused: status.append_errors,
+            void: member.void.count(),
             disconnects: status.disconnects,
             nodes: match neighbours.roster().await {
                 Some(state) => nodes(&state, &mut neighbours.heard()),

@@ -26,7 +26,7 @@ use axum::response::{IntoResponse as _, Response};
 use crore_wire::http::origin::{is_elsewhere, is_loopback_host, same_origin};
 use subtle::ConstantTimeEq as _;
 
-use super::port::LoggedCount;
+use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
 /// Requests of load balancers, by whatever name they know the server.

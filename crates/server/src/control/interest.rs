@@ -15,9 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crore_broker::mail::News;
+use crore_broker::mail::fields::check_read_name;
 use crore_broker::orders::{Interest as Order, Interested};
 use crore_broker::{Control, STREAMS, ShardId};
 use crore_nats::Question;
+use crore_settings::MAX_TOPIC_BYTES;
+use crore_wire::topic::check_filter;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -180,7 +183,11 @@ impl Teller {
     async fn next(&mut self, asked: FollowQuestion) -> Option<FollowAnswer> {
         if asked.answers == 0 {
             self.end(&asked.by).await;
-            if self.following.len() >= NODES_MAX || asked.filters.len() > FILTERS_MAX {
+            let is_valid = |it: &String| check_filter(it.as_bytes(), MAX_TOPIC_BYTES).is_ok();
+            if self.following.len() >= NODES_MAX
+                || asked.filters.len() > FILTERS_MAX
+                || !asked.filters.iter().all(is_valid)
+            {
                 return None;
             }
             self.streams += 1;
@@ -257,6 +264,19 @@ impl Following {
         }
         Some(told)
     }
+}
+
+/// A change as another node tells it: whether the topic's interest begins, and the name. None for what no node tells, since who may publish to the
+/// subjects of the nodes may tell anything.
+fn read_change(change: &str) -> Option<(bool, &[u8])> {
+    let (sign, name) = change.split_at_checked(1)?;
+    let begins = match sign {
+        "+" => true,
+        "-" => false,
+        _ => return None,
+    };
+    check_read_name(name.as_bytes()).ok()?;
+    Some((begins, name.as_bytes()))
 }
 
 /// A stream of answers of another node.
@@ -423,10 +443,8 @@ impl Follower {
         for changes in changes.chunks(CHANGES_MAX) {
             let mut of_homes: BTreeMap<ShardId, News> = BTreeMap::new();
             for change in changes {
-                let (begins, name) = match change.split_at_checked(1) {
-                    Some(("+", name)) => (true, name.as_bytes()),
-                    Some(("-", name)) => (false, name.as_bytes()),
-                    _ => continue,
+                let Some((begins, name)) = read_change(change) else {
+                    continue;
                 };
                 let news = of_homes.entry(placement.home_of_name(name)).or_default();
                 news.push(begins, name);
@@ -459,5 +477,20 @@ impl Follower {
             }
         }
         self.slots.fetch_and(!(1 << slot), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_of_topics_that_may_exist_are_taken_from_other_nodes() {
+        assert_eq!(read_change("+a/b"), Some((true, &b"a/b"[..])));
+        assert_eq!(read_change("-a"), Some((false, &b"a"[..])));
+        let long = format!("+{}", "x".repeat(70_000));
+        for wrong in ["", "+", "a", "+a\nb", "+#", &long] {
+            assert_eq!(read_change(wrong), None, "{wrong:.20}");
+        }
     }
 }

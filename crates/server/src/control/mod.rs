@@ -25,6 +25,7 @@ mod process;
 mod recent;
 mod refusal_log;
 mod rush;
+mod starting;
 mod stats;
 
 use std::net::{SocketAddr, TcpListener};
@@ -50,6 +51,7 @@ pub use door::Door;
 use interest::Interest;
 use neighbours::Neighbours;
 use plane::{Inner, Plane};
+pub use starting::Starting;
 
 /// Everything that the control thread needs to begin.
 pub struct Start {

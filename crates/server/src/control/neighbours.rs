@@ -166,7 +166,7 @@ impl Neighbours {
                     if let Ok(counted) = serde_json::from_slice::<CountAnswer>(&answer)
                         && missing.remove(&counted.writer).is_some()
                     {
-                        found.subscribers += counted.subscribers;
+                        found.subscribers = found.subscribers.saturating_add(counted.subscribers);
                     }
                 }
             };

@@ -9,9 +9,9 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
@@ -27,14 +27,13 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use super::body;
+use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
 /// Connections past the limit at once.
 const SPARE: usize = 16;
 /// How long to wait when the process has no descriptor for another connection.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the log says that connections are refused, or ended, at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// A port's counters since it began, and its places for connections.
 pub struct Counts {
@@ -70,31 +69,6 @@ impl Counts {
     /// Connections whose first request, or the body of one, did not come in time.
     pub fn slow(&self) -> u64 {
         self.slow.count()
-    }
-}
-
-/// Something that is counted, and logged once in a while.
-#[derive(Default)]
-pub(super) struct LoggedCount {
-    count: AtomicU64,
-    told: Mutex<Option<Instant>>,
-}
-
-impl LoggedCount {
-    /// How many there were.
-    pub(super) fn count(&self) -> u64 {
-        self.count.load(Relaxed)
-    }
-
-    /// Counts one; how many there were, when that should be said.
-    pub(super) fn add(&self) -> Option<u64> {
-        let count = self.count.fetch_add(1, Relaxed) + 1;
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
-        due.then(|| {
-            *told = Some(Instant::now());
-            count
-        })
     }
 }
 

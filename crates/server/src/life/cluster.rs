@@ -80,6 +80,7 @@ pub fn join(
     let listener = Listener::new(writer, world.placement(), readers, shards.to_vec());
     let member = Member {
         backlog: listener.backlog.clone(),
+        void: listener.void.clone(),
         cluster: connected.start(streams, &after, listener)?,
         store,
     };

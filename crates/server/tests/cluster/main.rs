@@ -12,13 +12,16 @@ mod bench;
 mod checkpoint;
 mod clock;
 mod counts;
+mod example;
 mod faults;
 mod history;
 mod interest;
 mod join;
 mod reach;
+mod readiness;
 mod rolling;
 mod status;
+mod strangers;
 
 use servers::Servers;
 use support::Server;

@@ -258,11 +258,11 @@ pub fn nodes(state: &ClusterState, heard: &mut BTreeMap<String, HeardReport>) ->
 fn sum(nodes: &[NodeStatus]) -> Sum {
     let mut sum = Sum::default();
     for node in nodes {
-        sum.clients += node.clients;
+        sum.clients = sum.clients.saturating_add(node.clients);
         match &node.told {
             Some(told) => {
-                sum.subscriptions += told.subscriptions;
-                sum.filters += told.filters;
+                sum.subscriptions = sum.subscriptions.saturating_add(told.subscriptions);
+                sum.filters = sum.filters.saturating_add(told.filters);
                 sum.age_s = sum.age_s.max(told.age_s);
             }
             None => {

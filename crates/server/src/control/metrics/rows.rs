@@ -75,6 +75,8 @@ const METRICS: &[Metric] = &[
         "Batches that this node has published to the log"),
     row(Counter, "crore_cluster_refused_batches_total", "", One(|s| s.cluster.refused as f64),
         "Batches that NATS refused or did not answer; they are published again"),
+    row(Counter, "crore_cluster_void_messages_total", "", One(|s| s.cluster.void as f64),
+        "Messages in the log that are no valid batches and therefore void, as this node has read it: somebody else writes there"),
     row(Counter, "crore_cluster_disconnects_total", "", One(|s| s.cluster.disconnects as f64),
         "Lost connections to NATS"),
     row(Gauge, "crore_cluster_node_age_seconds", "node", Each(|s| s.cluster.by_node(|node| Some(node.age_s.into()))),

@@ -11,6 +11,7 @@ use crore_broker::{Backlog, Batch, Committed, Foreign, OFFSET_BITS, PartitionId,
 use crore_nats::{Append, Cluster, News, Store};
 use crore_net::Sender;
 
+use crate::log::LoggedCount;
 use crate::shard_loop::letters::Letter;
 
 /// The events of a home while the log is read for the first time.
@@ -29,6 +30,8 @@ pub struct Member {
     pub store: Store,
     /// Bytes that were told and are not applied.
     pub backlog: Backlog,
+    /// Messages in the log that are no batches.
+    pub void: Arc<LoggedCount>,
 }
 
 impl Member {
@@ -57,6 +60,8 @@ pub struct Listener {
     placement: Placement,
     /// The bytes that were told and are not applied.
     pub backlog: Backlog,
+    /// Messages in the log that are no batches. Whoever may write there decides how many there are.
+    pub void: Arc<LoggedCount>,
     destination: Mutex<Destination>,
     shards: Vec<Sender<Letter>>,
 }
@@ -73,6 +78,7 @@ impl Listener {
             writer,
             placement,
             backlog: Backlog::default(),
+            void: Arc::default(),
             destination: Mutex::new(Destination::Readers(readers, placement.partitions())),
             shards,
         }
@@ -82,9 +88,12 @@ impl Listener {
         let (header, batch) = match self.read(partition, bytes) {
             Ok(read) => read,
             Err(why) => {
-                tracing::error!(
-                    "cluster: message {sequence} of partition {partition} is no batch, and counts for nothing: {why}"
-                );
+                if let Some(count) = self.void.add() {
+                    tracing::error!(
+                        count,
+                        "cluster: message {sequence} of partition {partition} is no batch, and void at all nodes: {why}; see who else may publish to the subjects of the log"
+                    );
+                }
                 return;
             }
         };

@@ -1,0 +1,99 @@
+//! The admin port while the server reads its log or its state, which may take minutes: a load balancer is told that the server is not ready, a supervisor
+//! that it lives, and everybody else to come later. The data ports do not listen yet.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::sync::oneshot;
+
+use super::gate::{self, Gate};
+use super::port::{Counts, Port};
+use crate::settings::admin::Admin;
+
+const WHY: &str = "the server reads its log, and serves clients when it is done";
+/// When to come again, in seconds.
+const AGAIN: &str = "1";
+
+/// A thread that answers at the admin port, until this is dropped.
+pub struct Starting {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Starting {
+    /// Begins to answer, where there is an admin port.
+    ///
+    /// # Errors
+    /// When the thread cannot be made.
+    pub fn begin(listener: Option<&TcpListener>, admin: &Admin) -> anyhow::Result<Option<Self>> {
+        let Some(listener) = listener else {
+            return Ok(None);
+        };
+        let (listener, admin) = (listener.try_clone()?, admin.clone());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let answer = move || {
+            // It ends with the sender, too.
+            if let Err(error) = serve(listener, &admin, async { drop(stopped.await) }) {
+                tracing::warn!("the admin port does not answer during the start: {error}");
+            }
+        };
+        let thread = thread::Builder::new().name("admin-start".to_string());
+        let thread = thread
+            .spawn(answer)
+            .context("cannot start the thread admin-start")?;
+        Ok(Some(Starting {
+            stop: Some(stop),
+            thread: Some(thread),
+        }))
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has logged its panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(
+    listener: TcpListener,
+    admin: &Admin,
+    stopped: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    listener.set_nonblocking(true)?;
+    let gate = Arc::new(Gate::new(admin, listener.local_addr()?));
+    let later = || async { not_ready(axum::Json(serde_json::json!({ "error": WHY }))) };
+    let routes = Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(async || not_ready(format!("{WHY}\n"))))
+        .fallback(later)
+        .layer(axum::middleware::from_fn_with_state(gate, gate::guard));
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let port = Port::new(admin, Counts::new(admin), routes.clone(), routes);
+        tokio::select! {
+            () = port.serve(listener) => {}
+            () = stopped => {}
+        }
+        // Connections end with the runtime.
+        anyhow::Ok(())
+    })
+}
+
+/// The client comes again on another connection, which the running server answers.
+fn not_ready(body: impl IntoResponse) -> impl IntoResponse {
+    let fields = [(header::RETRY_AFTER, AGAIN), (header::CONNECTION, "close")];
+    (StatusCode::SERVICE_UNAVAILABLE, fields, body)
+}

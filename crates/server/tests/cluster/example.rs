@@ -1,0 +1,90 @@
+//! `examples/cluster/run`, as a reader of its page runs it.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::servers::program as nats_server;
+use crate::support::{port, program};
+
+/// The script, which ends with the test, and all that it has started with it.
+struct Example(Child, PathBuf);
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let pid = self.0.id().to_string();
+        let ended = Command::new("kill").arg(pid).status();
+        if ended.is_ok_and(|status| status.success()) {
+            let _ = self.0.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.1);
+    }
+}
+
+fn local(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+/// Ports for the nodes and for NATS of which all that the script uses are free.
+fn ports() -> (u16, u16) {
+    let is_free = |port: u16| TcpListener::bind(local(port)).is_ok();
+    let nodes = (20_000..21_000).step_by(20).find(|first| {
+        let all = [0, 1, 10, 11].map(|n| first + n);
+        all.into_iter().all(is_free)
+    });
+    let nats = (22_000..24_000).step_by(4).find(|first| {
+        let each = |first: u16| (1..=3).all(|n| is_free(first + n));
+        [0, 2_000, 4_000].into_iter().all(|more| each(first + more))
+    });
+    (nodes.expect("free ports"), nats.expect("free ports"))
+}
+
+#[test]
+fn example_says_that_the_cluster_is_ready_when_it_is_on_ports_that_are_chosen() {
+    let Some(nats) = nats_server() else {
+        return;
+    };
+    let (nodes, nats_port) = ports();
+    let name = format!("crore-test-example-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster/run");
+    let mut child = Command::new(script)
+        .args(["--port", &nodes.to_string()])
+        .args(["--nats-port", &nats_port.to_string()])
+        .arg(&directory)
+        .env("CRORE", program())
+        .env("CRORE_NATS_SERVER", nats)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("bash");
+    let said = BufReader::new(child.stderr.take().expect("a pipe"));
+    let _example = Example(child, directory);
+    let mut before = String::new();
+    let ready = said.lines().map_while(Result::ok).find(|line| {
+        before.push_str(line);
+        before.push('\n');
+        line.starts_with("The cluster is ready")
+    });
+    let ready = ready.unwrap_or_else(|| panic!("it is not ready:\n{before}"));
+    for (at, other) in [(nodes, nodes + 10), (nodes + 10, nodes)] {
+        assert!(ready.contains(&format!("http://127.0.0.1:{at}")), "{ready}");
+        assert_eq!(port::ask(local(at + 1), "GET /readyz", None).status, 200);
+        let answer = port::ask(local(at), &format!("PUT /pub/of-{at}"), None);
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        let asked = port::ask(local(other), "GET /readyz", None);
+        assert_eq!(asked.status, 404, "the data port has no such path");
+    }
+}
+
+#[test]
+fn example_refuses_what_is_no_port_and_explains_itself() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster/run");
+    let run = |arguments: &[&str]| Command::new(script).args(arguments).output().expect("bash");
+    let wrong = run(&["--port", "http"]);
+    assert!(!wrong.status.success());
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("--port takes the number of a port"));
+    let help = run(&["--help"]);
+    assert!(help.status.success());
+    assert!(String::from_utf8_lossy(&help.stdout).contains("--nats-port PORT"));
+}

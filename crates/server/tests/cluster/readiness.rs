@@ -1,0 +1,61 @@
+//! A node that does not know its log yet: it says so to load balancers, and takes no clients.
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use crate::servers::Servers;
+use crate::settings;
+use crate::support::{hold_port, port, program, until};
+
+#[test]
+fn a_node_that_has_not_read_its_log_is_alive_and_not_ready_and_refuses_clients() {
+    let Some(mut servers) = Servers::start(1) else {
+        return;
+    };
+    // Nobody answers for the log.
+    servers.kill(0);
+    let name = format!("crore-test-readiness-{}.toml", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    std::fs::write(&file, settings(&servers)).expect("a file");
+    let (data, admin) = (hold_port(), hold_port());
+    let mut node = Command::new(program())
+        .args(["serve", "--listen", &data.addr().to_string()])
+        .args(["--admin-listen", &admin.addr().to_string()])
+        .arg("--config")
+        .arg(&file)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    until("the admin port", || {
+        TcpStream::connect(admin.addr()).is_ok()
+    });
+    let get = |path: &str| port::ask(admin.addr(), &format!("GET {path}"), None);
+    assert_eq!(get("/healthz").status, 200);
+    let ready = get("/readyz");
+    assert_eq!(
+        (ready.status, ready.body.contains("reads its log")),
+        (503, true)
+    );
+    let other = get("/api/v1/cluster");
+    assert_eq!(other.status, 503);
+    assert!(other.head.to_lowercase().contains("retry-after: 1"));
+    assert!(other.json()["error"].is_string());
+    // A page of another site learns nothing here, either.
+    let rebound = port::raw(
+        admin.addr(),
+        "GET /api/v1/cluster",
+        "Host: evil.example\r\n",
+        None,
+    );
+    assert_eq!(rebound.status, 403);
+    let refused = TcpStream::connect(data.addr()).expect_err("nobody listens");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    servers.run(0);
+    until("ready", || get("/readyz").status == 200);
+    assert!(TcpStream::connect(data.addr()).is_ok());
+    assert_eq!(get("/api/v1/cluster").status, 200);
+    node.kill().expect("it runs");
+    node.wait().expect("it ends");
+    std::fs::remove_file(&file).expect("a file");
+}
