@@ -209,6 +209,41 @@ fn a_text_that_is_no_origin_has_no_form() {
 }
 
 #[test]
+fn a_host_of_more_than_253_bytes_is_cut_before_it_is_made_ascii() {
+    let label = "a".repeat(63);
+    let longest = format!("https://{label}.{label}.{label}.{}", "b".repeat(61));
+    assert_eq!(
+        origin::normal(longest.as_bytes()).as_deref(),
+        Some(&longest[..])
+    );
+    let rooted = format!("{longest}.");
+    assert_eq!(
+        origin::normal(rooted.as_bytes()).as_deref(),
+        Some(&rooted[..])
+    );
+    assert_eq!(origin::normal(format!("{longest}b").as_bytes()), None);
+    // Its ASCII form would be short enough: only the text itself is too long.
+    let label = "\u{4e00}".repeat(55);
+    let wide = format!("https://{label}.{label}");
+    assert_eq!(origin::normal(wide.as_bytes()), None);
+}
+
+#[test]
+fn an_alias_differs_in_the_name_of_the_loopback_alone() {
+    for (one, other, alias) in [
+        ("http://localhost:3000", "http://127.0.0.1:3000", true),
+        ("http://[::1]", "http://localhost", true),
+        ("http://localhost:3000", "http://localhost:3000", false),
+        ("http://localhost:3000", "http://127.0.0.1", false),
+        ("https://localhost", "http://127.0.0.1", false),
+        ("http://localhost", "http://a.example", false),
+        ("null", "http://localhost", false),
+    ] {
+        assert_eq!(origin::is_alias(one, other), alias, "{one} {other}");
+    }
+}
+
+#[test]
 fn only_a_page_of_another_origin_is_elsewhere() {
     for site in ["cross-site", "same-site", " cross-site ", "cross-site;v=1"] {
         assert!(origin::is_elsewhere(site.as_bytes()), "{site}");

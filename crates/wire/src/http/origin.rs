@@ -8,13 +8,16 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use idna::AsciiDenyList;
 use idna::uts46::{DnsLength, Hyphens, Uts46};
 
+/// Bytes of a host name, without the point at its end (RFC 1035 section 2.3.4).
+const HOST_BYTES_MAX: usize = 253;
+
 /// The form in which two origins are compared, and in which browsers send one: scheme and host in lower case, names in their
 /// ASCII form, no default port. `null` stays. Schemes that are not the web's (`file://`, those of extensions and of
 /// applications) may be without a host, and their hosts keep their case, as the URL standard has it.
 ///
 /// One `/` behind the host is left out: some clients that are no browsers send it, and people copy it from the address bar.
 ///
-/// `None` for a text that is no origin: one with a path, a user or a bad port, or a text without a scheme.
+/// `None` for a text that is no origin: one with a path, a user or a bad port, a host of more than 253 bytes, or a text without a scheme.
 pub fn normal(origin: &[u8]) -> Option<String> {
     let text = core::str::from_utf8(origin).ok()?;
     if text == "null" {
@@ -47,6 +50,10 @@ fn write_host(host: &str, out: &mut String) -> Option<()> {
         let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
         let _ = write!(out, "[{address}]");
         return Some(());
+    }
+    // The work of IDNA grows with the square of a label: 8 KB of ideographs, which no browser sends, would take milliseconds.
+    if host.strip_suffix('.').unwrap_or(host).len() > HOST_BYTES_MAX {
+        return None;
     }
     let of_name = |c: char| match c.is_ascii() {
         true => c.is_ascii_alphanumeric() || b"-_.".contains(&(c as u8)),
@@ -151,18 +158,18 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
         && their_port.unwrap_or(default_port) == our_port.unwrap_or(default_port)
 }
 
-/// Whether two origins differ in nothing but the name of the loopback: `http://localhost:3000` and `http://127.0.0.1:3000`.
-pub fn is_alias(one: &[u8], other: &[u8]) -> bool {
-    let parts = |origin| {
-        let normal = normal(origin)?;
-        let (scheme, authority) = normal.split_once("://")?;
+/// Whether two origins, both in their normal form, differ in nothing but the name of the loopback: `http://localhost:3000` and
+/// `http://127.0.0.1:3000`.
+pub fn is_alias(one: &str, other: &str) -> bool {
+    let parts = |origin: &'_ str| {
+        let (scheme, authority) = origin.split_once("://")?;
         let (name, port) = split(authority.as_bytes())?;
-        is_loopback_host(name).then(|| (String::from(scheme), name.to_vec(), port))
+        is_loopback_host(name).then_some((scheme.len(), name.len(), port))
     };
-    let (Some(one), Some(other)) = (parts(one), parts(other)) else {
+    let (Some(a), Some(b)) = (parts(one), parts(other)) else {
         return false;
     };
-    (one.0, one.2) == (other.0, other.2) && one.1 != other.1
+    one != other && one[..a.0] == other[..b.0] && a.2 == b.2
 }
 
 /// Whether a value of `Sec-Fetch-Site` says that a page of another origin sent the request: `same-site` is one of another port or

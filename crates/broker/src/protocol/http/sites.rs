@@ -59,7 +59,7 @@ pub(crate) fn admit(
         }
         None if origin::same_origin(from, host) => Ok(()),
         None => {
-            let alias = loopback_alias(&clients.ctx, from, host);
+            let alias = loopback_alias(&clients.ctx, normal.as_deref(), host);
             let kind = match safe {
                 true => Notice::Reader,
                 false => Notice::Origin,
@@ -93,16 +93,16 @@ fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<()
 }
 
 /// Another name of the loopback by which the page would have been let in: the server's, or that of an origin that is listed.
-fn loopback_alias(ctx: &Context, from: &[u8], host: &[u8]) -> Option<String> {
+fn loopback_alias(ctx: &Context, from: Option<&str>, host: &[u8]) -> Option<String> {
+    let from = from?;
     let listed = &ctx.world.settings.http.allowed_origins;
-    let alias = listed
-        .iter()
-        .find(|listed| origin::is_alias(from, listed.as_bytes()));
-    let scheme = from.split(|b| *b == b':').next().unwrap_or_default();
-    let own = [scheme, b"://", host].concat();
-    alias.cloned().or_else(|| {
-        origin::is_alias(from, &own).then(|| String::from_utf8_lossy(&own).into_owned())
-    })
+    let alias = listed.iter().find(|listed| origin::is_alias(from, listed));
+    if alias.is_some() || !origin::is_loopback_host(host) {
+        return alias.cloned();
+    }
+    let (scheme, _) = from.split_once("://")?;
+    let own = origin::normal(&[scheme.as_bytes(), b"://", host].concat())?;
+    origin::is_alias(from, &own).then_some(own)
 }
 
 /// The number in `options` of an origin in its normal form, if the settings list it.
@@ -119,10 +119,12 @@ pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
     let Some(from) = head.header("origin") else {
         return elsewhere(head).is_none();
     };
+    if origin::same_origin(from, head.host().unwrap_or_default()) {
+        return true;
+    }
     let normal = origin::normal(from).filter(|origin| origin != "null");
     let listed = &ctx.world.settings.http.allowed_origins;
-    origin::same_origin(from, head.host().unwrap_or_default())
-        || normal.is_some_and(|origin| listed.contains(&origin))
+    normal.is_some_and(|origin| listed.contains(&origin))
 }
 
 /// The words of a browser about a request that a page of another origin sent.
