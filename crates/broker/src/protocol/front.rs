@@ -19,5 +19,8 @@ pub(crate) type Clients = client::parts::Clients<AllProtocols>;
 pub(crate) type Connections = client::connections::Connections<AllProtocols>;
 /// The side row of a connection.
 pub(crate) type Extra = client::side::Extra<AllProtocols>;
+
+/// What lasts only until a request is answered lies behind a pointer: a connection with several topics keeps its side row.
+const _: () = assert!(size_of::<Extra>() <= 176);
 /// One of several topics of a connection.
 pub(crate) type Sub = client::side::Sub<Subscribed>;

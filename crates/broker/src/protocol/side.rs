@@ -8,7 +8,7 @@ use crate::client::progress::Progress;
 use crate::client::types::{self, Spilled};
 use crate::mail::inbox::Inbox;
 use crate::protocol::http::opening::Opening;
-use crate::protocol::http::state::{Attaching, Follow, Held, HttpSpill, Pending, PublishTo};
+use crate::protocol::http::state::{Attaching, Batch, Follow, Held, HttpSpill, Pending, PublishTo};
 use crate::protocol::mqtt::state::Mqtt;
 
 /// Partly received input.
@@ -56,13 +56,13 @@ impl Spilled for Spill {
 #[derive(Default)]
 pub struct Side {
     /// A response that is not yet begun.
-    pub attaching: Option<Attaching>,
+    pub attaching: Option<Box<Attaching>>,
     /// The topic that the client's frames are published to.
     pub publish_to: Option<PublishTo>,
     /// The answer that is due.
     pub pending: Option<Pending>,
     /// It follows which topics have subscribers.
-    pub follow: Option<Follow>,
+    pub follow: Option<Box<Follow>>,
     /// A response to a request by filter that is not yet begun.
     pub opening: Option<Box<Opening>>,
     /// It speaks MQTT.
@@ -72,7 +72,8 @@ pub struct Side {
 impl types::Held for Side {
     fn bytes(&self) -> usize {
         let attaching = self.attaching.as_ref().map_or(0, |it| {
-            it.head.capacity()
+            size_of::<Attaching>()
+                + it.head.capacity()
                 + it.body.own.capacity()
                 + it.frames.own_bytes()
                 + it.held.capacity() * size_of::<Held>()
@@ -80,11 +81,11 @@ impl types::Held for Side {
         attaching
             + match &self.pending {
                 Some(Pending::History(bytes) | Pending::Info(bytes)) => bytes.len(),
-                Some(Pending::Batch(batch)) => batch.own_bytes(),
+                Some(Pending::Batch(batch)) => size_of::<Batch>() + batch.own_bytes(),
                 _ => 0,
             }
             + (self.publish_to.as_ref()).map_or(0, |to| to.name.capacity())
-            + self.follow.as_ref().map_or(0, |it| it.filter.capacity())
+            + (self.follow.as_ref()).map_or(0, |it| size_of::<Follow>() + it.filter.capacity())
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())
             + self.opening.as_ref().map_or(0, |it| it.own_bytes())
     }

@@ -9,7 +9,10 @@ mod absent;
 mod counting;
 mod hot_path;
 mod receive;
+mod requests;
+mod served;
 mod size;
+mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 mod town;

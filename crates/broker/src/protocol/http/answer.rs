@@ -53,6 +53,8 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
     row.flags |= SERVED;
     if row.wants(KEEP) && !row.is(CLOSING) {
         row.deadline_s = now_s + keep_alive_s;
+        // The state of the request ends with it. A connection that closes gives its own up when it ends.
+        clients.conns.drop_extra(slot);
         return;
     }
     clients.send_reply(slot, io);

@@ -55,7 +55,6 @@ pub(crate) fn history_page<I: Io>(
     let sends = !is_known && !clients.conns.get(slot).wants(HEAD);
     history_head(clients, slot, page, &tag, (!is_known).then_some(body.len()));
     unsubscribe(clients, subs, slot);
-    clients.conns.drop_extra(slot);
     if sends {
         clients.meter.stats.sent(page.count as usize, body.len());
         body.put_before(&clients.scratch.take_reply());

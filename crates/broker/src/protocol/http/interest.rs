@@ -8,6 +8,7 @@
 //! Events have no positions: there is no log of who subscribed.
 
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crore_wire::http::accept::Accept;
@@ -147,12 +148,12 @@ pub(crate) fn follow(
         ..Attaching::default()
     };
     let extra = clients.conns.extra(slot);
-    extra.own.attaching = Some(attaching);
-    extra.own.follow = Some(Follow {
+    extra.own.attaching = Some(Box::new(attaching));
+    extra.own.follow = Some(Box::new(Follow {
         filter,
         client,
         ..Follow::default()
-    });
+    }));
     clients.conns.get_mut(slot).state = State::Waiting;
     ask_page(clients, lanes, slot);
     Flow::Wait

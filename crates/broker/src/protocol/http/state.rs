@@ -87,7 +87,7 @@ pub enum Pending {
     /// `GET /history`: the kept messages of a topic, and the tags that the client has.
     History(Box<[u8]>),
     /// A batch: the homes that have not answered, lines, and what failed.
-    Batch(Batch),
+    Batch(Box<Batch>),
 }
 
 /// A batch on its way.

@@ -11,6 +11,7 @@ pub(crate) mod page;
 pub(crate) mod stream;
 mod topics;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -80,7 +81,7 @@ pub(crate) fn subscribe<I: Io>(
         clients.send_reply(slot, io);
     }
     if names.len() > 1 || streams || filtered {
-        clients.conns.extra(slot).own.attaching = Some(attaching);
+        clients.conns.extra(slot).own.attaching = Some(Box::new(attaching));
     }
     if publishes {
         let (hash, _) = clients.ctx.place_of(&names[0]);
@@ -113,7 +114,6 @@ fn not_joined(
         clients.scratch.reply = begun.head;
         clients.scratch.reply.truncate(before);
     }
-    clients.conns.drop_extra(slot);
     let row = clients.conns.get_mut(slot);
     row.state = State::Http;
     row.options &= !(UPGRADE | EVENTS);

@@ -195,7 +195,6 @@ pub(crate) fn answer_poll_with<I: Io>(
         body.clear();
     }
     unsubscribe(clients, subs, slot);
-    clients.conns.drop_extra(slot);
     if !body.is_empty() {
         body.put_before(&clients.scratch.take_reply());
         clients.put_rope(slot, &body, io);
@@ -270,7 +269,6 @@ pub(crate) fn answer_nothing<I: Io>(
     }
     timeout_head(clients, slot, status, &tag, newest);
     unsubscribe(clients, subs, slot);
-    clients.conns.drop_extra(slot);
     answer_waiting(clients, queues, slot, io);
 }
 

@@ -151,36 +151,36 @@ impl Clients {
     }
 }
 
-/// Drops the state of a client that has nothing but one plain subscription.
+/// Drops the state of a client that has nothing but one plain subscription, or none. Free places go too: while no page is under way no
+/// answer names one of them.
 pub(crate) fn collapse(conns: &mut Connections, slot: u32) {
     let row = conns.get(slot);
     if row.extra == NONE || row.own == NONE || row.spill != NONE {
         return;
     }
     let extra = conns.extra_of(slot);
-    let idle = extra.is_idle();
+    let filters = extra.filters.as_ref();
+    if !extra.is_idle() || filters.is_some_and(|filters| !filters.groups().is_empty()) {
+        return;
+    }
     let plain = |sub: &Sub| {
         sub.topic != NONE
             && sub.own.identifier == 0
-            && sub.own.serial == 0
             && sub.own.options & !(3 | RETAIN_HANDLING) == 0
             && sub.flags == COUNTED | LIVE
     };
-    let [sub] = &extra.list[..] else {
-        if idle && extra.list.is_empty() {
-            conns.get_mut(slot).options &= !MULTI;
-            conns.drop_extra(slot);
+    let mut subs = extra.list.iter().filter(|sub| !is_vacant(sub));
+    match (subs.next(), subs.next()) {
+        (None, _) => conns.get_mut(slot).options &= !MULTI,
+        (Some(sub), None) if plain(sub) => {
+            let (topic, place, options) = (sub.topic, sub.place, sub.own.options);
+            let row = conns.get_mut(slot);
+            (row.topic, row.place) = (topic, place);
+            row.flags |= COUNTED | LIVE;
+            row.options = row.options & !MULTI | u32::from(options & 3) << QOS_SHIFT;
         }
-        return;
-    };
-    if !idle || !plain(sub) {
-        return;
+        _ => return,
     }
-    let (topic, place, options) = (sub.topic, sub.place, sub.own.options);
-    let row = conns.get_mut(slot);
-    (row.topic, row.place) = (topic, place);
-    row.flags |= COUNTED | LIVE;
-    row.options = row.options & !MULTI | u32::from(options & 3) << QOS_SHIFT;
     conns.drop_extra(slot);
 }
 

@@ -230,6 +230,7 @@ pub(super) fn part_group(
     };
     let homes: Vec<_> = shared.homes.drain(..).collect();
     let mqtt = mqtt_state(conns, slot);
+    mqtt.left_group = true;
     let of_part = |sent: &Inflight| sent.group.is_some_and(|(of, _)| u32::from(of) == part);
     let mut back: Vec<(ShardId, Unacked)> = Vec::new();
     let mut take = |sent: &Inflight| {

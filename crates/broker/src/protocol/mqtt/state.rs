@@ -116,6 +116,8 @@ pub struct Mqtt {
     pub unplaced: Vec<Box<[u8]>>,
     /// Homes were told to keep messages for a subscription; they do not confirm that.
     pub needs_told: bool,
+    /// It has left a group, whose messages may still be under way to the place of the list that the subscription had.
+    pub left_group: bool,
     /// Over WebSocket: bytes that did not end on a packet boundary.
     pub partial: Inbox,
     /// The progress of the packet that `partial` is the beginning of.
@@ -351,6 +353,7 @@ impl Mqtt {
             && self.shows.is_empty()
             && self.unplaced.is_empty()
             && !self.needs_told
+            && !self.left_group
             && self.partial.is_empty()
             && self.connecting.is_none()
             && self.unconfirmed == 0

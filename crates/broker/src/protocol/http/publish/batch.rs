@@ -1,6 +1,7 @@
 //! Batches over HTTP: lines of JSON, each published by itself, as far as the turn's budget goes; the rest waits at the connection.
 
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -110,13 +111,13 @@ pub(crate) fn publish_batch<I: Io>(
         clients.meter.work.steps.add_bytes(batch.rest.len());
         clients.conns.hold_bytes(batch.rest.capacity());
         queues.resume_later(clients, clients.conns.id_of(slot));
-        return wait(&mut clients.conns, slot, Pending::Batch(batch));
+        return wait(&mut clients.conns, slot, Pending::Batch(Box::new(batch)));
     }
     match batch_is_read(clients, &mut subs.lanes, slot, &mut batch) {
         true => Flow::Next,
         false => {
             stall_if_needed(clients, &mut subs.lanes, queues, slot, io);
-            wait(&mut clients.conns, slot, Pending::Batch(batch))
+            wait(&mut clients.conns, slot, Pending::Batch(Box::new(batch)))
         }
     }
 }
@@ -324,7 +325,7 @@ pub(crate) fn has_batch(conns: &Connections, slot: u32) -> bool {
 }
 
 /// Takes the rest of a batch.
-fn take_batch(conns: &mut Connections, slot: u32) -> Option<Batch> {
+fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
     if !has_batch(conns, slot) {
         return None;
     }

@@ -26,10 +26,6 @@ pub(crate) fn not_attached<I: Io>(
         return;
     }
     let stream = row.wants(UPGRADE) || row.wants(EVENTS);
-    if row.waits_for_history() {
-        clients.conns.drop_extra(slot);
-    }
-    let row = clients.conns.get(slot);
     match attached {
         Attached::Gone if row.wants(UPGRADE) => {
             begin_stream(clients, queues, slot, io);
@@ -38,14 +34,12 @@ pub(crate) fn not_attached<I: Io>(
         }
         Attached::Gone if row.wants(EVENTS) => {
             unsubscribe(clients, subs, slot);
-            clients.conns.drop_extra(slot);
             clients.head(slot, 204).end();
             answer_waiting(clients, queues, slot, io);
             return;
         }
         Attached::Full(reason) if row.wants(EVENTS) => {
             unsubscribe(clients, subs, slot);
-            clients.conns.drop_extra(slot);
             clients.shed_events(slot, reason);
             answer_waiting(clients, queues, slot, io);
             return;

@@ -1,0 +1,267 @@
+//! What a connection keeps of all that it was served: nothing. Some clients do the same, each on a connection that stays open. Then all shards
+//! together have the side rows and the bytes in their accounts that they had before, and their heap is not larger.
+
+use crore_broker::access::{Grants, Known, Right};
+use crore_broker::account::Part;
+use crore_broker::settings::{Rule, Settings};
+use crore_broker::{Accounts, Input, Pace, ShardId, Verdict};
+
+use crate::counting::grown_bytes;
+use crate::support::{self, NOW, Town};
+use crate::town::{TURNS_UNDER_WAY, keeping};
+
+/// So many clients do the same.
+const CLIENTS: usize = 16;
+/// Heap for each of them that lists of a shard may take, which grow by doubling.
+const APART_BYTES: i64 = 48;
+/// Stands for the number of the client: its topic has that name.
+const NUMBER: &[u8] = b"####";
+/// After so many seconds a long-poll ends without a message.
+pub const POLL_S: u32 = 3;
+
+/// A part of an exchange.
+pub enum Step {
+    /// The client sends these bytes.
+    Say(Vec<u8>),
+    /// It sends them one by one.
+    Drip(Vec<u8>),
+    /// Another client publishes to its topic.
+    Publish,
+    /// Time passes.
+    Seconds(u32),
+}
+
+/// What a client does on a connection that stays open.
+pub struct Exchange {
+    pub name: &'static str,
+    pub steps: Vec<Step>,
+    /// What it receives has these parts, in this order.
+    pub told: &'static [&'static str],
+}
+
+/// Nothing, until the sweep has seen every connection.
+fn nothing() -> Exchange {
+    Exchange {
+        name: "nothing",
+        steps: vec![Step::Seconds(2)],
+        told: &[],
+    }
+}
+
+/// A client: its number, and its connection.
+type Client = (usize, usize);
+
+/// A server with clients that have said `opening` before all else.
+struct Scene {
+    town: Town,
+    opening: Vec<u8>,
+    /// A client of each shard that publishes for others.
+    publishers: Vec<usize>,
+}
+
+/// The bytes with this client's number in them.
+fn numbered(bytes: &[u8], n: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let number = format!("{n:04}");
+    for at in 0..bytes.len().saturating_sub(NUMBER.len() - 1) {
+        if bytes[at..].starts_with(NUMBER) {
+            bytes[at..at + NUMBER.len()].copy_from_slice(number.as_bytes());
+        }
+    }
+    bytes
+}
+
+impl Scene {
+    fn new(shards: ShardId, set: fn(&mut Settings), opening: &[u8]) -> Scene {
+        let mut settings = Settings {
+            rules: vec![Rule {
+                poll_timeout_s: POLL_S,
+                ..keeping(2)
+            }],
+            ..Settings::default()
+        };
+        set(&mut settings);
+        let pace = Pace {
+            turns_under_way: TURNS_UNDER_WAY,
+            ..Pace::default()
+        };
+        let world = support::world(settings, shards, shards);
+        let mut town = Town::new(&world, pace, NOW);
+        for io in &mut town.io {
+            io.all.reserve(8 * CLIENTS);
+            io.mail.reserve(64);
+        }
+        let publishers = (0..usize::from(shards)).map(|at| town.open(at)).collect();
+        Scene {
+            town,
+            opening: opening.to_vec(),
+            publishers,
+        }
+    }
+
+    /// Turns until nobody has anything left to do; all credentials are good.
+    fn settle(&mut self) {
+        loop {
+            self.town.settle();
+            let asked = |at: usize| (at, std::mem::take(&mut self.town.io[at].asked));
+            let asked: Vec<_> = (0..self.town.shards.len()).map(asked).collect();
+            let mut any = false;
+            for (at, questions) in asked {
+                for (conn, question) in questions {
+                    any = true;
+                    let rights = [Right::Subscribe, Right::Publish];
+                    let grants = Grants::new("", rights.map(|right| (right, "#")));
+                    let known = Known {
+                        grants: grants.expect("grants").into(),
+                        until_unix_s: u32::MAX,
+                    };
+                    let verdict = Verdict {
+                        digest: question.digest,
+                        found: Ok(known),
+                        believed_until_s: u32::MAX,
+                        round: question.round,
+                    };
+                    self.town.handle(at, Input::Verdict(conn, verdict));
+                }
+            }
+            if !any {
+                return;
+            }
+        }
+    }
+
+    fn open(&mut self, numbers: std::ops::Range<usize>) -> Vec<Client> {
+        let mut all = Vec::new();
+        for n in numbers {
+            let conn = self.town.open(n % self.publishers.len());
+            self.town.say(conn, numbered(&self.opening, n));
+            self.settle();
+            all.push((n, conn));
+        }
+        all
+    }
+
+    fn play(&mut self, exchange: &Exchange, clients: &[Client]) {
+        for step in &exchange.steps {
+            if let Step::Seconds(seconds) = step {
+                (0..*seconds).for_each(|_| self.town.tick_s(1));
+                self.settle();
+                continue;
+            }
+            for (n, conn) in clients {
+                match step {
+                    Step::Say(bytes) => self.town.say(*conn, numbered(bytes, *n)),
+                    Step::Drip(bytes) => {
+                        for byte in numbered(bytes, *n) {
+                            self.town.say(*conn, [byte]);
+                            self.settle();
+                        }
+                    }
+                    _ => {
+                        let publisher = self.publishers[n / 2 % self.publishers.len()];
+                        self.town.say(publisher, numbered(OTHER, *n));
+                    }
+                }
+                self.settle();
+            }
+        }
+    }
+
+    /// Plays it, and forgets what was received.
+    fn play_unheard(&mut self, exchange: &Exchange, clients: &[Client]) {
+        self.play(exchange, clients);
+        for io in &mut self.town.io {
+            let sockets = io.all.iter_mut();
+            sockets.for_each(|socket| socket.received = Vec::new());
+            io.written = Vec::new();
+        }
+    }
+
+    /// Side rows of all shards, and bytes in their accounts.
+    fn held(&self) -> [(&'static str, usize); 7] {
+        let sum = |of: fn(&Accounts) -> usize| {
+            let shards = self.town.shards.iter();
+            shards.map(|shard| of(&shard.accounts())).sum::<usize>()
+        };
+        [
+            ("spills", sum(|held| held.spills as usize)),
+            ("outboxes", sum(|held| held.outboxes as usize)),
+            ("other side rows", sum(|held| held.extras as usize)),
+            ("bytes received in part", sum(|held| held.receive_bytes)),
+            ("grants", sum(|held| held.identities as usize)),
+            ("topics", sum(|held| held.carrier_topics as usize)),
+            (
+                "charged bytes",
+                sum(|held| held.parts[Part::Connections as usize]),
+            ),
+        ]
+    }
+}
+
+const OTHER: &[u8] =
+    b"POST /pub/#### HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nother";
+
+/// Says whether an exchange leaves connections that have said `opening` as they were.
+///
+/// # Errors
+/// What it leaves behind, or what the client is not told.
+fn leaves_nothing(
+    shards: ShardId,
+    set: fn(&mut Settings),
+    opening: &[u8],
+    exchange: &Exchange,
+) -> Result<(), String> {
+    let mut scene = Scene::new(shards, set, opening);
+    let others = scene.open(0..CLIENTS);
+    let (_, first) = others[0];
+    scene.town.socket(first).received.clear();
+    scene.play(exchange, &others[..1]);
+    let received = String::from_utf8_lossy(scene.town.received(first)).into_owned();
+    let mut rest = &received[..];
+    for told in exchange.told {
+        let at = rest.find(told);
+        let at = at.ok_or_else(|| format!("{told:?} is missing in {received:?}"))?;
+        rest = &rest[at + told.len()..];
+    }
+    if !scene.town.is_open(first) {
+        return Err(format!("the connection ends: {received:?}"));
+    }
+    // Tables, buffers and the logs of topics get the size that the exchange needs.
+    for _ in 0..2 {
+        scene.play_unheard(exchange, &others);
+    }
+    others.iter().for_each(|(_, conn)| scene.town.cut(*conn));
+    let clients = scene.open(0..CLIENTS);
+    scene.play_unheard(&nothing(), &clients);
+    let before = scene.held();
+    let grown = grown_bytes(|| scene.play_unheard(exchange, &clients));
+    let after = scene.held();
+    let left: Vec<_> = after
+        .iter()
+        .zip(before)
+        .filter(|(now, then)| **now != *then)
+        .collect();
+    match left.is_empty() && grown <= APART_BYTES * CLIENTS as i64 {
+        true => Ok(()),
+        false => Err(format!(
+            "{CLIENTS} clients leave {grown} bytes, and now and before: {left:?}"
+        )),
+    }
+}
+
+/// Checks all exchanges, with the home of a topic at the shard of its publisher and at another one.
+pub fn all_leave_nothing<'a>(
+    set: fn(&mut Settings),
+    opening: &[u8],
+    exchanges: impl IntoIterator<Item = &'a Exchange>,
+) {
+    let mut failed = Vec::new();
+    for exchange in exchanges {
+        for shards in [1, 2] {
+            if let Err(left) = leaves_nothing(shards, set, opening, exchange) {
+                failed.push(format!("{}, {shards} shards: {left}", exchange.name));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
