@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::streams::{self, Stream};
-use crate::{bucket, monitor};
+use crate::{bucket, monitor, rights};
 
 /// How often something that may pass is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -56,6 +56,8 @@ impl Connected {
         let info = self.client.server_info();
         streams::check_version(&info.version)?;
         streams::check_payload(self.client.max_payload())?;
+        let rights = async || rights::check(&self.client, &self.settings, &self.shared).await;
+        self.block_on(rights)?;
         let asked = monitor::all(&self.settings.monitoring);
         let found = self.driver.block_on(asked);
         for sync in &found {
@@ -216,6 +218,12 @@ fn tell(event: &Event, shared: &Shared) {
         Event::LameDuckMode => {
             tracing::info!("cluster: the server of NATS is about to stop; connecting to another");
         }
-        other => shared.fail(&format!("{other}")),
+        other => {
+            let text = other.to_string();
+            if text.contains("Permissions Violation") {
+                shared.deny(text.clone());
+            }
+            shared.fail(&text);
+        }
     }
 }

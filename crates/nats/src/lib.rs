@@ -28,6 +28,7 @@ mod neighbours;
 mod news;
 mod numbers;
 mod reader;
+mod rights;
 mod settings;
 mod shared;
 mod store;

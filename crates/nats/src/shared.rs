@@ -11,6 +11,8 @@ use crate::checkpoint::Checkpoint;
 
 /// Errors are told no more often than this.
 const TELL: Duration = Duration::from_secs(5);
+/// Rights that are missing of which it is remembered what NATS said: more than a node needs.
+const DENIED_MAX: usize = 32;
 /// Without news of a partition for so long it is not in use.
 const STALE: Duration = Duration::from_secs(5);
 
@@ -114,6 +116,7 @@ pub(crate) struct Shared {
     last_error: Mutex<Option<(String, Instant)>>,
     told_at: Mutex<Option<Instant>>,
     sync: Mutex<Vec<SyncInterval>>,
+    denied: Mutex<Vec<String>>,
 }
 
 impl Shared {
@@ -187,6 +190,19 @@ impl Shared {
             *told_at = Some(now);
             tracing::warn!("cluster: {why}");
         }
+    }
+
+    /// NATS says that our user lacks a right.
+    pub fn deny(&self, text: String) {
+        let mut denied = self.denied.lock().expect("no holder panics");
+        if denied.len() < DENIED_MAX {
+            denied.push(text);
+        }
+    }
+
+    /// What NATS has said of rights that our user lacks.
+    pub fn denied(&self) -> Vec<String> {
+        self.denied.lock().expect("no holder panics").clone()
     }
 
     /// A batch was not taken.

@@ -8,6 +8,7 @@ mod jetstream;
 mod node;
 mod rate;
 mod refused;
+mod rights;
 mod secured;
 mod servers;
 mod store;

@@ -1,0 +1,157 @@
+//! The rights that a node needs at NATS. Each is tried at the start, so that one that is missing is named then, and not when it is first needed: for
+//! checkpoints that is hours later.
+//!
+//! The right to publish to a subject of a stream is tried with a message that no stream stores, since it expects one of another name: NATS checks the
+//! right before, and answers. It tells of a missing right by an error of the connection ([`Shared::denied`]), and does not answer.
+
+use std::time::Duration;
+
+use async_nats::{Client, HeaderMap, Request, RequestErrorKind};
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use tokio::time::timeout;
+
+use crate::error::Error;
+use crate::settings::Settings;
+use crate::shared::Shared;
+
+/// How long an answer is waited for. With a right missing none comes.
+const ANSWER: Duration = Duration::from_secs(2);
+/// No stream of ours has this name.
+const NO_STREAM: &str = "crore-tries-its-rights";
+
+/// Rights, as the permissions of a user of NATS name them.
+struct Needed {
+    publish: [String; 6],
+    subscribe: [String; 2],
+}
+
+impl Needed {
+    fn of(settings: &Settings) -> Needed {
+        let (name, bucket) = (&settings.name, settings.bucket());
+        let ours = format!("crore.{name}.>");
+        let text = String::from;
+        Needed {
+            publish: [
+                ours.clone(),
+                text("_INBOX.>"),
+                text("$JS.API.>"),
+                // Streams of objects are read with flow control.
+                text("$JS.FC.>"),
+                format!("$KV.{bucket}.>"),
+                format!("$O.{bucket}.>"),
+            ],
+            subscribe: [ours, text("_INBOX.>")],
+        }
+    }
+
+    /// Those of which NATS said that they are missing: it names the subject of a message or of a subscription.
+    fn missing(&self, denied: &[String]) -> Vec<String> {
+        let is_denied = |what: &str, right: &str| {
+            let said = format!("{what} to \"{}", right.trim_end_matches('>'));
+            denied.iter().any(|text| text.contains(&said))
+        };
+        let publish = self.publish.iter().filter(|it| is_denied("Publish", it));
+        let publish = publish.map(|right| format!("publish to `{right}`"));
+        let subscribe = (self.subscribe.iter()).filter(|it| is_denied("Subscription", it));
+        let subscribe = subscribe.map(|right| format!("subscribe to `{right}`"));
+        publish.chain(subscribe).collect()
+    }
+}
+
+/// Tries all of them.
+///
+/// # Errors
+/// Which one is missing.
+pub async fn check(client: &Client, settings: &Settings, shared: &Shared) -> Result<(), Error> {
+    let (name, bucket) = (&settings.name, settings.bucket());
+    let stored = [
+        "$JS.API.INFO".to_string(),
+        "$JS.FC.check".to_string(),
+        format!("$KV.{bucket}.check"),
+        format!("$O.{bucket}.C.check"),
+        format!("$O.{bucket}.M.check"),
+        format!("crore.{name}.log.0"),
+    ];
+    let stored = join_all(stored.map(|subject| may_publish(client, subject)));
+    let (answered, is_heard) = tokio::join!(stored, hears_itself(client, name));
+    if is_heard && answered.iter().all(|it| *it) {
+        return Ok(());
+    }
+    let needed = Needed::of(settings);
+    let missing = needed.missing(&shared.denied());
+    if missing.is_empty() {
+        let text =
+            "NATS does not answer; see that JetStream is on, and that the account may use it";
+        return Err(Error::transient(text.to_string()));
+    }
+    let (publish, subscribe) = (needed.publish.join(", "), needed.subscribe.join(", "));
+    Err(Error::lasting(format!(
+        "our user at NATS has no right to {}: a node needs the permissions to publish to {publish}, and to subscribe to {subscribe}",
+        missing.join(", nor to ")
+    )))
+}
+
+async fn may_publish(client: &Client, subject: String) -> bool {
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Expected-Stream", NO_STREAM);
+    let request = Request::new().headers(headers).timeout(Some(ANSWER));
+    match client.send_request(subject, request).await {
+        Ok(_) => true,
+        // There is no stream yet, and NATS says so to whom may publish.
+        Err(error) => error.kind() == RequestErrorKind::NoResponders,
+    }
+}
+
+/// Asks a question, as nodes do of each other, and answers it.
+async fn hears_itself(client: &Client, name: &str) -> bool {
+    let inbox = client.new_inbox();
+    let unique = inbox.rsplit('.').next().unwrap_or_default();
+    let subject = format!("crore.{name}.node.asked.{unique}");
+    let Ok(mut asked) = client.subscribe(subject.clone()).await else {
+        return false;
+    };
+    let answer = async {
+        if let Some(question) = asked.next().await
+            && let Some(reply) = question.reply
+        {
+            let _ = client.publish(reply, "".into()).await;
+        }
+    };
+    let request = Request::new().timeout(Some(ANSWER));
+    let asking = client.send_request(subject, request);
+    let (heard, _) = tokio::join!(asking, timeout(ANSWER, answer));
+    heard.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_right_is_that_of_the_subject_that_nats_names() {
+        let right = |text: &str| text.to_string();
+        let needed = Needed {
+            publish: [
+                "crore.a.>",
+                "_INBOX.>",
+                "$JS.API.>",
+                "$JS.FC.>",
+                "$KV.CRORE_A.>",
+                "$O.CRORE_A.>",
+            ]
+            .map(right),
+            subscribe: ["crore.a.>", "_INBOX.>"].map(right),
+        };
+        let denied = [
+            "Permissions Violation for Publish to \"$O.CRORE_A.C.check\"",
+            "Permissions Violation for Subscription to \"_INBOX.x.*\"",
+        ];
+        let missing = needed.missing(&denied.map(right));
+        assert_eq!(
+            missing,
+            ["publish to `$O.CRORE_A.>`", "subscribe to `_INBOX.>`"]
+        );
+        assert!(needed.missing(&[]).is_empty());
+    }
+}
