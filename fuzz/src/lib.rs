@@ -7,12 +7,14 @@
 //! nightly.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod connection;
 mod frames;
 mod http;
 mod mqtt;
 pub mod mutate;
 mod ndjson;
+mod node;
 mod requests;
 pub mod rng;
 mod shards;
@@ -20,6 +22,7 @@ mod snapshot;
 mod text;
 mod tls;
 
+pub use batch::batch;
 pub use connection::connection;
 pub use frames::{deflate, frames};
 pub use http::{body, fields, head};
@@ -106,6 +109,11 @@ pub const TARGETS: &[Target] = &[
         name: "snapshot",
         run: snapshot,
         words: &[],
+    },
+    Target {
+        name: "batch",
+        run: batch,
+        words: batch::WORDS,
     },
     Target {
         name: "tls",

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use crore_broker::snapshot::{Head, block_bytes, check_block, seal};
 
 use crate::Input;
+use crate::node::Node;
 use crate::shards::{Left, Shards, saved};
 
 /// A window that is never exhausted.
@@ -86,6 +87,8 @@ pub fn snapshot(data: &[u8]) {
         assert!(bytes != untouched, "what was left can be read");
         return;
     };
+    let served = changed.restored().expect("as before");
+    read_all(&mut Node::of(served, left.head.home, left.now));
     let again = Left {
         blocks: saved(&mut shard, &left.head),
         world: left.world.clone(),
@@ -93,6 +96,19 @@ pub fn snapshot(data: &[u8]) {
     };
     if let Err(why) = again.restored() {
         panic!("it cannot be left again: {why}");
+    }
+}
+
+/// Clients read the topics that this home has: no field that a document may have ends the shard.
+fn read_all(node: &mut Node) {
+    const ACCEPT: &str = "Accept: text/event-stream\r\n";
+    const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+    for topic in ["a/b", "a/c", "latest/x", "skip/y"] {
+        for fields in ["", ACCEPT, UPGRADE] {
+            let target = format!("/sub/{topic}?since=oldest");
+            let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+            node.client(request.as_bytes());
+        }
     }
 }
 

@@ -1,0 +1,102 @@
+//! A shard by itself, with clients that read all that it sends. What it says to other shards is lost.
+
+use std::net::IpAddr;
+
+use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Part, Shard, ShardId};
+
+/// Turns after which a shard would never rest.
+const TURNS_MAX: usize = 20_000;
+
+/// What clients got, by link.
+struct Clients {
+    conns: Vec<Option<ConnId>>,
+    got: Vec<Vec<u8>>,
+    me: ShardId,
+    to_itself: Vec<Mail>,
+}
+
+impl Io for Clients {
+    fn open(&mut self, link: Link, conn: ConnId) {
+        self.conns[link.0 as usize] = Some(conn);
+    }
+
+    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
+        let got = &mut self.got[link.0 as usize];
+        let before = got.len();
+        parts
+            .iter()
+            .for_each(|part| got.extend_from_slice(part.as_ref()));
+        got.len() - before
+    }
+
+    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
+
+    fn close(&mut self, _: Link, _: Close) {}
+
+    fn post(&mut self, to: ShardId, mail: Mail) {
+        if to == self.me {
+            self.to_itself.push(mail);
+        }
+    }
+}
+
+/// The shard, and its clients.
+pub struct Node {
+    pub shard: Shard,
+    clients: Clients,
+    now: Now,
+}
+
+impl Node {
+    /// A shard with this number.
+    pub fn of(shard: Shard, me: ShardId, now: Now) -> Node {
+        let clients = Clients {
+            conns: Vec::new(),
+            got: Vec::new(),
+            me,
+            to_itself: Vec::new(),
+        };
+        Node {
+            shard,
+            clients,
+            now,
+        }
+    }
+
+    /// A client that says this; returns its link.
+    pub fn client(&mut self, bytes: &[u8]) -> usize {
+        let link = self.clients.got.len();
+        self.clients.got.push(Vec::new());
+        self.clients.conns.push(None);
+        let from = IpAddr::from([127, 0, 0, 1]);
+        self.handle(Input::Accepted(Link(link as u32), from));
+        if let Some(conn) = self.clients.conns[link] {
+            self.handle(Input::Received(conn, &mut bytes.to_vec()));
+        }
+        self.settle();
+        link
+    }
+
+    /// The bytes that a client got.
+    pub fn got(&self, link: usize) -> &[u8] {
+        &self.clients.got[link]
+    }
+
+    pub fn handle(&mut self, input: Input<'_>) {
+        self.shard.handle(input, self.now, &mut self.clients);
+    }
+
+    /// Turns until nothing is left to do at this moment.
+    pub fn settle(&mut self) {
+        for _ in 0..TURNS_MAX {
+            let moved = self.shard.flush(self.now, &mut self.clients);
+            let mail = std::mem::take(&mut self.clients.to_itself);
+            if !moved && mail.is_empty() {
+                return;
+            }
+            mail.into_iter()
+                .for_each(|mail| self.handle(Input::Mail(mail)));
+        }
+        panic!("no rest after {TURNS_MAX} turns");
+    }
+}
