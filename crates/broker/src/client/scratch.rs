@@ -22,6 +22,8 @@ pub(crate) struct End {
 pub(crate) struct Scratch {
     /// The response that is being written.
     pub(crate) reply: Vec<u8>,
+    /// The lines with which each response of this second begins.
+    pub(crate) common: (u32, Vec<u8>),
     /// The position that is being written.
     pub(crate) id: Vec<u8>,
     /// Why the connection at hand is about to end, where that is not its peer's doing. It counts for one end.

@@ -86,6 +86,20 @@ impl Encoding {
                 | Encoding::EventsToEnd
         )
     }
+
+    /// Whether a message has its position in it.
+    #[inline]
+    pub fn names_position(self) -> bool {
+        !matches!(
+            self,
+            Encoding::Frame
+                | Encoding::Packed
+                | Encoding::Packet
+                | Encoding::Packet5
+                | Encoding::FramedPacket
+                | Encoding::FramedPacket5
+        )
+    }
 }
 
 impl Encodings for Encoding {

@@ -9,8 +9,6 @@
 //! Invariants: a handle names exactly one place; the caller remembers the length. Blobs past the largest class have an
 //! allocation of their own, which may be shared. When a class is full, a blob goes to the next larger class.
 
-use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::budget::admission::Admission;
@@ -54,9 +52,9 @@ impl Blob {
 /// The places of one class. The links of freed places lie in the places themselves.
 #[derive(Default)]
 struct Class {
-    chunks: Chunks<Box<[u8]>>,
-    /// Places that were used in the chunk with places that were never used.
-    used: u32,
+    /// A chunk has room for all its places from the start, and bytes up to the last one that was ever used: what nobody has needed
+    /// yet is not touched.
+    chunks: Chunks<Vec<u8>>,
 }
 
 /// The arena.
@@ -177,12 +175,11 @@ impl Blobs {
     pub(super) fn insert_in(&mut self, class: usize, parts: &[&[u8]]) -> Blob {
         let size = class_size(class);
         self.bytes += size;
-        let (slot, mut at) = self.classes[class].take(size, &mut self.chunk_bytes);
-        for part in parts {
-            let (here, rest) = at.split_at_mut(part.len());
-            here.copy_from_slice(part);
-            at = rest;
-        }
+        let places = &mut self.classes[class];
+        let slot = match places.reuse(size, parts) {
+            Some(slot) => slot,
+            None => places.fill(size, parts, &mut self.chunk_bytes),
+        };
         Blob((class as u32) << SLOT_BITS | slot)
     }
 
@@ -296,41 +293,47 @@ impl Class {
         self.chunks.has_place() || self.chunks.most() < chunks_max
     }
 
-    /// A place that was never used: its number, and its chunk. Adds the bytes of a chunk that is made to `chunk_bytes`.
-    fn fill(&mut self, size: usize, chunk_bytes: &mut usize) -> (u32, usize) {
-        let per = CHUNK_BYTES / size;
-        let (chunk, _) = self.chunks.fill(|| {
-            *chunk_bytes += per * size;
-            self.used = 0;
-            vec![0; per * size].into_boxed_slice()
-        });
-        let slot = chunk * per as u32 + self.used;
-        self.used += 1;
-        if self.used as usize == per {
-            self.chunks.filled();
-        }
-        (slot, chunk as usize)
-    }
-
-    /// A free place: its number, and its bytes. Adds those of a chunk that is made to `chunk_bytes`.
-    fn take(&mut self, size: usize, chunk_bytes: &mut usize) -> (u32, &mut [u8]) {
+    /// Stores the concatenation of `parts` in a place that was used before; returns its number, if there is one.
+    fn reuse(&mut self, size: usize, parts: &[&[u8]]) -> Option<u32> {
         let per = CHUNK_BYTES / size;
         let at = |slot: u32| (slot as usize % per) * size;
-        let freed = self.chunks.reuse(|places, slot| {
+        let (slot, places) = self.chunks.reuse(|places, slot| {
             let link = places[at(slot)..].first_chunk();
             u32::from_le_bytes(*link.expect("four bytes"))
+        })?;
+        let mut place = &mut places[at(slot)..at(slot) + size];
+        for part in parts {
+            let (here, rest) = place.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            place = rest;
+        }
+        Some(slot)
+    }
+
+    /// The same in a place that was never used. Adds the bytes of a chunk that is made to `chunk_bytes`.
+    fn fill(&mut self, size: usize, parts: &[&[u8]], chunk_bytes: &mut usize) -> u32 {
+        let per = CHUNK_BYTES / size;
+        let (chunk, places) = self.chunks.fill(|| {
+            *chunk_bytes += per * size;
+            Vec::with_capacity(per * size)
         });
-        let (slot, chunk) = match freed {
-            Some((slot, _)) => (slot, slot as usize / per),
-            None => self.fill(size, chunk_bytes),
-        };
-        let places = self.chunks.get_mut(chunk).expect(LOST);
-        (slot, &mut places[at(slot)..at(slot) + size])
+        let (before, end) = (places.len() / size, places.len() + size);
+        for part in parts {
+            places.extend_from_slice(part);
+        }
+        assert!(places.len() <= end, "{LOST}");
+        places.resize(end, 0);
+        if end == per * size {
+            self.chunks.filled();
+        }
+        chunk * per as u32 + before as u32
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
     use crate::base::settings::Settings;
 

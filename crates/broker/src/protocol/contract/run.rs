@@ -28,7 +28,9 @@ pub(crate) fn encode_once(
         let record = feed.run.records()[n];
         let id = &mut clients.scratch.id;
         id.clear();
-        position::write(id, Position::new(clients.ctx.world.epoch, record.offset));
+        if encoding.names_position() {
+            position::write(id, Position::new(clients.ctx.world.epoch, record.offset));
+        }
         let message = Message {
             // The name is one more cold line for each delivery: it is read only where it is written.
             topic: if encoding.names_topic() {

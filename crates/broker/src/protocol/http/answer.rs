@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crore_wire::http::date::write_date;
 use crore_wire::http::response::{ResponseHead, status_text};
 use crore_wire::json;
 
@@ -131,6 +132,15 @@ pub(crate) fn refuse_line<I: Io>(
     clients.shut(slot, io);
 }
 
+/// The lines that each response of this second begins with.
+fn write_common(unix_s: u32, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(b"Date: ");
+    write_date(out, u64::from(unix_s));
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(SAFETY);
+}
+
 /// A problem (RFC 9457) of no type of its own, so that its title is that of the status.
 fn write_problem(status: u16, detail: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\": \"about:blank\", \"title\": ");
@@ -180,9 +190,12 @@ impl Clients {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.options, self.ctx.wall_s());
         let origins = &self.ctx.world.settings.http.allowed_origins;
-        let mut head = ResponseHead::new(&mut self.scratch.reply, status)
-            .date("Date", u64::from(unix_s))
-            .lines(SAFETY);
+        let (of_s, common) = &mut self.scratch.common;
+        if *of_s != unix_s || common.is_empty() {
+            *of_s = unix_s;
+            write_common(unix_s, common);
+        }
+        let mut head = ResponseHead::new(&mut self.scratch.reply, status).lines(common);
         match options >> ORIGIN_SHIFT {
             0 => {}
             ANY_ORIGIN => head = head.header("Access-Control-Allow-Origin", b"*"),
@@ -309,7 +322,8 @@ impl Clients {
         info: &Info,
         unanswered: Option<u32>,
     ) {
-        let mut id = Vec::with_capacity(32);
+        let mut id = core::mem::take(&mut self.scratch.id);
+        id.clear();
         position::write(&mut id, Position::new(info.epoch, info.offset));
         let as_json = self.conns.get(slot).wants(JSON);
         let mut body = Vec::with_capacity(160);
@@ -362,6 +376,7 @@ impl Clients {
             "text/plain"
         };
         self.respond(slot, status, content_type, &body);
+        self.scratch.id = id;
     }
 }
 

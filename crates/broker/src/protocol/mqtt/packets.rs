@@ -428,6 +428,12 @@ fn warm_publishes(
     most: usize,
     home: &Option<Home>,
 ) -> usize {
+    // The last packet has none to overlap with.
+    if let Ok(Some((header, len))) = mqtt::fixed_header(&bytes[at..], most)
+        && at + len + header.body_bytes() >= bytes.len()
+    {
+        return bytes.len();
+    }
     warm_topics(matching, ctx, home, || {
         let (header, len) = mqtt::fixed_header(bytes.get(at..)?, most).ok()??;
         let body = bytes.get(at + len..)?;
