@@ -9,7 +9,7 @@ use crate::met::Met;
 use crate::plan::{Plan, Step};
 use crate::rng::Rng;
 use crate::shadow;
-use crate::truth::{Like, Violation};
+use crate::truth::{Like, Topic, Violation};
 use crate::world::{World, limits};
 
 /// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
@@ -431,6 +431,12 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Violation> {
         }
     }
     sweeper.into_iter().for_each(|link| world.hang_up(link));
+    if world.truth.topics.iter().any(Topic::keeps_latest) {
+        // Nothing is under way any more that could make one of them again.
+        let link = world.delete_latest(rng);
+        quiet(world, rng)?;
+        world.hang_up(link);
+    }
     for _ in 0..FORGET_TICKS {
         world.truth.now_s += FORGET_S;
         quiet(world, rng)?;

@@ -134,6 +134,19 @@ impl World {
         link
     }
 
+    /// A client deletes all topics that keep the latest values, which no time takes away; returns its link.
+    pub fn delete_latest(&mut self, rng: &mut Rng) -> u32 {
+        let mut out = Vec::new();
+        for topic in self.truth.topics.iter().filter(|it| it.keeps_latest()) {
+            let name = &topic.name;
+            let request = format!("DELETE /pub?topic={name} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            out.extend_from_slice(request.as_bytes());
+        }
+        let link = self.connect(rng);
+        send(&mut self.net, link, &mut out);
+        link
+    }
+
     /// A client's actions where nothing goes wrong: it reads, acknowledges, reconnects, and subscribes to all its topics.
     /// True when there was something to do; `asks` counts its attempts.
     pub fn mqtt_go_on(
