@@ -71,7 +71,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         let start = Start {
             id: id as ShardId,
             world: world.clone(),
-            shard: begun.homes.pop_front(),
+            shard: begun.shards.pop_front(),
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
@@ -219,7 +219,7 @@ fn begin_log(
     let engine = engine.context("cannot start the thread of the log")?;
     Ok(Begun {
         world: resumed.world,
-        homes: resumed.homes,
+        shards: resumed.shards,
         engine: engine.map(Engine::Disk),
         ticket: resumed.ticket,
         took: resumed.took,

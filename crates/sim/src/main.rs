@@ -182,7 +182,11 @@ fn planted(args: &Args) -> bool {
         plant(Some(fault));
         let of_later = matches!(
             fault,
-            Fault::DeadAccepted | Fault::OwnOffset | Fault::SilentDamage | Fault::ForgottenWriters
+            Fault::DeadAccepted
+                | Fault::OwnOffset
+                | Fault::SilentDamage
+                | Fault::ForgottenWriters
+                | Fault::OneLife
         );
         let args = Args {
             first: args.first

@@ -62,6 +62,8 @@ counts! {
     damages "damages": "Crashes that have harmed the disk.";
     touched "touched": "Partitions in which these were told.";
     untouched "untouched": "Other partitions of these logs.";
+    put_back "put back": "Logs that were put back from an older copy.";
+    branches "branches": "Subscribers whose position was behind the end of the copy.";
     bases "bases": "Bases that took the place of segments.";
     committed "committed": "Batches that an engine kept.";
     void "void": "Batches in an engine's log that do not count: duplicates, and those behind a gap.";
@@ -87,6 +89,8 @@ impl Met {
             "damages",
             "touched",
             "untouched",
+            "put back",
+            "branches",
         ];
         let none = self.kinds().into_iter().filter(|(_, count)| *count == 0);
         let none = none.filter(|(kind, _)| !of_some.contains(kind));

@@ -152,6 +152,8 @@ pub struct Plan {
     pub crashes_at: Vec<usize>,
     /// Whether a crash may harm the disk.
     pub damages: bool,
+    /// Whether the log may be put back from an older copy behind a crash.
+    pub puts_back: bool,
     /// Those of its checkpoints.
     pub checkpoints_at: Vec<usize>,
     /// Bytes of a segment of the log, if the engine is a disk.

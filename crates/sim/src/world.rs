@@ -13,6 +13,7 @@ mod turns;
 use std::sync::Arc;
 
 use crore_broker::admission::Admission;
+use crore_broker::lives::Lives;
 use crore_broker::rules::Rules;
 use crore_broker::{Now, Offsets, PartitionId, Shard, ShardId};
 
@@ -31,7 +32,7 @@ const WRITERS_APART: u64 = 1000;
 
 /// Unix seconds in which every world begins.
 const EPOCH_S: u32 = 1_700_000_000;
-/// The life of the logs; any number does.
+/// The first life of the logs; any number does. Each start begins the next one.
 const LOG_EPOCH: u32 = 0x5EED;
 /// Bytes that a shard reads from a socket at once.
 const RECEIVE_BYTES: usize = 2048;
@@ -93,6 +94,8 @@ pub struct World {
     checkpoint: Checkpoint,
     /// The base, behind which the log goes on: home by home and block by block.
     documents: Vec<Vec<Vec<u8>>>,
+    /// The lives of the log.
+    lives: Lives,
     /// By how much the wall clock is ahead, in seconds.
     ahead_s: i32,
 }
@@ -121,6 +124,7 @@ impl World {
             met: Met::default(),
             checkpoint: Checkpoint::default(),
             documents: Vec::new(),
+            lives: Lives::first(LOG_EPOCH),
             ahead_s: 0,
             plan: plan.clone(),
             shared: nodes[0].clone(),

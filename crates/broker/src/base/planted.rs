@@ -78,6 +78,8 @@ pub enum Fault {
     SilentDamage,
     /// A node that begins with a checkpoint does not know who has written the log before.
     ForgottenWriters,
+    /// A position of an earlier life of the log counts, wherever that life ended.
+    OneLife,
 }
 
 /// The one that is switched on; 0: none.

@@ -114,6 +114,7 @@ impl Head {
         Origin {
             placement: Placement::new(self.partitions, self.homes),
             home: self.home,
+            epoch: self.epoch,
             local: true,
         }
     }
@@ -125,6 +126,8 @@ const NO_HEAD: Damaged = Damaged("its head is none");
 pub(crate) struct Origin {
     pub placement: Placement,
     pub home: ShardId,
+    /// The life of the logs in which they were written.
+    pub epoch: u32,
     /// Whether local state is taken over: sessions, groups, and which filters need messages kept.
     pub local: bool,
 }

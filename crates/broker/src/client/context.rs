@@ -6,7 +6,9 @@ use alloc::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::{PartitionId, ShardId};
+use crate::base::lives::Lives;
 use crate::base::planted::{self, Fault};
+use crate::base::position::Position;
 use crate::base::time::{Now, Wall};
 use crate::budget::world::World;
 use crate::client::outbox::Bounds;
@@ -15,6 +17,8 @@ use crate::client::outbox::Bounds;
 pub(crate) struct Context {
     pub(crate) me: ShardId,
     pub(crate) world: Arc<World>,
+    /// The lives of the logs.
+    pub(crate) lives: Arc<Lives>,
     pub(crate) now: Now,
     pub(crate) wall: Wall,
     /// Clients are being moved off this server.
@@ -44,6 +48,12 @@ impl Context {
     pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
         let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
         (hash, self.world.placement().home_of_name(name))
+    }
+
+    /// The position of one topic, by the life in which this offset was given: its text stays the same in later lives.
+    #[inline]
+    pub(crate) fn position_at(&self, offset: u64) -> Position {
+        Position::new(self.lives.epoch_of(offset), offset)
     }
 
     /// The partition of a topic.

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use crate::base::ids::ShardId;
+use crate::base::lives::Lives;
 use crate::base::time::{Now, Wall};
 use crate::base::work::Steps;
 use crate::budget::shard_account::ShardAccount;
@@ -50,6 +51,7 @@ impl<P: ProtocolTypes> Front<P> {
                 conns: Connections::new(account),
                 scratch: Scratch::default(),
                 ctx: Context {
+                    lives: Arc::new(Lives::first(world.epoch)),
                     me,
                     world,
                     now,

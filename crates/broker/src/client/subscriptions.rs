@@ -139,7 +139,7 @@ impl<P: ProtocolTypes> Clients<P> {
             return self.write_matched_id(matching, deliveries, slot, &[], out);
         }
         if !row.wants(MULTI) {
-            position::write(out, Position::new(self.ctx.world.epoch, offset));
+            position::write(out, self.ctx.position_at(offset));
             return;
         }
         let extra = self.conns.extra_of(slot);

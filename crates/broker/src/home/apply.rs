@@ -3,6 +3,8 @@
 //! A fact is applied in the call that admits it, or once the engine has committed it, or when a log is read. Applying refuses nothing;
 //! a message whose key was used by then changes nothing.
 
+use alloc::sync::Arc;
+
 use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -14,6 +16,7 @@ use super::partition::Partition;
 use super::row::{CREATED, DELETED};
 use super::topics::TopicTable;
 use crate::base::ids::PartitionId;
+use crate::base::lives::Lives;
 use crate::base::placement::{SLOTS, Slotted};
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
@@ -40,6 +43,12 @@ impl Home {
             }
             Err(outcome) => outcome,
         }
+    }
+
+    /// These are the lives of the logs: they go on where the last one begins.
+    pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
+        self.logs.follow_lives(lives);
+        self.end_first_turn();
     }
 
     /// The first turn begins here: none of what was read came in that turn.

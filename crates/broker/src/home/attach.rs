@@ -36,6 +36,10 @@ impl Home {
         let (topics, logs, interest) = (&mut self.topics, &mut self.logs, &mut self.interest);
         let readings = &mut self.readings;
         let at = usize::from(logs.places[usize::from(topic::slot(name))]);
+        let ask = &Attach {
+            since: logs.of_this_life(ask.since, at),
+            ..*ask
+        };
         if let Some(offset) = logs.ahead(ask.since, at) {
             let reading = Reading::Topic {
                 from,

@@ -67,9 +67,10 @@ impl Home {
                 continue;
             }
             let since = each.and_then(|each| each.get(at));
+            let since = since.copied().unwrap_or(ask.since);
             let ask = AttachFilters {
                 partition: Some(partition),
-                since: since.copied().unwrap_or(ask.since),
+                since: self.logs.of_this_life(since, at),
                 ..*ask
             };
             self.attach_filters_to(partition, from, &ask, &mut names, &filters, context);

@@ -87,7 +87,7 @@ impl Retries {
     ) -> Result<Key, Outcome> {
         let key = self.hash_of_key(message.name, retry);
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
-        let (epoch, window_s) = (logs.epoch, settings.publish.idempotency_window_s);
+        let window_s = settings.publish.idempotency_window_s;
         let admission = &self.admission;
         let answers =
             (self.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
@@ -103,7 +103,7 @@ impl Retries {
                 subscribers: kept.subscribers,
                 wanted: false,
                 offset: kept.place.offset(),
-                epoch,
+                epoch: logs.lives.epoch_of(kept.place.offset()),
             })),
             Some(_) => Err(Outcome::OtherMessage),
             None => Ok(Key {

@@ -20,7 +20,7 @@ impl TopicTable {
             subscribers: self.subscribers(id),
             wanted: row.has(KEEPS),
             offset: row.last(),
-            epoch: logs.epoch,
+            epoch: logs.lives.epoch_of(row.last()),
         }
     }
 

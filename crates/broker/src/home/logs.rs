@@ -4,14 +4,18 @@
 //! ([`TopicTable`]), which a method that needs them is given.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::ahead::Shared;
 use super::partition::Partition;
 use super::row::HomeTopic;
 use super::topics::TopicTable;
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
+use crate::base::lives::Lives;
 use crate::base::placement::{Placement, SLOTS};
+use crate::base::planted::{self, Fault};
+use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
@@ -60,8 +64,10 @@ pub(crate) struct Logs {
     pub(super) budget: Budget,
     /// The chain of each topic's retained message.
     pub(super) retained: BTreeMap<u32, u32>,
-    /// The life of all logs.
+    /// The life of all logs that runs.
     pub(super) epoch: u32,
+    /// It, and those before it.
+    pub(crate) lives: Arc<Lives>,
     pub(super) shared: Shared,
     pub(super) steps: Steps,
     /// It keys the digests of the logs.
@@ -93,6 +99,7 @@ impl Logs {
             budget: Budget::new(log_bytes_max),
             retained: BTreeMap::new(),
             epoch,
+            lives: Arc::new(Lives::first(epoch)),
             shared: None,
             steps: steps.clone(),
             seed,
@@ -110,6 +117,35 @@ impl Logs {
             // Its messages of before a crash are lost.
             false => self.floors[slot].max(self.partitions[place].forgotten.lost_by(rule)),
         }
+    }
+
+    /// Where a subscription begins at the partition at this place, by the count of the present life: a position of an earlier life of this log
+    /// is one of this life too.
+    pub(super) fn of_this_life(&self, since: Since, at: usize) -> Since {
+        let partition = || self.placement.of_home(self.me).nth(at);
+        let knows = |seen| {
+            planted::is(Fault::OneLife) || partition().is_some_and(|it| self.lives.knows(it, seen))
+        };
+        match since {
+            Since::At(seen) if seen.epoch != self.epoch && knows(seen) => {
+                Since::At(Position::new(self.epoch, seen.offset))
+            }
+            since => since,
+        }
+    }
+
+    /// These are the lives of the logs: the partitions go on where the last one begins.
+    pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
+        for partition in &mut self.partitions {
+            partition.sequence = partition.sequence.max(lives.base().saturating_sub(1));
+        }
+        self.lives = lives;
+    }
+
+    /// Partitions, with the last offset that each has given.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (PartitionId, u64)> {
+        let all = self.partitions.iter().map(|it| it.sequence);
+        self.placement.of_home(self.me).zip(all)
     }
 
     /// The place of a topic's partition.

@@ -181,6 +181,7 @@ impl Logs {
         Origin {
             placement: self.placement,
             home: self.me,
+            epoch: self.epoch,
             local: true,
         }
     }

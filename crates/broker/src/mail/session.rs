@@ -131,11 +131,23 @@ pub struct Kept {
     pub state: Written,
 }
 
-/// A session as its carrier wrote it down.
+/// Where the epoch of its positions stands in a session that is written down.
+const EPOCH_AT: core::ops::Range<usize> = 1..5;
+
+/// A session as its carrier wrote it down: a byte for the form, the epoch of its positions, and what only the carrier reads.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     /// All but the large payloads.
     pub bytes: Box<[u8]>,
     /// The payloads of large unacknowledged messages, in order.
     pub payloads: Vec<Slice>,
+}
+
+/// The positions of this session, of the life `from`, are of the life `to` from now on: the log goes on.
+pub fn move_positions(state: &mut [u8], from: u32, to: u32) {
+    if let Some(epoch) = state.get_mut(EPOCH_AT)
+        && epoch == from.to_le_bytes()
+    {
+        epoch.copy_from_slice(&to.to_le_bytes());
+    }
 }

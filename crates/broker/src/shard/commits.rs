@@ -1,9 +1,11 @@
 //! Batches that the engine has committed: records are applied, and requests that waited behind them are carried out. See
 //! [`commit`](crate::commit).
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
+use crate::base::lives::Lives;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Closed;
 use crate::base::snapshot::{Damaged, In};
@@ -272,6 +274,20 @@ impl Shard {
             && !planted::is(Fault::SilentDamage)
         {
             home.begin_epoch(at, &self.front.clients.ctx.world.rules);
+        }
+    }
+
+    /// Partitions, with the last offset that each has given, behind the last batch that was read.
+    pub fn ends(&self) -> Vec<(PartitionId, u64)> {
+        let home = self.home.iter();
+        home.flat_map(|home| home.logs.ends()).collect()
+    }
+
+    /// These are the lives of the log, with the one that begins: positions of all of them count. To be told to every shard, behind the last batch.
+    pub fn follow_lives(&mut self, lives: &Arc<Lives>) {
+        self.front.clients.ctx.lives = lives.clone();
+        if let Some(home) = &mut self.home {
+            home.follow_lives(lives.clone());
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Restored {
     now: Now,
     /// Whether local state is taken over.
     local: bool,
+    /// Whether positions of before count, as ones of the life that begins.
+    goes_on: bool,
     home: Box<Home>,
     sessions: SessionsAtHome,
     /// The snapshot that is read.
@@ -45,13 +47,14 @@ pub(crate) struct Reading {
 }
 
 impl Restored {
-    /// Nothing is read yet of the home `me`. `world` has the seed and the number of partitions of the snapshots. Its epoch is another one
-    /// where positions of before do not count any more.
+    /// Nothing is read yet of the home `me`. `world` has the seed and the number of partitions of the snapshots. Its epoch is that of the life
+    /// that begins.
     pub fn new(world: Arc<World>, me: ShardId, now: Now) -> Restored {
         Restored {
             me,
             now,
             local: true,
+            goes_on: true,
             home: Box::new(Home::of(&world, me)),
             sessions: SessionsAtHome::new(world.placement(), me, needs_bytes),
             reading: None,
@@ -66,6 +69,15 @@ impl Restored {
     pub fn without_local_state(self) -> Restored {
         Restored {
             local: false,
+            ..self
+        }
+    }
+
+    /// Positions in the snapshots do not count any more: the log lacks what they have seen.
+    #[must_use]
+    pub fn anew(self) -> Restored {
+        Restored {
+            goes_on: false,
             ..self
         }
     }
@@ -88,6 +100,10 @@ impl Restored {
         self.reading = Some(Reading {
             origin: Origin {
                 local: self.local,
+                epoch: match self.goes_on {
+                    true => head.epoch,
+                    false => world.epoch,
+                },
                 ..head.origin()
             },
             passed_s: self.now.unix_s.saturating_sub(head.unix_s),

@@ -116,7 +116,7 @@ pub fn join(
     );
     Ok(Begun {
         world,
-        homes,
+        shards: homes,
         engine: Some(Engine::Nats(Box::new(member))),
         ticket: None,
         took,

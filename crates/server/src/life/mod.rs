@@ -35,8 +35,8 @@ use signals::SignalQueue;
 pub struct Begun {
     /// The world that they share.
     pub world: Arc<World>,
-    /// The shards of the homes, by number.
-    pub homes: VecDeque<Shard>,
+    /// The shards that have read the log, by number.
+    pub shards: VecDeque<Shard>,
     /// The engine, where there is one.
     pub engine: Option<Engine>,
     /// To be used up before anybody is served.

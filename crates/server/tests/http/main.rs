@@ -11,6 +11,7 @@ mod abuse;
 mod admission;
 mod bodies;
 mod bounds;
+mod branches;
 mod budget;
 mod chaos;
 mod checkpoints;

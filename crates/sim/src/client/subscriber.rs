@@ -265,6 +265,18 @@ impl Subscriber {
         harmed.for_each(|track| track.harmed(has_position));
     }
 
+    /// The log was put back: it knows the positions of each topic up to these offsets. Returns for how many topics it has a later one.
+    pub fn put_back(&mut self, truth: &Truth, known: &[u64]) -> u64 {
+        let has_position = self.position.is_some();
+        let mut branches = 0;
+        for track in &mut self.tracks {
+            if truth.topics[track.topic].harmed == truth.crashed {
+                branches += u64::from(track.put_back(has_position, known[track.topic]));
+            }
+        }
+        branches
+    }
+
     /// Reads received bytes; `end`: nothing follows them.
     pub fn read(
         &mut self,

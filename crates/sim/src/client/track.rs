@@ -174,6 +174,19 @@ impl Track {
         (self.seen, self.must_gap) = (seen, has_position);
     }
 
+    /// The log was put back, and knows positions up to this offset. The messages that it got before were looked at. Says whether its position is
+    /// of the other branch.
+    pub fn put_back(&mut self, has_position: bool, known: u64) -> bool {
+        let seen = self.seen.filter(|_| has_position);
+        let is_other = seen.is_some_and(|seen| seen.offset > known);
+        self.harmed(is_other);
+        if let (Some(seen), false) = (seen, is_other) {
+            self.begin(Start::After(seen.offset));
+            self.seen = Some(seen);
+        }
+        is_other
+    }
+
     /// Nothing is under way any more: the last stretch reaches to the newest message.
     pub fn at_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {

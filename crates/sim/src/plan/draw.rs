@@ -68,6 +68,10 @@ const CLUSTERS_PERCENT: u32 = 12;
 const DAMAGES: u64 = 0xDA3A_6E50;
 /// How many of a hundred worlds with crashes have such.
 const DAMAGES_PERCENT: u32 = 60;
+/// Salt of the random choice whether a log is put back from a copy, likewise.
+const COPIES: u64 = 0xBAC4_0BEE;
+/// How many of a hundred worlds with crashes, and none that harms the disk, have such.
+const COPIES_PERCENT: u32 = 80;
 /// The events of the nodes of a world, at most.
 const NODE_EVENTS_MAX: usize = 12;
 /// Longer than a run: a node forgets topics whose subscribers are at other nodes.
@@ -122,6 +126,7 @@ impl Plan {
         if seed >= CLUSTERS_FROM {
             cluster(&mut plan, &mut own(CLUSTERS));
             damage(&mut plan, &mut own(DAMAGES));
+            put_back(&mut plan, &mut own(COPIES));
         }
         plan.wall_steps = own(WALL).chance(WALL_PERCENT);
         plan
@@ -177,6 +182,7 @@ fn first(rng: &mut Rng) -> Plan {
         crashes_at: Vec::new(),
         checkpoints_at: Vec::new(),
         damages: false,
+        puts_back: false,
         segment_bytes: None,
         hoard: 0,
         wall_steps: false,
@@ -412,6 +418,14 @@ fn crash(plan: &mut Plan, rng: &mut Rng) {
 fn damage(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && rng.chance(DAMAGES_PERCENT) {
         plan.damages = true;
+        (plan.mqtt_clients, plan.retains) = (0, false);
+    }
+}
+
+/// Some logs are put back from an older copy. MQTT has no word for a gap.
+fn put_back(plan: &mut Plan, rng: &mut Rng) {
+    if plan.segment_bytes.is_some() && !plan.damages && rng.chance(COPIES_PERCENT) {
+        plan.puts_back = true;
         (plan.mqtt_clients, plan.retains) = (0, false);
     }
 }

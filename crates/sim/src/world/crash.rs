@@ -113,7 +113,11 @@ impl World {
             .engine
             .as_mut()
             .expect("worlds that crash have one");
-        let start = engine.start()?;
+        let mut start = engine.start()?;
+        let lost = match self.plan.puts_back {
+            true => start.batches.split_off(rng.range(0, start.batches.len())),
+            false => Vec::new(),
+        };
         for shard in &self.shards {
             self.met.stats += shard.stats();
         }
@@ -123,6 +127,7 @@ impl World {
             rules: self.shared.rules.clone(),
             admission: Admission::new(&self.shared.settings, self.shared.seed),
             homes: homes as ShardId,
+            epoch: self.shared.epoch + 1,
             writer: self.shared.writer.map(|writer| writer + 1),
             ..*self.shared
         });
@@ -146,7 +151,49 @@ impl World {
             self.shards[n] = shard;
         }
         self.loops.iter_mut().for_each(ShardLoop::begin);
-        self.begin_epochs(&start, before, rng)
+        self.begin_epochs(&start, before, rng)?;
+        // A subscriber may have been told the place before the first message of its life.
+        let before = self.lives.base().saturating_sub(1);
+        let known: Vec<_> = self.ends().iter().map(|end| (*end).max(before)).collect();
+        self.begin_life();
+        match lost.is_empty() {
+            true => Ok(()),
+            false => self.put_back(&lost, &known, rng),
+        }
+    }
+
+    /// The log was put back from a copy that lacks these batches: it goes on from there, and gives their offsets once more. It knows the positions
+    /// up to `known` in each partition.
+    fn put_back(
+        &mut self,
+        lost: &[Arc<[u8]>],
+        known: &[u64],
+        rng: &mut Rng,
+    ) -> Result<(), Violation> {
+        self.truth
+            .note(|| format!("put back without {} batches", lost.len()));
+        self.met.put_back += 1;
+        for subscriber in &self.clients.subscribers {
+            subscriber.check(&self.truth, &[])?;
+        }
+        let mut partitions = Vec::new();
+        for batch in lost {
+            let header = Header::read(batch).map_err(|why| why.to_string())?;
+            partitions.push(header.partition);
+        }
+        let placement = self.shared.placement();
+        let mut of_topics = Vec::new();
+        for topic in 0..self.truth.topics.len() {
+            let partition = placement.partition_of(self.truth.topics[topic].name.as_bytes());
+            if partitions.contains(&partition) {
+                self.truth.harm(topic);
+            }
+            of_topics.push(known[usize::from(partition)]);
+        }
+        for subscriber in &mut self.clients.subscribers {
+            self.met.branches += subscriber.put_back(&self.truth, &of_topics);
+        }
+        self.begin_base(rng)
     }
 
     /// Behind damage a new epoch begins in the partitions that may have lost something, and a new base is written.
@@ -198,6 +245,11 @@ impl World {
             let home = usize::from(placement.home_of(partition));
             self.shards[home].begin_epoch(partition);
         }
+        self.begin_base(rng)
+    }
+
+    /// The log goes on in a new segment, behind a base of what homes have read.
+    fn begin_base(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         self.write_first(rng);
         let (engine, _) = self.net.engine.as_mut().expect("it was there");
         let drive = engine.drive.as_mut().expect("it was there");

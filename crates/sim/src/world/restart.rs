@@ -41,6 +41,7 @@ impl World {
             rules: self.shared.rules.clone(),
             admission: Admission::new(&self.shared.settings, self.shared.seed),
             homes: self.plan.homes_after as ShardId,
+            epoch: self.shared.epoch + 1,
             writer: self.shared.writer.map(|writer| writer + 1),
             ..*self.shared
         });
@@ -54,6 +55,7 @@ impl World {
             let restored = restored.map_err(|why| why.to_string())?;
             self.shards[usize::from(home)].adopt(restored);
         }
+        self.begin_life();
         self.loops.iter_mut().for_each(ShardLoop::begin);
         self.go_on_behind(snapshots)?;
         self.met.restarts += 1;
@@ -62,7 +64,26 @@ impl World {
 
     /// Whether the engine's log alone says all that the only node knows.
     pub fn has_whole_log(&self) -> bool {
-        self.met.restarts == 0 && self.met.damages == 0 && self.plan.nodes == 1
+        let goes_on = self.met.damages + self.met.put_back + self.met.restarts == 0;
+        goes_on && self.plan.nodes == 1
+    }
+
+    /// A life begins: all homes have read what the log has of those before.
+    pub(super) fn begin_life(&mut self) {
+        self.lives.begin(self.shared.epoch, &self.ends());
+        let lives = Arc::new(self.lives.clone());
+        for shard in &mut self.shards {
+            shard.follow_lives(&lives);
+        }
+    }
+
+    /// The last offset of each partition.
+    pub(super) fn ends(&self) -> Vec<u64> {
+        let mut ends = vec![0; usize::from(self.shared.partitions)];
+        for (partition, end) in self.shards.iter().flat_map(Shard::ends) {
+            ends[usize::from(partition)] = end;
+        }
+        ends
     }
 
     /// Makes a checkpoint of the batches that the engine has by now. Logs of before a restart are not in the engine's.

@@ -238,7 +238,8 @@ impl SessionsAtHome {
         if origin.is_for(saved.client, self.placement, self.me)? && origin.local {
             let partition = self.placement.partition_of(saved.client);
             let at = self.placement.place_at_home(partition);
-            self.change(at, |it| it.restore(saved, world, now, passed_s));
+            let life = (origin.epoch, world.epoch);
+            self.change(at, |it| it.restore(saved, world, life, now, passed_s));
         }
         Ok(())
     }

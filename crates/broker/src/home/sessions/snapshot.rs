@@ -13,7 +13,7 @@ use crate::base::snapshot::{Block, Damaged, In, Out, kind};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
-use crate::mail::session::Will;
+use crate::mail::session::{Will, move_positions};
 use crate::store::blobs::Blob;
 use crate::store::shared::Shared;
 use crate::store::slab::{NONE, Vacant as _};
@@ -125,8 +125,16 @@ impl Sessions {
         })
     }
 
-    /// Restores a session in the next row. `passed_s` have passed since it was written.
-    pub(super) fn restore(&mut self, saved: Saved<'_>, world: &World, now: Now, passed_s: u32) {
+    /// Restores a session in the next row, with its positions of the first life as ones of the second. `passed_s` have passed since it was
+    /// written.
+    pub(super) fn restore(
+        &mut self,
+        saved: Saved<'_>,
+        world: &World,
+        (before, life): (u32, u32),
+        now: Now,
+        passed_s: u32,
+    ) {
         let due = |left_s: u32| now.unix_s.saturating_add(left_s.saturating_sub(passed_s));
         let delayed = |(left_s, will)| {
             Box::new(Delayed {
@@ -138,8 +146,10 @@ impl Sessions {
             let shared = Shared::new((*payload).into(), &world.admission);
             shared.slice(0..payload.len())
         });
+        let mut state = Box::from(saved.state);
+        move_positions(&mut state, before, life);
         let away = Away {
-            state: self.insert_state(saved.state.into(), &world.admission),
+            state: self.insert_state(state, &world.admission),
             state_bytes: saved.state.len() as u32,
             will: saved.will.map(delayed),
             expires_s: saved.left_s.map_or(FOREVER_S, due),

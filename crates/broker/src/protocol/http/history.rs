@@ -9,7 +9,7 @@ use crore_wire::form;
 use crore_wire::http::etag;
 use crore_wire::http::head::Head;
 
-use crate::base::position::{self, Position, Since};
+use crate::base::position::{self, Since};
 use crate::base::reason::Reason;
 use crate::client::row::State;
 use crate::client::subscriptions::{ask_of, unsubscribe};
@@ -38,7 +38,7 @@ pub(crate) fn history_page<I: Io>(
         Some(Pending::History(tags)) => tags,
         _ => Default::default(),
     };
-    let tag = tag_of(page, frames);
+    let tag = tag_of(&clients.ctx, page, frames);
     let is_known = etag::entity_tags(&tags).any(|known| is_tag(known, &tag));
     let mut body = Rope::default();
     if !is_known {
@@ -119,8 +119,7 @@ fn history_body(
     for record in records {
         body.own.push(core::mem::replace(&mut begin, b','));
         id.clear();
-        let (epoch, offset) = (page.epoch, record.offset);
-        position::write(&mut id, Position { epoch, offset });
+        position::write(&mut id, ctx.position_at(record.offset));
         Message {
             topic: topics.name(topic),
             id: &id,
@@ -190,12 +189,11 @@ fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
 
 /// The tag that tells an answer from any other to the same request: where it ends, whether more follow, where it begins, and how many
 /// messages it has. Messages between two of them only ever go.
-fn tag_of(page: &Page, frames: &Frames) -> Vec<u8> {
+fn tag_of(ctx: &Context, page: &Page, frames: &Frames) -> Vec<u8> {
     let mut tag = Vec::with_capacity(48);
     let first = frames.pages.get(page.first as usize);
     let first = first.filter(|_| page.count > 0);
-    let (epoch, offset) = (page.epoch, page.head);
-    position::write(&mut tag, Position { epoch, offset });
+    position::write(&mut tag, ctx.position_at(page.head));
     tag.extend_from_slice(if page.at_head { b"." } else { b".+" });
     position::write_decimal(&mut tag, first.map_or(0, |record| record.offset));
     tag.push(b'.');

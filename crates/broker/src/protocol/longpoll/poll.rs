@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::base::position::{self, Position, Since};
+use crate::base::position::{self, Since};
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{COUNTED, EOF, FILTERS, LIVE, MULTI, State};
 use crate::client::side::Behind;
@@ -375,8 +375,7 @@ fn position_of_poll(
     let mut id = Vec::with_capacity(48);
     match page {
         Some(page) if !clients.conns.get(slot).wants(MULTI) => {
-            let (epoch, offset) = (page.epoch, page.head);
-            position::write(&mut id, Position { epoch, offset });
+            position::write(&mut id, clients.ctx.position_at(page.head));
         }
         _ => clients.write_id(matching, deliveries, slot, 0, &mut id),
     }

@@ -19,9 +19,9 @@ const SYNC_BYTES: u64 = 8 << 20;
 /// A base that is being written.
 const PART: &str = "base.part";
 /// Which topics stood in the log of the server that was served from last, as its rules say.
-const RULES: &str = "rules";
-/// It, while it is written.
-const RULES_PART: &str = "rules.part";
+pub const RULES: &str = "rules";
+/// A note while it is written.
+const NOTE_PART: &str = "note.part";
 /// The file in a base that a stop has written, until the next start goes on from it.
 const CLEAN: &str = "clean";
 
@@ -174,31 +174,64 @@ pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
     remove_bases(directory, Some(base))
 }
 
-/// Which topics stood in the log of the last server; none where there was none.
-pub fn rules_before(directory: &Path) -> Option<String> {
-    let bytes = fs::read(directory.join(RULES)).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+/// What a note with this name says; none where there is no such note.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn note_before(directory: &Path, name: &str) -> io::Result<Option<String>> {
+    match fs::read(directory.join(name)) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
-/// Notes which topics stand in the log from now on.
+/// Writes a note with this name, in place of the one before.
 ///
 /// # Errors
 /// Those of the file system.
-pub fn note_rules(directory: &Path, rules: &str) -> io::Result<()> {
-    if rules_before(directory).as_deref() == Some(rules) {
+pub fn note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+    if note_before(directory, name).is_ok_and(|before| before.as_deref() == Some(text)) {
         return Ok(());
     }
-    let part = directory.join(RULES_PART);
+    let part = directory.join(NOTE_PART);
     // Never through a link.
     match fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = File::create_new(&part)?;
-    file.write_all(rules.as_bytes())?;
+    file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(part, directory.join(RULES))?;
+    fs::rename(part, directory.join(name))?;
     sync(directory)
+}
+
+/// Writes over the note with this name in its own place: as much of `text` as it has bytes, of which so many are needed.
+///
+/// # Errors
+/// When it has fewer bytes, and those of the file system.
+pub fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io::Result<()> {
+    let _ = fs::remove_file(directory.join(NOTE_PART));
+    let mut file = OpenOptions::new().write(true).open(directory.join(name))?;
+    let len = file.metadata()?.len().min(text.len() as u64) as usize;
+    if len < needed {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all(&text[..len])?;
+    file.set_len(len as u64)?;
+    file.sync_all()
+}
+
+/// Removes a note.
+///
+/// # Errors
+/// Those of the file system.
+pub fn forget_note(directory: &Path, name: &str) -> io::Result<()> {
+    match fs::remove_file(directory.join(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.and_then(|()| sync(directory)),
+    }
 }
 
 /// The document of a home, in the base that was begun.

@@ -16,6 +16,8 @@ pub struct Documents {
     pub base: Base,
     /// Whether what is no part of the log is valid too.
     pub clean: bool,
+    /// Positions of before do not count: the log lacks what they have seen.
+    pub anew: bool,
     documents: Vec<Document>,
 }
 
@@ -84,6 +86,7 @@ impl Documents {
         Ok(Documents {
             base,
             clean: base.is_clean(directory),
+            anew: false,
             documents: documents(found)?,
         })
     }
@@ -137,6 +140,9 @@ pub fn restore(
     let mut restored = Restored::new(world.clone(), home, now);
     if !documents.clean {
         restored = restored.without_local_state();
+    }
+    if documents.anew {
+        restored = restored.anew();
     }
     shard.adopt(documents.read(restored, world.placement(), home)?);
     Ok(shard)

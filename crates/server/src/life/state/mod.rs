@@ -8,6 +8,7 @@
 mod checkpoint;
 mod files;
 mod index;
+mod lives;
 mod load;
 mod replay;
 mod store;
@@ -19,12 +20,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use crore_broker::lives::Lives;
 use crore_broker::{Now, PartitionId, Shard, World};
 use crore_disk::{CommitError, Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
 use crate::settings::state::State;
-use files::{note_rules, prepare, remove_bases, rules_before, sync};
+use files::{RULES, note, note_before, prepare, remove_bases, sync};
 use replay::{Failed, Replayed, Source, replay};
 
 pub use checkpoint::{base_bytes, start};
@@ -44,8 +46,8 @@ pub fn check(state: &State) -> anyhow::Result<()> {
 pub struct Resumed {
     /// The world, as the last server left it, or a new one.
     pub world: Arc<World>,
-    /// The shards of the homes, by number; none where there is no directory.
-    pub homes: VecDeque<Shard>,
+    /// The shards, by number, homes first; none where there is no directory.
+    pub shards: VecDeque<Shard>,
     /// The log that is to go on, where messages are durable.
     pub log: Option<Log<Directory>>,
     /// To be used up before anybody is served.
@@ -84,7 +86,7 @@ pub fn resume(
     let Some(directory) = state.directory() else {
         return Ok(Resumed {
             world: new_world(new),
-            homes: VecDeque::new(),
+            shards: VecDeque::new(),
             log: None,
             ticket: None,
             took: Duration::ZERO,
@@ -97,12 +99,11 @@ pub fn resume(
     let (mut documents, mut partitions_before) = load::newest(directory)?;
     let path = directory.join(LOG);
     let reads_log = state.is_durable() || path.exists();
-    let mut same_epoch = true;
     loop {
         let before = documents.as_ref().map(|it| it.head().partitions);
         let partitions = kept_partitions(partitions, before.or(partitions_before));
         let new = Numbers { partitions, ..new };
-        let numbers = numbers(new, documents.as_ref(), &path, same_epoch)?;
+        let numbers = numbers(new, documents.as_ref(), &path)?;
         let world = new_world(numbers);
         let source = reads_log.then(|| Source {
             directory: &path,
@@ -121,18 +122,28 @@ pub fn resume(
             Ok(mut replayed) => {
                 let unsafe_rules = || memory_lost(directory, documents.as_ref(), &world);
                 replayed.lost = replayed.lost.or_else(unsafe_rules);
-                // Positions of before count nowhere where it is another one.
-                if numbers.epoch != new.epoch {
+                let before = documents.as_ref().filter(|it| !it.anew);
+                let before = before.map(|it| lives::before(directory, it)).transpose();
+                let before = match before.context("state.directory")?.transpose() {
+                    Ok(before) => before,
+                    Err(why) => {
+                        replayed.lost.get_or_insert(why);
+                        None
+                    }
+                };
+                if let Some(documents) = documents.as_mut().filter(|it| !it.anew) {
                     if let Some(lost) = &replayed.lost {
                         tracing::error!(
                             "state.directory: {lost}; all clients with positions of before are told a gap"
                         );
-                        same_epoch = false;
+                        documents.anew = true;
                         continue;
                     }
                     begin_epochs(&mut replayed, &world);
                 }
-                let mut resumed = resumed(directory, state, world, documents, (replayed, moment))?;
+                let lives = Arc::new(lives::begin(before, &replayed.homes, &world));
+                let read = (replayed, moment, lives);
+                let mut resumed = resumed(directory, state, world, documents, read)?;
                 resumed.took = began.elapsed();
                 return Ok(resumed);
             }
@@ -146,13 +157,8 @@ pub fn resume(
     }
 }
 
-/// The numbers of the world that these documents and this log belong to.
-fn numbers(
-    new: Numbers,
-    documents: Option<&Documents>,
-    log: &Path,
-    same_epoch: bool,
-) -> anyhow::Result<Numbers> {
+/// The numbers of the world that these documents and this log belong to. Its epoch is a new one: each start begins a life of the log.
+fn numbers(new: Numbers, documents: Option<&Documents>, log: &Path) -> anyhow::Result<Numbers> {
     let Some(documents) = documents else {
         let identity = match log.exists() {
             true => crore_disk::identity(&Directory::read_only(log)?)?,
@@ -161,10 +167,8 @@ fn numbers(
         let seed = identity.map_or(new.seed, |identity| identity.seed);
         return Ok(Numbers { seed, ..new });
     };
-    let head = documents.head();
     Ok(Numbers {
-        epoch: if same_epoch { head.epoch } else { new.epoch },
-        seed: head.seed,
+        seed: documents.head().seed,
         ..new
     })
 }
@@ -198,7 +202,7 @@ fn begin_epochs(replayed: &mut Replayed, world: &World) {
 /// Topics that the last server had in memory alone and has lost, where the rules now put them into the log: none of its topics is told a gap
 /// by the rule then.
 fn memory_lost(directory: &Path, documents: Option<&Documents>, world: &World) -> Option<String> {
-    let before = rules_before(directory)?;
+    let before = note_before(directory, RULES).ok()??;
     let is_lost = !documents?.clean && !before.is_empty() && before != world.rules.durability();
     let why = "rule.durable is another one than at the last start, after which the server did not stop in order";
     is_lost.then(|| why.to_string())
@@ -224,12 +228,12 @@ fn resumed(
     state: &State,
     world: Arc<World>,
     documents: Option<Documents>,
-    (replayed, moment): (Replayed, Now),
+    (replayed, moment, lives): (Replayed, Now, Arc<Lives>),
 ) -> anyhow::Result<Resumed> {
     let Replayed {
         mut homes,
         log,
-        lost,
+        lost: _,
         damage,
         is_damaged,
         last_unix_s,
@@ -247,10 +251,11 @@ fn resumed(
             "of that server"
         );
     }
+    let anew = documents.as_ref().is_some_and(|it| it.anew);
     let mut base = documents.map(|documents| documents.base);
     let mut log = log.filter(|_| state.is_durable());
     if let Some(log) = &mut log
-        && (base.is_none() || lost.is_some() || damage.is_some() || is_damaged)
+        && (base.is_none() || anew || damage.is_some() || is_damaged)
     {
         if log.end().segment > 0 {
             // The damaged part is behind the base then, and no later start meets it again.
@@ -259,6 +264,8 @@ fn resumed(
                 Err(error @ CommitError::Failed(_)) => return Err(error.into()),
             }
         }
+        // First: the base is of this life.
+        lives::note(directory, &lives)?;
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
     }
@@ -266,12 +273,18 @@ fn resumed(
         log.count_beside(base.bytes(directory)?);
         log.remove_before(base.end.0)?;
     }
+    let mut shards = VecDeque::from(homes);
+    shards.extend((world.homes..world.shards).map(|id| Shard::new(id, world.clone(), moment)));
+    for shard in &mut shards {
+        shard.follow_lives(&lives);
+    }
     Ok(Resumed {
-        homes: homes.into(),
+        shards,
         ticket: Some(Ticket {
             directory: directory.to_path_buf(),
             base: base.filter(|_| log.is_some()),
             rules: world.rules.durability(),
+            lives,
         }),
         world,
         took: Duration::ZERO,
@@ -286,6 +299,8 @@ pub struct Ticket {
     base: Option<Base>,
     /// Which topics stand in the log.
     rules: String,
+    /// The lives of the log.
+    lives: Arc<Lives>,
 }
 
 impl Ticket {
@@ -294,10 +309,15 @@ impl Ticket {
     /// # Errors
     /// When a file cannot be removed.
     pub fn used_up(self) -> anyhow::Result<()> {
+        if self.base.is_none() && self.lives.is_first() {
+            lives::forget(&self.directory)?;
+        } else {
+            lives::note(&self.directory, &self.lives)?;
+        }
         match self.base {
             Some(base) => {
                 // First: a base that is clean says that nothing was lost by other rules.
-                note_rules(&self.directory, &self.rules)?;
+                note(&self.directory, RULES, &self.rules)?;
                 base.no_longer_clean(&self.directory)?;
             }
             None => {

@@ -206,7 +206,7 @@ impl<'a> Session<'a> {
         let lives = seen.zip(position.and_then(epoch));
         let why = match lives.is_some_and(|(seen, now)| seen != now) {
             true => {
-                "the server has begun anew since then, without its messages (state.directory keeps them on disk)"
+                "the server has begun anew since then, and its log does not have them (state.directory keeps them on disk; a restored backup lacks the newest)"
             }
             false => {
                 "the log no longer has them (rule.log_bytes, rule.log_age_s, rule.log_messages)"

@@ -1,0 +1,261 @@
+//! The lives of a log: each start of a server that goes on with a log begins one, with an epoch of its own, and notes where the one before
+//! ended.
+//!
+//! A position names a life. A log that is put back from a copy lacks what came behind the copy: it knows the lives up to there, and where each
+//! ended *in this log*. So a position of a later life, or one behind the end of its life, is of another branch of history, and its client is
+//! told a gap, whatever offsets the log has given again since.
+//!
+//! Invariants: an epoch names one process, since each start draws another one by chance. Offsets rise over all lives of a log, and a life begins
+//! at one offset in all partitions: so an offset alone says in which life it was given, and the text of a message's position stays the same
+//! over all lives of the log ([`Lives::epoch_of`]).
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::ids::PartitionId;
+use super::position::{Position, parse_decimal};
+
+/// Lives that are remembered. A position of an older one is told a gap.
+pub const LIVES_MAX: usize = 1000;
+/// The first line of the text.
+const TITLE: &str = "crore lives 1\n";
+/// Before the checksum, on the last line.
+const SUM: &str = "sum ";
+
+/// A life that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Life {
+    epoch: u32,
+    /// The first offset that it could give.
+    base: u64,
+    /// The last offset that each partition has given in it or before.
+    ends: Vec<u64>,
+}
+
+/// The lives of a log: those that have ended, the oldest first, and the one that runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lives {
+    past: Vec<Life>,
+    epoch: u32,
+    base: u64,
+}
+
+/// A text that [`Lives::text`] has not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable;
+
+impl Lives {
+    /// The first life of a log, or the first one that is known of it.
+    pub fn first(epoch: u32) -> Lives {
+        Lives {
+            past: Vec::new(),
+            epoch,
+            base: 0,
+        }
+    }
+
+    /// The life that runs ends, and another one begins. Partitions have given offsets up to `ends`, by number: no life of this log has given later
+    /// ones, wherever its end was noted.
+    pub fn begin(&mut self, epoch: u32, ends: &[u64]) {
+        for life in &mut self.past {
+            let before = life.base.saturating_sub(1);
+            let known = life.ends.iter_mut().zip(ends);
+            known.for_each(|(end, now)| *end = (*end).min((*now).max(before)));
+        }
+        // A subscriber may have been told the place before its first message.
+        let before = self.base.saturating_sub(1);
+        let ends: Vec<_> = ends.iter().map(|end| (*end).max(before)).collect();
+        let last = ends.iter().copied().max().unwrap_or(0);
+        self.past.push(Life {
+            epoch: self.epoch,
+            base: self.base,
+            ends,
+        });
+        (self.epoch, self.base) = (epoch, last + 1);
+        let most = self.past.len().saturating_sub(LIVES_MAX);
+        self.past.drain(..most);
+    }
+
+    /// Whether no life before is known.
+    pub fn is_first(&self) -> bool {
+        self.past.is_empty()
+    }
+
+    /// The first offset that the life that runs gives.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Whether this life is among them.
+    pub fn has(&self, epoch: u32) -> bool {
+        self.epoch == epoch || self.past.iter().any(|life| life.epoch == epoch)
+    }
+
+    /// Whether a client that has seen this of the partition, in a life that has ended, is on this branch of history.
+    pub fn knows(&self, partition: PartitionId, seen: Position) -> bool {
+        let mut newest_first = self.past.iter().rev();
+        let life = newest_first.find(|life| life.epoch == seen.epoch);
+        let end = life.and_then(|life| life.ends.get(usize::from(partition)));
+        end.is_some_and(|end| seen.offset <= *end)
+    }
+
+    /// The life in which this offset was given, or the first one that is known.
+    #[inline]
+    pub fn epoch_of(&self, offset: u64) -> u32 {
+        match offset >= self.base {
+            true => self.epoch,
+            false => self.past_epoch_of(offset),
+        }
+    }
+
+    fn past_epoch_of(&self, offset: u64) -> u32 {
+        let begun = self.past.partition_point(|life| life.base <= offset);
+        let life = self.past.get(begun.saturating_sub(1));
+        life.map_or(self.epoch, |life| life.epoch)
+    }
+
+    /// All of them as a text: a line for each with its epoch, where it began, and where it ended in each partition.
+    pub fn text(&self) -> String {
+        let mut text = String::from(TITLE);
+        // Writing to a string does not fail.
+        for Life { epoch, base, ends } in &self.past {
+            let _ = write!(text, "{epoch:x} {base}");
+            for end in ends {
+                let _ = write!(text, " {end}");
+            }
+            text.push('\n');
+        }
+        let _ = writeln!(text, "{:x} {}", self.epoch, self.base);
+        let sum = xxh3_64(text.as_bytes());
+        let _ = writeln!(text, "{SUM}{sum:016x}");
+        text
+    }
+
+    /// Reads that text, of a log with so many partitions; spaces may stand behind it.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str, partitions: PartitionId) -> Result<Lives, Unreadable> {
+        let (body, sum) = text.rsplit_once(SUM).ok_or(Unreadable)?;
+        if format!("{:016x}\n", xxh3_64(body.as_bytes())) != sum.trim_end_matches(' ') {
+            return Err(Unreadable);
+        }
+        let mut lines = body.strip_prefix(TITLE).ok_or(Unreadable)?.lines();
+        let last = lines.next_back().and_then(life).ok_or(Unreadable)?;
+        let past: Option<Vec<_>> = lines.map(life).collect();
+        let past = past.ok_or(Unreadable)?;
+        let fits = |life: &Life| life.ends.len() == usize::from(partitions);
+        match past.iter().all(fits) && last.ends.is_empty() {
+            true => Ok(Lives {
+                past,
+                epoch: last.epoch,
+                base: last.base,
+            }),
+            false => Err(Unreadable),
+        }
+    }
+}
+
+/// Reads a line.
+fn life(line: &str) -> Option<Life> {
+    let (epoch, numbers) = line.split_once(' ')?;
+    let mut numbers = numbers.split(' ').map(|it| parse_decimal(it.as_bytes()));
+    Some(Life {
+        epoch: u32::from_str_radix(epoch, 16).ok()?,
+        base: numbers.next()??,
+        ends: numbers.collect::<Option<_>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Two lives that ended, and the one that runs.
+    fn lives() -> Lives {
+        let mut lives = Lives::first(7);
+        lives.begin(9, &[10, 0]);
+        lives.begin(11, &[25, 14]);
+        lives
+    }
+
+    #[test]
+    fn position_behind_the_end_of_its_life_is_of_another_branch() {
+        let lives = lives();
+        let knows = |partition, epoch, offset| lives.knows(partition, Position { epoch, offset });
+        assert!(knows(0, 7, 10) && knows(0, 9, 25) && knows(1, 9, 14) && knows(1, 7, 0));
+        assert!(!knows(0, 7, 11) && !knows(0, 9, 26) && !knows(1, 7, 1));
+        // Lives of a log that was put back from an older copy, and partitions that there are not.
+        assert!(!knows(0, 8, 1) && !knows(2, 9, 0));
+    }
+
+    #[test]
+    fn place_before_the_first_message_of_a_life_is_known() {
+        let mut lives = Lives::first(7);
+        lives.begin(9, &[10, 0]);
+        // The second partition gives nothing in it.
+        lives.begin(11, &[12, 0]);
+        assert!(lives.knows(1, Position::new(9, 10)));
+        assert!(!lives.knows(1, Position::new(9, 11)));
+    }
+
+    #[test]
+    fn an_offset_says_in_which_life_it_was_given() {
+        let lives = lives();
+        let of = [0, 10, 11, 25, 26, 1 << 50].map(|offset| lives.epoch_of(offset));
+        assert_eq!(of, [7, 7, 9, 9, 11, 11]);
+        assert_eq!((lives.base(), Lives::first(3).epoch_of(5)), (26, 3));
+    }
+
+    #[test]
+    fn log_that_is_shorter_than_was_noted_cuts_all_lives() {
+        let mut lives = Lives::first(7);
+        lives.begin(9, &[10, 8]);
+        lives.begin(11, &[6, 20]);
+        assert!(!lives.knows(0, Position::new(7, 7)));
+        assert!(lives.knows(0, Position::new(7, 6)) && lives.knows(1, Position::new(7, 8)));
+    }
+
+    #[test]
+    fn oldest_lives_are_forgotten() {
+        let mut lives = Lives::first(1);
+        let many = LIVES_MAX as u32 + 5;
+        (2..=many).for_each(|epoch| lives.begin(epoch, &[u64::from(epoch)]));
+        assert!(!lives.has(4) && lives.has(5) && lives.has(many));
+        assert_eq!(lives.epoch_of(1), 5, "the first one that is known");
+    }
+
+    proptest! {
+        #[test]
+        fn a_text_is_read_as_it_was_written(
+            all in prop::collection::vec((any::<u32>(), prop::array::uniform3(0..u64::MAX / 2)), 0..20), first: u32,
+        ) {
+            let mut lives = Lives::first(first);
+            all.iter().for_each(|(epoch, ends)| lives.begin(*epoch, ends));
+            prop_assert_eq!(Lives::parse(&lives.text(), 3), Ok(lives.clone()));
+            if !all.is_empty() {
+                prop_assert_eq!(Lives::parse(&lives.text(), 2), Err(Unreadable));
+            }
+        }
+
+        #[test]
+        fn a_changed_text_is_refused(at: prop::sample::Index, byte in b' '..b'~') {
+            let mut text = lives().text().into_bytes();
+            let at = at.index(text.len());
+            prop_assume!(text[at] != byte);
+            text[at] = byte;
+            let text = String::from_utf8(text).expect("ASCII");
+            prop_assert_eq!(Lives::parse(&text, 2), Err(Unreadable));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text: String) {
+            let _ = Lives::parse(&text, 2);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Branches of history: a log that is put back from a copy goes on without what came behind the copy. A position that the other branch gave
+//! is told a gap; one that both branches have is good, and so is each position of a log that only goes on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crore_wire::sse::GAP_EVENT;
+
+use crate::support::Server;
+use crate::support::http::{once, publish};
+use crate::support::state::State;
+use crate::support::stream::{Event, Stream};
+
+/// The ways to subscribe to `a`: each has a form of positions of its own.
+const WAYS: [&str; 3] = ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=a/%23"];
+
+/// A copy of a state directory, as `cp -a` makes one.
+fn copy(state: &Path) -> PathBuf {
+    let to = state.with_extension("copy");
+    let _ = fs::remove_dir_all(&to);
+    copy_into(state, &to);
+    to
+}
+
+fn copy_into(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("the directory") {
+        let entry = entry.expect("an entry");
+        let (path, there) = (entry.path(), to.join(entry.file_name()));
+        match path.is_dir() {
+            true => copy_into(&path, &there),
+            false => drop(fs::copy(&path, &there).expect("a copy")),
+        }
+    }
+}
+
+/// The copy takes the place of the directory.
+fn put_back(copy: &Path, state: &Path) {
+    fs::remove_dir_all(state).expect("the directory");
+    copy_into(copy, state);
+}
+
+fn publish_all(server: &Server, texts: &[&str]) {
+    for text in texts {
+        publish(server, "a", text);
+    }
+}
+
+/// All messages, with the position of each.
+fn all(server: &Server, way: &str, count: usize) -> Vec<Event> {
+    let target = format!(
+        "{way}{}since=oldest",
+        if way.contains('?') { '&' } else { '?' }
+    );
+    let mut stream = Stream::open(server, &target, &[]);
+    let events = (0..count).map(|_| stream.event().expect("an event"));
+    events.collect()
+}
+
+/// What a subscriber that comes back gets first, gaps by their name.
+fn back(server: &Server, way: &str, position: &str, count: usize) -> Vec<String> {
+    let headers = [("Last-Event-ID", position), ("Cache-Control", "no-cache")];
+    let mut stream = Stream::open(server, way, &headers);
+    let events = (0..count).map(|_| stream.event().expect("an event"));
+    let shown = |event: Event| match event.kind.as_str() {
+        "message" => event.data,
+        _ => event.kind,
+    };
+    events.map(shown).collect()
+}
+
+#[test]
+fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
+    // Copied while the server runs, behind a stop, and behind a crash; and where state lasts over planned restarts alone.
+    for (way_to_copy, durable) in [
+        ("runs", true),
+        ("stops", true),
+        ("crashes", true),
+        ("stops", false),
+    ] {
+        let state = if durable {
+            State::new()
+        } else {
+            State::of_stops()
+        };
+        let mut server = Server::with(&state.settings());
+        publish_all(&server, &["1", "2", "3"]);
+        let early = WAYS.map(|way| all(&server, way, 3));
+        let backup = match way_to_copy {
+            "runs" => copy(&state.0),
+            way => {
+                match way {
+                    "stops" => drop(server.stop()),
+                    _ => server.kill(),
+                }
+                let backup = copy(&state.0);
+                server = Server::with(&state.settings());
+                backup
+            }
+        };
+        publish_all(&server, &["old-4", "old-5", "old-6"]);
+        let late = WAYS.map(|way| all(&server, way, 6));
+        for (way, late) in WAYS.iter().zip(&late) {
+            assert_eq!(back(&server, way, &late[4].id, 1), ["old-6"], "{way}");
+        }
+        server.stop();
+        put_back(&backup, &state.0);
+        let server = Server::with(&state.settings());
+        let told = |what: &str| {
+            for (way, late) in WAYS.iter().zip(&late) {
+                for event in &late[3..] {
+                    let first = &back(&server, way, &event.id, 1)[0];
+                    assert_eq!(
+                        first, GAP_EVENT,
+                        "{way_to_copy}, {way}, {}: {what}",
+                        event.data
+                    );
+                }
+            }
+        };
+        told("at once");
+        // The new messages have the same offsets.
+        publish_all(&server, &["new-4"]);
+        told("behind one");
+        publish_all(&server, &["new-5", "new-6", "new-7"]);
+        told("behind several");
+        let target = format!("/history/a?since={}", late[0][5].id);
+        assert!(
+            once(&server, "GET", &target, &[], "")
+                .header("crore-gap")
+                .is_some()
+        );
+        let tag = [("If-None-Match", late[0][5].id.as_str())];
+        assert!(
+            once(&server, "GET", "/sub/a", &tag, "")
+                .header("crore-gap")
+                .is_some()
+        );
+        // What both have: each message comes, and nothing is said to be lost.
+        for (way, early) in WAYS.iter().zip(&early) {
+            let rest = ["3", "new-4", "new-5", "new-6", "new-7"];
+            assert_eq!(
+                back(&server, way, &early[1].id, 5),
+                rest,
+                "{way_to_copy}, {way}"
+            );
+        }
+        fs::remove_dir_all(backup).expect("the copy");
+    }
+}
+
+#[test]
+fn two_servers_that_begin_with_one_directory_tell_their_positions_apart() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish_all(&server, &["1"]);
+    let common = all(&server, WAYS[0], 1);
+    server.stop();
+    let other = State::new();
+    copy_into(&state.0, &other.0);
+    let servers = [&state, &other].map(|state| Server::with(&state.settings()));
+    let branches: [[&str; 2]; 2] = [["a2", "a3"], ["b2", "b3"]];
+    for (server, texts) in servers.iter().zip(branches) {
+        publish_all(server, &texts);
+        assert_eq!(back(server, WAYS[0], &common[0].id, 2), texts);
+    }
+    for way in WAYS {
+        let [one, two] = [0, 1].map(|n| all(&servers[n], way, 3));
+        for (server, foreign) in [(&servers[1], one), (&servers[0], two)] {
+            for event in &foreign[1..] {
+                assert_eq!(back(server, way, &event.id, 1), [GAP_EVENT], "{way}");
+            }
+        }
+    }
+}
+
+/// Stops, crashes and planned restarts: one branch, whose positions are good in each later life.
+#[test]
+fn a_log_that_goes_on_tells_no_gap() {
+    for state in State::both() {
+        let mut server = Server::with(&state.settings());
+        let mut positions: Vec<[String; 3]> = Vec::new();
+        let kills = state.settings().contains("durable = false");
+        for round in 0..6 {
+            publish_all(&server, &[&round.to_string()]);
+            let count = positions.len() + 1;
+            positions.push(WAYS.map(|way| all(&server, way, count)[count - 1].id.clone()));
+            match round % 2 == 0 || kills {
+                true => drop(server.stop()),
+                false => server.kill(),
+            }
+            server = Server::with_shards(1 + round % 3, &state.settings());
+            for (n, at) in positions.iter().enumerate().take(count - 1) {
+                let rest: Vec<_> = (n + 1..count).map(|n| n.to_string()).collect();
+                for (way, position) in WAYS.iter().zip(at) {
+                    assert_eq!(back(&server, way, position, rest.len()), rest, "{way}");
+                }
+            }
+            // The newest position has nothing behind it until the next message.
+            let newest = &positions[count - 1][0];
+            let target = format!("/history/a?since={newest}");
+            let history = once(&server, "GET", &target, &[], "");
+            assert_eq!(
+                (history.text(), history.header("crore-gap")),
+                ("[]\n", None)
+            );
+        }
+    }
+}
+
+/// Where the note of its lives is damaged, nothing of before is certain: once.
+#[test]
+fn a_damaged_note_of_lives_is_told_as_a_gap() {
+    let state = State::new();
+    let server = Server::with(&state.settings());
+    publish_all(&server, &["1", "2"]);
+    server.kill();
+    let server = Server::with(&state.settings());
+    let seen = all(&server, WAYS[0], 1)[0].id.clone();
+    server.kill();
+    let note = state.0.join("lives");
+    let text = fs::read_to_string(&note).expect("a note");
+    fs::write(&note, text.replace("sum", "sun")).expect("a note");
+    let server = Server::with(&state.settings());
+    server.await_log("`lives` is damaged");
+    assert_eq!(back(&server, WAYS[0], &seen, 3), [GAP_EVENT, "1", "2"]);
+    let seen = all(&server, WAYS[0], 1)[0].id.clone();
+    server.kill();
+    for _ in 0..2 {
+        let server = Server::with_shards(2, &state.settings());
+        assert_eq!(back(&server, WAYS[0], &seen, 1), ["2"]);
+        server.kill();
+    }
+}
