@@ -26,6 +26,7 @@ use axum::response::{IntoResponse as _, Response};
 use crore_wire::http::origin::{is_elsewhere, is_loopback_host, same_origin};
 use subtle::ConstantTimeEq as _;
 
+use super::places::Admitted;
 use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
@@ -131,6 +132,15 @@ impl Gate {
         is_loopback_host(host.as_bytes()) || self.on_all && is_address
     }
 
+    /// Whether a request for this path that is not refused has shown that its client may ask: with the token, or where none is set, as no
+    /// load balancer's.
+    fn admits(&self, path: &str) -> bool {
+        match self.token {
+            Some(_) => wants_token(path),
+            None => !PROBES.contains(&path),
+        }
+    }
+
     /// Why a request is refused.
     fn refuse(&self, target: &Uri, headers: &HeaderMap) -> Option<Refusal> {
         let path = target.path();
@@ -156,9 +166,7 @@ impl Gate {
             None if is_foreign(path, headers) => return Some(Refusal::Site),
             None => {}
         }
-        let wants_token =
-            CLOSED.iter().any(|closed| path.starts_with(closed)) && !OPEN.contains(&path);
-        let token = self.token.as_ref().filter(|_| wants_token)?;
+        let token = self.token.as_ref().filter(|_| wants_token(path))?;
         let given = text(header::AUTHORIZATION)
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
@@ -170,6 +178,11 @@ impl Gate {
             (false, false) => Some(Refusal::Token),
         }
     }
+}
+
+/// Whether the token is needed for this path, where one is set.
+fn wants_token(path: &str) -> bool {
+    CLOSED.iter().any(|closed| path.starts_with(closed)) && !OPEN.contains(&path)
 }
 
 /// Whether a browser sent it for a page of another origin, which does not say so by `Origin`. A tab that a link opens shows the
@@ -185,7 +198,14 @@ fn is_foreign(path: &str, headers: &HeaderMap) -> bool {
 /// Lets a request through or answers it.
 pub async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     match gate.refuse(request.uri(), request.headers()) {
-        None => next.run(request).await,
+        None => {
+            if let Some(admitted) = request.extensions().get::<Admitted>()
+                && gate.admits(request.uri().path())
+            {
+                admitted.admit();
+            }
+            next.run(request).await
+        }
         Some(refusal) => {
             gate.tell(refusal);
             let body = axum::Json(serde_json::json!({ "error": refusal.why() }));

@@ -19,6 +19,7 @@ mod limits;
 mod metrics;
 mod moments;
 mod neighbours;
+mod places;
 mod plane;
 mod port;
 mod process;

@@ -1,6 +1,7 @@
 //! The connections of the admin port: how many there may be, and how long their requests may take to arrive.
 //!
-//! Past `admin.connections_max` a connection is still accepted and told so, and a probe still gets an answer of
+//! When all of `admin.connections_max` are taken, a connection that has shown no right to ask makes room for a new one
+//! ([`super::places`]). When there is none, a connection is still accepted and told so, and a probe still gets an answer of
 //! `/healthz` and `/readyz`: such connections answer one request, and the oldest of [`SPARE`] makes room for the next, so that a flood
 //! of them keeps no other client out for long.
 //!
@@ -9,6 +10,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,10 +25,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use super::body;
+use super::places::{Place, Places};
 use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
@@ -37,9 +39,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A port's counters since it began, and its places for connections.
 pub struct Counts {
-    room: Arc<Semaphore>,
-    max: u32,
-    /// Connections past the limit.
+    places: Arc<Places>,
+    /// Connections past the limit, and those that were ended for another.
     refused: LoggedCount,
     /// Connections whose first request, or the body of one, did not come in time.
     slow: LoggedCount,
@@ -49,8 +50,7 @@ impl Counts {
     /// Nothing yet.
     pub fn new(admin: &Admin) -> Arc<Counts> {
         Arc::new(Counts {
-            room: Arc::new(Semaphore::new(admin.connections_max as usize)),
-            max: admin.connections_max,
+            places: Places::new(admin.connections_max),
             refused: LoggedCount::default(),
             slow: LoggedCount::default(),
         })
@@ -58,10 +58,10 @@ impl Counts {
 
     /// Connections, without those past the limit.
     pub fn open(&self) -> u64 {
-        u64::from(self.max).saturating_sub(self.room.available_permits() as u64)
+        self.places.len() as u64
     }
 
-    /// Connections past the limit.
+    /// Connections past the limit, and those that were ended for another.
     pub fn refused(&self) -> u64 {
         self.refused.count()
     }
@@ -100,7 +100,7 @@ impl Port {
     pub async fn serve(mut self, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.take(stream),
+                Ok((stream, peer)) => self.take(stream, peer.ip()),
                 Err(error) => {
                     tracing::debug!(%error, "the admin port could not take a connection");
                     tokio::time::sleep(PAUSE).await;
@@ -109,21 +109,31 @@ impl Port {
         }
     }
 
-    fn take(&mut self, stream: TcpStream) {
+    fn take(&mut self, stream: TcpStream, peer: IpAddr) {
         let _ = stream.set_nodelay(true); // answers are only slower without
-        if let Ok(permit) = self.counts.room.clone().try_acquire_owned() {
-            let answered = self.answer(stream, &self.routes, true);
-            tokio::spawn(async move {
-                answered.await;
-                drop(permit);
-            });
-            return;
+        let places = &self.counts.places;
+        let Some((place, for_a_stranger)) = places.take(peer) else {
+            if let Some(refused) = self.counts.refused.add() {
+                let why = full(places.max());
+                tracing::warn!(refused, "the admin port is full: {why}");
+            }
+            return self.refuse(stream);
+        };
+        if for_a_stranger && let Some(refused) = self.counts.refused.add() {
+            let max = places.max();
+            tracing::warn!(
+                refused,
+                "the admin port is full: {max} connections are open, as many as admin.connections_max allows; new ones take the places of those that have not shown admin.token, or sent no request"
+            );
         }
-        if let Some(refused) = self.counts.refused.add() {
-            let why = full(self.counts.max);
-            tracing::warn!(refused, "the admin port is full: {why}");
-        }
-        let answered = tokio::spawn(self.answer(stream, &self.spare_routes, false));
+        let number = place.number();
+        let task = tokio::spawn(self.answer(stream, &self.routes, Some(place)));
+        places.hold(number, task.abort_handle());
+    }
+
+    /// Answers one request with what is answered without a place.
+    fn refuse(&mut self, stream: TcpStream) {
+        let answered = tokio::spawn(self.answer(stream, &self.spare_routes, None));
         self.spare.push_back(answered.abort_handle());
         if self.spare.len() > SPARE {
             let oldest = self.spare.pop_front();
@@ -131,23 +141,26 @@ impl Port {
         }
     }
 
-    /// One connection, until it ends.
+    /// One connection, until it ends. Without a place it has one request.
     fn answer(
         &self,
         stream: TcpStream,
         routes: &Router,
-        keep_alive: bool,
+        place: Option<Place>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (counts, routes) = (self.counts.clone(), routes.clone());
         let body_s = self.body_s;
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(self.head_timeout)
-            .keep_alive(keep_alive);
+            .keep_alive(place.is_some());
         async move {
             let asked = AtomicBool::new(false);
-            let service = service_fn(|request: Request<Incoming>| {
+            let service = service_fn(|mut request: Request<Incoming>| {
                 asked.store(true, Relaxed);
+                if let Some(place) = &place {
+                    request.extensions_mut().insert(place.admitted.clone());
+                }
                 let routes = TowerToHyperService::new(routes.clone());
                 let (request, late) = body::timed(request, Duration::from_secs(body_s.into()));
                 let answered = hyper::service::Service::call(&routes, request);

@@ -1,11 +1,11 @@
 //! Clients that hold the admin port, or try to: too many of them, and some that never send a request.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::support::port::{ask, metric, raw, stream};
-use crate::support::{Server, connect, eventually, until};
+use crate::support::port::{ask, line, metric, raw, stream, stream_with};
+use crate::support::{Server, connect, connect_from, eventually, until};
 
 /// Waits until the port ends it without a word.
 fn ended(mut stream: TcpStream) {
@@ -56,6 +56,66 @@ fn past_the_limit_everybody_is_told_and_health_is_still_answered() {
     let full = "the admin port is full: 3 connections are open";
     until("its words in the log", || server.log().contains(full));
     assert_eq!(server.log().matches(full).count(), 1, "{}", server.log());
+}
+
+/// Connections from three addresses, each with one of these requests, that all stay open.
+fn strangers(admin: SocketAddr, requests: &[String]) -> Vec<TcpStream> {
+    let all = (0..).zip(requests.iter().cycle()).take(30);
+    let opened = all.map(|(n, request)| {
+        let mut stranger = connect_from(2 + n % 3, admin);
+        stranger.write_all(request.as_bytes()).expect("it is read");
+        if request.ends_with("\r\n\r\n") {
+            let count = stranger.read(&mut [0; 4096]).expect("an answer");
+            assert!(count > 0, "{request}");
+        }
+        stranger
+    });
+    opened.collect()
+}
+
+#[test]
+fn strangers_keep_no_operator_out() {
+    let token = "0123456789abcdef";
+    let authorization = format!("Authorization: Bearer {token}\r\n");
+    let closed = format!("[admin]\ntoken = \"{token}\"\n");
+    for (settings, operator) in [(closed.as_str(), authorization.as_str()), ("[admin]\n", "")] {
+        let server = Server::with_admin(&format!("{settings}connections_max = 8\nhead_s = 3600\n"));
+        let admin = server.admin();
+        let operator = format!("Host: {admin}\r\n{operator}");
+        let mut events = stream_with(admin, "/api/v1/stats", &operator);
+        // Nothing, a part of a head, a question of a load balancer, and what is refused.
+        let get = |path: &str, host: &str, more: &str| {
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n")
+        };
+        let own = admin.to_string();
+        let mut requests = vec![
+            String::new(),
+            "GET /metrics HTTP/1.1\r\nHost: ".into(),
+            get("/healthz", &own, ""),
+            get("/metrics", "rebound.example", ""),
+            get("/metrics", &own, "Origin: https://evil.example\r\n"),
+        ];
+        if !settings.ends_with("]\n") {
+            requests.push(get("/metrics", &own, ""));
+            requests.push(get("/metrics", &own, "Authorization: Bearer guessed\r\n"));
+            requests.push(get("/", &own, ""));
+        }
+        let held = strangers(admin, &requests);
+        for n in 0..20 {
+            let answer = raw(admin, "GET /metrics", &operator, None);
+            assert_eq!(answer.status, 200, "{n}: {}", answer.head);
+        }
+        // Nothing of an operator ends for strangers.
+        for _ in 0..2 {
+            while line(&mut events).is_empty() {}
+        }
+        drop(held);
+        assert!(
+            server.log().contains("the admin port is full"),
+            "{}",
+            server.log()
+        );
+    }
 }
 
 #[test]

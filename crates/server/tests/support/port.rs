@@ -63,7 +63,12 @@ pub fn get(to: SocketAddr, path: &str) -> Value {
 
 /// Opens an event stream and reads its head.
 pub fn stream(to: SocketAddr, path: &str) -> BufReader<TcpStream> {
-    let headers = format!("Host: {to}\r\nAccept: text/event-stream\r\n");
+    stream_with(to, path, &format!("Host: {to}\r\n"))
+}
+
+/// The same, with these headers.
+pub fn stream_with(to: SocketAddr, path: &str, headers: &str) -> BufReader<TcpStream> {
+    let headers = format!("{headers}Accept: text/event-stream\r\n");
     let mut stream = send(to, &format!("GET {path}"), &headers, None);
     let first = line(&mut stream);
     assert!(first.contains(" 200 "), "{path}: {first}");

@@ -128,7 +128,7 @@ const METRICS: &[Metric] = &[
     row(Gauge, "crore_resident_memory_bytes", "", Each(|_| process::resident_bytes().map(|it| (vec![], it as f64)).into_iter().collect()),
         "Resident memory of the process"),
     row(Counter, "crore_admin_refused_connections_total", "", One(|s| s.plane.port.refused() as f64),
-        "Connections to the admin port past `admin.connections_max`"),
+        "Connections to the admin port past `admin.connections_max`, and those without a right to ask that ended for another"),
     row(Counter, "crore_admin_slow_connections_total", "", One(|s| s.plane.port.slow() as f64),
         "Connections to the admin port without a request within `admin.head_s`, or with a body that took longer than `admin.body_s`"),
     row(Counter, "crore_admin_refused_requests_total", "", One(|s| s.plane.gate.refused() as f64),
